@@ -1,0 +1,119 @@
+"""Every error that `sweeps` raises on purpose.
+
+    SweepError                  exit status
+    ├── InputError              2   what the user wrote or asked for is wrong
+    │   ├── SpaceError              a search space file: file, line, key
+    │   └── SweepNotFound           no sweep at this URL
+    ├── EnvironmentFault        1   the machine, the disk or the network is at fault
+    │   ├── StoreUnavailable        the store cannot be read or written
+    │   └── DamagedObject           an object in the store is not what was written there
+    ├── IllegalTransition       1   a lifecycle event that the trial's state does not allow
+    ├── NothingToAsk            1   the optimizer cannot generate another candidate
+    └── StoreConflict           -   lost a race; callers read again, users never see it
+        ├── AlreadyExists
+        └── Conflict
+
+A message says what is wrong, where, and what to do instead, in one line.
+"""
+
+from __future__ import annotations
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_INPUT = 2
+EXIT_PREEMPTED = 75
+
+
+class SweepError(Exception):
+    """Root of the package's errors."""
+
+    exit_status: int = EXIT_FAILED
+
+
+class InputError(SweepError):
+    """The user's input is wrong: exit status 2, nothing was changed."""
+
+    exit_status = EXIT_INPUT
+
+
+class SpaceError(InputError):
+    """A search space file is wrong.
+
+    Args:
+        problem: what is wrong and what to write instead.
+        file: the file's name as the user gave it.
+        line: one-based line, or None where the file as a whole is wrong.
+        key: dotted path of the key, or "" where there is none.
+    """
+
+    def __init__(self, problem: str, *, file: str, line: int | None = None, key: str = "") -> None:
+        self.problem, self.file, self.line, self.key = problem, file, line, key
+        where = file if line is None else f"{file}:{line}"
+        super().__init__(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
+
+
+class SweepNotFound(InputError):
+    """There is no sweep at this URL."""
+
+
+class EnvironmentFault(SweepError):
+    """The machine, the disk or the network is at fault, not the input."""
+
+
+class StoreUnavailable(EnvironmentFault):
+    """The store cannot be read or written (permissions, disk full, network)."""
+
+
+class DamagedObject(EnvironmentFault):
+    """An object in the store is not what this program writes there.
+
+    Args:
+        key: the object's key in the store.
+        reason: what does not fit.
+        location: where a person finds the object (a path or URL).
+    """
+
+    def __init__(self, key: str, reason: str, location: str) -> None:
+        self.key, self.reason, self.location = key, reason, location
+        super().__init__(
+            f"{location}: damaged record ({reason}); move this one object away, or put the original back"
+        )
+
+
+class IllegalTransition(SweepError):
+    """A lifecycle event that the trial's present state does not allow.
+
+    Args:
+        trial: index of the trial.
+        status: its present status.
+        event: name of the refused event.
+        why: one clause.
+        history: the attempts so far, oldest first.
+    """
+
+    def __init__(
+        self, trial: int, status: str, event: str, why: str, history: tuple[object, ...] = ()
+    ) -> None:
+        self.trial, self.status, self.event, self.why, self.history = trial, status, event, why, history
+        told = "; ".join(str(entry) for entry in history) or "no attempts yet"
+        super().__init__(f"trial {trial} is {status}: {event} refused, {why} (history: {told})")
+
+
+class NothingToAsk(SweepError):
+    """The optimizer cannot generate another candidate (a finite space is used up, for example)."""
+
+
+class StoreConflict(SweepError):
+    """Another writer was faster. The caller reads again and decides anew."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(f"{key}: another writer was faster")
+
+
+class AlreadyExists(StoreConflict):
+    """`create` found the key taken."""
+
+
+class Conflict(StoreConflict):
+    """`replace` or `delete` found another version than the expected one, or none."""

@@ -1,0 +1,197 @@
+"""The validated search space of a sweep, as values: what to search, how, and how to run it.
+
+`space_file` makes a `Space` from YAML; `sweep.json` holds one as JSON (`to_json`, `from_json`). Everything
+here is frozen and knows nothing of files, stores or Ax, so that `sweep status` can read it cheaply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+SCHEMA = 1
+
+Value = bool | int | float | str
+"""What a parameter may be. bool is told apart from int: True is not 1 here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """One metric to optimise. `metric` is a key of the result's `metrics`."""
+
+    metric: str
+    goal: Literal["minimize", "maximize"] = "minimize"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """A number between `min` and `max`, both included; `log` searches its logarithm."""
+
+    name: str
+    min: float
+    max: float
+    kind: Literal["int", "float"]
+    log: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One of at least two `values` of one type; `ordered` tells the surrogate that neighbours are alike.
+
+    `when` maps a value to the parameters that exist only while this one has that value.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    ordered: bool = False
+    when: tuple[tuple[Value, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed:
+    """A parameter with one value: not searched, but recorded and passed on."""
+
+    name: str
+    value: Value
+
+
+Parameter = Range | Choice | Fixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What a trial runs: exactly one of the trainer, a command line, or a Python function.
+
+    Args:
+        kind: which of the three.
+        overrides: `trainer`: fixed Hydra overrides, before those of the trial's parameters.
+        command: `command`: argv; the element `${overrides}` becomes one `key=value` argument per
+            parameter, `${run_dir}` and `${trial}` are replaced inside an element.
+        function: `function`: `package.module:name`, which takes a dict of parameters and returns one of metrics.
+    """
+
+    kind: Literal["trainer", "command", "function"]
+    overrides: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    function: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How candidates are generated: `sobol` quasi-random trials first, then BoTorch; all from one `seed`."""
+
+    method: Literal["bayes", "random"] = "bayes"
+    sobol: int = 12
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """Seconds between heartbeats, seconds without one until a trial is taken over, lost attempts allowed."""
+
+    heartbeat_s: float = 30.0
+    expire_s: float = 90.0
+    max_attempts: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """A whole sweep as its user described it.
+
+    `parameter_constraints` and `outcome_constraints` are linear inequalities in the names of parameters
+    and metrics, as they stand in the file. `baseline` is complete (every parameter that is active has a
+    value) where the file has one, else None: then no baseline trial is run.
+    """
+
+    name: str
+    objectives: tuple[Objective, ...]
+    parameters: tuple[Parameter, ...]
+    program: Program
+    outcome_constraints: tuple[str, ...] = ()
+    parameter_constraints: tuple[str, ...] = ()
+    search: Search = field(default_factory=Search)
+    run_cap: int | None = None
+    baseline: Mapping[str, Value] | None = None
+    lease: Lease = field(default_factory=Lease)
+
+    def parameter(self, name: str) -> Parameter:
+        """The parameter of that name. Raises KeyError."""
+        for parameter in self.parameters:
+            if parameter.name == name:
+                return parameter
+        raise KeyError(name)
+
+    def parents(self) -> Mapping[str, tuple[str, Value]]:
+        """For every conditional parameter: the name and the value of the parent that switches it on."""
+        return MappingProxyType(
+            {
+                child: (parameter.name, value)
+                for parameter in self.parameters
+                if isinstance(parameter, Choice)
+                for value, children in parameter.when
+                for child in children
+            }
+        )
+
+    def active(self, values: Mapping[str, Value]) -> tuple[str, ...]:
+        """Names of the parameters that exist under these values, in the file's order."""
+        parents = self.parents()
+
+        def is_active(name: str) -> bool:
+            if name not in parents:
+                return True
+            parent, value = parents[name]
+            return is_active(parent) and parent in values and same_value(values[parent], value)
+
+        return tuple(p.name for p in self.parameters if is_active(p.name))
+
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the objectives' metrics, in order."""
+        return tuple(objective.metric for objective in self.objectives)
+
+
+def same_value(a: Value, b: Value) -> bool:
+    """Equality that tells True from 1 and compares numbers by value."""
+    return isinstance(a, bool) == isinstance(b, bool) and a == b
+
+
+def to_json(space: Space) -> dict[str, Any]:
+    """The space as a JSON object; `from_json` is its inverse."""
+    document = asdict(replace(space, baseline=None))  # asdict cannot copy a mapping proxy
+    for parameter, written in zip(space.parameters, document["parameters"], strict=True):
+        written["type"] = type(parameter).__name__.lower()
+    document["baseline"] = None if space.baseline is None else dict(space.baseline)
+    return document
+
+
+def from_json(document: Mapping[str, Any]) -> Space:
+    """The inverse of `to_json`. Raises KeyError, TypeError or ValueError on anything else."""
+    fields = dict(document)
+    fields["objectives"] = tuple(Objective(**o) for o in document["objectives"])
+    fields["parameters"] = tuple(_parameter_from_json(p) for p in document["parameters"])
+    program = dict(document["program"])
+    program["overrides"], program["command"] = tuple(program["overrides"]), tuple(program["command"])
+    fields["program"] = Program(**program)
+    fields["outcome_constraints"] = tuple(document["outcome_constraints"])
+    fields["parameter_constraints"] = tuple(document["parameter_constraints"])
+    fields["search"] = Search(**document["search"])
+    fields["lease"] = Lease(**document["lease"])
+    if document["baseline"] is not None:
+        fields["baseline"] = MappingProxyType(dict(document["baseline"]))
+    return Space(**fields)
+
+
+def _parameter_from_json(written: Mapping[str, Any]) -> Parameter:
+    fields = dict(written)
+    kind = fields.pop("type")
+    if kind == "range":
+        return Range(**fields)
+    if kind == "fixed":
+        return Fixed(**fields)
+    if kind != "choice":
+        raise ValueError(f"unknown type of parameter {kind!r}")
+    fields["values"] = tuple(fields["values"])
+    fields["when"] = tuple((value, tuple(children)) for value, children in fields["when"])
+    return Choice(**fields)

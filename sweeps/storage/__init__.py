@@ -1,0 +1,1 @@
+"""Where a sweep's objects live: `base` is the protocol, one module per backend."""

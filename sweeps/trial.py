@@ -1,0 +1,162 @@
+"""The record of one trial, `trials/000012.json`: the only truth about it.
+
+`lifecycle` makes new records from old ones, `experiment` stores them, `optimizer` and `export` read them.
+A record is frozen; every stored version carries a token of its own (`write`), by which a writer whose
+response was lost recognises its own bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from sweeps.space import Value
+
+SCHEMA = 1
+PREFIX = "trials/"
+
+Status = Literal["pending", "running", "completed", "failed", "early_stopped", "abandoned"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+FINISHED: frozenset[Status] = frozenset(("completed", "failed", "early_stopped", "abandoned"))
+
+Generator = Literal["baseline", "sobol", "botorch"]
+"""Who proposed the parameters."""
+
+Reason = Literal["completed", "failed", "early_stopped", "abandoned", "released", "expired"]
+"""How an attempt ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One claim of a trial by one worker. Times are seconds since the epoch by the store's clock."""
+
+    attempt: int
+    worker: str
+    start: float
+    end: float
+    reason: Reason
+    detail: str = ""
+
+    def __str__(self) -> str:
+        told = f"attempt {self.attempt} by {self.worker} {self.reason}"
+        return f"{told}: {self.detail}" if self.detail else told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One trial.
+
+    Args:
+        trial: its index, from 0, without gaps.
+        status: see `lifecycle`.
+        parameters: the active parameters and their values.
+        generator: who proposed them.
+        attempt: how many times the trial was claimed.
+        metrics: what the completed objective reported, `<metric>_sem` beside `<metric>`.
+        error: why the trial failed, one line and the last words, else None.
+        worker: who runs it now, else None.
+        heartbeat: the store's time of the last sign of life of `worker`, else None.
+        progress: what the running program last said of itself (step, loss, …).
+        created, started, ended: the store's time; started is that of the present or last attempt.
+        history: ended attempts, oldest first.
+        write: a token that no other stored version of any record has.
+    """
+
+    trial: int
+    status: Status
+    parameters: Mapping[str, Value]
+    generator: Generator
+    attempt: int = 0
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    error: str | None = None
+    worker: str | None = None
+    heartbeat: float | None = None
+    progress: Mapping[str, float] = field(default_factory=dict)
+    created: float = 0.0
+    started: float | None = None
+    ended: float | None = None
+    history: tuple[Attempt, ...] = ()
+    write: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will happen to it by itself."""
+        return self.status in FINISHED
+
+
+def key(index: int) -> str:
+    """The object's key: `trials/000012.json`."""
+    return f"{PREFIX}{index:06d}.json"
+
+
+def run_prefix(index: int, attempt: int) -> str:
+    """Where an attempt's files lie: `runs/000012/attempt-1`."""
+    return f"runs/{index:06d}/attempt-{attempt}"
+
+
+def encode(record: Trial, token: str) -> bytes:
+    """The record as it is stored, marked with `token`. Raises ValueError on NaN or infinity."""
+    document = asdict(replace(record, write=token, parameters={}, metrics={}, progress={}))
+    document |= {
+        "parameters": dict(record.parameters),
+        "metrics": dict(record.metrics),
+        "progress": dict(record.progress),
+    }
+    return (json.dumps({"schema": SCHEMA} | document, indent=1, allow_nan=False) + "\n").encode()
+
+
+def decode(data: bytes) -> Trial:
+    """The inverse of `encode`.
+
+    Raises:
+        ValueError: with a clause that says what does not fit, for anything that `encode` does not write.
+    """
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 - one error type for whatever is wrong
+    if document.pop("schema", None) != SCHEMA:
+        raise ValueError(f"schema is not {SCHEMA}")
+    try:
+        history = tuple(Attempt(**entry) for entry in document.pop("history"))
+        record = Trial(**document, history=history)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"unexpected or missing field: {error}") from None
+    if problem := _problem(record):
+        raise ValueError(problem)
+    return replace(
+        record,
+        parameters=MappingProxyType(dict(record.parameters)),
+        metrics=MappingProxyType(dict(record.metrics)),
+        progress=MappingProxyType(dict(record.progress)),
+    )
+
+
+def _problem(record: Trial) -> str:
+    """What is wrong with a record that a person may have edited; "" if nothing."""
+    if not isinstance(record.trial, int) or isinstance(record.trial, bool) or record.trial < 0:
+        return "trial is not an index"
+    if record.status not in STATUSES:
+        return f"status {record.status!r} is unknown"
+    if not isinstance(record.attempt, int) or record.attempt < 0:
+        return "attempt is not a count"
+    for name in ("parameters", "metrics", "progress"):
+        if not isinstance(getattr(record, name), dict):
+            return f"{name} is not an object"
+    if not all(isinstance(v, bool | int | float | str) for v in record.parameters.values()):
+        return "a parameter is neither a number, a string nor a boolean"
+    if not all(v is None or _is_finite(v) for v in record.metrics.values()):
+        return "a metric is not a finite number"
+    if record.status == "running" and not (isinstance(record.worker, str) and _is_finite(record.heartbeat)):
+        return "running without a worker and a heartbeat"
+    return ""
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
