@@ -59,7 +59,8 @@ class Trial:
         metrics: what the completed objective reported, `<metric>_sem` beside `<metric>`.
         error: why the trial failed, one line and the last words, else None.
         worker: who runs it now, else None.
-        heartbeat: the store's time of the last sign of life of `worker`, else None.
+        heartbeat: the store's time of the last sign of life of `worker`; None where nothing runs, or
+            where the worker is a person's own loop (`sweep ask`), whose claim does not expire.
         progress: what the running program last said of itself (step, loss, …).
         created, started, ended: the store's time; started is that of the present or last attempt.
         history: ended attempts, oldest first.
@@ -140,11 +141,13 @@ def decode(data: bytes) -> Trial:
 
 def _problem(record: Trial) -> str:
     """What is wrong with a record that a person may have edited; "" if nothing."""
-    if not isinstance(record.trial, int) or isinstance(record.trial, bool) or record.trial < 0:
+    index: object = record.trial
+    if not isinstance(index, int) or isinstance(index, bool) or index < 0:
         return "trial is not an index"
     if record.status not in STATUSES:
         return f"status {record.status!r} is unknown"
-    if not isinstance(record.attempt, int) or record.attempt < 0:
+    attempt: object = record.attempt
+    if not isinstance(attempt, int) or attempt < 0:
         return "attempt is not a count"
     for name in ("parameters", "metrics", "progress"):
         if not isinstance(getattr(record, name), dict):
@@ -153,8 +156,10 @@ def _problem(record: Trial) -> str:
         return "a parameter is neither a number, a string nor a boolean"
     if not all(v is None or _is_finite(v) for v in record.metrics.values()):
         return "a metric is not a finite number"
-    if record.status == "running" and not (isinstance(record.worker, str) and _is_finite(record.heartbeat)):
-        return "running without a worker and a heartbeat"
+    if record.status == "running" and not isinstance(record.worker, str):
+        return "running without a worker"
+    if record.heartbeat is not None and not _is_finite(record.heartbeat):
+        return "heartbeat is not a time"
     return ""
 
 

@@ -1,0 +1,259 @@
+"""One sweep in one store: ask for a trial, tell how it went, list what there is.
+
+The store's records are the only truth; this module is the only one that writes them, each time with a
+compare-and-swap. `worker` and the command line call it, `lifecycle` decides what a record becomes, and
+`optimizer` is opened only where candidates are generated, because it imports Ax.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import re
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sweeps import lifecycle, space, trial
+from sweeps.errors import (
+    AlreadyExists,
+    Conflict,
+    DamagedObject,
+    IllegalTransition,
+    InputError,
+    StoreConflict,
+    SweepNotFound,
+)
+from sweeps.lease import ObjectLease
+from sweeps.space import Space, Value
+from sweeps.storage.base import NotFound, Store
+from sweeps.trial import Generator, Trial
+
+if TYPE_CHECKING:
+    from sweeps.optimizer import Optimizer
+
+log = logging.getLogger(__name__)
+
+SWEEP_KEY = "sweep.json"
+ASK_KEY = "ask.lock"
+_RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
+_POLL_S = (0.05, 0.25)
+
+
+class Experiment:
+    """A sweep that exists in `store`. Open one with `create` or `open`."""
+
+    def __init__(self, store: Store, space: Space) -> None:
+        self.store, self.space = store, space
+        self._known: dict[int, tuple[Trial, str]] = {}
+        self._optimizer: Optimizer | None = None
+
+    @classmethod
+    def create(cls, store: Store, space_: Space, *, skip_if_exists: bool = False) -> Experiment:
+        """Write `sweep.json` and return the new sweep.
+
+        Raises:
+            InputError: there is a sweep already; with `skip_if_exists`, only if its space is another one.
+        """
+        document = {"schema": space.SCHEMA, "space": space.to_json(space_)}
+        data = (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
+        try:
+            store.create(SWEEP_KEY, data)
+        except AlreadyExists:
+            if not skip_if_exists:
+                raise InputError(
+                    f"{store.url}: a sweep exists here; go on with `sweep worker --storage {store.url}`, "
+                    "or choose another name in the search space file or another --storage"
+                ) from None
+            existing = cls.open(store)
+            if space.to_json(existing.space) != json.loads(data)["space"]:
+                raise InputError(
+                    f"{store.url}: the sweep here was made from another search space; "
+                    "choose another name in the search space file or another --storage"
+                ) from None
+            return existing
+        return cls(store, space_)
+
+    @classmethod
+    def open(cls, store: Store) -> Experiment:
+        """The sweep in `store`. Raises `SweepNotFound` or `DamagedObject`."""
+        try:
+            data, _ = store.read(SWEEP_KEY)
+        except NotFound:
+            raise SweepNotFound(
+                f"{store.url}: no sweep here; make one with `sweep init SPACE.yaml`, "
+                "or point --storage and --name at one"
+            ) from None
+        try:
+            document = json.loads(data)
+            if document["schema"] != space.SCHEMA:
+                raise ValueError(f"schema is {document['schema']!r}, this version reads {space.SCHEMA}")
+            return cls(store, space.from_json(document["space"]))
+        except (ValueError, KeyError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}".replace("\n", " ")
+            raise DamagedObject(SWEEP_KEY, reason, store.location(SWEEP_KEY)) from None
+
+    # ---- reading
+
+    def trials(self) -> list[Trial]:
+        """Every trial in index order; only records that changed since the last call are read.
+
+        Raises:
+            DamagedObject: a record is torn or was edited into something that it cannot be.
+        """
+        versions = {
+            int(match[1]): entry.version
+            for entry in self.store.list(trial.PREFIX)
+            if (match := _RECORD.fullmatch(entry.key))  # a foreign object is not ours to judge here
+        }
+        for index, version in versions.items():
+            if index not in self._known or self._known[index][1] != version:
+                self._read(index)
+        self._known = {index: self._known[index] for index in sorted(versions)}
+        return [record for record, _ in self._known.values()]
+
+    def trial(self, index: int) -> Trial:
+        """One trial as it is now. Raises `InputError` where there is none of this index."""
+        try:
+            return self._read(index)[0]
+        except NotFound:
+            raise InputError(f"{self.store.url}: there is no trial {index}; see `sweep trials`") from None
+
+    def _read(self, index: int) -> tuple[Trial, str]:
+        key = trial.key(index)
+        data, version = self.store.read(key)
+        try:
+            record = trial.decode(data)
+            if record.trial != index:
+                raise ValueError(f"it says trial {record.trial}")
+        except ValueError as error:
+            raise DamagedObject(key, str(error), self.store.location(key)) from None
+        self._known[index] = (record, version)
+        return record, version
+
+    # ---- changing
+
+    def apply(self, index: int, event: lifecycle.Event) -> Trial:
+        """Store what the event makes of the trial, and return it; races are retried on fresh records.
+
+        Raises:
+            IllegalTransition: see `lifecycle.apply`.
+        """
+        while True:
+            record, version = self._read(index)
+            changed = lifecycle.apply(record, event, self.store.now())
+            if changed is record:
+                return record
+            try:
+                return self._replace(index, changed, version)
+            except Conflict:
+                continue
+
+    def _replace(self, index: int, changed: Trial, version: str) -> Trial:
+        data = trial.encode(changed, uuid.uuid4().hex)
+        written = self.store.replace(trial.key(index), data, version)
+        stored = trial.decode(data)
+        self._known[index] = (stored, written)
+        return stored
+
+    def _create(self, record: Trial) -> Trial:
+        data = trial.encode(record, uuid.uuid4().hex)
+        version = self.store.create(trial.key(record.trial), data)
+        stored = trial.decode(data)
+        self._known[record.trial] = (stored, version)
+        return stored
+
+    # ---- asking
+
+    def ask(
+        self,
+        worker: str,
+        *,
+        leased: bool = True,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> Trial | None:
+        """A trial that now runs under `worker`'s name, or None when there is nothing to claim or to make.
+
+        A pending trial is taken first, in shuffled order; otherwise the next candidate is generated, by one
+        worker at a time. `wait` is called between tries with the seconds to wait, and may raise to give up.
+
+        Raises:
+            NothingToAsk: the optimizer cannot make another candidate, though the sweep's cap allows one.
+        """
+        while True:
+            records = self._expire_stale(self.trials())
+            claimed = self._claim_one(records, worker, leased=leased)
+            if claimed is not None:
+                return claimed
+            if self.is_full(records):
+                return None
+            lease = ObjectLease(
+                self.store,
+                ASK_KEY,
+                holder=worker,
+                heartbeat_s=self.space.lease.heartbeat_s,
+                expire_s=self.space.lease.expire_s,
+            )
+            with lease.held() as mine:
+                if mine and (made := self._make_one(worker, leased=leased)) is not None:
+                    return made
+            if not mine:
+                wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads workers out, guards nothing
+
+    def is_full(self, records: list[Trial]) -> bool:
+        """Whether the sweep has as many trials as its run cap allows."""
+        return self.space.run_cap is not None and len(records) >= self.space.run_cap
+
+    def _expire_stale(self, records: list[Trial]) -> list[Trial]:
+        """Hand back the trials whose workers fell silent; whoever sees one first does it."""
+        lease, now = self.space.lease, self.store.now()
+        event = lifecycle.Expire(after_s=lease.expire_s, max_attempts=lease.max_attempts)
+        stale = [record for record in records if lifecycle.is_stale(record, now, lease.expire_s)]
+        for record in stale:
+            try:
+                changed = self.apply(record.trial, event)
+                log.warning("trial %d: %s", record.trial, changed.history[-1])
+            except IllegalTransition:
+                log.debug("trial %d was handed back by somebody else", record.trial)
+        return self.trials() if stale else records
+
+    def _claim_one(self, records: list[Trial], worker: str, *, leased: bool) -> Trial | None:
+        pending = [record for record in records if record.status == "pending"]
+        random.shuffle(pending)  # workers that race for one name lose time; nothing else depends on it
+        for record in pending:
+            claim = lifecycle.Claim(worker=worker, leased=leased)
+            try:
+                changed = lifecycle.apply(record, claim, self.store.now())
+                return self._replace(record.trial, changed, self._known[record.trial][1])
+            except (StoreConflict, IllegalTransition):
+                continue
+        return None
+
+    def _make_one(self, worker: str, *, leased: bool) -> Trial | None:
+        """Generate the next candidate and store it as running; None if somebody else was faster."""
+        records = self.trials()
+        if self.is_full(records) or any(record.status == "pending" for record in records):
+            return None
+        index = records[-1].trial + 1 if records else 0
+        parameters, generator = self._candidate(records)
+        now = self.store.now()
+        fresh = Trial(trial=index, status="pending", parameters=parameters, generator=generator, created=now)
+        claimed = lifecycle.apply(fresh, lifecycle.Claim(worker=worker, leased=leased), now)
+        try:
+            return self._create(claimed)
+        except AlreadyExists:
+            log.info("trial %d was made by another worker; adopting it", index)
+            return None
+
+    def _candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
+        if not records and self.space.baseline is not None:
+            return dict(self.space.baseline), "baseline"
+        if self._optimizer is None:
+            from sweeps.optimizer import Optimizer
+
+            self._optimizer = Optimizer(self.space)
+        self._optimizer.observe(records)
+        (candidate,) = self._optimizer.generate(1)
+        return dict(candidate.parameters), candidate.generator

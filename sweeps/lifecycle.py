@@ -1,0 +1,220 @@
+"""The life of a trial, pure: `apply(record, event, now) -> record`. No IO, no clock, no threads.
+
+    pending ──Claim──▶ running ──Complete──▶ completed
+       ▲                 │  ├──Fail───────▶ failed
+       │                 │  ├──StopEarly──▶ early_stopped
+       └─Release/Expire──┘  └──Abandon────▶ abandoned
+
+`experiment` stores what comes out with a compare-and-swap on the version that went in, which makes the
+record's version the fencing token: a worker whose lease was taken over names an attempt that is no longer
+the present one, and is refused. `now` is always the store's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from sweeps.errors import IllegalTransition
+from sweeps.trial import Attempt, Reason, Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A worker takes a pending trial. Without a lease (`sweep ask`) it never expires by itself."""
+
+    worker: str
+    leased: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heartbeat:
+    """The worker is alive, and what its program last said of itself."""
+
+    worker: str
+    attempt: int
+    progress: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complete:
+    """The objective reported its metrics."""
+
+    worker: str
+    attempt: int
+    metrics: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fail:
+    """The objective is at fault (diverged, out of memory, bad config, crashed)."""
+
+    worker: str
+    attempt: int
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopEarly:
+    """The trial was stopped with what it had."""
+
+    worker: str
+    attempt: int
+    metrics: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """The worker was told to go and hands the trial back: same index, same parameters."""
+
+    worker: str
+    attempt: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expire:
+    """Somebody saw no heartbeat for `after_s` seconds."""
+
+    after_s: float
+    max_attempts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Abandon:
+    """A person gives the trial up."""
+
+    by: str
+
+
+End = Literal["completed", "failed", "early_stopped", "abandoned"]
+"""A status that nothing leaves by itself."""
+
+Event = Claim | Heartbeat | Complete | Fail | StopEarly | Release | Expire | Abandon
+
+
+def apply(record: Trial, event: Event, now: float) -> Trial:
+    """The record after the event.
+
+    Returns `record` itself where the event changes nothing (the repeat of a report that was accepted).
+
+    Raises:
+        IllegalTransition: the event does not fit the record's status, or comes from a worker whose lease
+            was taken over, or reports something else than what was accepted already.
+    """
+    match event:
+        case Claim():
+            return _claim(record, event, now)
+        case Heartbeat():
+            _must_hold(record, event)
+            return replace(record, heartbeat=now, progress=dict(event.progress) or record.progress)
+        case Complete():
+            return _report(record, event, now, "completed")
+        case StopEarly():
+            return _report(record, event, now, "early_stopped")
+        case Fail():
+            return _fail(record, event, now)
+        case Release():
+            _must_hold(record, event)
+            return _back_to_pending(record, now, "released", event.detail)
+        case Expire():
+            return _expire(record, event, now)
+        case Abandon():
+            return _abandon(record, event, now)
+
+
+def is_stale(record: Trial, now: float, after_s: float) -> bool:
+    """Whether a running trial's worker has given no sign of life for `after_s` seconds."""
+    return record.status == "running" and record.heartbeat is not None and now - record.heartbeat > after_s
+
+
+def _claim(record: Trial, event: Claim, now: float) -> Trial:
+    if record.status != "pending":
+        raise _refused(record, event, "only a pending trial can be claimed")
+    return replace(
+        record,
+        status="running",
+        worker=event.worker,
+        attempt=record.attempt + 1,
+        heartbeat=now if event.leased else None,
+        started=now,
+        progress={},
+    )
+
+
+def _report(record: Trial, event: Complete | StopEarly, now: float, status: End) -> Trial:
+    if record.finished:
+        same_report = (
+            record.status == status
+            and record.attempt == event.attempt
+            and dict(record.metrics) == dict(event.metrics)
+        )
+        if same_report:
+            return record
+        raise _refused(record, event, "a different end was recorded first")
+    _must_hold(record, event)
+    return _finish(replace(record, metrics=dict(event.metrics)), now, status)
+
+
+def _fail(record: Trial, event: Fail, now: float) -> Trial:
+    if record.status == "failed" and record.attempt == event.attempt and record.error == event.error:
+        return record
+    _must_hold(record, event)
+    return _finish(replace(record, error=event.error), now, "failed", event.error.partition("\n")[0])
+
+
+def _expire(record: Trial, event: Expire, now: float) -> Trial:
+    if not is_stale(record, now, event.after_s):
+        raise _refused(record, event, "its lease has not run out")
+    silent_s = now - (record.heartbeat or 0.0)
+    pending = _back_to_pending(record, now, "expired", f"no heartbeat for {silent_s:.0f} s")
+    lost = sum(attempt.reason == "expired" for attempt in pending.history)
+    if lost < event.max_attempts:
+        return pending
+    told = "; ".join(str(attempt) for attempt in pending.history)
+    return replace(pending, status="failed", ended=now, error=f"lost {lost} times: {told}")
+
+
+def _abandon(record: Trial, event: Abandon, now: float) -> Trial:
+    if record.finished:
+        raise _refused(record, event, "it has ended")
+    if record.status == "running":
+        return _finish(record, now, "abandoned", f"by {event.by}")
+    return replace(record, status="abandoned", ended=now, error=f"abandoned by {event.by}")
+
+
+def _must_hold(record: Trial, event: Heartbeat | Complete | Fail | StopEarly | Release) -> None:
+    if record.status != "running":
+        raise _refused(record, event, "it is not running")
+    if (record.worker, record.attempt) != (event.worker, event.attempt):
+        raise _refused(
+            record,
+            event,
+            f"attempt {event.attempt} of {event.worker} was taken over by attempt {record.attempt} "
+            f"of {record.worker}",
+        )
+
+
+def _finish(record: Trial, now: float, status: End, detail: str = "") -> Trial:
+    return replace(_close_attempt(record, now, status, detail), status=status, ended=now)
+
+
+def _back_to_pending(record: Trial, now: float, reason: Reason, detail: str) -> Trial:
+    return replace(_close_attempt(record, now, reason, detail), status="pending")
+
+
+def _close_attempt(record: Trial, now: float, reason: Reason, detail: str) -> Trial:
+    attempt = Attempt(
+        attempt=record.attempt,
+        worker=record.worker or "",
+        start=record.started if record.started is not None else now,
+        end=now,
+        reason=reason,
+        detail=detail,
+    )
+    return replace(record, worker=None, heartbeat=None, history=(*record.history, attempt))
+
+
+def _refused(record: Trial, event: Event, why: str) -> IllegalTransition:
+    return IllegalTransition(record.trial, record.status, type(event).__name__, why, record.history)

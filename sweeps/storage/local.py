@@ -1,0 +1,210 @@
+"""A store in a local (or network-mounted) folder: files, an advisory lock per key, atomic renames.
+
+A write goes to a temporary file beside the object, is flushed to the disk, and takes the object's name by
+`rename`, so that a reader sees the old bytes or the new ones and never a part. Writers of one key exclude one
+another with `filelock`; the kernel drops the lock of a process that dies. The version is the file's
+modification time in nanoseconds, which writers under the lock keep strictly increasing: no two contents of a
+key share one, and a listing costs one `stat` per object.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import NoReturn
+
+import filelock
+
+from sweeps.errors import AlreadyExists, Conflict, StoreUnavailable
+from sweeps.storage.base import Entry, NotFound
+
+LOCK_TIMEOUT_S = 60.0
+_LOCKS = ".locks"
+
+
+class LocalStore:
+    """`Store` in the folder `root`, which is made at the first write."""
+
+    def __init__(self, root: str | os.PathLike[str], *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
+        self._given = os.fspath(root)
+        self._root = Path(root).absolute()
+        self._lock_timeout_s = lock_timeout_s
+
+    @property
+    def url(self) -> str:
+        return self._given
+
+    def location(self, key: str) -> str:
+        return str(Path(self._given) / key)
+
+    def read(self, key: str) -> tuple[bytes, str]:
+        path = self._path(key)
+        try:
+            with path.open("rb") as file:
+                return file.read(), _version(os.fstat(file.fileno()))
+        except FileNotFoundError:
+            raise NotFound(key, self.location(key)) from None
+        except OSError as error:
+            self._unavailable("read", path, error)
+
+    def create(self, key: str, data: bytes) -> str:
+        with self._locked(key) as path:
+            if path.exists():
+                raise AlreadyExists(key)
+            return self._write(path, data, above=None)
+
+    def replace(self, key: str, data: bytes, expected: str) -> str:
+        with self._locked(key) as path:
+            present = self._stat(path)
+            if present is None or _version(present) != expected:
+                raise Conflict(key)
+            return self._write(path, data, above=present.st_mtime_ns)
+
+    def delete(self, key: str, expected: str) -> None:
+        with self._locked(key) as path:
+            present = self._stat(path)
+            if present is None or _version(present) != expected:
+                raise Conflict(key)
+            path.unlink()
+
+    def list(self, prefix: str) -> list[Entry]:
+        folder = self._path(prefix) if prefix.endswith("/") else self._path(prefix).parent
+        try:
+            found = [self._entry(path) for path in folder.rglob("*") if not _is_hidden(path, folder)]
+        except OSError as error:
+            self._unavailable("list", folder, error)
+        return sorted(entry for entry in found if entry is not None and entry.key.startswith(prefix))
+
+    def now(self) -> float:
+        """The file system's clock: on a network mount that is the server's, the same for every worker."""
+        probe = self._root / f".clock-{os.getpid()}-{time.monotonic_ns()}"
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            with probe.open("wb") as file:
+                file.write(b".")
+                file.flush()
+                seconds = os.fstat(file.fileno()).st_mtime
+            probe.unlink()
+        except PermissionError:
+            return time.time()  # a reader without write permission only shows ages
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                return time.time()
+            self._unavailable("write", probe, error)
+        return seconds
+
+    def folder(self, prefix: str) -> Path:
+        folder = self._path(prefix)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self._unavailable("make", folder, error)
+        return folder
+
+    def _path(self, key: str) -> Path:
+        parts = PurePosixPath(key).parts
+        if not parts or key.startswith("/") or ".." in parts:
+            raise ValueError(f"not a key: {key!r}")
+        return self._root.joinpath(*parts)
+
+    @contextmanager
+    def _locked(self, key: str) -> Iterator[Path]:
+        path = self._path(key)
+        lock = self._root / _LOCKS / (key.replace("/", "__") + ".lock")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            with filelock.FileLock(lock, timeout=self._lock_timeout_s):
+                yield path
+        except filelock.Timeout:
+            raise StoreUnavailable(
+                f"{lock}: held by another process for over {self._lock_timeout_s:.0f} s; "
+                "if that process is stuck, end it"
+            ) from None
+        except OSError as error:
+            self._unavailable("write", path, error)
+
+    def _write(self, path: Path, data: bytes, above: int | None) -> str:
+        # One temporary name per key is enough under its lock, and a killed writer leaves one file at most.
+        draft = path.with_name(f".{path.name}.draft")
+        try:
+            with draft.open("wb") as file:
+                file.write(data)
+                file.flush()
+                _stamp_above(file.fileno(), above)
+                os.fsync(file.fileno())
+                version = _version(os.fstat(file.fileno()))
+            draft.replace(path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+        return version
+
+    def _stat(self, path: Path) -> os.stat_result | None:
+        try:
+            return path.stat()
+        except FileNotFoundError:
+            return None
+
+    def _entry(self, path: Path) -> Entry | None:
+        present = self._stat(path)
+        if present is None or stat.S_ISDIR(present.st_mode):
+            return None
+        key = path.relative_to(self._root).as_posix()
+        return Entry(key, _version(present), present.st_mtime)
+
+    def _unavailable(self, verb: str, path: Path, error: OSError) -> NoReturn:
+        what = error.strerror or type(error).__name__
+        raise StoreUnavailable(f"{path}: cannot {verb}: {what.lower()}; {_advice(error)}") from error
+
+
+def _advice(error: OSError) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "free some space; nothing was half-written"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return "choose a folder that you may write to with --storage"
+        case errno.ENOTDIR | errno.EEXIST | errno.EISDIR:
+            return "a file stands where a folder should; choose another --storage"
+        case _:
+            return "check the disk or the mount"
+
+
+def _version(present: os.stat_result) -> str:
+    return str(present.st_mtime_ns)
+
+
+def _stamp_above(fd: int, above: int | None) -> None:
+    """Make the open file's modification time greater than `above`, whatever the mount's resolution."""
+    if above is None:
+        return
+    for step in (1, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000):
+        if os.fstat(fd).st_mtime_ns > above:
+            return
+        os.utime(fd, ns=(above + step, above + step))
+    if os.fstat(fd).st_mtime_ns <= above:
+        raise OSError(errno.ENOTSUP, "this file system keeps no usable modification times")
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename outlast a power cut; not every file system (or platform) lets folders be synced."""
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(fd)
+    except OSError:
+        pass
+    finally:
+        os.close(fd)

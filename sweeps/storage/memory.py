@@ -1,0 +1,79 @@
+"""A store in memory, shared by the threads of one process: for tests, and for trying things out."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sweeps.errors import AlreadyExists, Conflict
+from sweeps.storage.base import Entry, NotFound
+
+
+class MemoryStore:
+    """`Store` in a dict. `clock` may be replaced by a movable one."""
+
+    def __init__(self, name: str = "sweep", clock: Callable[[], float] = time.time) -> None:
+        self._name, self._clock = name, clock
+        self._objects: dict[str, tuple[bytes, str, float]] = {}
+        self._generation = 0
+        self._lock = threading.Lock()
+        self._bulk = tempfile.TemporaryDirectory(prefix="stagesweep-", ignore_cleanup_errors=True)
+
+    @property
+    def url(self) -> str:
+        return f"memory://{self._name}"
+
+    def location(self, key: str) -> str:
+        return f"{self.url}/{key}"
+
+    def read(self, key: str) -> tuple[bytes, str]:
+        with self._lock:
+            if key not in self._objects:
+                raise NotFound(key, self.location(key))
+            data, version, _ = self._objects[key]
+            return data, version
+
+    def create(self, key: str, data: bytes) -> str:
+        with self._lock:
+            if key in self._objects:
+                raise AlreadyExists(key)
+            return self._put(key, data)
+
+    def replace(self, key: str, data: bytes, expected: str) -> str:
+        with self._lock:
+            self._must_be(key, expected)
+            return self._put(key, data)
+
+    def delete(self, key: str, expected: str) -> None:
+        with self._lock:
+            self._must_be(key, expected)
+            del self._objects[key]
+
+    def list(self, prefix: str) -> list[Entry]:
+        with self._lock:
+            return [
+                Entry(key, version, updated)
+                for key, (_, version, updated) in sorted(self._objects.items())
+                if key.startswith(prefix)
+            ]
+
+    def now(self) -> float:
+        return self._clock()
+
+    def folder(self, prefix: str) -> Path:
+        folder = Path(self._bulk.name) / prefix
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _must_be(self, key: str, expected: str) -> None:
+        if key not in self._objects or self._objects[key][1] != expected:
+            raise Conflict(key)
+
+    def _put(self, key: str, data: bytes) -> str:
+        self._generation += 1
+        version = str(self._generation)
+        self._objects[key] = (bytes(data), version, self._clock())
+        return version
