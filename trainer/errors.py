@@ -1,0 +1,73 @@
+"""Every error that `trainer` raises on purpose, and the exit status that `python -m trainer` gives it.
+
+    TrainerError          1   anything that stops a run and is told in one line
+    ├── ConfigError       2   the configuration is refused before any compute
+    ├── DivergedError    70   a loss or a gradient is NaN or infinite
+    └── PreemptedError   75   a signal asked the run to end
+
+A message says what is wrong, where, and what to do instead, in one line. Imports nothing: `trainer.api`
+raises these in processes that must not load torch.
+"""
+
+from __future__ import annotations
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+EXIT_DIVERGED = 70
+EXIT_PREEMPTED = 75
+
+
+class TrainerError(Exception):
+    """Root of the package's errors."""
+
+    exit_status: int = EXIT_FAILED
+
+
+class ConfigError(TrainerError):
+    """The configuration is wrong; nothing was computed.
+
+    Args:
+        problem: what is wrong and what to write instead.
+        key: dotted Hydra key, or "" where no single key is at fault.
+    """
+
+    exit_status = EXIT_CONFIG
+
+    def __init__(self, problem: str, *, key: str = "") -> None:
+        self.problem, self.key = problem, key
+        super().__init__(f"{key}: {problem}" if key else problem)
+
+
+class DivergedError(TrainerError):
+    """Training or evaluation met a number that is not finite.
+
+    Args:
+        quantity: what is not finite, for example "loss".
+        value: "nan" or "inf".
+        stage: name of the stage.
+        step: one-based optimizer step within the stage; 0 means before the first one.
+    """
+
+    exit_status = EXIT_DIVERGED
+
+    def __init__(self, *, quantity: str, value: float, stage: str, step: int) -> None:
+        self.quantity, self.value, self.stage, self.step = quantity, value, stage, step
+        super().__init__(
+            f"{quantity} is {value} at step {step} of {stage}; try a lower learning rate or a longer warmup"
+        )
+
+
+class PreemptedError(TrainerError):
+    """A signal asked the run to end; it ended after the step that it was in.
+
+    Args:
+        signal_name: "SIGTERM" or "SIGINT".
+        where: the step that was finished, in words; "" before the first one.
+    """
+
+    exit_status = EXIT_PREEMPTED
+
+    def __init__(self, *, signal_name: str, where: str = "") -> None:
+        self.signal_name, self.where = signal_name, where
+        super().__init__(f"stopped by {signal_name}" + (f" after {where}" if where else ""))
