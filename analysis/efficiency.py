@@ -1,0 +1,69 @@
+"""What the compute bought: improvement over a baseline per hundred effective steps.
+
+`summary` calls this to name the most efficient trial. The formulas are those of the length sweep in
+`examples/stage19_length_sweep.csv`, whose column `reported_efficiency` they must give (to two places).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.pareto import Floats, Goal
+
+PER = 100.0
+"""Efficiency is given per this many units of compute."""
+
+# A step of Stage 1.9 runs the teacher beside the student: about twice the cost of a step of Stage 2.
+STAGE1_9_WEIGHT = 2
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Steps = TypeVar("Steps", int, float, Floats, "pd.Series[Any]")
+
+
+def effective_steps(stage1_9_steps: Steps, stage2_steps: Steps) -> Steps:
+    """Compute in steps of Stage 2: `2 * stage1_9_steps + stage2_steps`."""
+    return STAGE1_9_WEIGHT * stage1_9_steps + stage2_steps
+
+
+def efficiency(loss: npt.ArrayLike, steps: npt.ArrayLike, baseline: float, goal: Goal = "minimize") -> Floats:
+    """Improvement over the baseline per hundred steps: `(baseline - loss) / (steps / 100)`, elementwise.
+
+    Args:
+        loss: [N] what the trials reached.
+        steps: [N] what they spent; any measure of compute, effective steps as a rule.
+        baseline: what is reached without the spending in question (the notebook's: no Stage 1.9).
+        goal: "maximize" turns the sign of the improvement.
+
+    Returns:
+        [N] float64; NaN where a value is missing or infinite, or nothing was spent.
+    """
+    losses, spent = np.asarray(loss, dtype=np.float64), np.asarray(steps, dtype=np.float64)
+    gain = (baseline - losses) if goal == "minimize" else (losses - baseline)
+    defined = np.isfinite(gain) & np.isfinite(spent) & (spent > 0)
+    result = np.full(np.broadcast(gain, spent).shape, np.nan)
+    np.divide(gain * PER, spent, out=result, where=defined)
+    return result
+
+
+def most_efficient(
+    loss: npt.ArrayLike, steps: npt.ArrayLike, baseline: float | None, goal: Goal = "minimize"
+) -> int | None:
+    """Position of the highest efficiency; None without a baseline, or where nothing improves on it.
+
+    Only improvements count: below the baseline a higher ratio would merely mean more compute wasted. Ties go
+    to the one that spent least, then to the first.
+    """
+    if baseline is None:
+        return None
+    values = efficiency(loss, steps, baseline, goal)
+    candidates = np.flatnonzero(values > 0)  # NaN compares false
+    if not candidates.size:
+        return None
+    spent = np.asarray(steps, dtype=np.float64)
+    order = np.lexsort((candidates, spent[candidates], -values[candidates]))
+    return int(candidates[order[0]])

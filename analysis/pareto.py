@@ -1,0 +1,118 @@
+"""The Pareto front and its knee, over bare arrays. `summary` calls this for tables, anyone may for points.
+
+Shapes: N points of K objectives, [N, K]; D of them distinct, F on the front.
+Positions are zero-based row numbers of the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.errors import AnalysisError
+
+Goal = Literal["minimize", "maximize"]
+Floats = npt.NDArray[np.float64]
+Positions = npt.NDArray[np.intp]
+
+# Normalised distances below this are rounding, not curvature: the points lie on one line.
+FLAT = 1e-9
+
+
+def front(points: npt.ArrayLike, goals: Sequence[Goal]) -> Positions:
+    """Positions of the points that no other point dominates, in ascending order.
+
+    A point dominates another if it is at least as good in every objective and better in one. Equal points
+    do not dominate each other: all of them are on the front, or none. A row with a missing or infinite
+    value is no point: it is never on the front and dominates nothing.
+
+    O(N log N) for one and two objectives; O(N · front) beyond, one vectorised comparison per point.
+
+    Args:
+        points: [N, K] numbers; N may be 0.
+        goals: K goals, one per column.
+
+    Raises:
+        AnalysisError: the shape of `points` does not fit `goals`, or a goal is unknown.
+    """
+    costs, kept = _finite_costs(points, goals)
+    # Equal points stand or fall together, and the distinct ones come out sorted by first, second, … cost:
+    # a point can only be dominated by one before it.
+    distinct, group = np.unique(costs, axis=0, return_inverse=True)
+    on_front = _sweep(distinct) if distinct.shape[1] <= 2 else _cull(distinct)
+    return kept[on_front[group.reshape(-1)]]
+
+
+def _finite_costs(points: npt.ArrayLike, goals: Sequence[Goal]) -> tuple[Floats, Positions]:
+    """The finite rows as costs (less is better in every column), and their positions."""
+    unknown = [goal for goal in goals if goal not in ("minimize", "maximize")]
+    if unknown or not goals:
+        raise AnalysisError(f"goals must be 'minimize' or 'maximize', one per objective; got {list(goals)!r}")
+    values = np.asarray(points, dtype=np.float64)
+    if values.size == 0:
+        values = values.reshape(0, len(goals))
+    if values.ndim != 2 or values.shape[1] != len(goals):
+        raise AnalysisError(
+            f"points have the shape {values.shape}; {len(goals)} goals need [N, {len(goals)}]"
+        )
+    kept = np.flatnonzero(np.isfinite(values).all(axis=1))
+    signs = np.array([1.0 if goal == "minimize" else -1.0 for goal in goals])
+    return values[kept] * signs + 0.0, kept  # + 0.0 makes -0.0 and 0.0 one point
+
+
+def _sweep(distinct: Floats) -> npt.NDArray[np.bool_]:
+    """One or two costs, rows distinct and sorted: on the front is whoever lowers the last cost so far."""
+    last = distinct[:, -1]
+    best_before = np.minimum.accumulate(np.concatenate(([np.inf], last)))[:-1]
+    return last < best_before
+
+
+def _cull(distinct: Floats) -> npt.NDArray[np.bool_]:
+    """Any number of costs, rows distinct and sorted: compare each with the front found so far."""
+    on_front = np.zeros(len(distinct), dtype=np.bool_)
+    found = np.empty_like(distinct)
+    size = 0
+    for position, cost in enumerate(distinct):
+        if not (found[:size] <= cost).all(axis=1).any():
+            found[size] = cost
+            on_front[position] = True
+            size += 1
+    return on_front
+
+
+def knee(points: npt.ArrayLike, goals: Sequence[Goal] = ("minimize", "minimize")) -> int | None:
+    """Position of the knee of the front of these points: where a further gain begins to cost much more.
+
+    The front is scaled to the unit square; the knee is the front point farthest from the chord between the
+    front's two ends, on the side of the ideal point. That is the criterion of Kneedle for a discrete curve
+    (Satopää, Albrecht, Irwin, Raghavan: Finding a "Kneedle" in a Haystack, ICDCS Workshops 2011), and of
+    Das, On characterizing the "knee" of the Pareto curve (Structural Optimization 18, 1999), for two
+    objectives. Of equally distant points the one with the least first cost is the knee, of equal points the
+    first.
+
+    Returns:
+        None if the front has fewer than three different points, or none of them lies beyond the chord
+        (a straight or bulging front has no knee).
+
+    Raises:
+        AnalysisError: as `front`, or there are not two goals.
+    """
+    if len(goals) != 2:
+        raise AnalysisError(f"a knee is defined for two objectives; got {len(goals)} goals")
+    costs, kept = _finite_costs(points, goals)
+    distinct, first = np.unique(costs, axis=0, return_index=True)
+    on_front = _sweep(distinct)
+    edge = distinct[on_front]
+    if len(edge) < 3:
+        return None
+    low, high = edge.min(axis=0), edge.max(axis=0)
+    # Halves keep the range finite when the costs span more than the largest float.
+    scaled = (edge / 2 - low / 2) / (high / 2 - low / 2)
+    distance = (1.0 - scaled.sum(axis=1)) / np.sqrt(2.0)
+    farthest = int(np.argmax(distance))
+    if not distance[farthest] > FLAT:
+        return None
+    return int(kept[first[on_front][farthest]])
