@@ -1,0 +1,205 @@
+"""Artefacts that are built once per machine and shared by every process: corpora, tokenizers, teachers.
+
+    <cache root>/<kind>/<key>/            a finished artefact and its manifest.json
+    <cache root>/<kind>/.<key>.lock       held while somebody builds it
+    <cache root>/<kind>/.<key>.<…>.tmp/   the work of a builder; nobody reads it
+
+The key is a hash of what the artefact is made from. An artefact appears by one atomic rename, after
+everything in it is on the disk; so a folder without a dot is whole, or was damaged later. The lock saves
+work, it does not guard readers: they never need it. Called by `trainer.data` and by whoever prepares the
+teacher.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from trainer.errors import TrainerError
+
+ROOT_VARIABLE = "STAGESWEEP_CACHE"
+MANIFEST = "manifest.json"
+PATIENCE_S = 5.0  # waiting longer than this for another builder is worth a line in the log
+
+_log = logging.getLogger(__name__)
+_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+class CacheError(TrainerError):
+    """The cache folder cannot be used (read-only, full, not a folder).
+
+    Args:
+        reason: what the operating system said.
+        path: where.
+    """
+
+    def __init__(self, reason: str, path: Path) -> None:
+        self.reason, self.path = reason, path
+        super().__init__(
+            f"cannot use the cache at {path}: {reason}; make room there or make it writable, "
+            f"or set {ROOT_VARIABLE} to another folder"
+        )
+
+
+def cache_root() -> Path:
+    """The folder of all artefacts: $STAGESWEEP_CACHE, else ~/.cache/stagesweep. It need not exist yet."""
+    chosen = os.environ.get(ROOT_VARIABLE) or "~/.cache/stagesweep"
+    try:
+        return Path(chosen).expanduser().absolute()
+    except RuntimeError:  # no home directory
+        raise CacheError("there is no home directory", Path(chosen)) from None
+
+
+def artifact(kind: str, spec: Mapping[str, Any], build: Callable[[Path], None]) -> Path:
+    """The folder of the artefact that `spec` describes; built now if it is not there.
+
+    However many processes ask at once, one builds and the others wait for it. A builder that raises or is
+    killed leaves nothing that counts as finished. An artefact with a missing or truncated file is built anew.
+
+    Args:
+        kind: a folder name for artefacts of one sort, such as "corpora".
+        spec: everything that decides the artefact's content, as JSON values.
+        build: fills the empty folder it is given.
+
+    Raises:
+        CacheError: the cache folder cannot be read or written.
+    """
+    if not kind.isidentifier():
+        raise ValueError(f"kind is {kind!r}; it must be a plain name")
+    canonical = _canonical(spec)
+    key = hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    parent = cache_root() / kind
+    final = parent / key
+    if _is_whole(final, canonical):
+        return final
+    with _faults_named(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        with _locked(parent / f".{key}.lock"):
+            if not _is_whole(final, canonical):  # nobody was faster
+                _remove_leftovers(parent, key)
+                _build(final, json.loads(canonical), build)
+    return final
+
+
+def _canonical(spec: Mapping[str, Any]) -> str:
+    return json.dumps(spec, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _is_whole(folder: Path, canonical: str) -> bool:
+    """Whether the artefact is there, is the right one, and every file has its length: a stat per file."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        return _canonical(manifest["spec"]) == canonical and all(
+            (folder / name).stat().st_size == entry["size"] for name, entry in manifest["files"].items()
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return False  # absent, or damaged in whatever way: building it anew mends both
+
+
+def _build(final: Path, spec: Any, build: Callable[[Path], None]) -> None:
+    work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".tmp", dir=final.parent))
+    try:
+        build(work)
+        _seal(work, spec)
+        if final.exists():  # damaged, or it would have been taken
+            _log.warning("rebuilding the damaged artefact %s", final)
+            final.rename(work.with_suffix(".damaged.tmp"))
+        work.rename(final)
+        _fsync(final.parent)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(work.with_suffix(".damaged.tmp"), ignore_errors=True)
+
+
+def _seal(work: Path, spec: Any) -> None:
+    """Write the manifest, and have everything on the disk before the rename makes it visible."""
+    work.chmod(0o755)  # mkdtemp's 0700 would hide a shared cache from other users
+    files = sorted(path for path in work.rglob("*") if path.is_file())
+    manifest = {
+        "spec": spec,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "files": {
+            path.relative_to(work).as_posix(): {"size": path.stat().st_size, "sha256": _sha256(path)}
+            for path in files
+        },
+    }
+    (work / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    folders = [path for path in work.rglob("*") if path.is_dir()]
+    for path in (*files, work / MANIFEST, *folders, work):
+        _fsync(path)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=PATIENCE_S)
+    except Timeout:
+        _log.warning("another process is building what this one needs; waiting for %s", path)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _remove_leftovers(parent: Path, own_key: str) -> None:
+    """Delete the work of builders that died: under a lock that we hold, or that nobody holds."""
+    for work in parent.glob(".*.tmp"):
+        key = work.name.split(".")[1]
+        if key == own_key:
+            shutil.rmtree(work, ignore_errors=True)
+            continue
+        lock = FileLock(parent / f".{key}.lock")
+        try:
+            with lock.acquire(timeout=0):
+                shutil.rmtree(work, ignore_errors=True)
+        except Timeout:
+            continue  # its builder is alive
+
+
+@contextmanager
+def _faults_named(parent: Path) -> Iterator[None]:
+    """Tell a cache folder that cannot be used from everything else that may fail in a build."""
+    try:
+        yield
+    except OSError as error:
+        within = isinstance(error.filename, str | os.PathLike) and Path(error.filename).is_relative_to(parent)
+        if within or error.errno in _DISK_FAULTS or _is_ancestor(error.filename, parent):
+            raise CacheError(error.strerror or str(error), parent) from error
+        raise
+    except Exception as error:
+        # Libraries in Rust (safetensors, tokenizers) report a full disk as text only.
+        if os.strerror(errno.ENOSPC) in str(error):
+            raise CacheError(str(error), parent) from error
+        raise
+
+
+def _is_ancestor(filename: object, parent: Path) -> bool:
+    """mkdir(parents=True) names the first folder it could not make, which lies above `parent`."""
+    return isinstance(filename, str | os.PathLike) and parent.is_relative_to(filename)

@@ -1,0 +1,164 @@
+"""From text to token ids, cached: what the pipeline trains and evaluates on.
+
+`load` and `load_with_tokenizer` are the doors. Both tokenise once per machine; afterwards they only read the
+text's files to see that they are still the same, and map the ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.cache import artifact
+from trainer.data.config import DataConfig
+from trainer.data.errors import DataError
+from trainer.data.split import split
+from trainer.data.stdlib import Document, documents
+from trainer.data.tokenizer import adopted, open_tokenizer, trained
+
+FORMAT = 1  # raise it when the same spec would give other ids
+SUMMARY = "corpus.json"
+SIDES = ("train", "held_out")
+
+Tokens = npt.NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Corpus:
+    """Tokenised text.
+
+    Args:
+        train, held_out: token ids [N], uint16 or uint32, read-only and mapped from the cache. Files follow
+            each other, each ended by the tokenizer's end-of-text token where it has one.
+        vocab_size: how many ids the tokenizer has; every id is smaller.
+        sha256: of the text of both sides and of the tokenizer.
+        tokenizer_dir: the tokenizer; `transformers.AutoTokenizer` loads it.
+        bytes_per_token: of the held-out text. Nats per token / (bytes_per_token · ln 2) are bits per byte,
+            which can be compared between tokenizers.
+    """
+
+    train: Tokens
+    held_out: Tokens
+    vocab_size: int
+    sha256: str
+    tokenizer_dir: Path
+    bytes_per_token: float
+
+
+def load(config: DataConfig) -> Corpus:
+    """The text in ids of a byte-level BPE of its own, trained on its training side only.
+
+    Raises:
+        DataError: there is no text, or too little of it.
+        CacheError: the cache folder cannot be used.
+    """
+    found = documents(config.max_bytes)
+    fingerprint = _fingerprint(found)
+
+    def training_texts() -> list[str]:
+        return [document.data.decode() for document in split(found, config.held_out_fraction)[0]]
+
+    directory = trained(training_texts, f"{fingerprint}/{config.held_out_fraction!r}", config.vocab_size)
+    return _load(config, found, fingerprint, directory)
+
+
+def load_with_tokenizer(config: DataConfig, tokenizer: str | Path) -> Corpus:
+    """The text in ids of an existing tokenizer: a folder, or a name that transformers knows.
+
+    Raises:
+        DataError: there is no such tokenizer, no text, or too little of it.
+        CacheError: the cache folder cannot be used.
+    """
+    found = documents(config.max_bytes)
+    return _load(config, found, _fingerprint(found), adopted(tokenizer))
+
+
+def _load(config: DataConfig, found: Sequence[Document], fingerprint: str, tokenizer_dir: Path) -> Corpus:
+    spec = {
+        "format": FORMAT,
+        "name": config.name,
+        "python": platform.python_version(),
+        "text_sha256": fingerprint,
+        "held_out_fraction": config.held_out_fraction,
+        "tokenizer_sha256": _tokenizer_sha256(tokenizer_dir),
+    }
+    folder = artifact(
+        "corpora", spec, lambda work: _tokenise(found, config.held_out_fraction, tokenizer_dir, work)
+    )
+    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    train, held_out = (np.memmap(folder / f"{side}.bin", dtype=summary["dtype"], mode="r") for side in SIDES)
+    corpus = Corpus(
+        train=train,
+        held_out=held_out,
+        vocab_size=summary["vocab_size"],
+        sha256=summary["sha256"],
+        tokenizer_dir=tokenizer_dir,
+        bytes_per_token=summary["bytes_per_token"],
+    )
+    _require_a_window(corpus, config.sequence_length)
+    return corpus
+
+
+def _require_a_window(corpus: Corpus, sequence_length: int) -> None:
+    for side, tokens in (("training", corpus.train), ("held-out", corpus.held_out)):
+        if len(tokens) < sequence_length:
+            raise DataError(
+                f"the {side} text has {len(tokens)} tokens, fewer than "
+                f"data.sequence_length={sequence_length}; lower it, or take more text "
+                "(data.max_bytes, data.held_out_fraction)"
+            )
+
+
+def _tokenise(found: Sequence[Document], held_out_fraction: float, tokenizer_dir: Path, folder: Path) -> None:
+    """Write both sides' ids and the summary into `folder`."""
+    tokenizer = open_tokenizer(tokenizer_dir)
+    dtype = np.dtype(np.uint16 if len(tokenizer) <= 2**16 else np.uint32)
+    digest = hashlib.sha256(_tokenizer_sha256(tokenizer_dir).encode())
+    sides = split(found, held_out_fraction)
+    for side, side_documents in zip(SIDES, sides, strict=True):
+        ids = _encode(side_documents, tokenizer)
+        (folder / f"{side}.bin").write_bytes(ids.astype(dtype).tobytes())
+        digest.update(f"{side}:{_fingerprint(side_documents)}".encode())
+    summary = {
+        "dtype": dtype.name,
+        "vocab_size": len(tokenizer),
+        "sha256": digest.hexdigest(),
+        "bytes_per_token": sum(len(document.data) for document in sides[1]) / len(ids),
+        "files": {
+            side: [document.path for document in docs] for side, docs in zip(SIDES, sides, strict=True)
+        },
+    }
+    (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
+
+
+def _encode(side_documents: Sequence[Document], tokenizer: Any) -> npt.NDArray[np.int64]:
+    """The ids of all documents in order, each followed by the end-of-text token if there is one."""
+    texts = [document.data.decode() for document in side_documents]
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    encodings = tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    return np.concatenate([np.asarray(encoding.ids + end, dtype=np.int64) for encoding in encodings])
+
+
+def _fingerprint(found: Sequence[Document]) -> str:
+    """sha256 over paths and contents, each with its length, so that no two lists of files read alike."""
+    digest = hashlib.sha256()
+    for document in found:
+        digest.update(f"{len(document.path)}:{document.path}:{len(document.data)}:".encode())
+        digest.update(document.data)
+    return digest.hexdigest()
+
+
+def _tokenizer_sha256(directory: Path) -> str:
+    """sha256 over what decides the ids: the tokenizer and the names of its special tokens."""
+    digest = hashlib.sha256()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        digest.update((directory / name).read_bytes())
+    return digest.hexdigest()

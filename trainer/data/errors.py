@@ -1,0 +1,9 @@
+"""What goes wrong with training text. Raised by `trainer.data`, caught at the trainer's door."""
+
+from __future__ import annotations
+
+from trainer.errors import TrainerError
+
+
+class DataError(TrainerError):
+    """The text, its tokenizer or a request for batches of it does not work out."""

@@ -1,0 +1,115 @@
+"""Tokenizers as cached folders: one trained on the text, or one that a model brings. Called by `corpus`.
+
+Whatever its origin, a tokenizer is a folder that `transformers.AutoTokenizer` loads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from trainer.cache import artifact
+from trainer.data.errors import DataError
+
+END_OF_TEXT = "<|endoftext|>"
+FORMAT = 1  # raise it when the same spec would give another tokenizer
+
+
+def trained(texts: Callable[[], Sequence[str]], text_id: str, vocab_size: int) -> Path:
+    """The folder of a byte-level BPE with `vocab_size` entries, the first of them `END_OF_TEXT`.
+
+    Args:
+        texts: called only where the tokenizer has to be trained.
+        text_id: what identifies these texts.
+        vocab_size: entries, the special token included.
+
+    Raises:
+        DataError: the texts are too short for so many entries.
+    """
+    spec = {
+        "format": FORMAT,
+        "origin": "byte-level BPE",
+        "text": text_id,
+        "vocab_size": vocab_size,
+        "tokenizers": version("tokenizers"),
+    }
+    return artifact("tokenizers", spec, lambda folder: _train(texts(), vocab_size, folder))
+
+
+def adopted(name_or_path: str | Path) -> Path:
+    """The folder of a copy of an existing tokenizer.
+
+    Raises:
+        DataError: there is none, or it cannot be loaded.
+    """
+    tokenizer = open_tokenizer(name_or_path)
+    spec = {
+        "format": FORMAT,
+        "origin": "adopted",
+        "class": type(tokenizer).__name__,
+        "content_sha256": hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
+        "special_tokens": {key: str(token) for key, token in tokenizer.special_tokens_map.items()},
+        "transformers": version("transformers"),
+    }
+    return artifact("tokenizers", spec, lambda folder: _save(tokenizer, folder))
+
+
+def open_tokenizer(name_or_path: str | Path) -> Any:
+    """The tokenizer, loaded by transformers.
+
+    Raises:
+        DataError: there is none, or it cannot be loaded.
+    """
+    from transformers import AutoTokenizer  # a second of imports that a warm cache does without
+
+    _say_no_to_threads()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(name_or_path))
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"no tokenizer can be loaded from {str(name_or_path)!r}: {error}") from error
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise DataError(
+            f"the tokenizer at {str(name_or_path)!r} has no tokenizer.json (a slow tokenizer); "
+            "convert it with transformers and name the converted folder"
+        )
+    return tokenizer
+
+
+def _train(texts: Sequence[str], vocab_size: int, folder: Path) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+    from tokenizers.trainers import BpeTrainer
+    from transformers import PreTrainedTokenizerFast
+
+    _say_no_to_threads()
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    trainer = BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() != vocab_size:
+        raise DataError(
+            f"the text yields only {tokenizer.get_vocab_size()} of data.vocab_size={vocab_size} entries; "
+            "lower data.vocab_size or take more text (data.max_bytes)"
+        )
+    _save(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT), folder)
+
+
+def _save(tokenizer: Any, folder: Path) -> None:
+    tokenizer.save_pretrained(folder)
+
+
+def _say_no_to_threads() -> None:
+    """Decide for `tokenizers`: left alone it takes every core, and warns when the process forks."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
