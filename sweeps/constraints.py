@@ -1,0 +1,153 @@
+"""Linear inequalities as people write them: `stage1_9.max_steps + 2*stage2.max_steps <= 1000`.
+
+`space_file` checks the constraints of a search space with it, `optimizer` reads them again for Ax. The grammar is
+ours and flat (no parentheses, nothing evaluated), so that any text is safe to parse.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+MAX_LENGTH = 1000
+
+_NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
+_TOKEN = re.compile(
+    rf"\s*(?:(?P<number>{_NUMBER})(?![A-Za-z0-9_.])|(?P<name>{_NAME})|(?P<sign>[-+*/]))", re.ASCII
+)
+_RELATION = re.compile(r"<=|>=|==|=<|=>|!=|=|<|>|≤|≥")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """sum(coefficient * value) <= bound. No coefficient is zero, there is at least one."""
+
+    coefficients: Mapping[str, float]
+    bound: float
+
+    def sum(self, values: Mapping[str, float]) -> float:
+        """The left-hand side. Raises KeyError where a value is missing."""
+        return math.fsum(factor * values[name] for name, factor in self.coefficients.items())
+
+    def holds(self, values: Mapping[str, float], tolerance: float = 1e-8) -> bool:
+        """Whether the values obey it, up to a rounding error relative to the terms' size."""
+        size = max(1.0, abs(self.bound), *(abs(f * values[n]) for n, f in self.coefficients.items()))
+        return self.sum(values) <= self.bound + tolerance * size
+
+    def __str__(self) -> str:
+        """In the grammar that `parse` reads; `parse(str(x)) == x`."""
+        terms = [f"{factor!r}*{name}" for name, factor in self.coefficients.items()]
+        return f"{' + '.join(terms).replace('+ -', '- ')} <= {self.bound!r}"
+
+
+def parse(text: str) -> Linear:
+    """Read `terms <= terms` or `terms >= terms`, a term being 3, a.b, 3*a.b, a.b*3 or a.b/3.
+
+    Raises:
+        ValueError: with a clause that says what does not fit and what to write instead.
+    """
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"longer than {MAX_LENGTH} characters")
+    left, relation, right = _sides(text)
+    names, constant = _side(left)
+    for name, factor in _side(right)[0].items():
+        names[name] = names.get(name, 0.0) - factor
+    bound = _side(right)[1] - constant
+    if relation == ">=":
+        names, bound = {name: -factor for name, factor in names.items()}, -bound
+    names = {name: factor for name, factor in names.items() if factor != 0}
+    if not names:
+        raise ValueError("no name is left in it; write for example `a + 2*b <= 10`")
+    if not all(map(math.isfinite, (bound, *names.values()))):
+        raise ValueError("its numbers are too large")
+    return Linear(coefficients=MappingProxyType(names), bound=bound + 0.0)  # + 0.0: no -0.0
+
+
+def _sides(text: str) -> tuple[str, str, str]:
+    relations = _RELATION.findall(text)
+    if not relations:
+        raise ValueError("no `<=` or `>=` in it")
+    if len(relations) > 1:
+        raise ValueError("more than one comparison; write each as a constraint of its own")
+    relation = relations[0]
+    if relation in ("==", "="):
+        raise ValueError(
+            "equalities are not supported; express one name by the others, or write `<=` or `>=`"
+        )
+    if relation not in ("<=", ">="):
+        raise ValueError(f"`{relation}` is not supported; write `<=` or `>=`")
+    left, right = text.split(relation)
+    return left, relation, right
+
+
+def _side(text: str) -> tuple[dict[str, float], float]:
+    """Coefficients by name, and the constant."""
+    names: dict[str, float] = {}
+    constant = 0.0
+    tokens = _tokens(text)
+    position = 0
+    while position < len(tokens) or position == 0:
+        factor, name, position = _term(tokens, position, text)
+        if name:
+            names[name] = names.get(name, 0.0) + factor
+        else:
+            constant += factor
+    return names, constant
+
+
+def _tokens(text: str) -> list[str]:
+    tokens, position = [], 0
+    text = text.rstrip()
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        if not found:
+            rest = text[position:].strip()
+            hint = "; write it without parentheses" if rest[0] in "()" else ""
+            raise ValueError(f"cannot read `{rest}`{hint}")
+        tokens.append(found[0].strip())
+        position = found.end()
+    return tokens
+
+
+def _term(tokens: list[str], position: int, text: str) -> tuple[float, str, int]:
+    """One signed product from `position` on: its factor, its name ("" for a constant), where it ends."""
+    factor, name, start = 1.0, "", position
+    while position < len(tokens) and tokens[position] in ("+", "-"):
+        factor = -factor if tokens[position] == "-" else factor
+        position += 1
+    if start > 0 and position == start:
+        raise ValueError(f"`+`, `-`, `*` or `/` is missing before `{tokens[start]}`")
+    operator = "*"
+    while True:
+        if position >= len(tokens) or tokens[position] in "+-*/":
+            raise ValueError(f"a number or a name is missing in `{text.strip()}`")
+        operand = tokens[position]
+        if not _is_name(operand):
+            factor = _multiplied(factor, operator, float(operand))
+        elif name or operator == "/":
+            raise ValueError(
+                f"`{text.strip()}` is not linear: a name may only be multiplied or divided by numbers"
+            )
+        else:
+            name = operand
+        position += 1
+        if position >= len(tokens) or tokens[position] not in ("*", "/"):
+            return factor, name, position
+        operator = tokens[position]
+        position += 1
+
+
+def _is_name(token: str) -> bool:
+    return token[0].isalpha() or token[0] == "_"
+
+
+def _multiplied(factor: float, operator: str, number: float) -> float:
+    if operator == "*":
+        return factor * number
+    if number == 0:
+        raise ValueError("division by zero")
+    return factor / number

@@ -1,0 +1,207 @@
+"""Search space files: YAML in, a validated `Space` out, or one line that says what to write instead.
+
+`sweep init` and `sweep quickstart` call `load`. The file's reference is docs/search-space.md. The parts:
+`yaml_tree` (safe YAML with line numbers), `space_parameters` (one parameter, conditions), `space_checks`
+(constraints and the baseline, which look at the whole).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from sweeps import space_checks, space_parameters, yaml_tree
+from sweeps.errors import SpaceError
+from sweeps.overrides import split
+from sweeps.space import Lease, Objective, Parameter, Program, Search, Space
+from sweeps.yaml_tree import Cursor
+
+_KEYS = (
+    "name",
+    "objectives",
+    "outcome_constraints",
+    "program",
+    "parameters",
+    "parameter_constraints",
+    "search",
+    "run_cap",
+    "baseline",
+    "lease",
+)
+_REQUIRED = ("name", "objectives", "program", "parameters")
+_LATER = "not yet supported by this version; take it out"
+_HINTS = {
+    "budget": _LATER,
+    "early_terminate": _LATER,
+    "metric": "unknown key; write objectives: [{metric: final_loss, goal: minimize}]",
+    "method": "unknown key; write search: {method: bayes}",
+    "command": "unknown key; write program: {command: [...]}",
+    "constraints": "unknown key; write parameter_constraints: or outcome_constraints:",
+}
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
+_METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*", re.ASCII)
+_IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
+_FUNCTION = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*:{_IDENTIFIER}", re.ASCII)
+_PLACEHOLDER = "${overrides}"
+
+
+def load(path: str | os.PathLike[str]) -> Space:
+    """The search space in the file. Raises SpaceError, also where the file cannot be read."""
+    file = os.fspath(path)
+    try:
+        with Path(path).open("rb") as stream:
+            data = stream.read(yaml_tree.MAX_BYTES + 1)
+    except OSError as error:
+        raise SpaceError(f"cannot be read: {error.strerror or error}", file=file) from None
+    try:
+        # A byte cut off by the limit is no bad encoding: the size is reported.
+        text = data.decode("utf-8-sig", errors="replace" if len(data) > yaml_tree.MAX_BYTES else "strict")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise SpaceError("not UTF-8 text; save the file as UTF-8", file=file, line=line) from None
+    return loads(text, file)
+
+
+def loads(text: str, file: str) -> Space:
+    """The search space in `text`; `file` is how errors call it. Raises SpaceError."""
+    root = yaml_tree.parse(text, file)
+    entries = root.table(_KEYS, _HINTS)
+    for key in _REQUIRED:
+        if key not in entries:
+            raise SpaceError(f"`{key}:` is missing", file=file, line=root.line, key=key)
+    objectives = _objectives(entries["objectives"])
+    parameters = space_parameters.read(entries["parameters"])
+    constraints: tuple[str, ...] = ()
+    if "parameter_constraints" in entries:
+        parameters, constraints = space_checks.parameter_constraints(
+            entries["parameter_constraints"], parameters
+        )
+    outcomes = entries.get("outcome_constraints")
+    space = Space(
+        name=_name(entries["name"]),
+        objectives=objectives,
+        parameters=parameters,
+        program=_program(entries["program"], parameters),
+        outcome_constraints=space_checks.outcome_constraints(outcomes, objectives) if outcomes else (),
+        parameter_constraints=constraints,
+        search=_search(entries["search"]) if "search" in entries else Search(),
+        run_cap=entries["run_cap"].integer(least=1) if "run_cap" in entries else None,
+        lease=_lease(entries["lease"]) if "lease" in entries else Lease(),
+    )
+    if "baseline" in entries:
+        space = replace(space, baseline=space_checks.baseline(entries["baseline"], space))
+    return space
+
+
+def _name(cursor: Cursor) -> str:
+    name = cursor.text()
+    if not _NAME.fullmatch(name):
+        raise cursor.refusal(
+            "becomes a folder: write up to 100 letters, digits, `.`, `_` and `-`, not starting with a dot"
+        )
+    return name
+
+
+def _objectives(section: Cursor) -> tuple[Objective, ...]:
+    objectives: list[Objective] = []
+    for item in section.items():
+        entries = item.table(("metric", "goal"))
+        if "metric" not in entries:
+            raise item.refusal("`metric:` is missing; write {metric: final_loss, goal: minimize}")
+        metric = entries["metric"].text()
+        if not _METRIC.fullmatch(metric):
+            raise entries["metric"].refusal("not the name of a metric: letters, digits, `_` and dots")
+        if any(metric == objective.metric for objective in objectives):
+            raise entries["metric"].refusal(f"`{metric}` is an objective already")
+        goal: Literal["minimize", "maximize"] = "minimize"
+        if "goal" in entries and entries["goal"].one_of(("minimize", "maximize")) == "maximize":
+            goal = "maximize"
+        objectives.append(Objective(metric=metric, goal=goal))
+    return tuple(objectives)
+
+
+def _program(section: Cursor, parameters: tuple[Parameter, ...]) -> Program:
+    if section.kind() not in ("a mapping", "nothing"):
+        raise section.refusal(
+            'write {trainer: {}}, {command: ["python", "train.py", "${overrides}"]} or {function: "package.module:name"}'
+        )
+    entries = section.table(("trainer", "command", "function"))
+    if len(entries) != 1:
+        raise section.refusal("write exactly one of trainer:, command: and function:")
+    if "trainer" in entries:
+        return Program(kind="trainer", overrides=_overrides(entries["trainer"], parameters))
+    if "command" in entries:
+        return Program(kind="command", command=_command(entries["command"]))
+    return Program(kind="function", function=_function(entries["function"]))
+
+
+def _overrides(section: Cursor, parameters: tuple[Parameter, ...]) -> tuple[str, ...]:
+    if section.kind() == "nothing":
+        return ()
+    entries = section.table(("overrides",))
+    names = {parameter.name for parameter in parameters} | {"run_dir"}
+    overrides = []
+    for item in entries["overrides"].items() if "overrides" in entries else []:
+        try:
+            key, _ = split(item.text())
+        except ValueError as error:
+            raise item.refusal(f"{error}") from None
+        if key in names:
+            raise item.refusal(
+                "run_dir is set by the worker"
+                if key == "run_dir"
+                else f"`{key}` is a parameter too; keep one"
+            )
+        names.add(key)
+        overrides.append(item.text())
+    return tuple(overrides)
+
+
+def _command(section: Cursor) -> tuple[str, ...]:
+    arguments = tuple(item.text() for item in section.items())
+    if _PLACEHOLDER not in arguments[1:]:
+        raise section.refusal(
+            f'has no element "{_PLACEHOLDER}" of its own; the parameters would not reach the program'
+        )
+    return arguments
+
+
+def _function(cursor: Cursor) -> str:
+    function = cursor.text()
+    if not _FUNCTION.fullmatch(function):
+        raise cursor.refusal("write package.module:function, with a colon before the function's name")
+    return function
+
+
+def _search(section: Cursor) -> Search:
+    entries, search = section.table(("method", "sobol", "seed")), Search()
+    if "method" in entries and entries["method"].one_of(("bayes", "random")) == "random":
+        search = replace(search, method="random")
+    if "sobol" in entries:
+        search = replace(search, sobol=entries["sobol"].integer(least=1))
+    if "seed" in entries:
+        search = replace(search, seed=entries["seed"].integer(least=0, most=2**31 - 1))
+    return search
+
+
+def _lease(section: Cursor) -> Lease:
+    entries, lease = section.table(("heartbeat_s", "expire_s", "max_attempts")), Lease()
+    seconds: Mapping[str, float] = {
+        key: float(entries[key].number()) for key in ("heartbeat_s", "expire_s") if key in entries
+    }
+    lease = replace(lease, **seconds)
+    if lease.heartbeat_s <= 0:
+        raise entries["heartbeat_s"].refusal("must be more than 0 seconds")
+    if lease.expire_s <= 2 * lease.heartbeat_s:
+        at = entries.get("expire_s") or entries["heartbeat_s"]
+        raise at.refusal(
+            f"expire_s ({lease.expire_s:g}) must be more than twice heartbeat_s ({lease.heartbeat_s:g}), "
+            "or one late heartbeat loses the trial"
+        )
+    if "max_attempts" in entries:
+        lease = replace(lease, max_attempts=entries["max_attempts"].integer(least=1))
+    return lease
