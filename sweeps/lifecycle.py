@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sweeps.errors import IllegalTransition
+from sweeps.space import Value
 from sweeps.trial import Attempt, Reason, Trial
 
 
@@ -34,7 +35,7 @@ class Heartbeat:
 
     worker: str
     attempt: int
-    progress: Mapping[str, float] = field(default_factory=dict)
+    progress: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,7 @@ class Trial:
     error: str | None = None
     worker: str | None = None
     heartbeat: float | None = None
-    progress: Mapping[str, float] = field(default_factory=dict)
+    progress: Mapping[str, Value] = field(default_factory=dict)
     created: float = 0.0
     started: float | None = None
     ended: float | None = None

@@ -1,0 +1,65 @@
+"""SIGTERM and Ctrl-C for a worker: a flag everywhere, an exception only where it is safe.
+
+An exception out of a signal handler in the middle of a write would tear what is being done; a flag alone
+would not end a user's Python function. So the handler sets the flag, and raises only inside `interruptible`.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupted(BaseException):
+    """Raised inside `Stop.interruptible` when the worker was told to go; no `except Exception` stops it."""
+
+
+class Stop:
+    """Whether this worker was told to go, and by what."""
+
+    def __init__(self) -> None:
+        self._by = ""
+        self._may_raise = False
+
+    @property
+    def requested(self) -> bool:
+        return bool(self._by)
+
+    @property
+    def by(self) -> str:
+        """The name of the signal, "" if none came."""
+        return self._by
+
+    def listen(self) -> None:
+        """Take SIGTERM and SIGINT from now on. Only the main thread may call this."""
+        signal.signal(signal.SIGTERM, self._handle)
+        signal.signal(signal.SIGINT, self._handle)
+
+    def request(self, by: str) -> None:
+        """Ask the worker to go."""
+        self._by = self._by or by
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """A block that a request ends at once with `Interrupted`."""
+        self._may_raise = True
+        try:
+            if self._by:
+                raise Interrupted(self._by)
+            yield
+        finally:
+            self._may_raise = False
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, or raise `Interrupted` as soon as a request comes."""
+        with self.interruptible():
+            time.sleep(seconds)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        self.request(signal.Signals(signum).name)
+        if self._may_raise:
+            self._may_raise = False
+            raise Interrupted(self._by)

@@ -1,0 +1,95 @@
+"""One program in a process of its own: started, watched, stopped, and its last words kept.
+
+`objective` uses it for the trainer and for commands. The child leads a process group, so that stopping it
+stops whatever it started; its output goes to a log file in the trial's run folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from sweeps import guard
+
+LAST_LINES = 50
+GRACE_S = 25.0
+_POLL_S = 0.1
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    log_file: Path,
+    env: Mapping[str, str],
+    should_stop: Callable[[], bool],
+    grace_s: float = GRACE_S,
+) -> int:
+    """Run `argv` to its end and return its exit status, negative for a signal (as `subprocess` does).
+
+    When `should_stop()` turns true, or the caller is interrupted, the child gets SIGTERM and `grace_s`
+    seconds to leave in order, then SIGKILL.
+    """
+    guarded = [sys.executable, "-S", "-E", guard.__file__, str(os.getpid()), *argv]
+    with log_file.open("ab") as log:
+        child = subprocess.Popen(
+            guarded,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )
+    try:
+        while not should_stop():
+            try:
+                return child.wait(_POLL_S)
+            except subprocess.TimeoutExpired:
+                continue
+        return _stop(child, grace_s)
+    except BaseException:
+        _stop(child, grace_s)
+        raise
+
+
+def last_lines(log_file: Path, count: int = LAST_LINES, max_bytes: int = 8192) -> str:
+    """The end of the log, at most `count` lines and `max_bytes` bytes; "" if there is none."""
+    try:
+        with log_file.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - max_bytes))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.strip().splitlines()[-count:])
+
+
+def describe_exit(status: int) -> str:
+    """An exit status in words."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    if -status == signal.SIGKILL:
+        return f"killed by {name}, most likely for want of memory"
+    return f"killed by {name}"
+
+
+def _stop(child: subprocess.Popen[bytes], grace_s: float) -> int:
+    _signal_group(child, signal.SIGTERM)
+    try:
+        return child.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        _signal_group(child, signal.SIGKILL)
+        return child.wait()
+
+
+def _signal_group(child: subprocess.Popen[bytes], signum: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended in the meantime
+        os.killpg(child.pid, signum)
