@@ -1,7 +1,8 @@
 """Linear inequalities as people write them: `stage1_9.max_steps + 2*stage2.max_steps <= 1000`.
 
-`space_file` checks the constraints of a search space with it, `optimizer` reads them again for Ax. The grammar is
-ours and flat (no parentheses, nothing evaluated), so that any text is safe to parse.
+`space_checks` checks the constraints of a search space with it, `optimizer` may read them again for Ax. The
+grammar is ours and flat (no parentheses, nothing evaluated), so that any text is safe to parse and any dotted
+name can stand in it, `stage2.lambda.max` too, which Python would call a syntax error.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from types import MappingProxyType
 MAX_LENGTH = 1000
 
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-_NAME = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
+# A slash between two names belongs to the name (`eval/loss`): a quotient of names would not be linear anyway.
+_WORD = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
+_NAME = rf"{_WORD}(?:/{_WORD})*"
 _TOKEN = re.compile(
     rf"\s*(?:(?P<number>{_NUMBER})(?![A-Za-z0-9_.])|(?P<name>{_NAME})|(?P<sign>[-+*/]))", re.ASCII
 )

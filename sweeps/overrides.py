@@ -1,7 +1,7 @@
 """A trial's parameters as Hydra overrides, quoted so that Hydra reads back the same value and type.
 
-`objective` builds the trainer's command line with it, `cli` prints the best trial for pasting, `space_file` uses
-`split`. Hydra itself is not imported: its grammar is small, and `sweep best` has to start quickly.
+`objective` builds the trainer's command line with it, `cli` prints the best trial for pasting, `space_file`
+uses `split`. Hydra itself is not imported: its grammar is small, and `sweep best` has to start quickly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the parts of a search space demand of each other: constraints that can be met, a baseline that is inside.
+"""What the parts of a search space demand of each other: constraints that can be met, a baseline inside.
 
 `space_file` calls `parameter_constraints`, `outcome_constraints` and `baseline` once the parameters are read.
 """
@@ -21,10 +21,13 @@ from sweeps.yaml_tree import Cursor, nearest
 def parameter_constraints(
     section: Cursor, parameters: tuple[Parameter, ...]
 ) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
-    """The parameters, narrowed by constraints on one of them, and the constraints on several. Raises SpaceError.
+    """The parameters, narrowed by constraints on one of them, and the constraints on several.
 
-    A constraint on one parameter is a bound: as such it holds for logarithmic and conditional ranges too, which
-    Ax allows in no constraint.
+    A constraint on one parameter is a bound: as such it holds for logarithmic and conditional ranges too,
+    which Ax allows in no constraint.
+
+    Raises:
+        SpaceError: for a constraint that cannot be read, used or met.
     """
     by_name = {parameter.name: parameter for parameter in parameters}
     conditional = _conditional(parameters)
@@ -42,8 +45,8 @@ def parameter_constraints(
         for parameter in ranges:
             if parameter.log:
                 raise item.refusal(
-                    f"`{parameter.name}` is logarithmic, and the optimizer takes only linear ranges in a constraint "
-                    "on several parameters; give it distribution: "
+                    f"`{parameter.name}` is logarithmic, and the optimizer takes only linear ranges in a "
+                    "constraint on several parameters; give it distribution: "
                     + ("int_uniform" if parameter.kind == "int" else "uniform")
                 )
             if parameter.name in conditional:
@@ -80,7 +83,7 @@ def outcome_constraints(section: Cursor, objectives: Sequence[Objective]) -> tup
 
 
 def baseline(section: Cursor, space: Space) -> Mapping[str, Value]:
-    """A complete first trial: the values in the file, and the middle of what it leaves out. Raises SpaceError."""
+    """A complete first trial: the file's values, and the middle of what it leaves out. Raises SpaceError."""
     given = {key.text(): value for key, value in section.pairs()}
     names = [parameter.name for parameter in space.parameters]
     for key, _ in section.pairs():
@@ -104,7 +107,7 @@ def baseline(section: Cursor, space: Space) -> Mapping[str, Value]:
 
 
 def middle(parameter: Parameter) -> Value:
-    """The value a baseline gets where the file names none: geometric for logarithmic ranges, the first of a set."""
+    """Where a baseline stands if its file does not say: geometric on a logarithmic range, first in a set."""
     if isinstance(parameter, Fixed):
         return parameter.value
     if isinstance(parameter, Choice):

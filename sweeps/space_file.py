@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -43,7 +42,8 @@ _HINTS = {
     "constraints": "unknown key; write parameter_constraints: or outcome_constraints:",
 }
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
-_METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*", re.ASCII)
+_WORD = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
+_METRIC = re.compile(rf"{_WORD}(?:/{_WORD})*", re.ASCII)
 _IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
 _FUNCTION = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*:{_IDENTIFIER}", re.ASCII)
 _PLACEHOLDER = "${overrides}"
@@ -114,7 +114,9 @@ def _objectives(section: Cursor) -> tuple[Objective, ...]:
             raise item.refusal("`metric:` is missing; write {metric: final_loss, goal: minimize}")
         metric = entries["metric"].text()
         if not _METRIC.fullmatch(metric):
-            raise entries["metric"].refusal("not the name of a metric: letters, digits, `_` and dots")
+            raise entries["metric"].refusal(
+                "not the name of a metric; write letters, digits, `_`, dots and slashes"
+            )
         if any(metric == objective.metric for objective in objectives):
             raise entries["metric"].refusal(f"`{metric}` is an objective already")
         goal: Literal["minimize", "maximize"] = "minimize"
@@ -127,7 +129,8 @@ def _objectives(section: Cursor) -> tuple[Objective, ...]:
 def _program(section: Cursor, parameters: tuple[Parameter, ...]) -> Program:
     if section.kind() not in ("a mapping", "nothing"):
         raise section.refusal(
-            'write {trainer: {}}, {command: ["python", "train.py", "${overrides}"]} or {function: "package.module:name"}'
+            'write {trainer: {overrides: [...]}}, {command: ["python", "train.py", "${overrides}"]} '
+            'or {function: "package.module:name"}'
         )
     entries = section.table(("trainer", "command", "function"))
     if len(entries) != 1:
@@ -190,10 +193,10 @@ def _search(section: Cursor) -> Search:
 
 def _lease(section: Cursor) -> Lease:
     entries, lease = section.table(("heartbeat_s", "expire_s", "max_attempts")), Lease()
-    seconds: Mapping[str, float] = {
-        key: float(entries[key].number()) for key in ("heartbeat_s", "expire_s") if key in entries
-    }
-    lease = replace(lease, **seconds)
+    if "heartbeat_s" in entries:
+        lease = replace(lease, heartbeat_s=float(entries["heartbeat_s"].number()))
+    if "expire_s" in entries:
+        lease = replace(lease, expire_s=float(entries["expire_s"].number()))
     if lease.heartbeat_s <= 0:
         raise entries["heartbeat_s"].refusal("must be more than 0 seconds")
     if lease.expire_s <= 2 * lease.heartbeat_s:

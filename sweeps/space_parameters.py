@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from sweeps.errors import SpaceError
 from sweeps.space import Choice, Fixed, Parameter, Range, Value, same_value
 from sweeps.yaml_tree import Cursor, nearest
 
@@ -39,7 +38,7 @@ _KINDS = {
     "int_log_uniform": ("int", True),
 }
 _REFUSED = {
-    "log_uniform": "log_uniform takes exponents as bounds in W&B; write log_uniform_values, with the bounds themselves",
+    "log_uniform": "in W&B its bounds are exponents; write log_uniform_values, with the bounds themselves",
     "inv_log_uniform": "not supported; write log_uniform_values",
     "inv_log_uniform_values": "not supported; write log_uniform_values",
 }
@@ -227,7 +226,7 @@ def _check_conditions(parameters: Sequence[Parameter], bodies: Mapping[str, Curs
 
 def _children(body: Cursor) -> list[Cursor]:
     """The names below `when:`, where they stand."""
-    when = dict((key.text(), value) for key, value in body.pairs()).get("when")
+    when = {key.text(): value for key, value in body.pairs()}.get("when")
     return [child for _, children in when.pairs() for child in children.items()] if when else []
 
 
@@ -238,6 +237,3 @@ def _cycle(name: str, parent_of: Mapping[str, str]) -> list[str]:
         if path[-1] == name:
             return path
     return []
-
-
-__all__ = ["SpaceError", "read"]

@@ -1,7 +1,8 @@
-"""YAML text as a tree in which every value knows its line: safe to read, strict, and good at saying what is wrong.
+"""YAML text as a tree in which every value knows its line, read safely and strictly.
 
-`space_file` and its parts read their input through a `Cursor`. Only the plain part of YAML is taken (no tags, anchors
-or aliases, one document); plain scalars are typed as in YAML 1.2, and what YAML 1.1 and 1.2 read differently is refused.
+`space_file` and its parts read their input through a `Cursor`. Only the plain part of YAML is taken (no tags,
+anchors or aliases, one document); plain scalars are typed as in YAML 1.2, so that 1e-3 is a number, and what
+YAML 1.1 and 1.2 read differently (`on`, 010, 1:30, dates) is refused where a typed value is expected.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _AMBIGUOUS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cursor:
-    """A YAML node and where it stands; what is wrong with it is raised as `SpaceError` with file, line and key."""
+    """A YAML node and where it stands: what is wrong with it is refused with file, line and key."""
 
     node: yaml.Node
     file: str
@@ -71,7 +72,7 @@ class Cursor:
         return SpaceError(problem, file=self.file, line=self.line, key=self.path)
 
     def table(self, known: Collection[str], hints: Mapping[str, str] | None = None) -> dict[str, Cursor]:
-        """The entries of a mapping whose keys are all `known`; `hints` tells what to do about some that are not."""
+        """The entries of a mapping whose keys are all `known`; `hints` tells what to write for others."""
         entries = {}
         for key, value in self.pairs():
             name = key.text()
@@ -85,16 +86,15 @@ class Cursor:
         if not isinstance(self.node, yaml.MappingNode):
             raise self.refusal(f"{self.kind()} stands where `key: value` pairs belong")
         pairs: list[tuple[Cursor, Cursor]] = []
-        seen: list[str] = []
+        lines: dict[str, int] = {}
         for key, value in self.node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise Cursor(node=key, file=self.file, path=self.path).refusal("a key must be a plain word")
             path = f"{self.path}.{key.value}" if self.path else key.value
             at = Cursor(node=key, file=self.file, path=path)
-            if key.value in seen:
-                first = pairs[seen.index(key.value)][0].line
-                raise at.refusal(f"written twice, first in line {first}; keep one")
-            seen.append(key.value)
+            if key.value in lines:
+                raise at.refusal(f"written twice, first in line {lines[key.value]}; keep one")
+            lines[key.value] = at.line
             pairs.append((at, Cursor(node=value, file=self.file, path=path)))
         return pairs
 
@@ -233,8 +233,8 @@ def _refuse_clever_yaml(text: str, file: str) -> None:
             problem = "aliases (`*name`) are not supported; write the value out"
         elif getattr(event, "anchor", None):
             problem = "anchors (`&name`) are not supported; write the value out"
-        elif getattr(event, "tag", None):
-            problem = f"tags (`{_shortened(event.tag)}`) are not supported; leave it out"
+        elif tag := getattr(event, "tag", None):
+            problem = f"tags (`{_shortened(tag)}`) are not supported; leave it out"
         elif documents > 1:
             problem = "a second document starts here; one file holds one search space"
         elif depth > MAX_DEPTH:
