@@ -45,6 +45,7 @@ class ParetoResult:
         most_efficient: index of the trial with the highest efficiency, None without a baseline.
         knee: index of the front's knee, None where it has none.
         baseline: what `most_efficient` was measured against.
+        x_goal, y_goal: which way is better.
     """
 
     x: str
@@ -54,6 +55,8 @@ class ParetoResult:
     most_efficient: int | None
     knee: int | None
     baseline: float | None = None
+    x_goal: Goal = "minimize"
+    y_goal: Goal = "minimize"
 
     def to_json(self) -> dict[str, Any]:
         """The document of `sweep pareto --format json`."""
@@ -117,6 +120,8 @@ def pareto(
         most_efficient=None if spent_best is None else int(names[spent_best]),
         knee=None if knee is None else int(names[knee]),
         baseline=baseline,
+        x_goal=x_goal,
+        y_goal=y_goal,
     )
 
 

@@ -1,0 +1,244 @@
+"""The two figures of the report: loss against compute, and the history of the search.
+
+`report` calls this; notebooks may. Every kind of point has a shape of its own, so that the figures can be
+read in black and white; the colours are mid-tones that stand out on white and on black paper alike, and the
+page's style sheet colours the text (see `templates/report.html.j2`).
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis import labels
+from analysis.pareto import Goal
+from analysis.summary import ParetoResult
+from analysis.table import PARAMETER, is_trials_table, numbers
+
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#2f80d0", "#d9730d", "#1f9d6b", "#9b5fc0", "#868e96"
+GRID = "rgba(134,142,150,0.25)"
+
+# Generators in the order in which a sweep uses them; any other name takes the last look.
+GENERATORS = {
+    "baseline": (PURPLE, "pentagon"),
+    "sobol": (ORANGE, "triangle-up"),
+    "botorch": (BLUE, "circle"),
+}
+OTHER_GENERATOR = (GREY, "square-open")
+
+# Beyond this ratio a linear axis squeezes most of the points against one edge.
+LOG_RATIO = 20.0
+HOVERED_PARAMETERS = 12
+
+
+def tradeoff(table: pd.DataFrame, result: ParetoResult) -> go.Figure:
+    """The points of `result`, its front as a step line, the knee and the most efficient trial by name.
+
+    Args:
+        table: the table that `result` was made from; the column `<y>_sem`, where it has one, becomes error
+            bars (one standard error to each side).
+    """
+    figure = _figure(labels.title(result.x), labels.title(result.y))
+    row_of = _rows(table, result)
+    at = {point.trial: point for point in result.points}
+    front = set(result.front)
+    beaten = [point.trial for point in result.points if point.trial not in front]
+
+    def scatter(trials: list[int], **look: Any) -> go.Scatter:
+        return go.Scatter(
+            x=[at[t].x for t in trials],
+            y=[at[t].y for t in trials],
+            error_y=_error_bars(table, f"{result.y}_sem", [row_of[t] for t in trials]),
+            text=[_hover(table, row_of[t], t) for t in trials],
+            hovertemplate="%{x} · %{y}<br>%{text}<extra></extra>",
+            **look,
+        )
+
+    if beaten:
+        figure.add_trace(
+            scatter(
+                beaten,
+                mode="markers",
+                name="not on the front",
+                marker={"symbol": "circle-open", "size": 9, "color": GREY, "line": {"width": 1.5}},
+            )
+        )
+    if front:
+        figure.add_trace(
+            scatter(
+                list(result.front),
+                mode="lines+markers",
+                name="Pareto front",
+                # What can be had for at most x: it gets better at a point, not before it.
+                line={"shape": "hv" if result.x_goal == "minimize" else "vh", "color": BLUE, "width": 2},
+                marker={"symbol": "square", "size": 9, "color": BLUE},
+            )
+        )
+    _mark(figure, result, at)
+    if result.baseline is not None:
+        _baseline(figure, result.baseline)
+    xs, ys = [p.x for p in result.points], [p.y for p in result.points]
+    figure.update_xaxes(type=_axis_type(xs))
+    figure.update_yaxes(type=_axis_type(ys))
+    return figure
+
+
+def _mark(figure: go.Figure, result: ParetoResult, at: dict[int, Any]) -> None:
+    """Rings around the knee and the most efficient trial, with their names beside them."""
+    marks = (
+        ("knee", result.knee, "diamond-open", ORANGE, "top right"),
+        ("most efficient", result.most_efficient, "star-open", GREEN, "bottom left"),
+    )
+    for name, trial, symbol, colour, side in marks:
+        if trial is not None:
+            figure.add_trace(
+                go.Scatter(
+                    x=[at[trial].x],
+                    y=[at[trial].y],
+                    mode="markers+text",
+                    name=f"{name} (trial {trial})",
+                    text=[name],
+                    textposition=side,
+                    hoverinfo="skip",
+                    marker={"symbol": symbol, "size": 20, "color": colour, "line": {"width": 2.5}},
+                )
+            )
+
+
+def _baseline(figure: go.Figure, baseline: float) -> None:
+    figure.add_hline(
+        y=baseline,
+        line={"dash": "dash", "color": GREY, "width": 1.5},
+        label={"text": f"baseline {labels.number(baseline)}", "textposition": "end", "yanchor": "bottom"},
+    )
+
+
+def history(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Figure:
+    """The metric of each trial in the order of their indices, the best so far, and the trials that failed.
+
+    Args:
+        table: a sweep's own table.
+        metric: column of the (first) objective.
+        goal: which way is better.
+    """
+    figure = _figure("trial", labels.title(metric))
+    table = table.sort_values("trial", kind="stable")
+    values = numbers(table, metric)
+    told = (table["status"] == "completed") & np.isfinite(values)
+    for generator in _ordered(table.loc[told, "generator"]):
+        _add_generator(figure, table[told & (table["generator"] == generator)], metric, generator)
+    if told.any():
+        best = values[told].cummin() if goal == "minimize" else values[told].cummax()
+        figure.add_trace(
+            go.Scatter(
+                x=table.loc[told, "trial"].tolist(),
+                y=best.tolist(),
+                mode="lines",
+                name="best so far",
+                line={"shape": "hv", "color": GREY, "width": 2, "dash": "dot"},
+                hovertemplate="best so far %{y}<extra></extra>",
+            )
+        )
+    figure.update_yaxes(type=_axis_type(values[told].tolist()))
+    figure.update_xaxes(rangemode="tozero", dtick=1 if len(table) <= 20 else None)
+    _add_failed(figure, table[table["status"] == "failed"])
+    return figure
+
+
+def _add_generator(figure: go.Figure, rows: pd.DataFrame, metric: str, generator: str) -> None:
+    colour, symbol = GENERATORS.get(generator, OTHER_GENERATOR)
+    positions = list(range(len(rows)))
+    figure.add_trace(
+        go.Scatter(
+            x=rows["trial"].tolist(),
+            y=numbers(rows, metric).tolist(),
+            error_y=_error_bars(rows, f"{metric}_sem", positions),
+            mode="markers",
+            name=escape(generator),
+            marker={"symbol": symbol, "size": 10, "color": colour},
+            text=[_hover(rows, position, int(rows["trial"].iloc[position])) for position in positions],
+            hovertemplate="%{y}<br>%{text}<extra></extra>",
+        )
+    )
+
+
+def _add_failed(figure: go.Figure, failed: pd.DataFrame) -> None:
+    """Failed trials have no value: crosses along the foot of the figure, on an axis of their own."""
+    if failed.empty:
+        return
+    figure.add_trace(
+        go.Scatter(
+            x=failed["trial"].tolist(),
+            y=[0.03] * len(failed),
+            yaxis="y2",
+            mode="markers",
+            name="failed",
+            marker={"symbol": "x-thin", "size": 10, "line": {"width": 2.5, "color": GREY}},
+            hovertemplate="trial %{x} failed<extra></extra>",
+        )
+    )
+    figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
+
+
+def _figure(x_title: str, y_title: str) -> go.Figure:
+    axis = {"gridcolor": GRID, "linecolor": GREY, "zeroline": False, "automargin": True}
+    return go.Figure(
+        layout={
+            "template": "none",
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "height": 440,
+            "margin": {"l": 60, "r": 20, "t": 20, "b": 60},
+            "font": {"size": 13, "family": "system-ui, sans-serif"},
+            "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
+            "xaxis": axis | {"title": {"text": escape(x_title)}},
+            "yaxis": axis | {"title": {"text": escape(y_title)}},
+            "hoverlabel": {"align": "left"},
+        }
+    )
+
+
+def _axis_type(values: list[float]) -> str:
+    if not values or min(values) <= 0 or max(values) / min(values) < LOG_RATIO:
+        return "linear"
+    return "log"
+
+
+def _error_bars(table: pd.DataFrame, column: str, rows: list[int]) -> dict[str, Any] | None:
+    if column not in table.columns:
+        return None
+    sem = numbers(table, column).iloc[rows]
+    if not np.isfinite(sem).any():
+        return None
+    return {"type": "data", "array": sem.where(np.isfinite(sem), 0.0).tolist(), "thickness": 1.2, "width": 3}
+
+
+def _rows(table: pd.DataFrame, result: ParetoResult) -> dict[int, int]:
+    """Position of each trial's row in the table."""
+    if not is_trials_table(table):
+        return {point.trial: point.trial for point in result.points}
+    return {int(trial): position for position, trial in enumerate(table["trial"].tolist())}
+
+
+def _hover(table: pd.DataFrame, row: int, trial: int) -> str:
+    """What a point says when pointed at. plotly reads some HTML there, so every value is escaped."""
+    lines = [f"trial {trial}"]
+    if "generator" in table.columns:
+        lines[0] += f" ({escape(str(table['generator'].iloc[row]))})"
+    parameters = [str(name) for name in table.columns if str(name).startswith(PARAMETER)]
+    present = [name for name in parameters if pd.notna(table[name].iloc[row])]
+    lines += [
+        f"{escape(name.removeprefix(PARAMETER))} {escape(labels.cell(table[name].iloc[row]))}"
+        for name in present[:HOVERED_PARAMETERS]
+    ]
+    return "<br>".join(lines)
+
+
+def _ordered(generators: pd.Series[Any]) -> list[str]:
+    known = list(GENERATORS)
+    names = {str(name) for name in generators}
+    return sorted(names, key=lambda name: (known.index(name) if name in known else len(known), name))

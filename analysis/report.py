@@ -1,0 +1,108 @@
+"""The report of a sweep: one HTML file that needs nothing else, neither a network nor a server.
+
+`sweep report` and `sweep quickstart` call `render`. The page carries plotly's JavaScript once, and a content
+security policy that lets no other script run: what trials wrote (errors, parameters) is text and stays text.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import plotly.graph_objects as go
+import plotly.offline
+from markupsafe import Markup
+
+from analysis import labels
+from analysis.contents import Contents, contents
+from analysis.figures import history, tradeoff
+from analysis.provenance import provenance
+from analysis.table import PARAMETER
+
+TEMPLATES = Path(__file__).parent / "templates"
+PLOT_CONFIG = {"responsive": True, "displaylogo": False, "displayModeBar": False}
+
+DRAW = """
+for (const source of document.querySelectorAll('script[type="application/json"]')) {
+  const {figure, config} = JSON.parse(source.textContent);
+  Plotly.newPlot(source.dataset.plot, figure.data, figure.layout, config);
+}
+"""
+
+
+def render(document: Mapping[str, Any]) -> str:
+    """The report of an export document as HTML.
+
+    Args:
+        document: see `contents.contents`.
+
+    Raises:
+        AnalysisError: the document is not an export of a sweep.
+    """
+    page = contents(document)
+    figures = _figures(page)
+    scripts = [plotly.offline.get_plotlyjs(), DRAW] if figures else []
+    columns, rows = _trials_table(page)
+    return _template().render(
+        page=page,
+        title=labels.title,
+        figures={name: _json(figure) for name, figure in figures.items()},
+        scripts=[Markup(script) for script in scripts],  # noqa: S704 - plotly's and our own, nobody's data
+        script_hashes=[_hash(script) for script in scripts],
+        columns=columns,
+        rows=rows,
+        provenance=provenance(page),
+    )
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2")
+
+
+def _figures(page: Contents) -> dict[str, go.Figure]:
+    """The figures there is something to show in, by the id of their place on the page."""
+    figures = {}
+    if page.tradeoff is not None:
+        figures["tradeoff"] = tradeoff(page.table, page.tradeoff)
+    if page.best is not None:
+        figures["history"] = history(page.table, page.objectives[0].metric, page.objectives[0].goal)
+    return figures
+
+
+def _json(figure: go.Figure) -> Markup:
+    """A figure as JSON that cannot end the script element it stands in."""
+    text = json.dumps({"figure": json.loads(figure.to_json()), "config": PLOT_CONFIG}, allow_nan=False)
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)  # noqa: S704 - escaped in the three lines above
+
+
+def _hash(script: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _trials_table(page: Contents) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of all trials: who and what, objectives, parameters, then the other metrics."""
+    names = [str(name) for name in page.table.columns]
+    objectives = [o.metric for o in page.objectives if o.metric in names]
+    parameters = [name for name in names if name.startswith(PARAMETER)]
+    leading = ["trial", "status", "generator", *objectives, *parameters]
+    hidden = {"error", "worker", "attempt", "seconds", *leading}
+    columns = [*leading, *(name for name in names if name not in hidden), "attempt", "seconds"]
+    table = page.table.sort_values("trial", kind="stable")[columns]
+    header = [name.removeprefix(PARAMETER) for name in columns]
+    return header, [[labels.cell(value) for value in row] for row in table.itertuples(index=False, name=None)]
