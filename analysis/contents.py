@@ -190,25 +190,35 @@ def _headline(table: pd.DataFrame, position: int, metric: str) -> Best:
         trial=int(row["trial"]),
         generator=labels.cell(row["generator"]),
         title=labels.title(metric),
-        value=_value(table, metric, position),
+        value=value(table, metric, position),
         parameters=tuple(
             (str(name).removeprefix(PARAMETER), labels.cell(row[name]))
             for name in table.columns
             if str(name).startswith(PARAMETER) and not _missing(row[name])
         ),
         metrics=tuple(
-            (labels.title(name), _value(table, name, position))
+            (labels.title(name), value(table, name, position))
             for name in others
             if not name.endswith("_sem") and not _missing(row[name])
         ),
     )
 
 
-def _value(table: pd.DataFrame, column: str, position: int) -> str:
-    value, sem = table[column].iloc[position], f"{column}_sem"
-    if sem in table.columns and not _missing(value):
-        return labels.with_error(float(value), float(numbers(table, sem).iloc[position]))
-    return labels.cell(value)
+def value(table: pd.DataFrame, column: str, position: int) -> str:
+    """A cell of the table for people, with its standard error where `<column>_sem` has one."""
+    told, sem = table[column].iloc[position], f"{column}_sem"
+    if sem not in table.columns:
+        return labels.cell(told)
+    return labels.with_error(_finite(told), _finite(table[sem].iloc[position])) or labels.cell(told)
+
+
+def _finite(told: object) -> float | None:
+    """The cell as a number, None where it is none."""
+    if isinstance(told, np.generic):
+        told = told.item()
+    if isinstance(told, bool) or not isinstance(told, int | float):
+        return None
+    return float(told) if math.isfinite(told) else None
 
 
 def _tradeoff(table: pd.DataFrame, objectives: Sequence[Objective]) -> tuple[ParetoResult | None, str]:
@@ -246,7 +256,7 @@ def _front(table: pd.DataFrame, result: ParetoResult | None) -> tuple[FrontRow, 
             FrontRow(
                 trial=trial,
                 x=labels.number(point.x),
-                y=_value(table, result.y, row_of[trial]),
+                y=value(table, result.y, row_of[trial]),
                 efficiency=labels.number(gained, digits=2),
                 names=tuple(name for name, holder in names if holder == trial),
             )

@@ -144,7 +144,8 @@ def history(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Fig
             )
         )
     figure.update_yaxes(type=_axis_type(values[told].tolist()))
-    figure.update_xaxes(rangemode="tozero", dtick=1 if len(table) <= 20 else None)
+    last = max(table["trial"].tolist(), default=0)
+    figure.update_xaxes(range=[-0.03 * last - 0.5, 1.03 * last + 0.5], dtick=1 if last <= 20 else None)
     _add_failed(figure, table[table["status"] == "failed"])
     return figure
 

@@ -49,9 +49,9 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def with_error(value: float | None, sem: float | None) -> str:
-    """A number with its standard error, to the error's second digit: `3.412 ± 0.018`."""
+    """A number with its standard error, to the error's second digit: `3.412 ± 0.018`; "" without both."""
     if value is None or sem is None or not (math.isfinite(value) and math.isfinite(sem) and sem > 0):
-        return number(value)
+        return ""
     decimals = min(9, max(0, 1 - math.floor(math.log10(sem))))
     return f"{value:.{decimals}f} ± {sem:.{decimals}f}"
 

@@ -19,11 +19,11 @@ import plotly.graph_objects as go
 import plotly.offline
 from markupsafe import Markup
 
-from analysis import labels
-from analysis.contents import Contents, contents
+from analysis.contents import Contents, contents, value
 from analysis.figures import history, tradeoff
+from analysis.labels import title
 from analysis.provenance import provenance
-from analysis.table import PARAMETER
+from analysis.table import PARAMETER, TRIAL_COLUMNS
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLOT_CONFIG = {"responsive": True, "displaylogo": False, "displayModeBar": False}
@@ -51,12 +51,13 @@ def render(document: Mapping[str, Any]) -> str:
     columns, rows = _trials_table(page)
     return _template().render(
         page=page,
-        title=labels.title,
+        title=title,
         figures={name: _json(figure) for name, figure in figures.items()},
         scripts=[Markup(script) for script in scripts],  # noqa: S704 - plotly's and our own, nobody's data
         script_hashes=[_hash(script) for script in scripts],
         columns=columns,
         rows=rows,
+        words=("status", "generator"),
         provenance=provenance(page),
     )
 
@@ -101,8 +102,9 @@ def _trials_table(page: Contents) -> tuple[list[str], list[list[str]]]:
     objectives = [o.metric for o in page.objectives if o.metric in names]
     parameters = [name for name in names if name.startswith(PARAMETER)]
     leading = ["trial", "status", "generator", *objectives, *parameters]
-    hidden = {"error", "worker", "attempt", "seconds", *leading}
+    # An error has its own section; a standard error stands behind its value.
+    hidden = {*TRIAL_COLUMNS, *leading, *(f"{name}_sem" for name in names)}
     columns = [*leading, *(name for name in names if name not in hidden), "attempt", "seconds"]
-    table = page.table.sort_values("trial", kind="stable")[columns]
+    order = page.table["trial"].argsort(kind="stable").tolist()
     header = [name.removeprefix(PARAMETER) for name in columns]
-    return header, [[labels.cell(value) for value in row] for row in table.itertuples(index=False, name=None)]
+    return header, [[value(page.table, name, row) for name in columns] for row in order]
