@@ -1,0 +1,114 @@
+"""What of a `Space` is really searched, as values: no Ax, no randomness.
+
+`optimizer` builds its Ax search space from a `Domain`, and asks it whether a proposal is allowed and new, and
+which configurations there are at all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Iterator, Mapping
+from types import MappingProxyType
+
+from sweeps.constraints import parse
+from sweeps.space import Choice, Fixed, Range, Space, Value, same_value
+
+ENUMERABLE = 20_000
+"""Finite spaces of up to this many configurations are listed, so that each can be tried and none twice."""
+
+RESOLUTION = 1e9
+"""Floats closer than a billionth of the range are one: Ax's transforms round in the last bits."""
+
+
+class Domain:
+    """The searched part of a space.
+
+    Attributes:
+        searched: the ranges and choices, by name, in the space's order.
+        fixed: the value of every other parameter.
+        constraints: the parameter constraints, each over ranges that always exist.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self.searched: Mapping[str, Range | Choice] = MappingProxyType(
+            {p.name: p for p in space.parameters if not isinstance(p, Fixed)}
+        )
+        self.fixed: Mapping[str, Value] = MappingProxyType(
+            {p.name: p.value for p in space.parameters if isinstance(p, Fixed)}
+        )
+        self.constraints = tuple(parse(text) for text in space.parameter_constraints)
+
+    def complete(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """The active parameters under these searched values, fixed ones included, in the space's order."""
+        every = {**self.fixed, **values}
+        return {name: every[name] for name in self._space.active(every)}
+
+    def active(self, parameters: Mapping[str, Value]) -> tuple[str, ...]:
+        """Names of the searched parameters that exist under these values."""
+        return tuple(name for name in self._space.active(parameters) if name in self.searched)
+
+    def member(self, name: str, value: Value) -> Value:
+        """The nearest value that the space has: within the bounds, an int or a float, a choice's own member.
+
+        Raises:
+            ValueError: for what is not among a choice's values.
+        """
+        parameter = self.searched[name]
+        if isinstance(parameter, Choice):
+            for member in parameter.values:
+                if same_value(member, value):
+                    return member
+            raise ValueError(f"{value!r} is not among the values of {name}")
+        if parameter.kind == "int":
+            return min(max(round(float(value)), int(parameter.min)), int(parameter.max))
+        return min(max(float(value), float(parameter.min)), float(parameter.max))
+
+    def allows(self, parameters: Mapping[str, Value]) -> bool:
+        """Whether the parameter constraints hold."""
+        return all(
+            constraint.holds({name: float(parameters[name]) for name in constraint.coefficients})
+            for constraint in self.constraints
+        )
+
+    def identity(self, parameters: Mapping[str, Value]) -> Hashable:
+        """Equal for parameters that are the same candidate, up to `RESOLUTION`."""
+        return frozenset((name, self._cell(name, value)) for name, value in parameters.items())
+
+    def configurations(self) -> list[dict[str, Value]] | None:
+        """Every allowed configuration, in a fixed order; None if there are too many, or infinitely many."""
+        axes: list[tuple[Value, ...] | range] = []
+        for parameter in self.searched.values():
+            if isinstance(parameter, Choice):
+                axes.append(parameter.values)
+            elif parameter.kind == "int":
+                axes.append(range(int(parameter.min), int(parameter.max) + 1))
+            else:
+                return None
+        if math.prod(len(axis) for axis in axes) > ENUMERABLE:
+            return None
+        return list(self._distinct(axes))
+
+    def _distinct(self, axes: list[tuple[Value, ...] | range]) -> Iterator[dict[str, Value]]:
+        seen: set[Hashable] = set()
+        for values in itertools.product(*axes):
+            parameters = self.complete(dict(zip(self.searched, values, strict=True)))
+            identity = self.identity(parameters)
+            if identity not in seen and self.allows(parameters):
+                seen.add(identity)
+                yield parameters
+
+    def _cell(self, name: str, value: Value) -> Hashable:
+        """A stand-in that tells True from 1 and "1", and does not tell 1 from 1.0."""
+        parameter = self.searched.get(name)
+        if isinstance(value, bool | str) or not isinstance(parameter, Range) or parameter.kind == "int":
+            return (isinstance(value, bool), value)
+        return round(_unit(parameter, value) * RESOLUTION)
+
+
+def _unit(parameter: Range, value: float) -> float:
+    """Where the value lies in the range, 0 at `min` and 1 at `max`, on the scale that is searched."""
+    if parameter.log and value > 0:
+        return math.log(value / parameter.min) / math.log(parameter.max / parameter.min)
+    return (value - parameter.min) / (parameter.max - parameter.min)
