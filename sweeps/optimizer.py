@@ -13,35 +13,38 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-# Ax says at import that its SQL storage is there. Nobody asked, and `sweep worker` prints to a terminal.
+from sweeps.constraints import Linear, parse
+from sweeps.domain import Domain
+from sweeps.errors import NothingToAsk, SpaceError
+from sweeps.reproducible import one_thread, seeded, silence, stable_seed
+from sweeps.space import Choice, Range, Space, Value
+from sweeps.trial import Trial
+
+# Ax says at import that its SQL storage is there, and its dependencies that torch.jit is deprecated. Neither
+# concerns who reads the terminal of a worker.
 logging.getLogger("ax.storage.sqa_store.with_db_settings_base").addFilter(lambda record: False)
-
-from ax.adapter.registry import Generators  # noqa: E402 - after the filter
-from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig  # noqa: E402
-from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy  # noqa: E402
-from ax.api.utils.instantiation.from_string import optimization_config_from_string  # noqa: E402
-from ax.api.utils.instantiation.from_struct import experiment_from_struct  # noqa: E402
-from ax.api.utils.structs import ExperimentStruct, GenerationStrategyDispatchStruct  # noqa: E402
-from ax.core.arm import Arm  # noqa: E402
-from ax.core.data import Data, DataRow  # noqa: E402
-from ax.core.experiment import Experiment  # noqa: E402
-from ax.core.map_metric import MapMetric  # noqa: E402
-from ax.core.observation import ObservationFeatures  # noqa: E402
-from ax.exceptions.core import AxError, SearchSpaceExhausted  # noqa: E402
-from ax.generation_strategy.generator_spec import GeneratorSpec  # noqa: E402
-from botorch.exceptions.errors import BotorchError  # noqa: E402
-from linear_operator.utils.errors import NotPSDError  # noqa: E402
-
-from sweeps.constraints import Linear, parse  # noqa: E402
-from sweeps.domain import Domain  # noqa: E402
-from sweeps.errors import NothingToAsk, SpaceError  # noqa: E402
-from sweeps.reproducible import one_thread, seeded, silence, stable_seed  # noqa: E402
-from sweeps.space import Choice, Range, Space, Value  # noqa: E402
-from sweeps.trial import Trial  # noqa: E402
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from ax.adapter.registry import Generators
+    from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+    from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+    from ax.api.utils.instantiation.from_string import optimization_config_from_string
+    from ax.api.utils.instantiation.from_struct import experiment_from_struct
+    from ax.api.utils.structs import ExperimentStruct, GenerationStrategyDispatchStruct
+    from ax.core.arm import Arm
+    from ax.core.data import Data, DataRow
+    from ax.core.experiment import Experiment
+    from ax.core.map_metric import MapMetric
+    from ax.core.observation import ObservationFeatures
+    from ax.exceptions.core import AxError, SearchSpaceExhausted
+    from ax.generation_strategy.generator_spec import GeneratorSpec
+    from botorch.exceptions.errors import BotorchError
+    from linear_operator.utils.errors import NotPSDError  # type: ignore[import-untyped]  # ships no types
 
 log = logging.getLogger(__name__)
 
