@@ -7,15 +7,13 @@ A window is T consecutive tokens; windows do not overlap, and a remainder shorte
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from trainer.data.corpus import Tokens
 from trainer.data.errors import DataError
-
-Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
 
 def batches(

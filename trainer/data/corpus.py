@@ -38,7 +38,7 @@ class Corpus:
     Args:
         train, held_out: token ids [N], uint16 or uint32, read-only and mapped from the cache. Files follow
             each other, each ended by the tokenizer's end-of-text token where it has one.
-        vocab_size: how many ids the tokenizer has; every id is smaller.
+        vocab_size: every id is smaller; a model needs at least so many embeddings.
         sha256: of the text of both sides and of the tokenizer.
         tokenizer_dir: the tokenizer; `transformers.AutoTokenizer` loads it.
         bytes_per_token: of the held-out text. Nats per token / (bytes_per_token · ln 2) are bits per byte,
@@ -120,21 +120,24 @@ def _require_a_window(corpus: Corpus, sequence_length: int) -> None:
 def _tokenise(found: Sequence[Document], held_out_fraction: float, tokenizer_dir: Path, folder: Path) -> None:
     """Write both sides' ids and the summary into `folder`."""
     tokenizer = open_tokenizer(tokenizer_dir)
-    dtype = np.dtype(np.uint16 if len(tokenizer) <= 2**16 else np.uint32)
+    vocab_size = max(tokenizer.get_vocab().values()) + 1  # not its length: ids may have gaps
+    dtype = np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
     digest = hashlib.sha256(_tokenizer_sha256(tokenizer_dir).encode())
-    sides = split(found, held_out_fraction)
-    for side, side_documents in zip(SIDES, sides, strict=True):
+    sides = dict(zip(SIDES, split(found, held_out_fraction), strict=True))
+    tokens: dict[str, int] = {}
+    for side, side_documents in sides.items():
         ids = _encode(side_documents, tokenizer)
         (folder / f"{side}.bin").write_bytes(ids.astype(dtype).tobytes())
         digest.update(f"{side}:{_fingerprint(side_documents)}".encode())
+        tokens[side] = len(ids)
+    held_out_bytes = sum(len(document.data) for document in sides["held_out"])
     summary = {
         "dtype": dtype.name,
-        "vocab_size": len(tokenizer),
+        "vocab_size": vocab_size,
         "sha256": digest.hexdigest(),
-        "bytes_per_token": sum(len(document.data) for document in sides[1]) / len(ids),
-        "files": {
-            side: [document.path for document in docs] for side, docs in zip(SIDES, sides, strict=True)
-        },
+        "bytes_per_token": held_out_bytes / tokens["held_out"],
+        "tokens": tokens,
+        "files": {side: [document.path for document in docs] for side, docs in sides.items()},
     }
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
 
@@ -143,7 +146,13 @@ def _encode(side_documents: Sequence[Document], tokenizer: Any) -> npt.NDArray[n
     """The ids of all documents in order, each followed by the end-of-text token if there is one."""
     texts = [document.data.decode() for document in side_documents]
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    encodings = tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    backend = tokenizer.backend_tokenizer
+    # A tokenizer.json may carry the settings of whoever saved it; they would cut or fill up the documents.
+    backend.no_truncation()
+    backend.no_padding()
+    # "</s>" in a program is four characters of it, not the end of the text.
+    backend.encode_special_tokens = True
+    encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
     return np.concatenate([np.asarray(encoding.ids + end, dtype=np.int64) for encoding in encodings])
 
 
@@ -157,8 +166,8 @@ def _fingerprint(found: Sequence[Document]) -> str:
 
 
 def _tokenizer_sha256(directory: Path) -> str:
-    """sha256 over what decides the ids: the tokenizer and the names of its special tokens."""
-    digest = hashlib.sha256()
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        digest.update((directory / name).read_bytes())
+    """sha256 over what decides the ids: the tokenizer, and which of its tokens ends a text."""
+    digest = hashlib.sha256((directory / "tokenizer.json").read_bytes())
+    settings = json.loads((directory / "tokenizer_config.json").read_bytes())
+    digest.update(json.dumps(settings.get("eos_token"), sort_keys=True).encode())
     return digest.hexdigest()

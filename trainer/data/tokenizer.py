@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import textwrap
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -70,7 +71,8 @@ def open_tokenizer(name_or_path: str | Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(name_or_path))
     except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"no tokenizer can be loaded from {str(name_or_path)!r}: {error}") from error
+        reason = textwrap.shorten(str(error), 300)  # transformers writes paragraphs
+        raise DataError(f"no tokenizer can be loaded from {str(name_or_path)!r}: {reason}") from error
     if not hasattr(tokenizer, "backend_tokenizer"):
         raise DataError(
             f"the tokenizer at {str(name_or_path)!r} has no tokenizer.json (a slow tokenizer); "

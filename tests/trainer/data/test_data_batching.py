@@ -1,0 +1,139 @@
+"""trainer.data.batching: every window once an epoch, and the same batches wherever one starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.data import DataError, batches, eval_batches
+
+
+def numbered(tokens: int) -> np.ndarray:
+    """Tokens that are their own positions, so that a batch tells where it comes from."""
+    return np.arange(tokens, dtype=np.uint32)
+
+
+sizes = st.tuples(st.integers(1, 9), st.integers(1, 40), st.integers(0, 8))
+"""Sequence length, whole windows, and tokens left over (some of them too many: they make another window)."""
+seeds = st.integers(0, 2**63)
+
+
+@given(size=sizes, batch_size=st.integers(1, 50), seed=seeds)
+def test_every_epoch_shows_every_window_once(size: tuple[int, int, int], batch_size: int, seed: int) -> None:
+    sequence_length, windows, rest = size
+    tokens = numbered(sequence_length * windows + rest)
+    windows = len(tokens) // sequence_length
+    stream = batches(tokens, batch_size=batch_size, sequence_length=sequence_length, seed=seed)
+    enough = -(-3 * windows // batch_size)
+    rows = torch.cat(list(islice(stream, enough)))
+    for epoch in range(3):
+        starts = rows[epoch * windows : (epoch + 1) * windows, 0]
+        assert sorted(starts.tolist()) == [window * sequence_length for window in range(windows)]
+
+
+@given(size=sizes, batch_size=st.integers(1, 50), seed=seeds)
+def test_a_row_is_a_run_of_consecutive_tokens(size: tuple[int, int, int], batch_size: int, seed: int) -> None:
+    sequence_length, windows, rest = size
+    stream = batches(
+        numbered(sequence_length * windows + rest),
+        batch_size=batch_size,
+        sequence_length=sequence_length,
+        seed=seed,
+    )
+    batch = next(stream)
+    assert batch.shape == (batch_size, sequence_length)
+    assert batch.dtype == torch.int64
+    assert torch.equal(batch, batch[:, :1] + torch.arange(sequence_length))
+
+
+@given(size=sizes, batch_size=st.integers(1, 50), seed=seeds, skip=st.integers(0, 60))
+def test_skipping_is_consuming(size: tuple[int, int, int], batch_size: int, seed: int, skip: int) -> None:
+    sequence_length, windows, rest = size
+    tokens = numbered(sequence_length * windows + rest)
+
+    def stream(skip: int) -> Iterator[torch.Tensor]:
+        return batches(tokens, batch_size=batch_size, sequence_length=sequence_length, seed=seed, skip=skip)
+
+    for skipped, consumed in zip(islice(stream(skip), 3), islice(stream(0), skip, skip + 3), strict=True):
+        assert torch.equal(skipped, consumed)
+
+
+def test_a_far_skip_costs_no_more_than_a_near_one() -> None:
+    stream = batches(numbered(1000), batch_size=4, sequence_length=10, seed=0, skip=10**15)
+    assert next(stream).shape == (4, 10)  # the test's time limit is the proof
+
+
+def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+    def order(seed: int) -> list[list[int]]:
+        stream = batches(numbered(640), batch_size=64, sequence_length=10, seed=seed)
+        return [batch[:, 0].tolist() for batch in islice(stream, 2)]
+
+    (first, second), (other, _) = order(0), order(1)
+    assert first != second
+    assert first != other
+    assert order(0) == [first, second]
+
+
+@given(
+    sequence_length=st.integers(1, 9),
+    batch_size=st.integers(1, 6),
+    count=st.integers(1, 6),
+    spare=st.integers(0, 30),
+)
+def test_evaluation_windows_are_distinct_and_evenly_spread(
+    sequence_length: int, batch_size: int, count: int, spare: int
+) -> None:
+    wanted = batch_size * count
+    tokens = numbered((wanted + spare) * sequence_length)
+    found = eval_batches(tokens, batch_size=batch_size, sequence_length=sequence_length, batches=count)
+    assert [tuple(batch.shape) for batch in found] == [(batch_size, sequence_length)] * count
+    starts = sorted(torch.cat(found)[:, 0].tolist())
+    gaps = {(after - before) // sequence_length for before, after in pairwise(starts)}
+    assert starts[0] == 0
+    assert all(gap >= 1 for gap in gaps)
+    assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+def test_evaluation_batches_are_the_same_every_time() -> None:
+    first, second = (
+        eval_batches(numbered(1000), batch_size=3, sequence_length=10, batches=4) for _ in range(2)
+    )
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_more_evaluation_windows_than_there_are_is_refused() -> None:
+    with pytest.raises(DataError, match=r"asks for 4 batches of 3 windows.*has 11 of 10"):
+        eval_batches(numbered(119), batch_size=3, sequence_length=10, batches=4)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "arguments", "told"),
+    [
+        (9, {}, "9 tokens, not one window of 10"),
+        (0, {}, "0 tokens"),
+        (100, {"batch_size": 0}, "batch_size is 0"),
+        (100, {"sequence_length": 0}, "sequence_length is 0"),
+        (100, {"seed": -1}, "seed is -1"),
+        (100, {"skip": -1}, "skip is -1"),
+    ],
+    ids=["too-short", "empty", "no-batch", "no-sequence", "negative-seed", "negative-skip"],
+)
+def test_a_stream_that_cannot_be_is_refused_when_asked_for(
+    tokens: int, arguments: dict[str, int], told: str
+) -> None:
+    wanted = {"batch_size": 2, "sequence_length": 10, "seed": 0, "skip": 0} | arguments
+    with pytest.raises(DataError, match=told):
+        batches(numbered(tokens), **wanted)
+
+
+def test_a_batch_is_a_copy_that_may_be_written_to() -> None:
+    tokens = numbered(20)
+    tokens.flags.writeable = False
+    next(batches(tokens, batch_size=1, sequence_length=10, seed=0)).zero_()
+    assert tokens.sum() == 190
