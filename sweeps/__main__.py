@@ -1,0 +1,5 @@
+"""`python -m sweeps` is the command `sweep`."""
+
+from sweeps.cli import main
+
+main()

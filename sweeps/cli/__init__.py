@@ -1,0 +1,85 @@
+"""The command `sweep`. Commands are loaded when they are called: `--help` and `status` stay quick.
+
+Exit status: 0 done; 1 the work failed; 2 the input is wrong; 75 preempted after handing the trial back.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from sweeps.errors import EXIT_DONE, EXIT_FAILED, SweepError
+
+_COMMANDS = {
+    "quickstart": ("sweeps.cli.quickstart", "Run the main job on the embedded default: CPU, no account."),
+    "init": ("sweeps.cli.run", "Validate a search space and create the sweep; prints its URL."),
+    "worker": ("sweeps.cli.run", "Claim trials, run them and report, until none is left."),
+    "status": ("sweeps.cli.show", "How many trials are where, what runs now, and the best so far."),
+    "trials": ("sweeps.cli.show", "The table of trials."),
+    "best": ("sweeps.cli.show", "The best trial and how to run it again."),
+    "pareto": ("sweeps.cli.pareto", "The Pareto front of loss against compute, of a sweep or of any table."),
+    "ask": ("sweeps.cli.asktell", "Claim a trial for a program that brings its own loop."),
+    "tell": ("sweeps.cli.asktell", "Report the result of a trial that was asked for."),
+    "export": ("sweeps.cli.export", "Write the trials table to a CSV, Parquet or JSON file."),
+    "report": ("sweeps.cli.export", "Write one self-contained HTML page about the sweep."),
+}
+
+
+class _LazyGroup(click.Group):
+    """Knows its commands and their one-line help without importing any of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Without --storage and --name: SWEEP_STORAGE and SWEEP_NAME, else ./sweep-store and the sweep "
+    "initialised there last. Exit status: 0 done, 1 failed, 2 wrong input, 75 preempted.",
+)
+@click.version_option(package_name="stagesweep", prog_name="sweep")
+@click.option("-v", "--verbose", count=True, help="Log to stderr what happens underneath; twice for more.")
+def cli(verbose: int) -> None:
+    """Bayesian hyperparameter sweeps for two-stage ternary LLM training.
+
+    A sweep is a folder that workers share: no server, no database. Start with `sweep quickstart`, or
+    `sweep init SPACE.yaml` and then `sweep worker` as often and wherever you like.
+    """
+    import logging
+
+    level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
+    logging.basicConfig(level=level, format="sweep: %(message)s", stream=sys.stderr)
+
+
+def main() -> None:
+    """Run the command line; every error that we foresee is one line on stderr and an exit status."""
+    try:
+        status = cli.main(prog_name="sweep", standalone_mode=False)
+    except click.exceptions.Abort:
+        print("sweep: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except SweepError as error:
+        print(f"sweep: error: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except BrokenPipeError:
+        # `sweep trials | head`: the reader has enough. Keep the interpreter from flushing into the void.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
+    sys.exit(status if isinstance(status, int) else EXIT_DONE)

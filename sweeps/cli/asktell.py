@@ -1,0 +1,81 @@
+"""`sweep ask` and `sweep tell`: for programs that bring their own loop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from sweeps import lifecycle, objective
+from sweeps.cli.locate import open_sweep, storage_options
+from sweeps.cli.output import format_option, print_csv, print_json
+from sweeps.errors import EXIT_FAILED, InputError
+from sweeps.export import flat
+from sweeps.overrides import to_overrides
+
+
+@click.command()
+@storage_options
+@format_option
+@click.pass_context
+def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -> None:
+    """Claim a trial and print its index and parameters.
+
+    It stays yours until `sweep tell` reports it: no heartbeat is expected and no worker takes it over.
+    Exit status 1 when the sweep has no trial left to hand out.
+    """
+    from sweeps.worker import identity
+
+    experiment = open_sweep(storage, name)
+    record = experiment.ask(f"ask-{identity()}", leased=False)
+    if record is None:
+        if style == "json":
+            print_json(None)
+        click.echo(f"sweep: the run cap of {experiment.space.run_cap} trials is reached", err=True)
+        ctx.exit(EXIT_FAILED)
+    elif style == "json":
+        print_json({"trial": record.trial, "parameters": dict(record.parameters)})
+    elif style == "csv":
+        print_csv([flat(record)])
+    else:
+        click.echo(f"trial {record.trial}")
+        for override in to_overrides(record.parameters):
+            click.echo(override)
+
+
+@click.command()
+@storage_options
+@click.argument("index", type=click.IntRange(min=0))
+@click.option(
+    "--result",
+    required=True,
+    type=click.Path(path_type=Path),
+    help='result.json: {"status": "completed", "metrics": {…}}, or with status failed an "error".',
+)
+def tell(storage: str | None, name: str | None, index: int, result: Path) -> None:
+    """Report the result of trial INDEX that `sweep ask` handed out. The same report twice is no harm."""
+    experiment = open_sweep(storage, name)
+    try:
+        document = json.loads(result.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{result}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise InputError(f"{result}: not JSON: {error}") from None
+    record = experiment.trial(index)
+    if record.status == "running" and record.heartbeat is not None:
+        raise InputError(f"trial {index} is being run by {record.worker}; only it can report")
+    if record.status == "pending":
+        raise InputError(f"trial {index} is pending: nobody has asked for it; see `sweep ask`")
+    owner = record.worker or (record.history[-1].worker if record.history else "")
+    event: lifecycle.Event
+    if isinstance(document, dict) and document.get("status") == "failed":
+        error_text = str(document.get("error") or "failed, as told")
+        event = lifecycle.Fail(worker=owner, attempt=record.attempt, error=error_text)
+    else:
+        outcome = objective.parse_result(experiment.space, document, str(result))
+        if isinstance(outcome, objective.Failed):
+            raise InputError(outcome.error)  # the trial stays open: the file is wrong, not the trial
+        event = lifecycle.Complete(worker=owner, attempt=record.attempt, metrics=outcome.metrics)
+    ended = experiment.apply(index, event)
+    click.echo(f"trial {index} is {ended.status}")

@@ -1,0 +1,82 @@
+"""Tables for people, JSON and CSV for programs. With JSON, stdout holds one document and nothing else."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PLAIN_WIDTH = 10_000
+"""Columns of a table that is piped: lines are never wrapped or cut for a program or for `less -S`."""
+
+
+def format_option(function: F) -> F:
+    """The option --format, as every command that shows something has it."""
+    return click.option(
+        "--format",
+        "style",
+        type=click.Choice(["table", "json", "csv"]),
+        default="table",
+        show_default=True,
+        help="For people, or for programs.",
+    )(function)
+
+
+def console() -> Console:
+    """Where tables go: colours and the window's width on a terminal, plain unwrapped text in a pipe."""
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, width=_PLAIN_WIDTH, soft_wrap=True)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document, refusing NaN rather than writing what no other program reads."""
+    click.echo(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False))
+
+
+def print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
+    """Rows as CSV, in the given columns or those of all rows in order of appearance."""
+    names = list(columns) if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: "" if row.get(name) is None else row[name] for name in names} for row in rows)
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> None:
+    """Rows for people: numbers right-aligned and shortened, absent values left empty."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, title=title, pad_edge=False)
+    for name in names:
+        numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
+        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(shorten(row.get(name))) for name in names))
+    console().print(table)
+
+
+def shorten(value: Any) -> str:
+    """A value as a person reads it: five significant digits are enough to choose a learning rate by."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.5g}" if abs(value) < 1e5 or value != int(value) else f"{value:.3e}"
+    if isinstance(value, int) and abs(value) >= 10**7:
+        return f"{value:.3e}"
+    return str(value)

@@ -1,0 +1,119 @@
+"""What a worker shows while it works: a progress bar on a terminal, a line per event in a pipe or a log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from sweeps.cli.output import shorten
+from sweeps.experiment import Experiment
+from sweeps.export import seconds
+from sweeps.overrides import to_overrides
+from sweeps.space import Value
+from sweeps.trial import Trial
+from sweeps.worker import Watcher
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+@contextmanager
+def watcher(experiment: Experiment) -> Iterator[Watcher]:
+    """The watcher that suits stderr."""
+    if not sys.stderr.isatty():
+        yield Lines(experiment)
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.fields[told]}"),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True, highlight=False),
+        transient=True,
+    )
+    with bar:
+        yield Bar(experiment, bar)
+
+
+class Lines:
+    """One line per event, with what a person looks for in a log afterwards."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._said_waiting = False
+
+    def started(self, record: Trial) -> None:
+        again = f", attempt {record.attempt}" if record.attempt > 1 else ""
+        told = " ".join(to_overrides(record.parameters))
+        self._say(f"trial {record.trial} started ({record.generator}{again}): {told}")
+
+    def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None:
+        """A log has no use for it: `sweep status` shows it, and metrics.jsonl keeps it."""
+
+    def ended(self, record: Trial) -> None:
+        self._say(f"trial {record.trial} {_end(self._experiment, record)}")
+
+    def dropped(self, record: Trial, why: str) -> None:
+        self._say(f"trial {record.trial} dropped: {why}")
+
+    def waiting(self, running: int) -> None:
+        if not self._said_waiting:
+            self._said_waiting = True
+            self._say(f"nothing left to claim; waiting for a sign of life of {running} running elsewhere")
+
+    def _say(self, line: str) -> None:
+        click.echo(f"sweep: {line}", err=True)
+
+
+class Bar(Lines):
+    """The lines above a progress bar of the trial that runs."""
+
+    def __init__(self, experiment: Experiment, bar: Progress) -> None:
+        super().__init__(experiment)
+        self._bar = bar
+        self._task = bar.add_task("", total=1.0, told="", visible=False)
+
+    def started(self, record: Trial) -> None:
+        super().started(record)
+        self._bar.reset(self._task, total=1.0, description=f"trial {record.trial}", told="", visible=True)
+
+    def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None:
+        told = f"stage {progress.get('stage')} step {progress.get('step')}/{progress.get('of')}"
+        if "loss" in progress:
+            told += f" loss {shorten(progress['loss'])}"
+        done = progress.get("done")
+        self._bar.update(self._task, completed=done if isinstance(done, int | float) else None, told=told)
+
+    def ended(self, record: Trial) -> None:
+        self._bar.update(self._task, visible=False)
+        super().ended(record)
+
+    def _say(self, line: str) -> None:
+        self._bar.console.print(f"sweep: {line}", markup=False, soft_wrap=True)
+
+
+def _end(experiment: Experiment, record: Trial) -> str:
+    if record.status == "pending":
+        return f"handed back: {record.history[-1].detail}"
+    if record.status == "failed":
+        return f"failed: {(record.error or '').partition(chr(10))[0]}"
+    taken = seconds(record)
+    told = ", ".join(f"{name} {shorten(record.metrics.get(name))}" for name in experiment.space.metrics())
+    return f"{record.status}: {told}" + ("" if taken is None else f" in {taken:.1f} s")

@@ -1,0 +1,180 @@
+"""`sweep quickstart`: the main job on the embedded default, from nothing to a best trial and a page."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sweeps.cli.locate import new_store, remember
+from sweeps.cli.output import console
+from sweeps.cli.show import command_line, print_trials, running_line, running_rows, status_lines
+from sweeps.errors import EXIT_DONE, EXIT_FAILED, EnvironmentFault
+from sweeps.experiment import SWEEP_KEY, Experiment
+from sweeps.export import best, document
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+SPACE = "quickstart.yaml"
+_EVERY_S = 0.5
+
+
+@click.command()
+@click.option(
+    "--storage",
+    metavar="URL",
+    help="The folder to make it in. Default: SWEEP_STORAGE.",
+)
+@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Worker processes.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="Where to.",
+)
+@click.pass_context
+def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path) -> None:
+    """Run the main job on the embedded default: CPU, no account, no download, a few minutes.
+
+    Trains a small teacher on the source text of Python's standard library, searches the two-stage ternary
+    trainer's hyperparameters with parallel workers, and shows the best trial and the front of loss against
+    compute. Run it again to go on after Ctrl-C; it never starts over.
+    """
+    started = time.monotonic()
+    experiment = _sweep(storage)
+    try:
+        _work(experiment, workers)
+    except KeyboardInterrupt:
+        _say(f"stopped; nothing is lost. Go on with: sweep worker --storage {experiment.store.url}")
+        ctx.exit(130)
+    ctx.exit(_show(experiment, out, time.monotonic() - started))
+
+
+def _sweep(storage: str | None) -> Experiment:
+    """The quickstart's sweep, made if it is not there yet."""
+    from sweeps.space_file import load
+
+    with resources.as_file(resources.files("search_spaces") / SPACE) as file:
+        space = load(file)
+    store = new_store(storage, space.name)
+    if not Path(store.location(SWEEP_KEY)).exists():
+        from sweeps.cli.run import create_sweep
+
+        experiment = create_sweep(space, storage, skip_if_exists=True)
+        _say(f"sweep {space.name} made in {experiment.store.url}: {space.run_cap} trials")
+        return experiment
+    experiment = Experiment.open(store)
+    remember(store)
+    records = experiment.trials()
+    ended = sum(record.finished for record in records)
+    _say(f"going on with {store.url}: {ended} of {experiment.space.run_cap} trials are done")
+    return experiment
+
+
+def _work(experiment: Experiment, workers: int) -> None:
+    """Bring the sweep to its cap with local workers. Whatever ends this also ends them."""
+    records = experiment.trials()
+    if experiment.is_full(records) and all(record.finished for record in records):
+        return
+    from runners.command import Pool
+    from runners.local import down, render, up
+    from sweeps.objective import prepare
+
+    with _preparing() as report:
+        prepare(experiment.space, report)
+    logs = experiment.store.folder("logs")
+    processes = up(render(Pool(storage=experiment.store.url, workers=workers), logs))
+    try:
+        _watch(experiment, processes)
+    finally:
+        down(processes)
+    statuses = [process.returncode for process in processes]
+    if any(status not in (EXIT_DONE, EXIT_FAILED) for status in statuses):
+        raise EnvironmentFault(f"a worker ended with status {max(statuses)}; see {logs}/worker-*.log")
+
+
+@contextmanager
+def _preparing() -> Iterator[Callable[[str, float | None], None]]:
+    """Show how far the corpus, the tokenizer and the teacher are; yields what takes the news."""
+    if not sys.stdout.isatty():
+        said: set[str] = set()
+
+        def line(what: str, share: float | None) -> None:
+            if what not in said:
+                said.add(what)
+                _say(f"preparing: {what}")
+
+        yield line
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("preparing: {task.description}"), BarColumn(bar_width=30), TimeElapsedColumn())
+    with Progress(*columns, console=console(), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def move(what: str, share: float | None) -> None:
+            bar.update(task, description=what, total=None if share is None else 1.0, completed=share)
+
+        yield move
+
+
+def _watch(experiment: Experiment, processes: list[subprocess.Popen[bytes]]) -> None:
+    """Show what the workers do until they have left: in place on a terminal, else a line per ended trial."""
+    if sys.stdout.isatty():
+        from rich.live import Live
+
+        with Live(_view(experiment), console=console(), auto_refresh=False, transient=True) as live:
+            while any(process.poll() is None for process in processes):
+                time.sleep(_EVERY_S)
+                live.update(_view(experiment), refresh=True)
+        return
+    told: set[int] = set()
+    while any(process.poll() is None for process in processes):
+        time.sleep(_EVERY_S)
+        for record in experiment.trials():
+            if record.finished and record.trial not in told:
+                told.add(record.trial)
+                _say(f"trial {record.trial} {record.status} ({len(told)} of {experiment.space.run_cap})")
+
+
+def _view(experiment: Experiment) -> Group:
+    from rich.console import Group
+    from rich.text import Text
+
+    records = experiment.trials()
+    lines = [*status_lines(experiment, records)]
+    lines += [running_line(row) for row in running_rows(experiment, records)]
+    return Group(*(Text(line) for line in lines))
+
+
+def _show(experiment: Experiment, out: Path, seconds: float) -> int:
+    """Print what came out and write the report; the exit status of the command."""
+    from analysis.table import from_document
+    from sweeps.cli.export import write_report
+    from sweeps.cli.pareto import of_experiment, print_front
+
+    records = experiment.trials()
+    print_trials(experiment.space, records)
+    found = best(experiment.space, records)
+    if found is not None:
+        frame = from_document(document(experiment.space, experiment.store.url, records))
+        click.echo("\nLoss against compute (effective steps = 2 x Stage 1.9 + Stage 2):\n")
+        print_front(of_experiment(experiment.space, frame, None, None, None))
+        click.echo(f"\nThe best trial is {found.trial}. Run it again with:\n")
+        click.echo(f"  {command_line(experiment.space, found)} run_dir=runs/best\n")
+    write_report(experiment, out)
+    _say(f"{experiment.store.url} has the records, {out} the report ({seconds:.0f} s)")
+    return EXIT_DONE if found is not None else EXIT_FAILED
+
+
+def _say(line: str) -> None:
+    click.echo(f"sweep: {line}")

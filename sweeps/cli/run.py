@@ -1,0 +1,75 @@
+"""`sweep init` and `sweep worker`: make a sweep, and work on it."""
+
+from __future__ import annotations
+
+import click
+
+from sweeps.cli.locate import new_store, open_sweep, remember, storage_options
+from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
+from sweeps.experiment import Experiment
+from sweeps.space import Space
+from sweeps.storage.local import LocalStore
+
+
+@click.command()
+@click.argument("space_file", metavar="SPACE.yaml", type=click.Path())
+@click.option(
+    "--storage", metavar="URL", help="The folder to make it in. Default: SWEEP_STORAGE, or ./sweep-store."
+)
+@click.option(
+    "--skip-if-exists", is_flag=True, help="Do nothing if the same sweep exists: for scripts and workers."
+)
+def init(space_file: str, storage: str | None, skip_if_exists: bool) -> None:
+    """Validate SPACE.yaml, create the sweep and print its URL.
+
+    The program is checked too: the trainer's config is composed with sampled values, so that a misspelt key
+    fails here and not after the first trial was paid for.
+    """
+    from sweeps.space_file import load
+
+    experiment = create_sweep(load(space_file), storage, skip_if_exists=skip_if_exists)
+    click.echo(experiment.store.url)
+    click.echo(f"next: sweep worker --storage {experiment.store.url}", err=True)
+
+
+def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> Experiment:
+    """Check the space against Ax and the program, then write it; nothing is written if a check fails."""
+    from sweeps import objective, optimizer
+    from sweeps.probes import probes
+
+    store: LocalStore = new_store(storage, space.name)
+    objective.check(space, probes(space))
+    optimizer.check(space)
+    experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
+    remember(store)
+    return experiment
+
+
+@click.command()
+@storage_options
+@click.option(
+    "--max-trials", type=click.IntRange(min=1), metavar="N", help="Leave after N trials. Default: no limit."
+)
+@click.pass_context
+def worker(ctx: click.Context, storage: str | None, name: str | None, max_trials: int | None) -> None:
+    """Claim trials, run them and report, until none is left or N are done.
+
+    Start as many as you like, on as many machines as see the storage. SIGTERM or Ctrl-C hands the trial in
+    hand back (exit status 75); a worker that dies without a word is replaced when its lease runs out.
+    """
+    from sweeps.cli.progress import watcher
+    from sweeps.stopping import Stop
+    from sweeps.worker import work
+
+    experiment = open_sweep(storage, name)
+    stop = Stop()
+    stop.listen()
+    with watcher(experiment) as watching:
+        tally = work(experiment, stop=stop, watcher=watching, max_trials=max_trials)
+    if tally.preempted_by:
+        click.echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
+        ctx.exit(EXIT_PREEMPTED)
+    told = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or "there was none to run"
+    click.echo(f"sweep: no more trials for this worker: {told}", err=True)
+    only_failures = bool(tally.ended) and set(tally.ended) == {"failed"}
+    ctx.exit(EXIT_FAILED if only_failures else EXIT_DONE)

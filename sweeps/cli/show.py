@@ -1,0 +1,224 @@
+"""`sweep status`, `sweep trials`, `sweep best`: reading a sweep. Nothing here imports torch or Ax."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from sweeps import export
+from sweeps.cli.locate import open_sweep, storage_options
+from sweeps.cli.output import console, format_option, print_csv, print_json, print_table, shorten
+from sweeps.errors import EXIT_FAILED
+from sweeps.experiment import Experiment
+from sweeps.overrides import to_overrides
+from sweeps.space import Space
+from sweeps.trial import Trial
+
+
+@click.command()
+@storage_options
+@format_option
+@click.option("--watch", is_flag=True, help="Show it again every few seconds until Ctrl-C.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds for --watch."
+)
+def status(storage: str | None, name: str | None, style: str, watch: bool, every: float) -> None:
+    """How many trials are where, what runs now, and the best so far."""
+    if watch and style != "table":
+        raise click.UsageError("--watch is for people; leave out --format")
+    experiment = open_sweep(storage, name)
+    if watch:
+        watch_status(experiment, every, lambda: False)
+        return
+    trials = experiment.trials()
+    if style == "json":
+        print_json(status_document(experiment, trials))
+    elif style == "csv":
+        print_csv([_status_row(experiment, trials)])
+    else:
+        for line in status_lines(experiment, trials):
+            click.echo(line)
+        if running := running_rows(experiment, trials):
+            print_table(running)
+
+
+@click.command()
+@storage_options
+@format_option
+def trials(storage: str | None, name: str | None, style: str) -> None:
+    """The table of trials."""
+    experiment = open_sweep(storage, name)
+    records = experiment.trials()
+    if style == "json":
+        print_json([export.nested(record) for record in records])
+    elif style == "csv":
+        rows = [export.flat(record) for record in records]
+        print_csv(rows, export.columns(rows))
+    elif not records:
+        click.echo(f"no trials yet; start some with `sweep worker --storage {experiment.store.url}`")
+    else:
+        print_trials(experiment.space, records)
+
+
+@click.command()
+@storage_options
+@format_option
+@click.pass_context
+def best(ctx: click.Context, storage: str | None, name: str | None, style: str) -> None:
+    """The best trial, and its overrides ready to paste behind `python -m trainer`.
+
+    With several objectives it is the best by the first one; see `sweep pareto` for the trade-off.
+    """
+    experiment = open_sweep(storage, name)
+    record = export.best(experiment.space, experiment.trials())
+    if style == "json":
+        print_json(None if record is None else _best_document(experiment.space, record))
+    elif record is None:
+        click.echo(
+            "sweep: no trial is completed yet (within the outcome constraints); see `sweep status`", err=True
+        )
+    elif style == "csv":
+        print_csv([export.flat(record)])
+    else:
+        click.echo(best_line(experiment.space, record))
+        click.echo(command_line(experiment.space, record))
+    if record is None:
+        ctx.exit(EXIT_FAILED)
+
+
+def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
+    """The document of `sweep status --format json`."""
+    found = export.best(experiment.space, records)
+    return {
+        "url": experiment.store.url,
+        "name": experiment.space.name,
+        "run_cap": experiment.space.run_cap,
+        "trials": export.counts(records),
+        "best": None if found is None else _trial_result(found),
+    }
+
+
+def status_lines(experiment: Experiment, records: Sequence[Trial]) -> list[str]:
+    """The status of a sweep in a few lines for people."""
+    space = experiment.space
+    cap = "" if space.run_cap is None else f" of {space.run_cap}"
+    told = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in export.counts(records).items() if n)
+    lines = [
+        f"sweep   {space.name}  ({experiment.store.url})",
+        f"trials  {len(records)}{cap}{': ' if told else ''}{told}",
+    ]
+    if (found := export.best(space, records)) is not None:
+        lines.append(f"best    {best_line(space, found)}")
+    return lines
+
+
+def best_line(space: Space, record: Trial) -> str:
+    """`trial 5: final_loss 3.3412 ± 0.0123` and so on for every objective."""
+    told = ", ".join(
+        f"{metric} {shorten(record.metrics.get(metric))}{_plus_minus(record, metric)}"
+        for metric in space.metrics()
+    )
+    return f"trial {record.trial}: {told}"
+
+
+def command_line(space: Space, record: Trial) -> str:
+    """What to type to run the trial's parameters again."""
+    overrides = to_overrides(record.parameters)
+    if space.program.kind == "trainer":
+        return shlex.join(["python", "-m", "trainer", *space.program.overrides, *overrides])
+    return shlex.join(overrides)
+
+
+def print_trials(space: Space, records: Sequence[Trial]) -> None:
+    """The trials table for people: the parameters that vary, the objectives, and why trials failed."""
+    varied = [p.name for p in space.parameters if len({repr(r.parameters.get(p.name)) for r in records}) > 1]
+    rows = []
+    for record in records:
+        row: dict[str, Any] = {"trial": record.trial, "status": record.status, "by": record.generator}
+        row |= {name: record.parameters.get(name) for name in varied}
+        for metric in space.metrics():
+            row[metric] = record.metrics.get(metric)
+        taken = export.seconds(record)
+        row["seconds"] = None if taken is None else round(taken, 1)
+        if any(other.error for other in records):
+            row["error"] = (record.error or "").partition("\n")[0][:100]
+        rows.append(row)
+    print_table(rows)
+
+
+def watch_status(experiment: Experiment, every: float, done: Callable[[], bool]) -> None:
+    """Show the status again and again, in place on a terminal, until `done()`."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    def view() -> Group:
+        records = experiment.trials()
+        lines = [
+            *status_lines(experiment, records),
+            *(running_line(row) for row in running_rows(experiment, records)),
+        ]
+        return Group(*(Text(line) for line in lines))
+
+    with Live(view(), console=console(), auto_refresh=False, transient=False) as live:
+        while not done():
+            time.sleep(every)
+            live.update(view(), refresh=True)
+
+
+def running_line(row: dict[str, Any]) -> str:
+    """One running trial in one line."""
+    return "        " + "  ".join(
+        f"{name} {shorten(value)}" for name, value in row.items() if value is not None
+    )
+
+
+def running_rows(experiment: Experiment, records: Sequence[Trial]) -> list[dict[str, Any]]:
+    running = [record for record in records if record.status == "running"]
+    if not running:
+        return []
+    now = experiment.store.now()
+    return [
+        {
+            "trial": record.trial,
+            "attempt": record.attempt,
+            "worker": record.worker,
+            **{
+                name: record.progress.get(name) for name in ("stage", "step", "of", "loss") if record.progress
+            },
+            "last seen": None
+            if record.heartbeat is None
+            else f"{max(0.0, now - record.heartbeat):.0f} s ago",
+        }
+        for record in running
+    ]
+
+
+def _status_row(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
+    found = export.best(experiment.space, records)
+    row: dict[str, Any] = {
+        "name": experiment.space.name,
+        "url": experiment.store.url,
+        "run_cap": experiment.space.run_cap,
+        **export.counts(records),
+        "best": None if found is None else found.trial,
+    }
+    return row | {m: None if found is None else found.metrics.get(m) for m in experiment.space.metrics()}
+
+
+def _trial_result(record: Trial) -> dict[str, Any]:
+    return {"trial": record.trial, "parameters": dict(record.parameters), "metrics": dict(record.metrics)}
+
+
+def _best_document(space: Space, record: Trial) -> dict[str, Any]:
+    fixed = list(space.program.overrides) if space.program.kind == "trainer" else []
+    return {**_trial_result(record), "overrides": [*fixed, *to_overrides(record.parameters)]}
+
+
+def _plus_minus(record: Trial, metric: str) -> str:
+    sem = record.metrics.get(f"{metric}_sem")
+    return "" if sem is None else f" ± {sem:.2g}"
