@@ -20,7 +20,7 @@ from analysis.efficiency import efficiency
 from analysis.errors import AnalysisError, TableError
 from analysis.pareto import Goal
 from analysis.summary import ParetoResult
-from analysis.table import PARAMETER, TRIAL_COLUMNS, from_document, numbers, with_effective_steps
+from analysis.table import PARAMETER, TRIAL_COLUMNS, from_document, metric_column, numbers, trial_indices
 
 STATUSES = ("completed", "running", "pending", "failed", "early_stopped", "abandoned")
 UNLUCKY = ("failed", "early_stopped", "abandoned")
@@ -28,7 +28,7 @@ UNLUCKY = ("failed", "early_stopped", "abandoned")
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What the sweep optimises: a metric and the way it should go."""
+    """What the sweep optimises: the column of a metric, and the way it should go."""
 
     metric: str
     goal: Goal
@@ -103,15 +103,17 @@ def contents(document: Mapping[str, Any]) -> Contents:
     Raises:
         AnalysisError: the document is not an export of a sweep.
     """
-    table = with_effective_steps(from_document(document, source="the sweep's export"))
+    table = from_document(document, source="the sweep's export")
+    table["trial"] = trial_indices(table)
     objectives = _objectives(document)
     best, best_note = _best(table, objectives, document.get("best_trial"))
     tradeoff, tradeoff_note = _tradeoff(table, objectives)
+    run_cap = document.get("run_cap")
     overrides = [str(override) for override in document.get("best_overrides") or ()]
     return Contents(
         name=str(document.get("name") or "sweep"),
         url=str(document.get("url") or ""),
-        run_cap=document.get("run_cap"),
+        run_cap=run_cap if isinstance(run_cap, int) else None,
         objectives=objectives,
         table=table,
         progress=_progress(table),
@@ -135,7 +137,7 @@ def _objectives(document: Mapping[str, Any]) -> tuple[Objective, ...]:
             raise TableError(
                 "the sweep's export", f"the goal of {metric!r} is {goal!r}: minimize or maximize"
             )
-    return tuple(Objective(metric=metric, goal=cast("Goal", goal)) for metric, goal in told)
+    return tuple(Objective(metric=metric_column(metric), goal=cast("Goal", goal)) for metric, goal in told)
 
 
 def _progress(table: pd.DataFrame) -> tuple[tuple[str, int], ...]:
@@ -173,7 +175,8 @@ def _without_metric(table: pd.DataFrame, metric: str, error: AnalysisError) -> s
 def _without_result(table: pd.DataFrame, metric: str) -> str:
     counts = dict(_progress(table))
     if counts.get("failed", 0) == len(table):
-        return f"All {len(table)} trials failed; the reasons are below."
+        all_of_them = "The only trial" if len(table) == 1 else f"All {len(table)} trials"
+        return f"{all_of_them} failed; why, is told below."
     if not counts.get("completed"):
         told = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
         return f"No trial has completed yet ({told})."

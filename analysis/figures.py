@@ -90,8 +90,8 @@ def tradeoff(table: pd.DataFrame, result: ParetoResult) -> go.Figure:
 def _mark(figure: go.Figure, result: ParetoResult, at: dict[int, Any]) -> None:
     """Rings around the knee and the most efficient trial, with their names beside them."""
     marks = (
-        ("knee", result.knee, "diamond-open", ORANGE, "top right"),
-        ("most efficient", result.most_efficient, "star-open", GREEN, "bottom left"),
+        ("knee", result.knee, "diamond-open", ORANGE, "bottom left"),
+        ("most efficient", result.most_efficient, "star-open", GREEN, "top right"),
     )
     for name, trial, symbol, colour, side in marks:
         if trial is not None:
@@ -104,6 +104,7 @@ def _mark(figure: go.Figure, result: ParetoResult, at: dict[int, Any]) -> None:
                     text=[name],
                     textposition=side,
                     hoverinfo="skip",
+                    cliponaxis=False,
                     marker={"symbol": symbol, "size": 20, "color": colour, "line": {"width": 2.5}},
                 )
             )
@@ -145,7 +146,7 @@ def history(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Fig
         )
     figure.update_yaxes(type=_axis_type(values[told].tolist()))
     last = max(table["trial"].tolist(), default=0)
-    figure.update_xaxes(range=[-0.03 * last - 0.5, 1.03 * last + 0.5], dtick=1 if last <= 20 else None)
+    figure.update_xaxes(range=[-0.03 * last - 0.5, 1.03 * last + 0.5], dtick=1 if last <= 10 else None)
     _add_failed(figure, table[table["status"] == "failed"])
     return figure
 
@@ -193,6 +194,7 @@ def _figure(x_title: str, y_title: str) -> go.Figure:
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "height": 440,
+            "showlegend": True,
             "margin": {"l": 60, "r": 20, "t": 20, "b": 60},
             "font": {"size": 13, "family": "system-ui, sans-serif"},
             "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},

@@ -20,7 +20,7 @@ TITLES: Mapping[str, str] = MappingProxyType(
         "stage1_9_final_loss": "loss after Stage 1.9 (nats per token)",
         "stage2_start_loss": "loss at the start of Stage 2 (nats per token)",
         "stage2_train_loss": "training loss of Stage 2 (nats per token)",
-        "effective_steps": "effective steps (2 × Stage 1.9 + Stage 2)",
+        "effective_steps": "effective steps",
         "train_flops": "training compute (FLOP)",
         "train_seconds": "training time (s)",
         "seconds": "time of the trial (s)",

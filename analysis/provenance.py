@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from analysis.contents import Contents
 from analysis.efficiency import STAGE1_9_WEIGHT
+from analysis.summary import ParetoResult
 
 
 def provenance(page: Contents) -> tuple[tuple[str, str], ...]:
@@ -18,15 +19,13 @@ def provenance(page: Contents) -> tuple[tuple[str, str], ...]:
         told.append(("Best trial", f"the {extreme} {metric} among completed trials, first of equals"))
         told.append(("±", f"one standard error, column {metric}_sem, where the objective reports it"))
     if page.tradeoff is not None:
-        told += _of_tradeoff(page)
-    told.append(("Best so far", "running best of the first objective over completed trials, by index"))
+        told += _of_tradeoff(page.tradeoff)
+    if page.best is not None:
+        told.append(("Best so far", "running best of the first objective over completed trials, by index"))
     return tuple(told)
 
 
-def _of_tradeoff(page: Contents) -> list[tuple[str, str]]:
-    result = page.tradeoff
-    if result is None:
-        return []
+def _of_tradeoff(result: ParetoResult) -> list[tuple[str, str]]:
     told = [
         (
             "Pareto front",

@@ -17,7 +17,7 @@ from analysis import efficiency
 from analysis import pareto as arrays
 from analysis.errors import AnalysisError
 from analysis.pareto import Goal
-from analysis.table import is_trials_table, numbers, with_effective_steps
+from analysis.table import is_trials_table, metric_column, numbers, trial_indices, with_effective_steps
 
 COMPUTE = ("effective_steps", "train_flops", "train_seconds", "seconds")
 """Measures of compute, the best first: what a sweep with one objective is shown against."""
@@ -103,7 +103,7 @@ def pareto(
     if baseline is None:
         baseline = find_baseline(table, y, y_goal)
     kept = np.flatnonzero(np.isfinite(xs) & np.isfinite(ys) & _eligible(table))
-    names = _indices(table)[kept]
+    names = trial_indices(table)[kept]
     xs, ys = xs.iloc[kept], ys.iloc[kept]
     points = np.column_stack((xs.to_numpy("float64"), ys.to_numpy("float64")))
     knee = arrays.knee(points, (x_goal, y_goal))
@@ -142,9 +142,9 @@ def default_axes(table: pd.DataFrame, objectives: Sequence[Mapping[str, Any]]) -
     """
     if not objectives:
         return None
-    y = str(objectives[0]["metric"])
-    if len(objectives) > 1:
-        return str(objectives[1]["metric"]), y
+    y, *others = [metric_column(str(objective["metric"])) for objective in objectives]
+    if others:
+        return others[0], y
     table = with_effective_steps(table)
     for x in COMPUTE:
         if x != y and x in table.columns and table[x].notna().any():
@@ -156,9 +156,3 @@ def _eligible(table: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
     if is_trials_table(table):
         return (table["status"] == "completed").to_numpy(dtype=np.bool_)
     return np.ones(len(table), dtype=np.bool_)
-
-
-def _indices(table: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.int64]]:
-    if is_trials_table(table):
-        return numbers(table, "trial").to_numpy("int64")
-    return np.arange(len(table), dtype=np.int64)

@@ -20,12 +20,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
-from numpy.typing import ArrayLike
 from pandas.api import types
 
 from analysis.efficiency import effective_steps
-from analysis.errors import MissingColumn, NotNumeric, TableError
+from analysis.errors import AnalysisError, MissingColumn, NotNumeric, TableError
 
 SCHEMA = 1
 TRIAL_COLUMNS = ("trial", "status", "attempt", "generator", "worker", "seconds", "error")
@@ -120,12 +120,16 @@ def from_document(document: object, *, source: str = "document") -> pd.DataFrame
         )
     if schema != SCHEMA or isinstance(schema, bool):
         raise TableError(source, f"schema is {schema!r}, not {SCHEMA}; export the sweep again")
-    return _from_rows(document["trials"], source)
-
-
-def _from_rows(trials: object, source: str) -> pd.DataFrame:
+    trials = document["trials"]
     if not isinstance(trials, list):
         raise TableError(source, "`trials` is not a list")
+    for position, trial in enumerate(trials):
+        if isinstance(trial, Mapping) and (lacking := OWN_COLUMNS - set(trial)):
+            raise TableError(source, f"trials[{position}] has no {', '.join(sorted(lacking))}")
+    return _from_rows(trials, source)
+
+
+def _from_rows(trials: list[Any], source: str) -> pd.DataFrame:
     rows = []
     for position, trial in enumerate(trials):
         if not isinstance(trial, Mapping):
@@ -148,13 +152,34 @@ def _flat(trial: Mapping[str, Any]) -> dict[str, Any]:
     row = {name: value for name, value in trial.items() if name not in ("parameters", "metrics")}
     row |= {PARAMETER + name: value for name, value in trial.get("parameters", {}).items()}
     for name, value in trial.get("metrics", {}).items():
-        row[METRIC + name if name in TRIAL_COLUMNS else name] = value
+        row[metric_column(name)] = value
     return row
+
+
+def metric_column(metric: str) -> str:
+    """The column of a metric: its name, unless a column of every trial is already called that."""
+    return METRIC + metric if metric in TRIAL_COLUMNS else metric
 
 
 def is_trials_table(table: pd.DataFrame) -> bool:
     """Whether this is a sweep's own table, so that `trial` and `status` mean what they say."""
     return set(table.columns) >= OWN_COLUMNS
+
+
+def trial_indices(table: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """What names each row: the trial's index, or in a foreign table the zero-based row number.
+
+    Raises:
+        AnalysisError: the column `trial` of a sweep's own table does not hold indices, each once.
+    """
+    if not is_trials_table(table):
+        return np.arange(len(table), dtype=np.int64)
+    values = numbers(table, "trial")
+    wrong = ~(values >= 0) | (values % 1 != 0) | values.duplicated()
+    for row in np.flatnonzero(wrong):
+        told = table["trial"].iloc[row]
+        raise AnalysisError(f"column 'trial': row {row} holds {told!r}; each trial's index stands there once")
+    return values.to_numpy("int64")
 
 
 def with_effective_steps(table: pd.DataFrame) -> pd.DataFrame:
@@ -191,7 +216,7 @@ def numbers(table: pd.DataFrame, column: str) -> pd.Series[Any]:
     return _floats(converted, values)
 
 
-def _floats(numbers: ArrayLike, like: pd.Series[Any]) -> pd.Series[Any]:
+def _floats(numbers: npt.ArrayLike, like: pd.Series[Any]) -> pd.Series[Any]:
     return pd.Series(np.asarray(numbers, dtype=np.float64), index=like.index, name=like.name)
 
 
