@@ -186,6 +186,34 @@ def test_a_rebuild_that_raises_keeps_the_lock_free_and_the_old_files_where_they_
     assert artifact("things", SPEC, fill) == folder
 
 
+class Killed(BaseException):
+    """Stands for a death at one exact point; nothing catches it."""
+
+
+def test_a_death_between_taking_the_damaged_away_and_putting_the_new_there_is_mended(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = artifact("things", SPEC, fill)
+    (folder / "notes.txt").unlink()
+    rename = Path.rename
+
+    def die_before_the_second(path: Path, target: Path) -> Path:
+        if target == folder:
+            raise Killed
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", die_before_the_second)
+    monkeypatch.setattr(cache.shutil, "rmtree", lambda *arguments, **options: None)  # the dead clean nothing
+    with pytest.raises(Killed):
+        artifact("things", SPEC, fill)
+    assert not folder.exists()
+    assert len(list((root / "things").glob(".*.tmp"))) == 2
+    monkeypatch.undo()
+    monkeypatch.setenv(cache.ROOT_VARIABLE, str(root))
+    assert artifact("things", SPEC, fill) == folder
+    assert_nothing_but(root, folder)
+
+
 def hang_half_way(folder: Path) -> None:
     fill(folder)
     (folder.parent.parent / "half-way").touch()

@@ -27,6 +27,7 @@ from trainer.data.tokenizer import adopted, open_tokenizer, trained
 FORMAT = 1  # raise it when the same spec would give other ids
 SUMMARY = "corpus.json"
 SIDES = ("train", "held_out")
+ENCODED_AT_ONCE = 16
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -144,7 +145,6 @@ def _tokenise(found: Sequence[Document], held_out_fraction: float, tokenizer_dir
 
 def _encode(side_documents: Sequence[Document], tokenizer: Any) -> npt.NDArray[np.int64]:
     """The ids of all documents in order, each followed by the end-of-text token if there is one."""
-    texts = [document.data.decode() for document in side_documents]
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     backend = tokenizer.backend_tokenizer
     # A tokenizer.json may carry the settings of whoever saved it; they would cut or fill up the documents.
@@ -152,8 +152,13 @@ def _encode(side_documents: Sequence[Document], tokenizer: Any) -> npt.NDArray[n
     backend.no_padding()
     # "</s>" in a program is four characters of it, not the end of the text.
     backend.encode_special_tokens = True
-    encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
-    return np.concatenate([np.asarray(encoding.ids + end, dtype=np.int64) for encoding in encodings])
+    ids: list[npt.NDArray[np.int64]] = []
+    # A few at a time: an encoding takes some hundred bytes per token until it is dropped.
+    for first in range(0, len(side_documents), ENCODED_AT_ONCE):
+        texts = [document.data.decode() for document in side_documents[first : first + ENCODED_AT_ONCE]]
+        encodings = backend.encode_batch_fast(texts, add_special_tokens=False)
+        ids += [np.asarray(encoding.ids + end, dtype=np.int64) for encoding in encodings]
+    return np.concatenate(ids)
 
 
 def _fingerprint(found: Sequence[Document]) -> str:
