@@ -41,6 +41,12 @@ class Linear:
         size = max(1.0, abs(self.bound), *(abs(f * values[n]) for n, f in self.coefficients.items()))
         return self.sum(values) <= self.bound + tolerance * size
 
+    def scaled(self) -> Linear:
+        """The same inequality with 1 as its largest coefficient: two that say the same are equal then."""
+        largest = max(map(abs, self.coefficients.values()))
+        factors = {name: factor / largest for name, factor in self.coefficients.items()}
+        return Linear(coefficients=MappingProxyType(factors), bound=self.bound / largest)
+
     def __str__(self) -> str:
         """In the grammar that `parse` reads; `parse(str(x)) == x`."""
         terms = [f"{factor!r}*{name}" for name, factor in self.coefficients.items()]

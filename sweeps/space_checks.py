@@ -17,6 +17,9 @@ from sweeps.constraints import Linear, parse
 from sweeps.space import Choice, Fixed, Objective, Parameter, Range, Space, Value, same_value
 from sweeps.yaml_tree import Cursor, nearest
 
+_ROOM = 1e-6
+"""Radius of the ball that must fit in, with every range scaled to 0..1; the solver is exact to about 1e-7."""
+
 
 def parameter_constraints(
     section: Cursor, parameters: tuple[Parameter, ...]
@@ -34,10 +37,7 @@ def parameter_constraints(
     several: dict[str, Linear] = {}
     seen: list[Linear] = []
     for item in section.items():
-        linear = _parsed(item)
-        if linear in seen:
-            raise item.refusal("stands there twice")
-        seen.append(linear)
+        linear = _parsed(item, seen)
         ranges = [_range(item, name, by_name) for name in linear.coefficients]
         if len(ranges) == 1:
             by_name[ranges[0].name] = _narrowed(item, ranges[0], linear)
@@ -61,25 +61,26 @@ def parameter_constraints(
 
 def outcome_constraints(section: Cursor, objectives: Sequence[Objective]) -> tuple[str, ...]:
     """The constraints on metrics, as they stand. Raises SpaceError."""
-    goals = {objective.metric: objective.goal for objective in objectives}
     seen: list[Linear] = []
+    bounded: set[str] = set()
     for item in section.items():
-        linear = _parsed(item)
-        if linear in seen:
-            raise item.refusal("stands there twice")
-        seen.append(linear)
-        for name, factor in linear.coefficients.items():
-            if name not in goals:
-                continue
-            if len(goals) == 1 or len(linear.coefficients) > 1:
-                raise item.refusal(
-                    f"`{name}` is an objective, it is optimised anyway; constrain other metrics"
-                )
-            if (goals[name] == "minimize") != (factor > 0):
-                raise item.refusal(
-                    f"`{name}` has the goal {goals[name]}; a threshold for it must point the same way"
-                )
+        linear = _parsed(item, seen)
+        for objective in objectives:
+            if objective.metric in linear.coefficients:
+                _check_threshold(item, linear, objective, alone=len(objectives) == 1)
+                if objective.metric in bounded:
+                    raise item.refusal(f"`{objective.metric}` has a threshold already; keep the tighter one")
+                bounded.add(objective.metric)
     return tuple(item.text() for item in section.items())
+
+
+def _check_threshold(item: Cursor, linear: Linear, objective: Objective, *, alone: bool) -> None:
+    """Ax takes a constraint on an objective only as the worst value of interest, among several objectives."""
+    metric, goal = objective.metric, objective.goal
+    if alone or len(linear.coefficients) > 1:
+        raise item.refusal(f"`{metric}` is an objective, it is optimised anyway; constrain other metrics")
+    if (goal == "minimize") != (linear.coefficients[metric] > 0):
+        raise item.refusal(f"`{metric}` has the goal {goal}; a threshold for it must point the same way")
 
 
 def baseline(section: Cursor, space: Space) -> Mapping[str, Value]:
@@ -98,7 +99,7 @@ def baseline(section: Cursor, space: Space) -> Mapping[str, Value]:
                 f"it is switched off unless {parent} is {_shown(value)}; write that too, or take it out"
             )
     for text in space.parameter_constraints:
-        linear = parse(text)
+        linear = parse(text).scaled()
         numbers = {name: float(values[name]) for name in linear.coefficients}
         if not linear.holds(numbers):
             shown = ", ".join(f"{name} = {values[name]}" for name in linear.coefficients)
@@ -120,11 +121,16 @@ def middle(parameter: Parameter) -> Value:
     return round(centre) if parameter.kind == "int" else centre
 
 
-def _parsed(item: Cursor) -> Linear:
+def _parsed(item: Cursor, seen: list[Linear]) -> Linear:
+    """The inequality, appended to those `seen` so far unless it says the same as one of them."""
     try:
-        return parse(item.text())
+        linear = parse(item.text())
     except ValueError as error:
         raise item.refusal(f"{error}") from None
+    if any(linear.scaled() == earlier.scaled() for earlier in seen):
+        raise item.refusal("says the same as one before it; keep one")
+    seen.append(linear)
+    return linear
 
 
 def _conditional(parameters: Sequence[Parameter]) -> frozenset[str]:
@@ -146,7 +152,7 @@ def _range(item: Cursor, name: str, by_name: Mapping[str, Parameter]) -> Range:
 def _narrowed(item: Cursor, parameter: Range, linear: Linear) -> Range:
     """The range inside a constraint on it alone."""
     (factor,) = linear.coefficients.values()
-    limit = linear.bound / factor
+    limit = min(max(linear.bound / factor, parameter.min - 1), parameter.max + 1)  # finite, for the rounding
     low, high = (
         (parameter.min, min(parameter.max, limit))
         if factor > 0
@@ -167,20 +173,22 @@ def _check_feasible(section: Cursor, parameters: Sequence[Parameter], constraint
     ranges = [
         p for p in parameters if isinstance(p, Range) and any(p.name in c.coefficients for c in constraints)
     ]
+    low = {p.name: p.min for p in ranges}
     rows = []
-    for constraint in constraints:
+    for constraint in (constraint.scaled() for constraint in constraints):
         # In units of each range's width, so that the ball means the same in every direction.
-        row = [constraint.coefficients.get(p.name, 0.0) * (p.max - p.min) for p in ranges]
-        offset = sum(constraint.coefficients.get(p.name, 0.0) * p.min for p in ranges)
-        rows.append([*row, float(np.linalg.norm(row)), constraint.bound - offset])
-    table = np.array(rows)
+        row = np.array([constraint.coefficients.get(p.name, 0.0) * (p.max - p.min) for p in ranges])
+        offset = math.fsum(factor * low[name] for name, factor in constraint.coefficients.items())
+        length = math.hypot(*row)
+        rows.append([*(row / length), 1.0, (constraint.bound - offset) / length])
+    table = np.array(rows).clip(-len(ranges) - 2, len(ranges) + 2)  # no sum in the unit box is larger
     solved = linprog(
         c=[0.0] * len(ranges) + [-1.0],
         A_ub=table[:, :-1],
         b_ub=table[:, -1],
         bounds=[(0.0, 1.0)] * len(ranges) + [(0.0, 1.0)],
     )
-    if not solved.success or solved.x[-1] < 1e-9:
+    if not solved.success or solved.x[-1] < _ROOM:
         raise section.refusal("no values within min: and max: obey all of these at once with room to search")
 
 

@@ -147,7 +147,7 @@ def _overrides(section: Cursor, parameters: tuple[Parameter, ...]) -> tuple[str,
         return ()
     entries = section.table(("overrides",))
     names = {parameter.name for parameter in parameters} | {"run_dir"}
-    overrides = []
+    overrides: list[str] = []
     for item in entries["overrides"].items() if "overrides" in entries else []:
         try:
             key, _ = split(item.text())
@@ -159,7 +159,8 @@ def _overrides(section: Cursor, parameters: tuple[Parameter, ...]) -> tuple[str,
                 if key == "run_dir"
                 else f"`{key}` is a parameter too; keep one"
             )
-        names.add(key)
+        if any(key == split(earlier)[0] for earlier in overrides):
+            raise item.refusal(f"`{key}` is overridden twice; keep one")
         overrides.append(item.text())
     return tuple(overrides)
 

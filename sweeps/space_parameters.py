@@ -12,6 +12,8 @@ from sweeps.space import Choice, Fixed, Parameter, Range, Value, same_value
 from sweeps.yaml_tree import Cursor, nearest
 
 MAX_VALUES = 1000
+MAX_BOUND = 1e100
+"""Bounds are multiplied and squared on the way to the optimizer, and must stay finite there."""
 
 _ID = r"[A-Za-z_][A-Za-z0-9_-]*"
 _PATH = rf"{_ID}(?:\.(?:{_ID}|0|[1-9][0-9]*))*"
@@ -71,8 +73,11 @@ def _parameter(name: str, body: Cursor) -> Parameter:
     given = [key for key in ("value", "values", "min", "max") if key in entries]
     if given not in (["value"], ["values"], ["min", "max"]):
         raise body.refusal(f"{_given(given)}; write either min: and max:, or values:, or value:")
+    for key in ("ordered", "when"):
+        if key in entries and "values" not in entries:
+            raise entries[key].refusal("goes only with values:")
     if "value" in entries:
-        _allow(entries, "value", constant="constant")
+        _check_undistributed(entries, "value", called="constant")
         return Fixed(name=name, value=entries["value"].value())
     if "values" in entries:
         return _choice(name, entries)
@@ -95,20 +100,14 @@ def _given(given: Sequence[str]) -> str:
     return f"has {' and '.join(f'{key}:' for key in given)}" if given else "has neither bounds nor values"
 
 
-def _allow(entries: Mapping[str, Cursor], kind: str, *, constant: str) -> None:
-    """Only `kind` beside W&B's redundant `distribution: constant` (or categorical)."""
-    for key, cursor in entries.items():
-        if key == "distribution" and cursor.text() != constant:
-            raise cursor.refusal(f"{kind}: has no distribution; take it out")
-        if key in ("ordered", "when") and kind != "values":
-            raise cursor.refusal(f"{key}: goes only with values:")
+def _check_undistributed(entries: Mapping[str, Cursor], kind: str, *, called: str) -> None:
+    """No distribution beside `kind`, other than W&B's redundant word for it."""
+    if "distribution" in entries and entries["distribution"].text() != called:
+        raise entries["distribution"].refusal(f"{kind}: has no distribution; take it out")
 
 
 def _range(name: str, entries: Mapping[str, Cursor]) -> Range:
     low, high = entries["min"], entries["max"]
-    for key in ("ordered", "when"):
-        if key in entries:
-            raise entries[key].refusal(f"{key}: goes only with values:")
     integers = isinstance(low.number(), int) and isinstance(high.number(), int)
     kind, log = ("int", False) if integers else ("float", False)
     if "distribution" in entries:
@@ -118,6 +117,9 @@ def _range(name: str, entries: Mapping[str, Cursor]) -> Range:
         upper: float = high.integer(least=-(2**53))
     else:
         lower, upper = float(low.number()), float(high.number())
+    for bound, at in ((lower, low), (upper, high)):
+        if abs(bound) > MAX_BOUND:
+            raise at.refusal(f"{at.kind()} is beyond {MAX_BOUND:g}; search its logarithm, or another unit")
     if lower == upper:
         raise high.refusal(f"max equals min; write {{value: {low.kind().strip('`')}}} for a fixed value")
     if lower > upper:
@@ -149,7 +151,7 @@ def _distribution(cursor: Cursor) -> tuple[str, bool]:
 
 
 def _choice(name: str, entries: Mapping[str, Cursor]) -> Choice:
-    _allow(entries, "values", constant="categorical")
+    _check_undistributed(entries, "values", called="categorical")
     listed = entries["values"]
     values = _values(listed)
     ordered = entries["ordered"].boolean() if "ordered" in entries else False

@@ -69,7 +69,8 @@ class Cursor:
 
     def refusal(self, problem: str) -> SpaceError:
         """The error to raise about this node."""
-        return SpaceError(problem, file=self.file, line=self.line, key=self.path)
+        key = _shortened(self.path, 120)
+        return SpaceError(_shortened(problem, 300), file=self.file, line=self.line, key=key)
 
     def table(self, known: Collection[str], hints: Mapping[str, str] | None = None) -> dict[str, Cursor]:
         """The entries of a mapping whose keys are all `known`; `hints` tells what to write for others."""
@@ -204,7 +205,7 @@ def nearest(word: str, known: Collection[str]) -> str:
 
 def parse(text: str, file: str) -> Cursor:
     """The root of the one document in `text`. Raises SpaceError."""
-    if len(text) > MAX_BYTES:
+    if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise SpaceError(f"larger than {MAX_BYTES // 1024} KiB; a search space is smaller", file=file)
     try:
         _refuse_clever_yaml(text, file)
@@ -253,6 +254,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> SpaceError:
     return SpaceError(problem, file=file, line=mark.line + 1 if mark else None)
 
 
-def _shortened(text: str) -> str:
+def _shortened(text: str, most: int = 60) -> str:
+    """On one line, whatever the user's text brings along."""
     line = " ".join(text.split())
-    return line if len(line) <= 60 else line[:57] + "..."
+    return line if len(line) <= most else line[: most - 3] + "..."

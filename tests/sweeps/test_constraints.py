@@ -1,0 +1,129 @@
+"""Linear inequalities: what is read, what is refused, and that printing and reading are inverse."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps.constraints import Linear, parse
+
+names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,6}(\.[A-Za-z0-9_]{1,6}){0,2}(/[a-z]{1,3})?", fullmatch=True)
+numbers = st.floats(min_value=-1e9, max_value=1e9, allow_subnormal=False)
+factors = numbers.filter(bool)
+linears = st.builds(
+    lambda coefficients, bound: Linear(coefficients=coefficients, bound=bound + 0.0),
+    st.dictionaries(names, factors, min_size=1, max_size=4),
+    numbers,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "coefficients", "bound"),
+    [
+        ("a <= 3", {"a": 1}, 3),
+        ("a>=3", {"a": -1}, -3),
+        ("3 >= a", {"a": 1}, 3),
+        ("a.b + 2*c.d.e <= 10", {"a.b": 1, "c.d.e": 2}, 10),
+        ("a - b <= 0", {"a": 1, "b": -1}, 0),
+        ("a <= b", {"a": 1, "b": -1}, 0),
+        ("-a <= -1e-3", {"a": -1}, -0.001),
+        ("a*2*3 + 1 <= 4/2 + b/4", {"a": 6, "b": -0.25}, 1),
+        ("a + a <= 3", {"a": 2}, 3),
+        ("a - -b <= 3", {"a": 1, "b": 1}, 3),
+        ("stage2.lambda.max <= 3", {"stage2.lambda.max": 1}, 3),
+        (
+            "stage1_9.max_steps + stage2.max_steps <= 1000",
+            {"stage1_9.max_steps": 1, "stage2.max_steps": 1},
+            1000,
+        ),
+        ("eval/loss <= 3", {"eval/loss": 1}, 3),
+        ("optimizer.0.lr <= 3.", {"optimizer.0.lr": 1}, 3),
+        ("  a   <=  .5  ", {"a": 1}, 0.5),
+    ],
+)
+def test_it_reads_what_people_write(text: str, coefficients: dict[str, float], bound: float) -> None:
+    assert parse(text) == Linear(coefficients=coefficients, bound=bound)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no `<=` or `>=`"),
+        ("a", "no `<=` or `>=`"),
+        ("a < 3", "`<` is not supported"),
+        ("a => 3", "`=>` is not supported"),
+        ("a ≤ 3", "`≤` is not supported"),
+        ("a != 3", "`!=` is not supported"),
+        ("a == 3", "equalities"),
+        ("a = 3", "equalities"),
+        ("1 <= a <= 3", "more than one comparison"),
+        ("<= 3", "missing"),
+        ("a <=", "missing"),
+        ("a + <= 3", "missing"),
+        ("* a <= 3", "missing"),
+        ("a 3 <= 3", "missing before `3`"),
+        ("2a <= 3", "cannot read `2a"),
+        ("1.2.3*a <= 3", "cannot read"),
+        ("a*b <= 3", "not linear"),
+        ("1/a <= 3", "not linear"),
+        ("a/0 <= 3", "division by zero"),
+        ("a ** 2 <= 3", "missing"),
+        ("a % 2 <= 3", "cannot read `% 2`"),
+        ("(a + b) <= 3", "without parentheses"),
+        ("__import__('os') <= 3", "cannot read"),
+        ("a - a <= 3", "no name is left"),
+        ("1 <= 3", "no name is left"),
+        ("a <= 1e999", "too large"),
+        ("nan*a + inf <= 3", "not linear"),
+        ("a <= " + "9" * 2000, "longer than"),
+        ("((((" * 200 + "a <= 3", "without parentheses"),
+        ("é <= 3", "cannot read `é`"),
+    ],
+)
+def test_it_refuses_the_rest_with_a_clause(text: str, says: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse(text)
+    assert says in str(caught.value)
+
+
+@given(linears)
+def test_printing_and_reading_are_inverse(linear: Linear) -> None:
+    assert parse(str(linear)) == linear
+
+
+@given(linears, st.data())
+def test_it_is_evaluated_as_the_printed_text_says(linear: Linear, data: st.DataObject) -> None:
+    values = {name: data.draw(st.floats(-1e3, 1e3)) for name in linear.coefficients}
+    total = sum(factor * values[name] for name, factor in linear.coefficients.items())
+    assert math.isclose(linear.sum(values), total, rel_tol=1e-9, abs_tol=1e-3)
+    size = max(1.0, abs(linear.bound), *(abs(f * values[n]) for n, f in linear.coefficients.items()))
+    if abs(total - linear.bound) > 1e-6 * size:
+        assert linear.holds(values) == (total < linear.bound)
+
+
+@given(linears, st.floats(1e-3, 1e3))
+def test_multiplying_an_inequality_says_the_same(linear: Linear, by: float) -> None:
+    scaled = linear.scaled()
+    assert max(map(abs, scaled.coefficients.values())) == 1
+    assert Linear(coefficients=dict(scaled.coefficients), bound=scaled.bound).scaled() == scaled
+    multiplied = Linear(
+        coefficients={n: f * by for n, f in linear.coefficients.items()}, bound=linear.bound * by
+    )
+    assert math.isclose(multiplied.scaled().bound, scaled.bound, rel_tol=1e-12, abs_tol=1e-300)
+
+
+def test_the_boundary_counts_as_inside_despite_rounding() -> None:
+    assert parse("a + b <= 0.3").holds({"a": 0.1, "b": 0.2})
+    assert not parse("a + b <= 0.3").holds({"a": 0.1, "b": 0.2001})
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_refused_and_never_crashes(text: str) -> None:
+    try:
+        linear = parse(text)
+    except ValueError:
+        return
+    assert parse(str(linear)) == linear

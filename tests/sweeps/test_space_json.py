@@ -1,0 +1,200 @@
+"""Spaces and trials as they are stored: JSON loses nothing, and what was stored once loads for ever."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps.space import (
+    Choice,
+    Fixed,
+    Lease,
+    Objective,
+    Parameter,
+    Program,
+    Range,
+    Search,
+    Space,
+    Value,
+    from_json,
+    same_value,
+    to_json,
+)
+from sweeps.trial import Attempt, Trial, decode, encode
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+words = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+integers = st.integers(-(2**53), 2**53)
+values: st.SearchStrategy[Value] = st.one_of(st.booleans(), integers, floats, words)
+value_lists = st.one_of(
+    st.lists(kind, min_size=2, max_size=4) for kind in (st.booleans(), integers, floats, words)
+)
+
+
+@st.composite
+def parameters(draw: st.DrawFn, name: str) -> Parameter:
+    kind = draw(st.sampled_from(["int", "float", "choice", "fixed"]))
+    if kind == "fixed":
+        return Fixed(name=name, value=draw(values))
+    if kind == "choice":
+        listed = tuple(draw(value_lists))
+        when = tuple((value, (draw(words),)) for value in listed if draw(st.booleans()))
+        return Choice(name=name, values=listed, ordered=draw(st.booleans()), when=when)
+    number = integers if kind == "int" else floats
+    low, high = sorted((draw(number), draw(number)))
+    return Range(
+        name=name, min=low, max=high, kind="int" if kind == "int" else "float", log=draw(st.booleans())
+    )
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> Space:
+    names = draw(st.lists(words, min_size=1, max_size=4, unique=True))
+    baseline = draw(st.none() | st.dictionaries(words, values, max_size=3))
+    return Space(
+        name=draw(words),
+        objectives=tuple(
+            Objective(metric=metric, goal=draw(st.sampled_from(["minimize", "maximize"])))
+            for metric in draw(st.lists(words, min_size=1, max_size=3))
+        ),
+        parameters=tuple(draw(parameters(name)) for name in names),
+        program=Program(
+            kind=draw(st.sampled_from(["trainer", "command", "function"])),
+            overrides=tuple(draw(st.lists(words, max_size=2))),
+            command=tuple(draw(st.lists(words, max_size=2))),
+            function=draw(words),
+        ),
+        outcome_constraints=tuple(draw(st.lists(words, max_size=2))),
+        parameter_constraints=tuple(draw(st.lists(words, max_size=2))),
+        search=Search(
+            method=draw(st.sampled_from(["bayes", "random"])), sobol=draw(integers), seed=draw(integers)
+        ),
+        run_cap=draw(st.none() | integers),
+        baseline=None if baseline is None else MappingProxyType(baseline),
+        lease=Lease(heartbeat_s=draw(floats), expire_s=draw(floats), max_attempts=draw(integers)),
+    )
+
+
+@given(spaces())
+def test_the_way_through_json_loses_nothing(space: Space) -> None:
+    back = from_json(json.loads(json.dumps(to_json(space), allow_nan=False)))
+    assert back == space
+    assert repr(back) == repr(space)  # == takes True for 1 and 1.0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"parameters": [{"type": "surprise", "name": "x"}]},
+        {"parameters": [{"type": "range", "name": "x"}]},
+        {"objectives": [{"goal": "minimize"}]},
+        {"search": {"speed": 9}},
+        {"lease": None},
+        {"unknown": 1},
+    ],
+    ids=["type", "missing", "objective", "search", "lease", "field"],
+)
+def test_an_edited_space_raises_what_the_reader_of_the_store_expects(damage: dict[str, object]) -> None:
+    document = json.loads((GOLDEN / "sweep_v1.json").read_text())["space"]
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        from_json(document | damage)
+
+
+def test_a_sweep_stored_with_schema_1_still_loads() -> None:
+    document = json.loads((GOLDEN / "sweep_v1.json").read_text())
+    assert document["schema"] == 1
+    space = from_json(document["space"])
+    assert space == Space(
+        name="golden",
+        objectives=(
+            Objective(metric="final_loss", goal="minimize"),
+            Objective(metric="tokens_per_second", goal="maximize"),
+        ),
+        parameters=(
+            Range(name="stage1_9.optimizer.lr", min=0.001, max=0.008, kind="float", log=True),
+            Range(name="stage1_9.max_steps", min=50, max=1000, kind="int"),
+            Choice(
+                name="stage1_9.saliency.enabled",
+                values=(True, False),
+                when=((True, ("stage1_9.saliency.initial_k",)),),
+            ),
+            Choice(name="stage1_9.saliency.initial_k", values=(0.05, 0.1, 0.15, 0.2), ordered=True),
+            Choice(name="stage2.optimizer.type", values=("muon", "adamw")),
+            Fixed(name="stage2.max_steps", value=200),
+        ),
+        program=Program(kind="trainer", overrides=("model=tiny", "data=stdlib")),
+        outcome_constraints=("peak_memory_gib <= 40",),
+        parameter_constraints=(),
+        search=Search(method="bayes", sobol=12, seed=7),
+        run_cap=30,
+        baseline={
+            "stage1_9.optimizer.lr": 0.003,
+            "stage1_9.max_steps": 200,
+            "stage1_9.saliency.enabled": False,
+            "stage2.optimizer.type": "muon",
+            "stage2.max_steps": 200,
+        },
+        lease=Lease(heartbeat_s=30.0, expire_s=90.0, max_attempts=3),
+    )
+    assert json.loads(json.dumps(to_json(space))) == document["space"]
+
+
+def test_a_trial_stored_with_schema_1_still_loads() -> None:
+    data = (GOLDEN / "trial_v1.json").read_bytes()
+    record = decode(data)
+    assert dataclasses.asdict(
+        dataclasses.replace(record, parameters={}, metrics={}, progress={})
+    ) == dataclasses.asdict(
+        Trial(
+            trial=12,
+            status="completed",
+            parameters={},
+            generator="botorch",
+            attempt=2,
+            created=1795132800.25,
+            started=1795132990.5,
+            ended=1795133210.75,
+            history=(
+                Attempt(
+                    attempt=1,
+                    worker="gpu-3:4711:9f2c",
+                    start=1795132801.0,
+                    end=1795132952.0,
+                    reason="expired",
+                    detail="no heartbeat for 90 s",
+                ),
+                Attempt(
+                    attempt=2,
+                    worker="gpu-5:118:01ab",
+                    start=1795132990.5,
+                    end=1795133210.75,
+                    reason="completed",
+                ),
+            ),
+            write="5b0f6f0c9a3e4b6d",
+        )
+    )
+    assert dict(record.parameters) == {
+        "stage1_9.optimizer.lr": 0.00317,
+        "stage1_9.max_steps": 212,
+        "stage1_9.saliency.enabled": False,
+        "stage2.optimizer.type": "muon",
+        "stage2.max_steps": 200,
+    }
+    assert same_value(record.parameters["stage1_9.saliency.enabled"], False)
+    assert dict(record.metrics) == {
+        "final_loss": 6.3,
+        "final_loss_sem": 0.021,
+        "tokens_per_second": 4950.0,
+        "usd": None,
+    }
+    assert dict(record.progress) == {"step": 200.0, "loss": 6.41, "done": 1.0}
+    assert json.loads(encode(record, record.write)) == json.loads(data)

@@ -1,0 +1,761 @@
+"""Malformed search spaces: each is refused in one line with the file, the line, the key and the way out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeps.errors import EXIT_INPUT, SpaceError
+from sweeps.space import from_json, to_json
+from sweeps.space_file import load, loads
+
+BASE = """\
+name: good
+objectives: [{metric: loss, goal: minimize}]
+program: {trainer: {overrides: [model=tiny]}}
+parameters:
+  lr: {min: 0.001, max: 0.1, distribution: log_uniform_values}
+  steps: {min: 10, max: 100}
+  width: {min: 1, max: 8}
+  opt: {values: [adamw, muon], when: {adamw: [beta]}}
+  beta: {values: [0.9, 0.95, 0.99], ordered: true}
+  seed: {value: 3}
+search: {method: bayes, sobol: 4, seed: 0}
+lease: {heartbeat_s: 30, expire_s: 90, max_attempts: 3}
+"""
+
+NARROW_STEPS = "  steps: {min: 10, max: 100}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """`old` in BASE replaced by `new` (appended where there is no `old`) is refused at `line` and `key`."""
+
+    id: str
+    old: str
+    new: str
+    line: int | None
+    key: str
+    says: str
+
+
+CASES = [
+    # YAML itself
+    Case("tab", "  lr: {", "\tlr: {", 5, "", "a tab; YAML is indented with spaces"),
+    Case("unclosed_brace", "max: 100}", "max: 100", 7, "", "not YAML"),
+    Case("unclosed_quote", "name: good", "name: 'good", 13, "", "not YAML"),
+    Case("bad_indent", "  steps:", " steps:", 6, "", "not YAML"),
+    Case("tag", "value: 3", "value: !!python/object:os.system 3", 10, "", "tags"),
+    Case("local_tag", "value: 3", "value: !env HOME", 10, "", "tags"),
+    Case("anchor", "value: 3", "value: &three 3", 10, "", "anchors"),
+    Case("alias", "value: 3", "value: *three", 10, "", "aliases"),
+    Case("billion_laughs", "", "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", 13, "", "anchors"),
+    Case(
+        "merge_key", "  seed: {value: 3}", "  seed: {<<: {value: 3}}", 10, "parameters.seed.<<", "unknown key"
+    ),
+    Case("second_document", "", "---\nname: other\n", 13, "", "second document"),
+    Case("too_deep", "value: 3", "value: " + "[" * 30 + "]" * 30, 10, "", "nested more than 20"),
+    Case("control_character", "name: good", "name: go\x07od", 1, "", "U+0007"),
+    Case("duplicate_key", "", "name: again\n", 13, "name", "written twice, first in line 1"),
+    Case("duplicate_parameter", "  seed:", "  lr:", 10, "parameters.lr", "first in line 5"),
+    Case("complex_key", "  seed: {value: 3}", "  ? [a, b]\n  : {value: 3}", 10, "parameters", "plain word"),
+    Case("key_of_two_lines", "", '"a\\nb": 1\n', 13, "a b", "unknown key"),
+    Case("huge_key", "", '"' + "k" * 400 + '": 1\n', 13, "k" * 117 + "...", "unknown key"),
+    Case(
+        "child_of_two_lines", "[beta]", '["x\\ny"]', 8, "parameters.opt.when.adamw[0]", "`x y` is not among"
+    ),
+    Case("half_surrogate", "name: good", 'name: "\\ud800"', 1, "name", "surrogate"),
+    # the top level
+    Case("unknown_key", "", "run_caps: 3\n", 13, "run_caps", "did you mean `run_cap`?"),
+    Case("unknown_key_no_near", "", "zzz: 3\n", 13, "zzz", "known are: name, objectives"),
+    Case("wandb_metric", "", "metric: {name: loss}\n", 13, "metric", "objectives: [{metric"),
+    Case("wandb_method", "", "method: bayes\n", 13, "method", "search: {method: bayes}"),
+    Case("budget", "", "budget: {usd: 24}\n", 13, "budget", "not yet supported by this version"),
+    Case(
+        "early_terminate",
+        "",
+        "early_terminate: {}\n",
+        13,
+        "early_terminate",
+        "not yet supported by this version",
+    ),
+    Case("missing_name", "name: good\n", "", 1, "name", "`name:` is missing"),
+    Case("missing_program", "program: {trainer: {overrides: [model=tiny]}}\n", "", 1, "program", "missing"),
+    Case("name_empty", "name: good", "name:", 1, "name", "nothing stands where text belongs"),
+    Case("name_with_slash", "name: good", "name: a/b", 1, "name", "becomes a folder"),
+    Case("name_with_dots", "name: good", "name: ..", 1, "name", "not starting with a dot"),
+    Case("name_too_long", "name: good", "name: " + "x" * 101, 1, "name", "up to 100"),
+    Case("name_is_list", "name: good", "name: [good]", 1, "name", "a list stands where text belongs"),
+    # objectives and outcome constraints
+    Case("objectives_text", "[{metric: loss, goal: minimize}]", "loss", 2, "objectives", "write [...]"),
+    Case("objectives_empty", "[{metric: loss, goal: minimize}]", "[]", 2, "objectives", "the list is empty"),
+    Case(
+        "objective_is_word",
+        "{metric: loss, goal: minimize}",
+        "loss",
+        2,
+        "objectives[0]",
+        "`key: value` pairs",
+    ),
+    Case(
+        "goal_misspelt",
+        "goal: minimize",
+        "goal: minimise",
+        2,
+        "objectives[0].goal",
+        "did you mean `minimize`?",
+    ),
+    Case("objective_without_metric", "metric: loss, ", "", 2, "objectives[0]", "`metric:` is missing"),
+    Case(
+        "metric_with_space", "metric: loss", "metric: my loss", 2, "objectives[0].metric", "name of a metric"
+    ),
+    Case(
+        "objective_twice",
+        "goal: minimize}",
+        "goal: minimize}, {metric: loss}",
+        2,
+        "objectives[1].metric",
+        "objective already",
+    ),
+    Case(
+        "outcome_on_objective",
+        "",
+        'outcome_constraints:\n  - "time <= 3"\n  - "loss <= 3"\n',
+        15,
+        "outcome_constraints[1]",
+        "`loss` is an objective",
+    ),
+    Case(
+        "outcome_strict",
+        "",
+        'outcome_constraints: ["t < 3"]\n',
+        13,
+        "outcome_constraints[0]",
+        "write `<=` or `>=`",
+    ),
+    Case(
+        "outcome_twice",
+        "",
+        'outcome_constraints: ["t <= 3", "2*t <= 6"]\n',
+        13,
+        "outcome_constraints[1]",
+        "same",
+    ),
+    Case("outcome_text", "", 'outcome_constraints: "t <= 3"\n', 13, "outcome_constraints", "write [...]"),
+    Case(
+        "outcome_parentheses",
+        "",
+        'outcome_constraints: ["(t) <= 3"]\n',
+        13,
+        "outcome_constraints[0]",
+        "without paren",
+    ),
+    Case(
+        "outcome_call",
+        "",
+        "outcome_constraints: [\"exit('x') <= 3\"]\n",
+        13,
+        "outcome_constraints[0]",
+        "cannot read",
+    ),
+    # the program
+    Case(
+        "program_path",
+        "{trainer: {overrides: [model=tiny]}}",
+        "train.py",
+        3,
+        "program",
+        '{command: ["python"',
+    ),
+    Case("program_none", "{trainer: {overrides: [model=tiny]}}", "{}", 3, "program", "exactly one of"),
+    Case("program_two", "program: {", "program: {function: a.b:c, ", 3, "program", "exactly one of"),
+    Case("override_no_equals", "model=tiny", "model", 3, "program.trainer.overrides[0]", "write key=value"),
+    Case("override_mapping", "model=tiny", "model: tiny", 3, "program.trainer.overrides[0]", "text belongs"),
+    Case(
+        "override_and_parameter",
+        "model=tiny",
+        "lr=1",
+        3,
+        "program.trainer.overrides[0]",
+        "`lr` is a parameter too",
+    ),
+    Case("override_twice", "model=tiny", "a=1, a=2", 3, "program.trainer.overrides[1]", "overridden twice"),
+    Case(
+        "override_run_dir", "model=tiny", "run_dir=x", 3, "program.trainer.overrides[0]", "set by the worker"
+    ),
+    Case(
+        "overrides_misspelt",
+        "overrides:",
+        "override:",
+        3,
+        "program.trainer.override",
+        "did you mean `overrides`?",
+    ),
+    Case(
+        "command_without_overrides",
+        "{trainer: {overrides: [model=tiny]}}",
+        "{command: [python, train.py]}",
+        3,
+        "program.command",
+        "${overrides}",
+    ),
+    Case(
+        "command_overrides_inside",
+        "{trainer: {overrides: [model=tiny]}}",
+        '{command: [python, "--x=${overrides}"]}',
+        3,
+        "program.command",
+        "of its own",
+    ),
+    Case(
+        "command_text",
+        "{trainer: {overrides: [model=tiny]}}",
+        '{command: "python train.py ${overrides}"}',
+        3,
+        "program.command",
+        "write [...]",
+    ),
+    Case(
+        "function_without_colon",
+        "{trainer: {overrides: [model=tiny]}}",
+        "{function: package.module.name}",
+        3,
+        "program.function",
+        "with a colon",
+    ),
+    # one parameter
+    Case(
+        "parameters_list",
+        "  seed: {value: 3}",
+        "  seed: [1, 2]",
+        10,
+        "parameters.seed",
+        "write {values: [...]}",
+    ),
+    Case("parameter_number", "  seed: {value: 3}", "  seed: 3", 10, "parameters.seed", "write {value: 3}"),
+    Case(
+        "parameter_empty", "  seed: {value: 3}", "  seed:", 10, "parameters.seed", "neither bounds nor values"
+    ),
+    Case("only_min", NARROW_STEPS, "  steps: {min: 10}", 6, "parameters.steps", "has min:"),
+    Case(
+        "values_and_min", "value: 3", "values: [1, 2], min: 3", 10, "parameters.seed", "has values: and min:"
+    ),
+    Case("unknown_parameter_key", "max: 100", "maxi: 100", 6, "parameters.steps.maxi", "did you mean `max`?"),
+    Case(
+        "ax_bounds",
+        "min: 10, max: 100",
+        "bounds: [10, 100]",
+        6,
+        "parameters.steps.bounds",
+        "write min: and max:",
+    ),
+    Case(
+        "nested",
+        "value: 3",
+        "parameters: {a: {value: 1}}",
+        10,
+        "parameters.seed.parameters",
+        "dotted Hydra key",
+    ),
+    Case("not_hydra", "  seed:", "  'see d':", 10, "parameters.see d", "not a Hydra key"),
+    Case("hydra_trailing_dot", "  seed:", "  seed.:", 10, "parameters.seed.", "not a Hydra key"),
+    Case("parameter_run_dir", "  seed:", "  run_dir:", 10, "parameters.run_dir", "set by the worker"),
+    Case(
+        "reversed", "min: 10, max: 100", "min: 100, max: 10", 6, "parameters.steps.max", "swap `100` and `10`"
+    ),
+    Case("equal_bounds", "max: 100", "max: 10", 6, "parameters.steps.max", "write {value: 10}"),
+    Case("infinite_bound", "max: 100", "max: .inf", 6, "parameters.steps.max", "not a finite number"),
+    Case("nan_bound", "min: 10", "min: .nan", 6, "parameters.steps.min", "not a finite number"),
+    Case("overflowing_bound", "max: 100", "max: 1e999", 6, "parameters.steps.max", "too large"),
+    Case("far_bound", "max: 100", "max: 1e200", 6, "parameters.steps.max", "beyond 1e+100"),
+    Case("huge_integer", "max: 100", "max: 1" + "0" * 30, 6, "parameters.steps.max", "2**53"),
+    Case("absurd_integer", "max: 100", "max: " + "9" * 5000, 6, "parameters.steps.max", "2**53"),
+    Case("text_bound", "max: 100", "max: many", 6, "parameters.steps.max", "`many` is not a number"),
+    Case("quoted_bound", "max: 100", "max: '100'", 6, "parameters.steps.max", "`100` is not a number"),
+    Case("boolean_bound", "min: 10", "min: true", 6, "parameters.steps.min", "`true` is not a number"),
+    Case("null_bound", "min: 10", "min: ~", 6, "parameters.steps.min", "has no value"),
+    Case("list_bound", "min: 10", "min: [1]", 6, "parameters.steps.min", "a list stands where one number"),
+    Case("octal", "min: 10", "min: 010", 6, "parameters.steps.min", "leading zero"),
+    Case("hexadecimal", "max: 100", "max: 0x64", 6, "parameters.steps.max", "in decimal"),
+    Case("sexagesimal", "max: 100", "max: 1:30", 6, "parameters.steps.max", "base-60"),
+    Case("underscore", "max: 100", "max: 1_000", 6, "parameters.steps.max", "without `_`"),
+    Case("log_zero", "min: 0.001", "min: 0", 5, "parameters.lr.min", "must stay above zero"),
+    Case("log_negative", "min: 0.001", "min: -1.0", 5, "parameters.lr.min", "must stay above zero"),
+    Case(
+        "wandb_log_uniform",
+        "log_uniform_values",
+        "log_uniform",
+        5,
+        "parameters.lr.distribution",
+        "log_uniform_values",
+    ),
+    Case("wandb_q", "log_uniform_values", "q_uniform", 5, "parameters.lr.distribution", "under values:"),
+    Case("wandb_normal", "log_uniform_values", "normal", 5, "parameters.lr.distribution", "must be bounded"),
+    Case(
+        "distribution_misspelt",
+        "log_uniform_values",
+        "loguniform",
+        5,
+        "parameters.lr.distribution",
+        "did you mean",
+    ),
+    Case(
+        "int_distribution_of_floats",
+        "max: 100",
+        "max: 100.0, distribution: int_uniform",
+        6,
+        "parameters.steps.max",
+        "`100.0` is not an integer; write 100",
+    ),
+    Case(
+        "constant_range",
+        "max: 100",
+        "max: 9, distribution: constant",
+        6,
+        "parameters.steps.distribution",
+        "value:",
+    ),
+    Case(
+        "value_uniform",
+        "value: 3",
+        "value: 3, distribution: uniform",
+        10,
+        "parameters.seed.distribution",
+        "take it out",
+    ),
+    Case("one_value", "[0.9, 0.95, 0.99]", "[0.9]", 9, "parameters.beta.values", "write value: 0.9"),
+    Case("no_values", "[0.9, 0.95, 0.99]", "[]", 9, "parameters.beta.values", "empty"),
+    Case("values_scalar", "[0.9, 0.95, 0.99]", "0.9", 9, "parameters.beta.values", "write [...]"),
+    Case("value_twice", "[0.9, 0.95, 0.99]", "[0.9, 0.90]", 9, "parameters.beta.values[1]", "listed twice"),
+    Case(
+        "value_twice_as_int",
+        "[0.9, 0.95, 0.99]",
+        "[1, 2, 1.0]",
+        9,
+        "parameters.beta.values[2]",
+        "listed twice",
+    ),
+    Case(
+        "mixed_text",
+        "[0.9, 0.95, 0.99]",
+        "[0.9, high]",
+        9,
+        "parameters.beta.values",
+        "mixes numbers and text",
+    ),
+    Case(
+        "mixed_boolean",
+        "[0.9, 0.95, 0.99]",
+        "[1, true]",
+        9,
+        "parameters.beta.values",
+        "mixes booleans and numbers",
+    ),
+    Case("yes_no", "[0.9, 0.95, 0.99]", "[yes, no]", 9, "parameters.beta.values[0]", "write true or false"),
+    Case("date", "[0.9, 0.95, 0.99]", "[2024-01-31, x]", 9, "parameters.beta.values[0]", "a date; quote it"),
+    Case(
+        "null_value",
+        "[0.9, 0.95, 0.99]",
+        "[0.9, null]",
+        9,
+        "parameters.beta.values[1]",
+        "null cannot be searched",
+    ),
+    Case(
+        "nan_value", "[0.9, 0.95, 0.99]", "[0.9, nan]", 9, "parameters.beta.values[1]", "not a finite number"
+    ),
+    Case(
+        "nested_values",
+        "[0.9, 0.95, 0.99]",
+        "[[1], [2]]",
+        9,
+        "parameters.beta.values[0]",
+        "a list stands where",
+    ),
+    Case("unsorted", "[0.9, 0.95, 0.99]", "[0.99, 0.9]", 9, "parameters.beta.values", "ascending"),
+    Case("ordered_word", "ordered: true", "ordered: 1", 9, "parameters.beta.ordered", "not a boolean"),
+    Case(
+        "ordered_range",
+        "max: 100",
+        "max: 100, ordered: true",
+        6,
+        "parameters.steps.ordered",
+        "only with values:",
+    ),
+    Case(
+        "too_many_values",
+        "[0.9, 0.95, 0.99]",
+        str(list(range(1001))),
+        9,
+        "parameters.beta.values",
+        "1000 at most",
+    ),
+    # conditions
+    Case(
+        "when_on_range",
+        "max: 100",
+        "max: 9, when: {9: [seed]}",
+        6,
+        "parameters.steps.when",
+        "only with values:",
+    ),
+    Case(
+        "when_on_fixed",
+        "value: 3",
+        "value: 3, when: {3: [lr]}",
+        10,
+        "parameters.seed.when",
+        "only with values:",
+    ),
+    Case(
+        "when_not_a_value",
+        "when: {adamw",
+        "when: {adam",
+        8,
+        "parameters.opt.when.adam",
+        "not one of the values (adamw, muon)",
+    ),
+    Case("when_unknown_child", "[beta]", "[bta]", 8, "parameters.opt.when.adamw[0]", "did you mean `beta`?"),
+    Case(
+        "when_child_twice",
+        "[beta]",
+        "[beta], muon: [beta]",
+        8,
+        "parameters.opt.when.muon[0]",
+        "depends on `opt`",
+    ),
+    Case("when_itself", "[beta]", "[opt]", 8, "parameters.opt.when.adamw[0]", "opt -> opt"),
+    Case(
+        "when_cycle",
+        "ordered: true",
+        "when: {0.9: [opt]}",
+        9,
+        "parameters.beta.when.0.9[0]",
+        "opt -> beta -> opt",
+    ),
+    Case("when_empty", "{adamw: [beta]}", "{}", 8, "parameters.opt.when", "is empty"),
+    Case("when_children_word", "[beta]", "beta", 8, "parameters.opt.when.adamw", "write [...]"),
+    Case(
+        "when_value_twice", "[beta]", "[beta], 'adamw': [lr]", 8, "parameters.opt.when.adamw", "written twice"
+    ),
+    # constraints on parameters
+    Case(
+        "constraint_unknown",
+        "",
+        'parameter_constraints: ["step <= 3"]\n',
+        13,
+        "parameter_constraints[0]",
+        "did you mean `steps`?",
+    ),
+    Case(
+        "constraint_on_choice",
+        "",
+        'parameter_constraints: ["opt <= 3"]\n',
+        13,
+        "parameter_constraints[0]",
+        "is a choice",
+    ),
+    Case(
+        "constraint_on_fixed",
+        "",
+        'parameter_constraints: ["seed <= 3"]\n',
+        13,
+        "parameter_constraints[0]",
+        "fixed value",
+    ),
+    Case(
+        "constraint_on_log",
+        "",
+        'parameter_constraints: ["lr + width <= 3"]\n',
+        13,
+        "parameter_constraints[0]",
+        "`lr` is logarithmic",
+    ),
+    Case(
+        "constraint_product",
+        "",
+        'parameter_constraints: ["steps*width <= 3"]\n',
+        13,
+        "parameter_constraints[0]",
+        "not linear",
+    ),
+    Case(
+        "constraint_equality",
+        "",
+        'parameter_constraints: ["steps == 3"]\n',
+        13,
+        "parameter_constraints[0]",
+        "equalities",
+    ),
+    Case(
+        "constraint_chained",
+        "",
+        'parameter_constraints: ["1 <= steps <= 3"]\n',
+        13,
+        "parameter_constraints[0]",
+        "of its own",
+    ),
+    Case(
+        "constraint_nothing_left",
+        "",
+        'parameter_constraints: ["steps <= 3"]\n',
+        13,
+        "parameter_constraints[0]",
+        "leaves nothing",
+    ),
+    Case(
+        "constraint_one_left",
+        "",
+        'parameter_constraints: ["steps <= 10"]\n',
+        13,
+        "parameter_constraints[0]",
+        "leaves only 10",
+    ),
+    Case(
+        "constraint_infeasible",
+        "",
+        'parameter_constraints: ["steps + width <= 3"]\n',
+        13,
+        "parameter_constraints",
+        "no values",
+    ),
+    Case(
+        "constraints_jointly_infeasible",
+        "",
+        'parameter_constraints: ["steps - 10*width <= -20", "steps - 5*width >= 75"]\n',
+        13,
+        "parameter_constraints",
+        "no values",
+    ),
+    # the search, the cap, the lease, the baseline
+    Case(
+        "method_misspelt", "method: bayes", "method: bayesian", 11, "search.method", "did you mean `bayes`?"
+    ),
+    Case("sobol_zero", "sobol: 4", "sobol: 0", 11, "search.sobol", "0 is not at least 1"),
+    Case("sobol_float", "sobol: 4", "sobol: 4.5", 11, "search.sobol", "not an integer"),
+    Case("seed_negative", "seed: 0}", "seed: -1}", 11, "search.seed", "not at least 0"),
+    Case("seed_huge", "seed: 0}", "seed: 4294967296}", 11, "search.seed", "not at most"),
+    Case("run_cap_zero", "", "run_cap: 0\n", 13, "run_cap", "not at least 1"),
+    Case("run_cap_boolean", "", "run_cap: true\n", 13, "run_cap", "not a number"),
+    Case("heartbeat_zero", "heartbeat_s: 30", "heartbeat_s: 0", 12, "lease.heartbeat_s", "more than 0"),
+    Case(
+        "expire_too_soon",
+        "expire_s: 90",
+        "expire_s: 60",
+        12,
+        "lease.expire_s",
+        "more than twice heartbeat_s (30)",
+    ),
+    Case(
+        "heartbeat_too_slow",
+        "heartbeat_s: 30, expire_s: 90",
+        "heartbeat_s: 45",
+        12,
+        "lease.heartbeat_s",
+        "more than twice",
+    ),
+    Case("attempts_zero", "max_attempts: 3", "max_attempts: 0", 12, "lease.max_attempts", "not at least 1"),
+    Case("lease_unit", "expire_s", "expire", 12, "lease.expire", "did you mean `expire_s`?"),
+    Case("baseline_unknown", "", "baseline: {lrr: 0.01}\n", 13, "baseline.lrr", "did you mean `lr`?"),
+    Case("baseline_outside", "", "baseline: {lr: 1.0}\n", 13, "baseline.lr", "outside of 0.001 to 0.1"),
+    Case("baseline_float_steps", "", "baseline: {steps: 20.0}\n", 13, "baseline.steps", "write 20"),
+    Case(
+        "baseline_not_a_choice",
+        "",
+        "baseline: {opt: sgd}\n",
+        13,
+        "baseline.opt",
+        "not among its values (adamw, muon)",
+    ),
+    Case(
+        "baseline_other_fixed", "", "baseline: {seed: 4}\n", 13, "baseline.seed", "not among its values (3)"
+    ),
+    Case(
+        "baseline_switched_off",
+        "",
+        "baseline:\n  opt: muon\n  beta: 0.9\n",
+        15,
+        "baseline.beta",
+        "switched off unless opt is adamw",
+    ),
+    Case(
+        "baseline_breaks_constraint",
+        "",
+        'parameter_constraints: ["steps + width <= 50"]\nbaseline: {width: 4}\n',
+        14,
+        "baseline",
+        "breaks `steps + width <= 50` (steps = 55, width = 4)",
+    ),
+]
+
+
+def mutated(case: Case) -> str:
+    if not case.old:
+        return BASE + case.new
+    assert BASE.count(case.old) == 1, f"{case.old!r} stands {BASE.count(case.old)} times in BASE"
+    return BASE.replace(case.old, case.new)
+
+
+def test_the_base_of_all_cases_is_good() -> None:
+    assert loads(BASE, "x.yaml").name == "good"
+
+
+def test_the_case_ids_are_unique() -> None:
+    assert len({case.id for case in CASES}) == len(CASES) >= 60
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_it_is_refused_with_file_line_key_and_the_way_out(case: Case) -> None:
+    with pytest.raises(SpaceError) as caught:
+        loads(mutated(case), "x.yaml")
+    error = caught.value
+    assert case.says in error.problem
+    assert (error.file, error.line, error.key) == ("x.yaml", case.line, case.key)
+    assert str(error).startswith(f"x.yaml:{case.line}: ")
+    assert "\n" not in str(error)
+    assert len(str(error)) < 300
+    assert error.exit_status == EXIT_INPUT
+
+
+def test_a_constraint_on_a_conditional_parameter_is_refused() -> None:
+    text = BASE.replace("[beta]", "[beta, width]") + 'parameter_constraints: ["steps + width <= 50"]\n'
+    with pytest.raises(SpaceError, match=r"x\.yaml:13: .*`width` depends on a condition"):
+        loads(text, "x.yaml")
+
+
+def test_a_space_with_nothing_to_search_is_refused_at_its_parameters() -> None:
+    text = "name: a\nobjectives: [{metric: m}]\nprogram: {function: a:b}\nparameters:\n  x: {value: 1}\n"
+    with pytest.raises(SpaceError, match=r"x\.yaml:5: parameters: there is nothing to search"):
+        loads(text, "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("constraint", "says"),
+    [
+        ("a <= 3", ""),
+        ("a >= 3", "must point the same way"),
+        ("b >= 3", ""),
+        ("b <= 3", "must point the same way"),
+        ("a + t <= 3", "`a` is an objective"),
+    ],
+    ids=["min_below", "min_above", "max_above", "max_below", "several"],
+)
+def test_among_several_objectives_a_threshold_points_the_way_of_its_goal(constraint: str, says: str) -> None:
+    text = BASE.replace("{metric: loss, goal: minimize}", "{metric: a}, {metric: b, goal: maximize}")
+    text += f'outcome_constraints: ["{constraint}"]\n'
+    if not says:
+        assert loads(text, "x.yaml").outcome_constraints == (constraint,)
+        return
+    with pytest.raises(SpaceError) as caught:
+        loads(text, "x.yaml")
+    assert says in caught.value.problem
+
+
+def test_an_objective_has_one_threshold_at_most() -> None:
+    text = BASE.replace("{metric: loss, goal: minimize}", "{metric: a}, {metric: b}")
+    text += "outcome_constraints:\n  - a <= 3\n  - a <= 2\n"
+    with pytest.raises(SpaceError, match=r"x\.yaml:15: .*`a` has a threshold already"):
+        loads(text, "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "says"),
+    [
+        (b"", None, "the file is empty"),
+        (b"# only a comment\n\n", None, "the file is empty"),
+        (b"null\n", 1, "nothing stands where"),
+        (b"just text\n", 1, "`just text` stands where"),
+        (b"- a\n- b\n", 1, "a list stands where"),
+        (b"name: good\n# caf\xe9\n", 2, "not UTF-8"),
+        ("name: good".encode("utf-16"), 1, "not UTF-8"),
+        (b"\x00\x01\x02", 1, "U+0000"),
+        (b"#" * 300_000, None, "larger than 256 KiB"),
+        ("é".encode() * 200_000, None, "larger than 256 KiB"),
+        (b"[" * 200_000, 1, "nested more than"),
+    ],
+    ids=[
+        "empty",
+        "comment",
+        "null",
+        "text",
+        "list",
+        "latin1",
+        "utf16",
+        "binary",
+        "big",
+        "big_utf8",
+        "brackets",
+    ],
+)
+def test_a_file_that_is_no_mapping_of_text_is_refused(
+    tmp_path, data: bytes, line: int | None, says: str
+) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_bytes(data)
+    with pytest.raises(SpaceError) as caught:
+        load(path)
+    assert says in caught.value.problem
+    assert (caught.value.file, caught.value.line) == (str(path), line)
+
+
+@pytest.mark.parametrize("make", ["missing", "folder"])
+def test_a_path_that_cannot_be_read_is_refused(tmp_path, make: str) -> None:
+    path = tmp_path if make == "folder" else tmp_path / "missing.yaml"
+    with pytest.raises(SpaceError, match="cannot be read: "):
+        load(path)
+
+
+def test_a_quarter_of_a_mebibyte_of_keys_is_refused_quickly(tmp_path) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_text("".join(f"k{i}: 1\n" for i in range(25_000)))
+    with pytest.raises(SpaceError, match="k0: unknown key"):
+        load(path)
+
+
+PIECES = [
+    *"{}[]:,'\"|>&*!#%@`-?~\t\n ",
+    "null",
+    "true",
+    ".nan",
+    "1e400",
+    "-1",
+    "0",
+    "[]",
+    "{}",
+    "lr",
+    "min",
+    "when",
+]
+PIECES += [
+    "${overrides}",
+    "\u2028",
+    "<= 1e308",
+    "1e-320*",
+    "9" * 30,
+    "...",
+    "---",
+    "\\x00",
+    "steps >= -1e-300",
+]
+FRAGMENTS = st.one_of(st.sampled_from(PIECES), st.text(max_size=3))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 600), st.integers(0, 12), FRAGMENTS), min_size=1, max_size=4))
+def test_any_damage_is_read_or_refused_and_never_crashes(edits: list[tuple[int, int, str]]) -> None:
+    text = BASE + 'parameter_constraints: ["steps + 2*width <= 80"]\nbaseline: {opt: muon}\n'
+    for start, length, fragment in edits:
+        text = text[:start] + fragment + text[start + length :]
+    try:
+        space = loads(text, "x.yaml")
+    except SpaceError as error:
+        refusal = str(error)
+    else:
+        refusal = ""
+        assert from_json(json.loads(json.dumps(to_json(space), allow_nan=False))) == space
+    assert "\n" not in refusal
+    assert len(refusal) < 500
