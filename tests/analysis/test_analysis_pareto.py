@@ -174,9 +174,7 @@ def test_knee_is_a_point_of_the_front(cloud: tuple[list[list[float]], list[Goal]
     st.sampled_from([0.25, 0.5, 2.0, 1024.0]),
     st.sampled_from([-8.0, 0.0, 64.0]),
 )
-def test_knee_does_not_depend_on_the_units(
-    points: list[tuple[int, int]], scale: float, shift: float
-) -> None:
+def test_knee_does_not_depend_on_the_units(points: list[tuple[int, int]], scale: float, shift: float) -> None:
     # Powers of two keep the arithmetic exact.
     assert knee(points) == knee([(x * scale + shift, y * 2 * scale - shift) for x, y in points])
 

@@ -1,0 +1,134 @@
+"""What `sweep pareto` prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.errors import AnalysisError, MissingColumn, NotNumeric
+from analysis.summary import default_axes, find_baseline, pareto
+from analysis.table import from_document, read
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "analysis_pareto_length_sweep.json"
+LOSS = {"metric": "final_loss", "goal": "minimize"}
+
+
+def test_the_length_sweep_gives_the_golden_document(length_sweep_file: Path) -> None:
+    result = pareto(read(length_sweep_file), x="effective_steps", y="final_loss", baseline=7.83)
+    assert json.dumps(result.to_json(), indent=1) + "\n" == GOLDEN.read_text()
+
+
+def test_all_lengths_are_on_the_front_one_is_efficient_another_the_knee(length_sweep_file: Path) -> None:
+    table = read(length_sweep_file)
+    result = pareto(table, x="effective_steps", y="final_loss", baseline=7.83)
+    assert result.front == (0, 1, 2, 3, 4)
+    assert result.most_efficient is not None
+    assert result.knee is not None
+    assert table["stage1_9_steps"].iloc[[result.most_efficient, result.knee]].tolist() == [200, 500]
+
+
+def test_without_a_baseline_a_foreign_table_has_no_most_efficient(length_sweep_file: Path) -> None:
+    result = pareto(read(length_sweep_file), x="total_minutes", y="final_loss")
+    assert (result.most_efficient, result.baseline) == (None, None)
+
+
+def test_a_foreign_tables_trial_is_its_row_and_gaps_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("trial,x,y\n70,,1\n71,3,1\n72,1,3\n73,inf,0\n74,4,\n")
+    result = pareto(read(tmp_path / "t.csv"), x="x", y="y")
+    assert result.to_json() == {
+        "x": "x",
+        "y": "y",
+        "points": [{"trial": 1, "x": 3.0, "y": 1.0}, {"trial": 2, "x": 1.0, "y": 3.0}],
+        "front": [2, 1],
+        "most_efficient": None,
+        "knee": None,
+    }
+
+
+def test_of_a_sweep_only_completed_trials_count_under_their_index(sweep: dict[str, Any]) -> None:
+    sweep["trials"][2]["status"] = "early_stopped"
+    sweep["trials"].reverse()
+    result = pareto(from_document(sweep), x="effective_steps", y="final_loss")
+    assert [point.trial for point in result.points] == [5, 4, 1, 0]
+    assert result.front == (0, 1, 4, 5)
+    assert result.knee == 4
+
+
+def test_a_sweeps_baseline_is_its_best_trial_without_stage_1_9(document: Any, trial: Any) -> None:
+    table = from_document(
+        document(
+            trial(0, 4.2, stage1_9=0),
+            trial(1, 4.0, stage1_9=0),
+            trial(2, 3.0, stage1_9=0, status="failed"),
+            trial(3, 3.95, stage1_9=10, stage2=80),
+            trial(4, 3.4, stage1_9=200, stage2=200),
+        )
+    )
+    result = pareto(table, x="effective_steps", y="final_loss")
+    assert result.baseline == 4.0
+    assert result.most_efficient == 4  # 0.6 in 600 steps, against 0.05 in 100
+    assert find_baseline(table, "final_loss", "maximize") == 4.2
+
+
+def test_a_given_baseline_goes_before_the_one_in_the_table(sweep: dict[str, Any]) -> None:
+    result = pareto(from_document(sweep), x="effective_steps", y="final_loss", baseline=3.5)
+    assert result.baseline == 3.5
+    assert result.most_efficient == 4
+
+
+def test_more_can_be_better_on_either_axis() -> None:
+    table = pd.DataFrame({"speed": [1, 2, 3], "score": [3, 3, 1]})
+    result = pareto(table, x="speed", y="score", x_goal="maximize", y_goal="maximize", baseline=0.0)
+    assert result.front == (1, 2)
+    assert result.most_efficient is None  # more of x is no expense
+    assert pareto(table, x="speed", y="score", y_goal="maximize", baseline=0.0).most_efficient == 0
+
+
+def test_a_table_without_rows_has_no_front() -> None:
+    result = pareto(pd.DataFrame({"x": [], "y": []}), x="x", y="y", baseline=1.0)
+    assert result.to_json() | {"x": 0, "y": 0} == {
+        "x": 0,
+        "y": 0,
+        "points": [],
+        "front": [],
+        "most_efficient": None,
+        "knee": None,
+    }
+
+
+def test_the_document_holds_nothing_that_json_lacks(sweep: dict[str, Any]) -> None:
+    result = pareto(from_document(sweep), x="effective_steps", y="final_loss").to_json()
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert {type(point["trial"]) for point in result["points"]} == {int}
+
+
+def test_questions_that_make_no_sense_are_refused(length_sweep_file: Path) -> None:
+    table = read(length_sweep_file)
+    with pytest.raises(MissingColumn, match="did you mean 'final_loss'"):
+        pareto(table, x="total_minutes", y="final_los")
+    with pytest.raises(AnalysisError, match="two different columns"):
+        pareto(table, x="final_loss", y="final_loss")
+    with pytest.raises(AnalysisError, match="finite"):
+        pareto(table, x="total_minutes", y="final_loss", baseline=float("nan"))
+    with pytest.raises(NotNumeric, match="'word'"):
+        pareto(table.assign(word="x"), x="word", y="final_loss")
+
+
+def test_a_sweep_is_shown_by_its_second_objective_or_the_best_measure_of_compute(
+    sweep: dict[str, Any], document: Any, trial: Any
+) -> None:
+    table = from_document(sweep)
+    assert default_axes(table, [LOSS]) == ("effective_steps", "final_loss")
+    usd = {"metric": "usd", "goal": "minimize"}
+    assert default_axes(table, [LOSS, usd]) == ("usd", "final_loss")
+    assert default_axes(table, []) is None
+    bare = trial(0, score=1.0)
+    bare["parameters"] = {}
+    table = from_document(document(bare))
+    assert default_axes(table, [{"metric": "score"}]) == ("seconds", "score")
+    bare["seconds"] = None
+    assert default_axes(from_document(document(bare)), [{"metric": "score"}]) is None

@@ -1,0 +1,212 @@
+"""Tables from files and documents, and what is said of those that are none."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.errors import AnalysisError, MissingColumn, NotNumeric, TableError
+from analysis.table import (
+    TRIAL_COLUMNS,
+    from_document,
+    is_trials_table,
+    metric_column,
+    numbers,
+    read,
+    trial_indices,
+    with_effective_steps,
+)
+
+
+def test_the_three_formats_hold_the_same_table(sweep: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(sweep))
+    table = read(tmp_path / "t.json")
+    table.to_csv(tmp_path / "t.csv", index=False)
+    table.to_parquet(tmp_path / "t.PARQUET", index=False)
+    for name in ("t.csv", "t.PARQUET"):
+        other = read(tmp_path / name)
+        assert list(other.columns) == list(table.columns)
+        for column in ("trial", "final_loss", "param.stage1_9.max_steps", "seconds"):
+            pd.testing.assert_series_equal(numbers(other, column), numbers(table, column), check_dtype=False)
+        assert other["status"].tolist() == table["status"].tolist()
+
+
+def test_a_document_becomes_one_row_per_trial_and_one_column_per_value(sweep: dict[str, Any]) -> None:
+    table = from_document(sweep)
+    assert tuple(table.columns[:7]) == TRIAL_COLUMNS
+    assert list(table.columns[7:]) == [
+        "param.stage1_9.max_steps",
+        "param.stage2.max_steps",
+        "final_loss",
+        "effective_steps",
+        "final_loss_sem",
+    ]
+    assert table["param.stage1_9.max_steps"].tolist() == [0, 25, 50, 50, 100, 400, 50]
+    assert np.isnan(numbers(table, "final_loss").iloc[3])
+    assert is_trials_table(table)
+
+
+def test_the_list_that_sweep_trials_prints_is_a_table_too(sweep: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(sweep["trials"]))
+    pd.testing.assert_frame_equal(read(tmp_path / "t.json"), from_document(sweep))
+
+
+def test_an_empty_sweep_is_a_table_without_rows(document: Any) -> None:
+    table = from_document(document())
+    assert table.empty
+    assert tuple(table.columns) == TRIAL_COLUMNS
+
+
+def test_a_metric_does_not_hide_a_column_of_every_trial(document: Any, trial: Any) -> None:
+    table = from_document(document(trial(0, 3.0, seconds=99.0)))
+    assert table["seconds"].tolist() == [12.5]
+    assert table[metric_column("seconds")].tolist() == [99.0]
+    assert metric_column("final_loss") == "final_loss"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("\ufeffloss,steps\n1,2\n".encode())
+    assert list(read(tmp_path / "t.csv").columns) == ["loss", "steps"]
+
+
+def test_a_table_with_only_a_header_has_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("loss,steps\n")
+    assert read(tmp_path / "t.csv").empty
+
+
+BAD_FILES = [
+    pytest.param("t.csv", b"", "empty", id="empty"),
+    pytest.param("t.csv", b"\n\n", "no header", id="blank lines"),
+    pytest.param("t.csv", b"a,b\n1,2,3\n", "more fields than the header", id="a field too many in each row"),
+    pytest.param("t.csv", b"a,b\n1,2\n1,2,3\n", "not a CSV", id="a field too many in one row"),
+    pytest.param("t.csv", b"a,a\n1,2\n", "'a' is there 2 times", id="a name twice"),
+    pytest.param("t.csv", b"a,b\n1,\xff\xfe\n", "not a CSV table in UTF-8", id="not UTF-8"),
+    pytest.param("t.csv", b'a,b\n"1,2\n', "not a CSV", id="an open quote"),
+    pytest.param("t.parquet", b"PAR1 not really", "not a Parquet table", id="damaged parquet"),
+    pytest.param("t.json", b"{", "not JSON", id="torn JSON"),
+    pytest.param("t.json", b"[" * 100_000, "not JSON", id="JSON too deep"),
+    pytest.param("t.json", b"\xff\xff", "not JSON", id="JSON not in UTF-8"),
+    pytest.param("t.json", b"3", "not a sweep's export", id="a number"),
+    pytest.param("t.json", b"{}", "not a sweep's export", id="an empty object"),
+    pytest.param("t.json", b"[1]", r"trials\[0\] is not an object", id="a list of numbers"),
+    pytest.param("t.json", b'{"trials": []}', "schema is None", id="no schema"),
+    pytest.param("t.json", b'{"schema": true, "trials": []}', "schema is True", id="schema of truth"),
+    pytest.param("t.json", b'{"schema": "1", "trials": []}', "schema is '1'", id="schema in words"),
+    pytest.param("t.json", b'{"schema": 2, "trials": []}', "newer stagesweep", id="newer schema"),
+    pytest.param("t.json", b'{"schema": 1, "trials": {}}', "not a list", id="trials no list"),
+    pytest.param("t.json", b'{"schema": 1, "trials": [{"trial": 0}]}', "has no attempt", id="fields missing"),
+    pytest.param("t.json", b'[{"metrics": [1]}]', "must be objects", id="metrics no object"),
+    pytest.param("t.xlsx", b"x", "must end in .csv, .parquet, .json", id="unknown suffix"),
+    pytest.param("t", b"x", "must end in", id="no suffix"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "told"), BAD_FILES)
+def test_what_is_no_table_is_refused_in_one_line(name: str, data: bytes, told: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(TableError, match=told) as caught:
+        read(tmp_path / name)
+    assert str(tmp_path / name) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_status == 2
+
+
+def test_a_missing_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="no such file"):
+        read(tmp_path / "t.csv")
+    (tmp_path / "t.csv").mkdir()
+    with pytest.raises(TableError, match="folder"):
+        read(tmp_path / "t.csv")
+
+
+def test_an_unknown_column_is_answered_with_the_nearest_and_all() -> None:
+    table = pd.DataFrame({"final_loss": [1.0], "steps": [2]})
+    with pytest.raises(MissingColumn) as caught:
+        numbers(table, "finalloss")
+    assert str(caught.value) == (
+        "no column 'finalloss' (did you mean 'final_loss'?); the columns are: 'final_loss', 'steps'"
+    )
+
+
+def test_a_very_wide_table_does_not_bury_the_message() -> None:
+    error = MissingColumn("x", [f"column{i}" for i in range(1000)])
+    assert str(error).endswith("and 960 more")
+    assert "none" in str(MissingColumn("x", []))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        pytest.param([1, 2], [1, 2], id="integers stay integers"),
+        pytest.param(["1", " 2.5 ", "1e-3"], [1, 2.5, 1e-3], id="text"),
+        pytest.param([1, None, "nan", float("nan")], [1, np.nan, np.nan, np.nan], id="missing"),
+        pytest.param([None, None], [np.nan, np.nan], id="all missing"),
+        pytest.param([Decimal("1.5"), 2], [1.5, 2], id="decimals"),
+        pytest.param(pd.array([1, None], dtype="Int64"), [1, np.nan], id="nullable integers"),
+        pytest.param(np.array([1, 2], dtype=np.uint8), [1, 2], id="unsigned"),
+    ],
+)
+def test_numbers_are_read_as_they_are_meant(values: Any, expected: list[float]) -> None:
+    found = numbers(pd.DataFrame({"x": values}), "x")
+    assert found.dtype in (np.int64, np.float64)
+    np.testing.assert_array_equal(found.to_numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param("sobol", id="a word"),
+        pytest.param("1,200", id="a thousands separator"),
+        pytest.param("", id="empty text"),
+        pytest.param(True, id="a truth value"),
+        pytest.param([1.0], id="a list"),
+        pytest.param({"a": 1}, id="an object"),
+        pytest.param(datetime(2026, 1, 1, tzinfo=UTC), id="a date"),
+        pytest.param(10**400, id="beyond floats"),
+        pytest.param("x" * 500, id="long text"),
+    ],
+)
+def test_what_is_no_number_is_named_with_its_row(wrong: object) -> None:
+    table = pd.DataFrame({"x": pd.Series([1.0, wrong], dtype=object)})
+    with pytest.raises(NotNumeric, match="row 1") as caught:
+        numbers(table, "x")
+    assert (caught.value.column, caught.value.row) == ("x", 1)
+    assert len(str(caught.value)) < 200
+
+
+def test_truth_values_and_dates_are_no_axis() -> None:
+    table = pd.DataFrame({"flag": [True, False], "day": pd.to_datetime(["2026-01-01", "2026-01-02"])})
+    for column in table.columns:
+        with pytest.raises(NotNumeric, match="row 0"):
+            numbers(table, column)
+
+
+def test_a_column_called_trial_does_not_make_a_trials_table() -> None:
+    table = pd.DataFrame({"trial": [7, 7], "status": ["x", "y"]})
+    assert not is_trials_table(table)
+    assert trial_indices(table).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("wrong", [-1, 0.5, 3, None, "four"], ids=str)
+def test_indices_of_our_own_table_stand_there_once(wrong: object, sweep: dict[str, Any]) -> None:
+    sweep["trials"][6]["trial"] = wrong
+    with pytest.raises(AnalysisError, match="'trial'"):
+        trial_indices(from_document(sweep))
+
+
+def test_effective_steps_are_worked_out_only_where_they_are_missing(length_sweep_file: Path) -> None:
+    table = read(length_sweep_file)
+    assert with_effective_steps(table)["effective_steps"].tolist() == [300, 400, 600, 1200, 2200]
+    assert "effective_steps" not in table.columns
+    own = pd.DataFrame({"param.stage1_9.max_steps": [1], "param.stage2.max_steps": [2]})
+    assert with_effective_steps(own)["effective_steps"].tolist() == [4]
+    told = own.assign(effective_steps=9)
+    assert with_effective_steps(told) is told
+    assert "effective_steps" not in with_effective_steps(own.iloc[:, :1]).columns
