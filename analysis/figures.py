@@ -15,6 +15,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis import labels
+from analysis.errors import MissingColumn, NotNumeric
 from analysis.pareto import Goal
 from analysis.summary import ParetoResult
 from analysis.table import PARAMETER, is_trials_table, numbers
@@ -212,12 +213,14 @@ def _axis_type(values: list[float]) -> str:
 
 
 def _error_bars(table: pd.DataFrame, column: str, rows: list[int]) -> dict[str, Any] | None:
-    if column not in table.columns:
+    try:
+        sem = numbers(table, column).iloc[rows]
+    except (MissingColumn, NotNumeric):
+        return None  # a point without its error is still a point
+    known = np.isfinite(sem) & (sem > 0)
+    if not known.any():
         return None
-    sem = numbers(table, column).iloc[rows]
-    if not np.isfinite(sem).any():
-        return None
-    return {"type": "data", "array": sem.where(np.isfinite(sem), 0.0).tolist(), "thickness": 1.2, "width": 3}
+    return {"type": "data", "array": sem.where(known, 0.0).tolist(), "thickness": 1.2, "width": 3}
 
 
 def _rows(table: pd.DataFrame, result: ParetoResult) -> dict[int, int]:

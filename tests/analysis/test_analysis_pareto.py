@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from analysis.errors import AnalysisError
 from analysis.pareto import Goal, front, knee
 
+GOALS: list[Goal] = ["minimize", "maximize"]
 MINIMIZE: list[Goal] = ["minimize", "minimize"]
 
 # Few distinct values, so that ties, duplicates and missing values are common.
@@ -23,7 +24,7 @@ COORDINATE = st.one_of(
 @st.composite
 def clouds(draw: st.DrawFn, objectives: int | None = None) -> tuple[list[list[float]], list[Goal]]:
     k = objectives or draw(st.integers(1, 4))
-    goals = draw(st.lists(st.sampled_from(["minimize", "maximize"]), min_size=k, max_size=k))
+    goals = draw(st.lists(st.sampled_from(GOALS), min_size=k, max_size=k))
     return draw(st.lists(st.lists(COORDINATE, min_size=k, max_size=k), max_size=25)), goals
 
 

@@ -1,0 +1,105 @@
+"""The two figures, by their traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from analysis.figures import history, tradeoff
+from analysis.summary import pareto
+from analysis.table import from_document, read
+
+
+def traces(figure: go.Figure) -> dict[str, Any]:
+    return {trace.name: trace for trace in figure.data}
+
+
+@pytest.fixture
+def table(sweep: dict[str, Any]) -> pd.DataFrame:
+    return from_document(sweep)
+
+
+@pytest.fixture
+def shown(table: pd.DataFrame) -> dict[str, Any]:
+    return traces(tradeoff(table, pareto(table, x="effective_steps", y="final_loss")))
+
+
+def test_the_front_is_a_step_line_with_the_rest_beside_it(shown: dict[str, Any]) -> None:
+    front = shown["Pareto front"]
+    assert list(front.x) == [60, 110, 260, 860]
+    assert list(front.y) == [4.00, 3.60, 3.40, 3.36]
+    assert front.line.shape == "hv"
+    assert list(shown["not on the front"].y) == [3.90]
+
+
+def test_the_knee_and_the_most_efficient_trial_are_named(shown: dict[str, Any]) -> None:
+    assert (shown["knee (trial 4)"].x, shown["knee (trial 4)"].text) == ((260,), ("knee",))
+    assert shown["most efficient (trial 1)"].x == (110,)
+
+
+def test_standard_errors_are_error_bars(shown: dict[str, Any]) -> None:
+    assert list(shown["Pareto front"].error_y.array) == [0.02, 0.012, 0.012, 0.012]
+
+
+def test_without_standard_errors_there_are_no_bars(table: pd.DataFrame) -> None:
+    bare = table.drop(columns="final_loss_sem")
+    for figure in (
+        tradeoff(bare, pareto(bare, x="effective_steps", y="final_loss")),
+        history(bare, "final_loss"),
+    ):
+        assert all(trace.error_y.array is None for trace in figure.data)
+
+
+def test_the_baseline_is_drawn(table: pd.DataFrame) -> None:
+    figure = tradeoff(table, pareto(table, x="effective_steps", y="final_loss"))
+    assert [shape.y0 for shape in figure.layout.shapes] == [4.0]
+    assert figure.layout.shapes[0].label.text == "baseline 4"
+
+
+def test_every_kind_of_point_has_a_shape_of_its_own(table: pd.DataFrame, shown: dict[str, Any]) -> None:
+    for figure in (shown, traces(history(table, "final_loss"))):
+        symbols = [trace.marker.symbol for trace in figure.values() if "markers" in trace.mode]
+        assert len(symbols) == len(set(symbols)) >= 3
+
+
+def test_axes_carry_units(table: pd.DataFrame) -> None:
+    layout = tradeoff(table, pareto(table, x="seconds", y="final_loss")).layout
+    assert layout.xaxis.title.text == "time of the trial (s)"
+    assert layout.yaxis.title.text == "final loss (nats per token)"
+
+
+def test_a_wide_range_gets_a_logarithmic_axis() -> None:
+    table = pd.DataFrame({"flops": [1e9, 1e15], "loss": [3.0, 2.0], "signed": [-1.0, 500.0]})
+    layout = tradeoff(table, pareto(table, x="flops", y="loss")).layout
+    assert (layout.xaxis.type, layout.yaxis.type) == ("log", "linear")
+    assert tradeoff(table, pareto(table, x="signed", y="loss")).layout.xaxis.type == "linear"
+
+
+def test_a_foreign_table_is_drawn_by_its_rows(length_sweep_file: Any) -> None:
+    table = read(length_sweep_file)
+    shown = traces(tradeoff(table, pareto(table, x="effective_steps", y="final_loss", baseline=7.83)))
+    assert shown["Pareto front"].text == tuple(f"trial {row}" for row in range(5))
+    assert shown["knee (trial 3)"].x == (1200,)
+
+
+def test_history_follows_the_index_and_keeps_the_best(table: pd.DataFrame) -> None:
+    shown = traces(history(table.iloc[::-1], "final_loss"))
+    best = shown["best so far"]
+    assert list(best.x) == [0, 1, 2, 4, 5]
+    assert list(best.y) == [4.00, 3.60, 3.60, 3.40, 3.36]
+    assert list(traces(history(table, "final_loss", "maximize"))["best so far"].y) == [4.0] * 5
+
+
+def test_history_tells_generators_and_failures_apart(table: pd.DataFrame) -> None:
+    shown = traces(history(table, "final_loss"))
+    assert list(shown) == ["baseline", "sobol", "botorch", "best so far", "failed"]
+    assert list(shown["failed"].x) == [3]
+    assert list(shown["botorch"].x) == [4, 5]
+
+
+def test_an_unknown_generator_is_drawn_too(table: pd.DataFrame) -> None:
+    shown = traces(history(table.assign(generator="by hand"), "final_loss"))
+    assert list(shown["by hand"].x) == [0, 1, 2, 4, 5]

@@ -1,0 +1,15 @@
+"""`sweep pareto` pays for pandas, not for plotly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["analysis.summary", "analysis.table", "analysis.pareto"])
+def test_pareto_imports_neither_plotly_nor_jinja_nor_torch(module: str) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"plotly", "jinja2", "torch", "ax", "sweeps"} & set(told.stdout.split())

@@ -1,0 +1,301 @@
+"""The page: whole, safe, and never a traceback."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from analysis.errors import AnalysisError, TableError
+from analysis.report import render
+
+VOID = {"meta", "br", "wbr", "hr", "img", "link", "input"}
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7*7 }}"
+
+
+class Page(HTMLParser):
+    """The page as a browser would see it: elements, their text, and the scripts."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"</{tag}> closes something else"
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            attributes, text = self.scripts[-1]
+            self.scripts[-1] = (attributes, text + data)
+        elif not self.open or self.open[-1] != "style":
+            self.text += " " + " ".join(data.split())
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text.split())
+
+    @property
+    def code(self) -> list[str]:
+        return [text for attributes, text in self.scripts if attributes.get("type") != "application/json"]
+
+    def figure(self, name: str) -> dict[str, Any]:
+        for attributes, text in self.scripts:
+            if attributes.get("data-plot") == name:
+                figure: dict[str, Any] = json.loads(text)["figure"]
+                return figure
+        raise KeyError(name)
+
+
+def page_of(document: dict[str, Any]) -> Page:
+    page = Page(render(document))
+    assert page.open == []
+    return page
+
+
+def test_the_page_says_what_was_found_and_how_to_run_it(sweep: dict[str, Any]) -> None:
+    page = page_of(sweep)
+    for told in (
+        "lengths",
+        "file:///sweeps/lengths",
+        "Best trial: 5",
+        "3.360 ± 0.012",
+        "final loss (nats per token)",
+        "python -m trainer model=tiny stage1_9.max_steps=400 'data.path='\"'\"'a b'\"'\"''",
+        "7 of 20 trials",
+        "5 completed",
+        "1 running",
+        "1 failed",
+        "diverged at step 37: loss is nan",
+        "last words of the program",
+        "Where the numbers come from",
+    ):
+        assert told in page.words, told
+
+
+def test_front_knee_and_most_efficient_are_three_words(sweep: dict[str, Any]) -> None:
+    table = render(sweep).split('id="tradeoff"')[1].split("</table>")[0]
+    rows = re.findall(r'<tr><td>(\d+)</td><td class="word">(.*?)</td>', table)
+    assert [trial for trial, _ in rows] == ["0", "1", "4", "5"]
+    assert re.findall(r"<span[^>]*>([^<]+)", dict(rows)["4"]) == ["knee"]
+    assert re.findall(r"<span[^>]*>([^<]+)", dict(rows)["1"]) == ["most efficient"]
+
+
+def test_the_page_is_one_file_that_asks_nobody_for_anything(sweep: dict[str, Any]) -> None:
+    page = page_of(sweep)
+    for tag, attributes in page.elements:
+        assert not {"src", "href", "action", "srcset"} & set(attributes), tag
+        assert not any(name.startswith("on") for name in attributes), tag
+    assert not {"link", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.elements}
+    assert "@import" not in render(sweep)[:20_000]
+
+
+def test_plotly_is_there_once_and_only_known_scripts_may_run(sweep: dict[str, Any]) -> None:
+    page = page_of(sweep)
+    plotly, draw = page.code
+    assert "plotly.js v" in plotly[:200]
+    assert "Plotly.newPlot" in draw
+    policy = next(a["content"] for t, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert "default-src 'none'" in policy
+    for script in page.code:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert "'unsafe-inline'" not in policy.split("script-src")[1]
+
+
+def test_a_page_without_figures_carries_no_script(document: Any) -> None:
+    html = render(document())
+    assert "<script" not in html
+    assert "script-src 'none'" in html
+    assert len(html) < 20_000
+
+
+def test_every_figure_has_its_place(sweep: dict[str, Any]) -> None:
+    page = page_of(sweep)
+    places = {a["id"] for t, a in page.elements if t == "div" and "id" in a}
+    assert places == {"tradeoff", "history"}
+    for place in places:
+        assert page.figure(str(place))["data"]
+
+
+def test_the_page_serves_phones_and_both_colour_schemes(sweep: dict[str, Any]) -> None:
+    html = render(sweep)
+    assert 'name="viewport" content="width=device-width' in html
+    assert "prefers-color-scheme: dark" in html
+    assert "@media (max-width" in html
+
+
+def _everywhere(sweep: dict[str, Any]) -> None:
+    sweep |= {"name": HOSTILE, "url": HOSTILE, "best_overrides": [HOSTILE]}
+    sweep["objectives"] = [{"metric": HOSTILE, "goal": "minimize"}]
+    for number, told in enumerate(sweep["trials"]):
+        told["error"] = told["generator"] = HOSTILE
+        told["worker"] = HOSTILE
+        told["parameters"] = {HOSTILE: HOSTILE}
+        told["metrics"] = {HOSTILE: float(number), f"{HOSTILE}_sem": 0.1, "effective_steps": 9.0 - number}
+    sweep["trials"][3]["error"] = f"{HOSTILE}\n{HOSTILE}"
+
+
+def test_hostile_text_stays_text(sweep: dict[str, Any]) -> None:
+    friendly = page_of(sweep)
+    _everywhere(sweep)
+    page = page_of(sweep)
+    assert {tag for tag, _ in page.elements} <= {tag for tag, _ in friendly.elements}
+    assert page.code == friendly.code
+    assert not any("onerror" in attributes for _, attributes in page.elements)
+    assert "<script>alert(1)" in page.words
+    assert "{{ 7*7 }}" in page.words
+
+
+def test_hostile_text_in_figures_cannot_leave_the_json_nor_become_markup(sweep: dict[str, Any]) -> None:
+    _everywhere(sweep)
+    html = render(sweep)
+    for name in ("tradeoff", "history"):
+        raw = html.split(f'data-plot="{name}">')[1].split("</script>")[0]
+        assert "<" not in raw
+        figure = json.loads(raw)["figure"]
+        for trace in figure["data"]:
+            for told in [trace["name"], *(trace.get("text") or ())]:
+                assert "<script" not in told
+                assert "<img" not in told
+
+
+def nothing(sweep: dict[str, Any]) -> None:
+    sweep["trials"] = []
+
+
+def only(*indices: int) -> Callable[[dict[str, Any]], None]:
+    def keep(sweep: dict[str, Any]) -> None:
+        sweep["trials"] = [sweep["trials"][index] for index in indices]
+
+    return keep
+
+
+def without_objectives(sweep: dict[str, Any]) -> None:
+    sweep["objectives"] = []
+
+
+def with_metrics(**metrics: Any) -> Callable[[dict[str, Any]], None]:
+    def replace(sweep: dict[str, Any]) -> None:
+        for told in sweep["trials"]:
+            told["metrics"] = dict(metrics)
+
+    return replace
+
+
+def without_compute(sweep: dict[str, Any]) -> None:
+    for told in sweep["trials"]:
+        told["seconds"], told["parameters"] = None, {}
+        told["metrics"].pop("effective_steps", None)
+
+
+def with_status(status: str) -> Callable[[dict[str, Any]], None]:
+    def replace(sweep: dict[str, Any]) -> None:
+        for told in sweep["trials"]:
+            told["status"] = status
+
+    return replace
+
+
+ODD_SWEEPS = [
+    pytest.param(nothing, "No trial has been asked for yet", id="empty"),
+    pytest.param(only(1), "Best trial: 1", id="one trial"),
+    pytest.param(only(3), "The only trial failed", id="one failed"),
+    pytest.param(with_status("failed"), "All 7 trials failed", id="all failed"),
+    pytest.param(with_status("pending"), "No trial has completed yet (7 pending)", id="all pending"),
+    pytest.param(with_status("abandoned"), "No trial has completed yet (7 abandoned)", id="all abandoned"),
+    pytest.param(with_status("dreaming"), "(7 dreaming)", id="an unknown status"),
+    pytest.param(without_objectives, "names no objective", id="no objective"),
+    pytest.param(with_metrics(), "no column 'final_loss'", id="no metrics"),
+    pytest.param(with_metrics(final_loss=None), "No completed trial reported a finite", id="loss is null"),
+    pytest.param(with_metrics(final_loss=float("nan")), "No completed trial reported", id="loss is NaN"),
+    pytest.param(with_metrics(final_loss=float("inf")), "No completed trial reported", id="loss is infinite"),
+    pytest.param(with_metrics(final_loss="low"), "is not numeric", id="loss is a word"),
+    pytest.param(with_metrics(final_loss=3.0), "3 final loss", id="all equal, no standard error"),
+    pytest.param(with_metrics(final_loss=0.0, effective_steps=0.0), "Best trial: 0", id="all zero"),
+    pytest.param(with_metrics(final_loss=-1e300), "Best trial: 0", id="huge"),
+    pytest.param(with_metrics(final_loss=3.0, final_loss_sem="wide"), "Best trial: 0", id="sem is a word"),
+    pytest.param(with_metrics(final_loss=3.0, effective_steps="x"), "cannot be shown", id="steps are a word"),
+    pytest.param(without_compute, "No column measures compute", id="no measure of compute"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "told"), ODD_SWEEPS)
+def test_an_odd_sweep_has_a_page_that_says_so(
+    spoil: Callable[[dict[str, Any]], None], told: str, sweep: dict[str, Any]
+) -> None:
+    spoil(sweep)
+    assert told in page_of(sweep).words
+
+
+def test_a_sweep_without_a_cap_a_name_or_a_url_has_a_page(sweep: dict[str, Any]) -> None:
+    for name in ("name", "url", "run_cap", "best_overrides"):
+        del sweep[name]
+    words = page_of(sweep).words
+    assert "7 trials" in words
+    assert "python -m trainer" not in words
+
+
+def test_two_objectives_are_each_others_axes(sweep: dict[str, Any]) -> None:
+    sweep["objectives"] = [
+        {"metric": "accuracy", "goal": "maximize"},
+        {"metric": "peak_memory_gib", "goal": "minimize"},
+    ]
+    for index, told in enumerate(sweep["trials"]):
+        told["metrics"] = {"accuracy": 0.1 * index, "peak_memory_gib": 1.0 + index}
+    page = page_of(sweep)
+    assert "Best trial: 5" in page.words
+    axes = page.figure("tradeoff")["layout"]
+    assert axes["xaxis"]["title"]["text"] == "peak memory (GiB)"
+    assert axes["yaxis"]["title"]["text"] == "accuracy"
+
+
+def test_the_named_best_trial_goes_before_our_own_search_for_it(sweep: dict[str, Any]) -> None:
+    # A sweep with outcome constraints knows better: its best trial is the best feasible one.
+    assert "Best trial: 4" in page_of(sweep | {"best_trial": 4}).words
+    assert "Best trial: 5" in page_of(sweep | {"best_trial": 3}).words  # it failed
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({}, id="empty"),
+        pytest.param({"schema": 99, "trials": []}, id="newer"),
+        pytest.param({"schema": 1, "trials": [], "objectives": ["final_loss"]}, id="objectives are words"),
+        pytest.param({"schema": 1, "trials": [], "objectives": [{}]}, id="objective without a metric"),
+        pytest.param({"schema": 1, "trials": [], "objectives": [{"metric": "x", "goal": "up"}]}, id="goal"),
+    ],
+)
+def test_what_is_no_export_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TableError, match="the sweep's export"):
+        render(wrong)
+
+
+def test_the_same_index_twice_is_refused(sweep: dict[str, Any]) -> None:
+    sweep["trials"][1]["trial"] = 0
+    with pytest.raises(AnalysisError, match="'trial'"):
+        render(sweep)
+
+
+def test_the_same_document_gives_the_same_page(sweep: dict[str, Any]) -> None:
+    before = json.dumps(sweep)
+    assert render(sweep) == render(sweep)
+    assert json.dumps(sweep) == before
