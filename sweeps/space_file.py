@@ -19,7 +19,7 @@ from sweeps.overrides import split
 from sweeps.space import Lease, Objective, Parameter, Program, Search, Space
 from sweeps.yaml_tree import Cursor
 
-_KEYS = (
+KEYS = (
     "name",
     "objectives",
     "outcome_constraints",
@@ -31,6 +31,9 @@ _KEYS = (
     "baseline",
     "lease",
 )
+PROGRAM_KEYS = ("trainer", "command", "function")
+SEARCH_KEYS = ("method", "sobol", "seed")
+LEASE_KEYS = ("heartbeat_s", "expire_s", "max_attempts")
 _REQUIRED = ("name", "objectives", "program", "parameters")
 _LATER = "not yet supported by this version; take it out"
 _HINTS = {
@@ -69,7 +72,7 @@ def load(path: str | os.PathLike[str]) -> Space:
 def loads(text: str, file: str) -> Space:
     """The search space in `text`; `file` is how errors call it. Raises SpaceError."""
     root = yaml_tree.parse(text, file)
-    entries = root.table(_KEYS, _HINTS)
+    entries = root.table(KEYS, _HINTS)
     for key in _REQUIRED:
         if key not in entries:
             raise SpaceError(f"`{key}:` is missing", file=file, line=root.line, key=key)
@@ -132,7 +135,7 @@ def _program(section: Cursor, parameters: tuple[Parameter, ...]) -> Program:
             'write {trainer: {overrides: [...]}}, {command: ["python", "train.py", "${overrides}"]} '
             'or {function: "package.module:name"}'
         )
-    entries = section.table(("trainer", "command", "function"))
+    entries = section.table(PROGRAM_KEYS)
     if len(entries) != 1:
         raise section.refusal("write exactly one of trainer:, command: and function:")
     if "trainer" in entries:
@@ -182,7 +185,7 @@ def _function(cursor: Cursor) -> str:
 
 
 def _search(section: Cursor) -> Search:
-    entries, search = section.table(("method", "sobol", "seed")), Search()
+    entries, search = section.table(SEARCH_KEYS), Search()
     if "method" in entries and entries["method"].one_of(("bayes", "random")) == "random":
         search = replace(search, method="random")
     if "sobol" in entries:
@@ -193,7 +196,7 @@ def _search(section: Cursor) -> Search:
 
 
 def _lease(section: Cursor) -> Lease:
-    entries, lease = section.table(("heartbeat_s", "expire_s", "max_attempts")), Lease()
+    entries, lease = section.table(LEASE_KEYS), Lease()
     if "heartbeat_s" in entries:
         lease = replace(lease, heartbeat_s=float(entries["heartbeat_s"].number()))
     if "expire_s" in entries:

@@ -20,7 +20,7 @@ _PATH = rf"{_ID}(?:\.(?:{_ID}|0|[1-9][0-9]*))*"
 # `a.b.0.c`, and the groups `a/b` and `a@b.c`: https://hydra.cc/docs/advanced/override_grammar/basic/
 _KEY = re.compile(rf"(?:{_PATH}|{_ID}(?:/{_ID})+)(?:@{_PATH})?", re.ASCII)
 
-_KEYS = ("min", "max", "distribution", "values", "ordered", "when", "value")
+KEYS = ("min", "max", "distribution", "values", "ordered", "when", "value")
 _HINTS = {
     "bounds": "unknown key; write min: and max:",
     "type": "unknown key; the type follows from the values: 1 is an integer, 1.0 a float, true a boolean",
@@ -33,7 +33,7 @@ _HINTS = {
     "probabilities": "unknown key; all values are equally likely before the first results",
     "q": "unknown key; list the steps under values:, with ordered: true",
 }
-_KINDS = {
+DISTRIBUTIONS = {
     "uniform": ("float", False),
     "int_uniform": ("int", False),
     "log_uniform_values": ("float", True),
@@ -69,7 +69,7 @@ def _check_name(key: Cursor) -> None:
 
 
 def _parameter(name: str, body: Cursor) -> Parameter:
-    entries = body.table(_KEYS, _HINTS) if _is_table(body) else {}
+    entries = body.table(KEYS, _HINTS) if _is_table(body) else {}
     given = [key for key in ("value", "values", "min", "max") if key in entries]
     if given not in (["value"], ["values"], ["min", "max"]):
         raise body.refusal(f"{_given(given)}; write either min: and max:, or values:, or value:")
@@ -131,8 +131,8 @@ def _range(name: str, entries: Mapping[str, Cursor]) -> Range:
 
 def _distribution(cursor: Cursor) -> tuple[str, bool]:
     name = cursor.text()
-    if name in _KINDS:
-        return _KINDS[name]
+    if name in DISTRIBUTIONS:
+        return DISTRIBUTIONS[name]
     if name in _REFUSED:
         raise cursor.refusal(_REFUSED[name])
     if name.startswith("q_"):
@@ -147,7 +147,7 @@ def _distribution(cursor: Cursor) -> tuple[str, bool]:
         raise cursor.refusal(
             f"{name} goes with value{'s' * (name == 'categorical')}:, not with min: and max:"
         )
-    raise cursor.refusal(f"`{name}` is unknown; {nearest(name, _KINDS)}")
+    raise cursor.refusal(f"`{name}` is unknown; {nearest(name, DISTRIBUTIONS)}")
 
 
 def _choice(name: str, entries: Mapping[str, Cursor]) -> Choice:
