@@ -1,0 +1,97 @@
+"""The door through which other programs come in: check a configuration, get a command line, prepare the cache.
+
+Importing this module loads neither torch nor transformers; only `prepare` does, when it is called.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.config import Config
+from trainer.errors import EXIT_CONFIG, EXIT_DIVERGED, EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, ConfigError
+
+__all__ = [
+    "EXIT_CONFIG",
+    "EXIT_DIVERGED",
+    "EXIT_DONE",
+    "EXIT_FAILED",
+    "EXIT_PREEMPTED",
+    "METRICS_FILE",
+    "RESULT_FILE",
+    "Config",
+    "ConfigError",
+    "Prepared",
+    "Progress",
+    "check",
+    "command",
+    "prepare",
+]
+
+RESULT_FILE = "result.json"
+METRICS_FILE = "metrics.jsonl"
+
+Progress = Callable[[str, float | None], None]
+"""Told what is being done, and the finished share of it where that is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What runs of one configuration share.
+
+    Args:
+        data_sha256: of the corpus and its tokenizer.
+        tokenizer: folder of the tokenizer.
+        teacher: folder of the trained teacher, or the name that `model=hf` was given.
+        teacher_loss: its held-out loss in nats per token; None where it was not trained here.
+    """
+
+    data_sha256: str
+    tokenizer: Path
+    teacher: str
+    teacher_loss: float | None
+
+
+def check(overrides: Sequence[str]) -> Config:
+    """Compose and validate, without computing anything.
+
+    Raises:
+        ConfigError: one line that names the key and, where there is one, the nearest valid key.
+    """
+    from trainer.compose import compose_config
+
+    return compose_config(overrides)
+
+
+def command(overrides: Sequence[str], run_dir: str | os.PathLike[str]) -> list[str]:
+    """The argument vector of a run that writes into `run_dir`, quoted as Hydra reads it."""
+    return [sys.executable, "-m", "trainer", *overrides, f"run_dir={quote(os.fspath(run_dir))}"]
+
+
+def quote(text: str) -> str:
+    """`text` as a Hydra value that reads back as exactly `text`, whatever characters it has."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    # OmegaConf looks for interpolations after Hydra has unquoted: ${ must reach it escaped.
+    escaped = _escape_interpolations(text)
+    return QuotedString(text=escaped, quote=Quote.single).with_quotes()
+
+
+def prepare(overrides: Sequence[str], progress: Progress | None = None) -> Prepared:
+    """Build corpus, tokenizer and teacher into the cache, so that runs find them there.
+
+    Does nothing that is done already; may be called by several processes at once. Raises TrainerError.
+    """
+    config = check(overrides)
+    from trainer.teacher import prepare_all
+
+    return prepare_all(config, progress or (lambda message, fraction: None))
+
+
+def _escape_interpolations(text: str) -> str:
+    pieces = text.split("${")
+    escaped = [piece + "\\" * (len(piece) - len(piece.rstrip("\\"))) for piece in pieces[:-1]]
+    return "\\${".join([*escaped, pieces[-1]])

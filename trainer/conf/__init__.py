@@ -1,0 +1,1 @@
+"""The Hydra configuration: `config.yaml` and one folder per group. Read by `trainer.compose` only."""

@@ -1,0 +1,97 @@
+"""The one place that knows what hardware there is. Opened by `pipeline` and `teacher`.
+
+Stages, losses and the loop ask a `Device` to place, to cast and to measure; none of them names a backend.
+"""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.config import DeviceConfig
+from trainer.errors import ConfigError
+
+_STATM = Path("/proc/self/statm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """An opened device.
+
+    Args:
+        torch_device: where tensors live.
+        dtype: of matrix products (autocast); master weights keep their own.
+        name: the processor's name, for the result and for its price.
+        attention: transformers' attention implementation that is fastest here.
+    """
+
+    torch_device: torch.device
+    dtype: torch.dtype
+    name: str
+    attention: str
+
+    @property
+    def kind(self) -> str:
+        """`cpu` or `cuda`."""
+        return self.torch_device.type
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Runs what is inside with matrix products in `dtype`."""
+        return torch.autocast(self.kind, dtype=self.dtype, enabled=self.dtype != torch.float32)
+
+    def place(self, ids: Tensor) -> Tensor:
+        """A batch, moved here."""
+        return ids.to(self.torch_device, non_blocking=True)
+
+    def synchronize(self) -> None:
+        """Waits for everything that was started, so that a clock read after it tells the truth."""
+        if self.kind == "cuda":
+            torch.cuda.synchronize(self.torch_device)
+
+    def memory_bytes(self) -> int:
+        """What is allocated now: on the device, or by the process on a CPU."""
+        if self.kind == "cuda":
+            return torch.cuda.memory_allocated(self.torch_device)
+        if _STATM.exists():
+            return int(_STATM.read_text().split()[1]) * resource.getpagesize()
+        return self.peak_memory_bytes()
+
+    def peak_memory_bytes(self) -> int:
+        """The most that was allocated since the process started."""
+        if self.kind == "cuda":
+            return torch.cuda.max_memory_allocated(self.torch_device)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def open_device(config: DeviceConfig) -> Device:
+    """The device that the configuration asks for; never another one in silence. Raises ConfigError."""
+    torch.set_num_threads(config.threads)
+    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
+    has_cuda = torch.cuda.is_available()
+    if config.type == "cuda" and not has_cuda:
+        raise ConfigError("there is no CUDA device here; write device=auto or device=cpu", key="device.type")
+    if config.type == "cpu" or not has_cuda:
+        # Measured on 2 cores at 1M parameters: eager attention is 1.5x faster than SDPA in bfloat16.
+        return Device(torch_device=torch.device("cpu"), dtype=dtype, name=_cpu_name(), attention="eager")
+    torch.set_float32_matmul_precision("high")
+    device = torch.device("cuda", torch.cuda.current_device())
+    name = torch.cuda.get_device_name(device)
+    return Device(torch_device=device, dtype=dtype, name=name, attention="sdpa")
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"CPU {models[0] if models else platform.processor() or platform.machine()}"

@@ -1,0 +1,156 @@
+"""The training loop that the teacher and every stage share: one step, many times. Called by `stages` and `teacher`.
+
+Shapes: B sequences, T tokens; `ids_BT`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from trainer.config import OptimizerConfig, ScheduleConfig
+from trainer.device import Device
+from trainer.errors import DivergedError
+from trainer.optim.build import build_optimizer
+from trainer.preemption import StopSignal
+from trainer.schedule import lr_factor
+
+LAST_STEPS = 10  # a stage's training loss is the mean over these: one batch is noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagePlan:
+    """What the loop needs to know of a stage."""
+
+    name: str
+    steps: int
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One finished optimizer step.
+
+    Args:
+        step: one-based, of `of`.
+        losses: `loss`, which was minimised, and its parts.
+        lr: what the optimizer used.
+        grad_norm: before clipping.
+        tokens: trained on in this step.
+        seconds: it took.
+        settings: what the stage set for this step (lambda, k, …).
+    """
+
+    stage: str
+    step: int
+    of: int
+    losses: Mapping[str, float]
+    lr: float
+    grad_norm: float
+    tokens: int
+    seconds: float
+    settings: Mapping[str, float]
+
+
+@dataclass(kw_only=True)
+class StageTrace:
+    """What a stage leaves behind, beside the weights."""
+
+    losses: list[float] = field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, step: Step) -> None:
+        self.losses.append(step.losses["loss"])
+        self.tokens += step.tokens
+        self.seconds += step.seconds
+
+    @property
+    def final_loss(self) -> float | None:
+        """Mean training loss of the last steps; None for a stage without steps."""
+        last = self.losses[-LAST_STEPS:]
+        return sum(last) / len(last) if last else None
+
+
+Objective = Callable[[Tensor], Mapping[str, Tensor]]
+"""ids_BT → 0-d tensors; `loss` is minimised, the others are logged."""
+
+Prepare = Callable[[int], Mapping[str, float]]
+"""Called with the zero-based step before it is computed: sets lambda and its like, returns them for the log."""
+
+Watch = Callable[[Step], None]
+
+
+def train(
+    plan: StagePlan,
+    model: nn.Module,
+    objective: Objective,
+    batches: Iterator[Tensor],
+    *,
+    device: Device,
+    stop: StopSignal,
+    watch: Watch,
+    prepare: Prepare = lambda step: {},
+) -> StageTrace:
+    """Trains `model` in place for `plan.steps` steps.
+
+    Raises:
+        DivergedError: a loss or a gradient is not finite. The weights are those before that step.
+        PreemptedError: a signal came; the step that was under way is finished.
+    """
+    model.train()
+    optimizer = build_optimizer(model, plan.optimizer)
+    trace = StageTrace()
+    for index in range(plan.steps):
+        with stop.hold(f"step {index + 1} of {plan.name}"):
+            started = time.perf_counter()
+            settings = prepare(index)
+            factor = lr_factor(plan.schedule, index, plan.steps)
+            optimizer.scale_lr(factor)
+            ids_BT = device.place(next(batches))
+            losses = _backward(objective, ids_BT, device, plan.name, index + 1)
+            grad_norm = _clip(model, plan, index + 1)
+            optimizer.step()
+            optimizer.zero_grad()
+            device.synchronize()
+            step = Step(
+                stage=plan.name,
+                step=index + 1,
+                of=plan.steps,
+                losses=losses,
+                lr=plan.optimizer.lr * factor,
+                grad_norm=grad_norm,
+                tokens=ids_BT.numel(),
+                seconds=time.perf_counter() - started,
+                settings=settings,
+            )
+            trace.add(step)
+            watch(step)
+    return trace
+
+
+def _backward(
+    objective: Objective, ids_BT: Tensor, device: Device, stage: str, step: int
+) -> dict[str, float]:
+    with device.autocast():
+        losses = objective(ids_BT)
+    values = {name: float(loss.detach()) for name, loss in losses.items()}
+    if not math.isfinite(values["loss"]):
+        raise DivergedError(quantity="loss", value=values["loss"], stage=stage, step=step)
+    # torch has no annotation here
+    losses["loss"].backward()  # type: ignore[no-untyped-call]
+    return values
+
+
+def _clip(model: nn.Module, plan: StagePlan, step: int) -> float:
+    limit = plan.optimizer.max_grad_norm or math.inf
+    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), limit))
+    if not math.isfinite(norm):
+        raise DivergedError(quantity="gradient norm", value=norm, stage=plan.name, step=step)
+    return norm

@@ -1,0 +1,133 @@
+"""Language models: a tiny Llama of our own, pretrained ones through transformers, and what stages ask of both.
+
+Shapes: B sequences, T tokens, H hidden size, V vocabulary, L layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trainer.config import TinyModelConfig
+from trainer.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Logits [B, T, V], and the outputs [B, T, H] of layers 1..L where they were asked for."""
+
+    logits: Tensor
+    hidden: tuple[Tensor, ...] = ()
+
+
+def build_tiny(
+    config: TinyModelConfig, *, vocab_size: int, sequence_length: int, attention: str
+) -> nn.Module:
+    """A Llama with fresh weights, from torch's global random state."""
+    # The submodules, not `transformers`: its Auto classes take a second more to import.
+    from transformers.models.llama.configuration_llama import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+    return cast(
+        nn.Module,
+        LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=vocab_size,
+                hidden_size=config.hidden_size,
+                intermediate_size=config.intermediate_size,
+                num_hidden_layers=config.layers,
+                num_attention_heads=config.heads,
+                max_position_embeddings=sequence_length,
+                tie_word_embeddings=False,
+                attn_implementation=attention,
+            )
+        ),
+    )
+
+
+def load_tiny(folder: Path, *, attention: str) -> nn.Module:
+    """What `build_tiny` built and `save` saved."""
+    from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+    _silence_progress_bars()
+    return cast(nn.Module, LlamaForCausalLM.from_pretrained(folder, attn_implementation=attention))
+
+
+def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
+    """Any causal language model, from a folder or the hub. Raises ConfigError if there is none."""
+    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+    _silence_progress_bars()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention)
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ConfigError(f"cannot load {name!r}: {first}", key="model.name") from error
+    return cast(nn.Module, model)
+
+
+def save(model: nn.Module, folder: Path) -> None:
+    """As a transformers checkpoint."""
+    _silence_progress_bars()
+    cast(Any, model).save_pretrained(folder)
+
+
+def run(model: nn.Module, ids_BT: Tensor, *, hidden: bool = False) -> Outputs:
+    """The model's predictions; no key-value cache is kept."""
+    outputs = model(input_ids=ids_BT, use_cache=False, output_hidden_states=hidden)
+    return Outputs(logits=outputs.logits, hidden=tuple(outputs.hidden_states[1:]) if hidden else ())
+
+
+def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
+    """The trained 2-D weights between the embeddings and the head: those that Muon is made for."""
+    ends = {id(parameter) for parameter in _ends(model)}
+    return [p for p in model.parameters() if p.requires_grad and p.ndim == 2 and id(p) not in ends]
+
+
+def matmul_parameters(model: nn.Module) -> int:
+    """Weights that every token is multiplied with: the hidden matrices and the head, not the embedding table."""
+    head = cast(Any, model).get_output_embeddings()
+    return sum(p.numel() for p in hidden_matrices(model)) + int(head.weight.numel())
+
+
+def attention_width(model: nn.Module) -> int:
+    """Heads times their size, summed over layers: what attention costs per pair of tokens."""
+    config = cast(Any, model).config
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(head * config.num_attention_heads * config.num_hidden_layers)
+
+
+def freeze(model: nn.Module) -> nn.Module:
+    """The model as a teacher: evaluated, never trained."""
+    return model.eval().requires_grad_(False)
+
+
+def is_head(model: nn.Module, module: nn.Module) -> bool:
+    """Whether the module is the language-model head, which stays in full precision."""
+    return module is cast(Any, model).get_output_embeddings()
+
+
+def _ends(model: nn.Module) -> list[nn.Parameter]:
+    ends = [cast(Any, model).get_input_embeddings(), cast(Any, model).get_output_embeddings()]
+    return [end.weight for end in ends if end is not None]
+
+
+def _silence_progress_bars() -> None:
+    """Loading a checkpoint is no news; the bars would land between a worker's lines."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+
+
+def parameter_count(model: nn.Module) -> int:
+    """All parameters, tied ones once."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def seed_everything(seed: int) -> None:
+    """torch's global random state, which fresh weights come from."""
+    torch.manual_seed(seed)

@@ -1,0 +1,1 @@
+"""Optimizers, built from `OptimizerConfig` by `optim.build`. Used by `loop`."""

@@ -1,0 +1,170 @@
+"""One run, from its configuration to its result: teacher → Stage 1 → 1.9 → 2 → held-out loss.
+
+Called by `__main__`, which owns the run's folder, its signals and its exit status.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from trainer.api import Progress
+from trainer.config import Config, sha256
+from trainer.cost import forward_cost, train_flops, usd
+from trainer.data import Corpus, batches, eval_batches
+from trainer.device import Device, open_device
+from trainer.evaluate import HeldOutLoss, held_out_loss
+from trainer.loop import StageTrace
+from trainer.model import seed_everything
+from trainer.preemption import StopSignal
+from trainer.quant.warmup import Lambda
+from trainer.result import Metrics, Provenance, Result, code_version
+from trainer.stages import layerwise, pretrain
+from trainer.stages.subln import make_student
+from trainer.teacher import load_ground
+from trainer.telemetry import Telemetry
+
+STAGE1_9_WEIGHT = (
+    2  # of one step in effective steps: a teacher's forward pass comes on top (the notebook's measure)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A finished run: its numbers, and the student with lambda at 1."""
+
+    result: Result
+    student: nn.Module
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """What every part of one run needs."""
+
+    config: Config
+    corpus: Corpus
+    device: Device
+    stop: StopSignal
+    telemetry: Telemetry
+
+    def batches(self, stage: str, batch_size: int) -> Iterator[Tensor]:
+        """Training text for a stage, shuffled by the run's seed and the stage's name."""
+        digest = hashlib.sha256(f"{self.config.seed}/{stage}".encode()).digest()
+        return batches(
+            self.corpus.train,
+            batch_size=batch_size,
+            sequence_length=self.config.data.sequence_length,
+            seed=int.from_bytes(digest[:4], "big"),
+        )
+
+    def measure(self, student: nn.Module, when: str) -> HeldOutLoss:
+        """Held-out loss now."""
+        held_out = eval_batches(
+            self.corpus.held_out,
+            batch_size=self.config.eval.batch_size,
+            sequence_length=self.config.data.sequence_length,
+            batches=self.config.eval.batches,
+        )
+        return held_out_loss(student, held_out, device=self.device, stage=when)
+
+
+def run(config: Config, *, telemetry: Telemetry, stop: StopSignal, progress: Progress) -> Outcome:
+    """Trains, and measures what came of it.
+
+    Raises:
+        TrainerError: of the kind that says why the run ended early.
+    """
+    device = open_device(config.device)
+    ground = load_ground(config, device=device, stop=stop, progress=progress)
+    seed_everything(config.seed)
+    this = _Run(config=config, corpus=ground.corpus, device=device, stop=stop, telemetry=telemetry)
+    calibration = list(
+        islice(this.batches("stage1", config.eval.batch_size), config.stage1.calibration_batches)
+    )
+    student, strength = make_student(ground.teacher, config.stage1, calibration, device=device)
+    telemetry.plan(STAGE1_9_WEIGHT * config.stage1_9.max_steps + config.stage2.max_steps)
+
+    aligned = _stage1_9(this, student, ground.teacher, strength)
+    start = this.measure(student, "the start of stage2")
+    trained = _stage2(this, student, strength)
+    final = this.measure(student, "the final evaluation")
+    metrics = _metrics(this, student, aligned=aligned, start=start, trained=trained, final=final)
+    return Outcome(result=Result(metrics=metrics, provenance=_provenance(this)), student=student)
+
+
+def _stage1_9(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda) -> StageTrace:
+    config = this.config.stage1_9
+    if not config.max_steps:
+        return StageTrace()
+    this.telemetry.begin(layerwise.NAME, finished=0, weight=STAGE1_9_WEIGHT, device=this.device)
+    return layerwise.align(
+        student,
+        teacher,
+        strength,
+        config,
+        this.batches(layerwise.NAME, config.batch_size),
+        device=this.device,
+        stop=this.stop,
+        watch=this.telemetry.watch,
+    )
+
+
+def _stage2(this: _Run, student: nn.Module, strength: Lambda) -> StageTrace:
+    config = this.config.stage2
+    if not config.max_steps:
+        return StageTrace()
+    finished = STAGE1_9_WEIGHT * this.config.stage1_9.max_steps
+    this.telemetry.begin(pretrain.NAME, finished=finished, weight=1, device=this.device)
+    return pretrain.pretrain(
+        student,
+        strength,
+        config,
+        this.batches(pretrain.NAME, config.batch_size),
+        device=this.device,
+        stop=this.stop,
+        watch=this.telemetry.watch,
+    )
+
+
+def _metrics(
+    this: _Run,
+    student: nn.Module,
+    *,
+    aligned: StageTrace,
+    start: HeldOutLoss,
+    trained: StageTrace,
+    final: HeldOutLoss,
+) -> Metrics:
+    cost = forward_cost(student, this.config.data.sequence_length)
+    tokens, seconds = aligned.tokens + trained.tokens, aligned.seconds + trained.seconds
+    return Metrics(
+        final_loss=final.mean,
+        final_loss_sem=final.sem,
+        perplexity=final.perplexity,
+        stage1_9_final_loss=aligned.final_loss,
+        stage2_start_loss=start.mean,
+        stage2_train_loss=trained.final_loss,
+        effective_steps=STAGE1_9_WEIGHT * len(aligned.losses) + len(trained.losses),
+        train_flops=train_flops(cost, stage1_9_tokens=aligned.tokens, stage2_tokens=trained.tokens),
+        train_seconds=seconds,
+        tokens=tokens,
+        tokens_per_second=tokens / seconds if seconds else 0.0,
+        peak_memory_gib=this.device.peak_memory_bytes() / 2**30,
+        usd=usd(this.device, this.config.device.usd_per_hour, seconds),
+    )
+
+
+def _provenance(this: _Run) -> Provenance:
+    return Provenance(
+        config_sha256=sha256(this.config),
+        code_version=code_version(),
+        device=this.device.name,
+        torch=torch.__version__,
+        seed=this.config.seed,
+        data_sha256=this.corpus.sha256,
+    )

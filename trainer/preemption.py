@@ -1,0 +1,47 @@
+"""SIGTERM and SIGINT, turned into one exception between two steps. Installed by `__main__`, asked by `loop`.
+
+Inside a step the signal waits until the step is done; anywhere else (loading, waiting for another process
+to build the teacher) it is raised at once, because a machine may be gone thirty seconds later.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from trainer.errors import PreemptedError
+
+
+class StopSignal:
+    """Whether somebody asked the run to end. Does nothing until `install`ed."""
+
+    def __init__(self) -> None:
+        self._received: str | None = None
+        self._held = 0
+
+    def install(self) -> None:
+        """Handles SIGTERM and SIGINT from now on. Only in a main thread."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._receive)
+
+    @contextmanager
+    def hold(self, where: str) -> Iterator[None]:
+        """Finishes what is inside first; raises PreemptedError at its end if a signal came meanwhile."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+        if self._received and not self._held:
+            raise PreemptedError(signal_name=self._received, where=where)
+
+    def ignore(self) -> None:
+        """The work is done: a signal that comes now changes nothing."""
+        self._held += 1
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._received = signal.Signals(number).name
+        if not self._held:
+            raise PreemptedError(signal_name=self._received)

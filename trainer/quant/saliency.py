@@ -1,0 +1,80 @@
+"""The saliency curriculum of Stage 1.9: the weight columns that matter most go ternary last.
+
+A column is salient by the exponential average of its L-infinity norm. The top share k of a layer's columns
+is kept in full precision, and k is annealed over the stage. Used by `stages.layerwise`; the layers
+(`quant.ternary`) ask for a mask.
+
+k reaches the layers as a tensor, and the mask compares ranks with it: a Python number in a top-k would
+compile a new graph each time that k changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from trainer.config import SaliencyConfig
+
+
+class Share(nn.Module):
+    """k, the share of columns that is kept: a 0-d float32 tensor shared by all layers of a model."""
+
+    value: Tensor
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.tensor(value, dtype=torch.float32), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Share:
+        super()._apply(fn, recurse)
+        self.value = self.value.float()
+        return self
+
+
+class ColumnSaliency(nn.Module):
+    """Which columns of one weight matrix [O, I] are salient.
+
+    Args:
+        weight_OI: the weights at the start; they give the first norms.
+        share: k, shared.
+        ema_decay: of the norms.
+    """
+
+    norm_I: Tensor
+    rank_I: Tensor
+
+    def __init__(self, weight_OI: Tensor, share: Share, ema_decay: float) -> None:
+        super().__init__()
+        self.share, self.ema_decay = share, ema_decay
+        self.register_buffer("norm_I", _column_norms(weight_OI), persistent=False)
+        self.register_buffer("rank_I", _descending_rank(self.norm_I), persistent=False)
+
+    @torch.no_grad()
+    def observe(self, weight_OI: Tensor) -> None:
+        """Moves the averaged norms towards those of the weights now, and ranks the columns anew."""
+        self.norm_I.lerp_(_column_norms(weight_OI), 1 - self.ema_decay)
+        self.rank_I.copy_(_descending_rank(self.norm_I))
+
+    def mask(self) -> Tensor:
+        """[I] booleans, True where the column is kept in full precision: the first round(k·I) ranks."""
+        return self.rank_I < (self.share.value * self.rank_I.numel()).round()
+
+
+def k_at(config: SaliencyConfig, step: int, steps: int) -> float:
+    """k during the zero-based `step` of a stage of `steps`: `initial_k` in the first, `final_k` in the last."""
+    share = step / max(steps - 1, 1)
+    if config.schedule_type == "cosine":
+        share = (1 - math.cos(math.pi * share)) / 2
+    return config.initial_k + (config.final_k - config.initial_k) * share
+
+
+def _column_norms(weight_OI: Tensor) -> Tensor:
+    return weight_OI.detach().float().abs().amax(dim=0)
+
+
+def _descending_rank(norm_I: Tensor) -> Tensor:
+    """0 for the largest; equal norms keep their order, so that the mask does not depend on the machine."""
+    return norm_I.argsort(descending=True, stable=True).argsort()

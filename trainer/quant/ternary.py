@@ -1,0 +1,104 @@
+"""The ternary linear layer of BitNet b1.58 (arXiv:2402.17764), with a shared lambda. Built by `stages.subln`.
+
+Shapes: T tokens in any leading arrangement, I input features, O output features; `w_OI`, `x_TI`.
+
+Both weights and activations are blends, by one lambda between 0 and 1, of their full-precision and their
+quantised values. At 0 the layer computes exactly what `nn.Linear` computes; at 1 a weight matrix holds
+exactly three values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trainer.quant.saliency import ColumnSaliency
+from trainer.quant.warmup import Lambda
+
+EPS = 1e-5  # the floor under both scales, as in the paper: an all-zero row must not divide by zero
+INT8_MAX = 127.0
+
+
+def ternary_weight(w_OI: Tensor) -> Tensor:
+    """Absmean quantisation, eq. 1-3: {-1, 0, 1} times the mean of |w|. NaN and infinity propagate."""
+    scale = w_OI.abs().mean().clamp_(min=EPS)
+    return (w_OI / scale).round_().clamp_(-1, 1).mul_(scale)
+
+
+def int8_activation(x_TI: Tensor) -> Tensor:
+    """Per-token absmax quantisation to 255 levels, returned in the unit and dtype of the input."""
+    scale = x_TI.abs().amax(dim=-1, keepdim=True).clamp_(min=EPS).div_(INT8_MAX)
+    return (x_TI / scale).round_().mul_(scale)
+
+
+class _BlendWeight(torch.autograd.Function):
+    """lerp(w, ternary(w), lambda), salient columns excepted; the gradient passes straight through.
+
+    An identity backward, not `w + (q - w).detach()`: that sum rounds, and in bfloat16 leaves seven values
+    where there should be three.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, w_OI: Tensor, strength: Tensor, salient_I: Tensor | None) -> Tensor:
+        w32_OI = w_OI.float()
+        blend_OI = torch.lerp(w32_OI, ternary_weight(w32_OI), strength)
+        if salient_I is not None:
+            blend_OI = torch.where(salient_I, w32_OI, blend_OI)
+        return blend_OI.to(w_OI.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0], None, None
+
+
+class _BlendActivation(torch.autograd.Function):
+    """lerp(x, int8(x), lambda) in float32; the gradient passes straight through."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TI: Tensor, strength: Tensor) -> Tensor:
+        x32_TI = x_TI.float()
+        return torch.lerp(x32_TI, int8_activation(x32_TI), strength).to(x_TI.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0], None
+
+
+class TernaryLinear(nn.Module):
+    """A linear layer whose weights go ternary and whose inputs go int8 as `strength` goes to 1.
+
+    Args:
+        linear: the layer to take over; its parameters are adopted, not copied.
+        strength: lambda, one object shared by all layers of a model.
+    """
+
+    def __init__(self, linear: nn.Linear, strength: Lambda) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self.strength = strength
+        self.saliency: ColumnSaliency | None = None
+
+    def effective_weight(self) -> Tensor:
+        """The weights that the layer multiplies by, [O, I]."""
+        salient_I = None if self.saliency is None else self.saliency.mask()
+        blended: Tensor = _BlendWeight.apply(self.weight, self.strength.value, salient_I)
+        return blended
+
+    def forward(self, x_TI: Tensor) -> Tensor:
+        """[..., I] → [..., O]."""
+        x_TI = _BlendActivation.apply(x_TI, self.strength.value)
+        return F.linear(x_TI, self.effective_weight(), self.bias)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        )
+
+
+def ternary_layers(model: nn.Module) -> list[TernaryLinear]:
+    """All quantised layers of a model, in the order of its modules."""
+    return [module for module in model.modules() if isinstance(module, TernaryLinear)]

@@ -1,0 +1,87 @@
+"""`result.json`, schema 1: what a run was for. Written once, atomically, at the very end, by `pipeline`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """The numbers of a finished run; docs/trainer.md defines each. None: that stage was left out, or the
+    price of the device is not known."""
+
+    final_loss: float
+    final_loss_sem: float
+    perplexity: float
+    stage1_9_final_loss: float | None
+    stage2_start_loss: float
+    stage2_train_loss: float | None
+    effective_steps: int
+    train_flops: float
+    train_seconds: float
+    tokens: int
+    tokens_per_second: float
+    peak_memory_gib: float
+    usd: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """What the numbers came from."""
+
+    config_sha256: str
+    code_version: str
+    device: str
+    torch: str
+    seed: int
+    data_sha256: str
+    reused_stages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A finished run."""
+
+    metrics: Metrics
+    provenance: Provenance
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in the file."""
+        return {"schema": SCHEMA, "status": "completed"} | asdict(self)
+
+
+def write(result: Result, path: Path) -> None:
+    """Whole or not at all: a reader never sees half a file, and a crash leaves none."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            json.dump(result.document(), stream, indent=1, allow_nan=False)
+            stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@cache
+def code_version() -> str:
+    """The package's version and a digest of the trainer's source, so that an edited checkout tells itself."""
+    try:
+        version = metadata.version("stagesweep")
+    except metadata.PackageNotFoundError:
+        version = "0"
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(p for suffix in ("*.py", "*.yaml") for p in root.rglob(suffix)):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"{version}+src.{digest.hexdigest()[:12]}"

@@ -1,0 +1,1 @@
+"""The training stages in their order: `subln` (1), `layerwise` (1.9), `pretrain` (2). Used by `pipeline`."""

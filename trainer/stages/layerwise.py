@@ -1,0 +1,96 @@
+"""Stage 1.9: the student's hidden states are pulled towards the teacher's, layer by layer.
+
+The student is fully quantised all through (lambda = 1): what is aligned is what will be deployed. The
+saliency curriculum, where it is enabled, is what softens the start; it ends with the stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from trainer.config import SaliencyConfig, Stage19Config
+from trainer.device import Device
+from trainer.loop import Objective, Prepare, StagePlan, StageTrace, Watch, train
+from trainer.losses.combined import combined_loss
+from trainer.losses.hidden import hidden_loss, layer_weights
+from trainer.losses.logits import next_token_loss, teacher_divergence
+from trainer.model import run
+from trainer.preemption import StopSignal
+from trainer.quant.saliency import ColumnSaliency, Share, k_at
+from trainer.quant.ternary import ternary_layers
+from trainer.quant.warmup import Lambda
+
+NAME = "stage1_9"
+
+
+def align(
+    student: nn.Module,
+    teacher: nn.Module,
+    strength: Lambda,
+    config: Stage19Config,
+    batches: Iterator[Tensor],
+    *,
+    device: Device,
+    stop: StopSignal,
+    watch: Watch,
+) -> StageTrace:
+    """Trains the student in place. Raises as `loop.train` does."""
+    strength.set(1.0)
+    plan = StagePlan(name=NAME, steps=config.max_steps, optimizer=config.optimizer, schedule=config.schedule)
+    prepare = (
+        _curriculum(student, config.saliency, config.max_steps) if config.saliency.enabled else _constant
+    )
+    try:
+        return train(
+            plan,
+            student,
+            _objective(student, teacher, config),
+            batches,
+            device=device,
+            stop=stop,
+            watch=watch,
+            prepare=prepare,
+        )
+    finally:
+        for layer in ternary_layers(student):
+            layer.saliency = None
+
+
+def _objective(student: nn.Module, teacher: nn.Module, config: Stage19Config) -> Objective:
+    def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
+        with torch.no_grad():
+            theirs = run(teacher, ids_BT, hidden=True)
+        ours = run(student, ids_BT, hidden=True)
+        weights = layer_weights(config.layer_weights, len(ours.hidden))
+        distill = hidden_loss(ours.hidden, theirs.hidden, distance=config.loss_type, weights=weights)
+        ce = next_token_loss(ours.logits, ids_BT)
+        kl = teacher_divergence(ours.logits, theirs.logits)
+        total = combined_loss(distill=distill, ce=ce, kl=kl, lm_loss_weight=config.lm_loss_weight)
+        return {"loss": total, "distill": distill, "ce": ce, "kl": kl}
+
+    return losses
+
+
+def _constant(step: int) -> Mapping[str, float]:
+    return {"lambda": 1.0}
+
+
+def _curriculum(student: nn.Module, config: SaliencyConfig, steps: int) -> Prepare:
+    layers = ternary_layers(student)
+    share = Share(config.initial_k).to(layers[0].weight.device)
+    for layer in layers:
+        layer.saliency = ColumnSaliency(layer.weight, share, config.ema_decay)
+
+    def prepare(step: int) -> Mapping[str, float]:
+        k = k_at(config, step, steps)
+        share.value.fill_(k)
+        if step and step % config.update_interval == 0:
+            for layer in layers:
+                if layer.saliency is not None:
+                    layer.saliency.observe(layer.weight)
+        return {"lambda": 1.0, "saliency_k": k}
+
+    return prepare

@@ -1,0 +1,105 @@
+"""Stage 1: the teacher's copy becomes a student. SubLN layers go in, linear layers become ternary ones.
+
+Nothing is trained here. SubLN is the normalisation before the attention output and the MLP down projection
+that BitNet needs (arXiv:2510.13998 §3.1). With a gain of 1 it damages what the teacher knows, since it
+changes the scale of what those projections see; so the gain is set to the scale that they saw.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trainer.config import Stage1Config
+from trainer.device import Device
+from trainer.errors import ConfigError
+from trainer.model import is_head, run
+from trainer.quant.ternary import TernaryLinear
+from trainer.quant.warmup import Lambda
+
+BEFORE = ("o_proj", "down_proj")  # Llama's names, which SmolLM, Qwen, Mistral, Gemma and others share
+EPS = 1e-6
+
+
+class SubLN(nn.Module):
+    """RMS normalisation over the last dimension, in float32, times a gain [I]."""
+
+    def __init__(self, features: int, gain: float, like: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((features,), gain, dtype=like.dtype, device=like.device))
+
+    def forward(self, x_TI: Tensor) -> Tensor:
+        """[..., I] → [..., I], in the input's dtype."""
+        return F.rms_norm(x_TI.float(), x_TI.shape[-1:], self.weight.float(), EPS).to(x_TI.dtype)
+
+
+def make_student(
+    teacher: nn.Module, config: Stage1Config, calibration: Sequence[Tensor], *, device: Device
+) -> tuple[nn.Module, Lambda]:
+    """A ternary copy of the teacher, and the lambda that all its layers obey (1 at first).
+
+    Raises:
+        ConfigError: the model has no projections of the names in `BEFORE`.
+    """
+    student = copy.deepcopy(teacher).requires_grad_(True)
+    gains = dict.fromkeys(_projections(student), 1.0)
+    if config.subln == "calibrated":
+        gains = _input_scales(student, calibration, device)
+    strength = Lambda().to(device.torch_device)
+    for name, module in list(student.named_modules()):
+        if not isinstance(module, nn.Linear) or is_head(student, module):
+            continue
+        ternary: nn.Module = TernaryLinear(module, strength)
+        if name in gains:
+            norm = SubLN(module.in_features, gains[name], module.weight)
+            ternary = nn.Sequential(OrderedDict(norm=norm, projection=ternary))
+        parent, _, attribute = name.rpartition(".")
+        setattr(student.get_submodule(parent), attribute, ternary)
+    return student, strength
+
+
+def _projections(model: nn.Module) -> dict[str, nn.Linear]:
+    found = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and name.rpartition(".")[2] in BEFORE
+    }
+    if not found:
+        raise ConfigError(
+            f"{type(model).__name__} has no linear layers named {' or '.join(BEFORE)}; "
+            "take a model of the Llama family",
+            key="model.name",
+        )
+    return found
+
+
+@torch.no_grad()
+def _input_scales(model: nn.Module, batches: Sequence[Tensor], device: Device) -> dict[str, float]:
+    """Mean over tokens of the root mean square of each projection's input."""
+    seen: dict[str, list[Tensor]] = {name: [] for name in _projections(model)}
+
+    def watch(name: str) -> object:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            seen[name].append(inputs[0].float().square().mean(dim=-1).sqrt().mean())
+
+        return hook
+
+    handles = [
+        module.register_forward_pre_hook(cast("nn.modules.module._forward_pre_hook", watch(name)))
+        for name, module in _projections(model).items()
+    ]
+    try:
+        model.eval()
+        for ids_BT in batches:
+            with device.autocast():
+                run(model, device.place(ids_BT))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: float(torch.stack(scales).mean()) for name, scales in seen.items()}

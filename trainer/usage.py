@@ -1,0 +1,41 @@
+"""What `python -m trainer --help` and `--cfg job` print. Used by `__main__`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from omegaconf import OmegaConf
+
+from trainer.compose import compose_tree, groups, keys
+from trainer.errors import ConfigError
+
+_HEAD = """\
+usage: python -m trainer [OVERRIDE …] run_dir=DIR
+       python -m trainer [OVERRIDE …] --cfg job     print the composed configuration, compute nothing
+
+Trains a ternary student in two stages and writes DIR/result.json and DIR/metrics.jsonl.
+An override is key=value, or group=option. Exit status: 0 finished; 2 configuration refused before any
+compute; 70 diverged; 75 stopped by SIGTERM or SIGINT; 1 anything else.
+"""
+
+
+def usage() -> str:
+    """The help: usage, groups with their options, keys with their defaults."""
+    options = "".join(f"  {name}: {', '.join(choices)}\n" for name, choices in groups().items())
+    defaults = "".join(f"  {key}={_value(value)}\n" for key, value in keys().items())
+    return f"{_HEAD}\ngroups (optimizer is chosen per stage: optimizer@stage2.optimizer=adamw)\n{options}\nkeys\n{defaults}"
+
+
+def composed(arguments: Sequence[str]) -> str:
+    """The configuration that the overrides around `--cfg job` compose, as YAML. Raises ConfigError."""
+    position = list(arguments).index("--cfg")
+    if list(arguments[position + 1 : position + 2]) != ["job"]:
+        raise ConfigError("--cfg takes one word here: --cfg job")
+    overrides = [*arguments[:position], *arguments[position + 2 :]]
+    return OmegaConf.to_yaml(compose_tree(overrides))
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
