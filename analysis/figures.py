@@ -7,6 +7,7 @@ page's style sheet colours the text (see `templates/report.html.j2`).
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -34,6 +35,9 @@ OTHER_GENERATOR = (GREY, "square-open")
 # Beyond this ratio a linear axis squeezes most of the points against one edge.
 LOG_RATIO = 20.0
 HOVERED_PARAMETERS = 12
+
+# plotly reads some HTML in every text, and shows an escaped quote as it is written.
+text = partial(escape, quote=False)
 
 
 def tradeoff(table: pd.DataFrame, result: ParetoResult) -> go.Figure:
@@ -161,7 +165,7 @@ def _add_generator(figure: go.Figure, rows: pd.DataFrame, metric: str, generator
             y=numbers(rows, metric).tolist(),
             error_y=_error_bars(rows, f"{metric}_sem", positions),
             mode="markers",
-            name=escape(generator),
+            name=text(generator),
             marker={"symbol": symbol, "size": 10, "color": colour},
             text=[_hover(rows, position, int(rows["trial"].iloc[position])) for position in positions],
             hovertemplate="%{y}<br>%{text}<extra></extra>",
@@ -199,8 +203,8 @@ def _figure(x_title: str, y_title: str) -> go.Figure:
             "margin": {"l": 60, "r": 20, "t": 20, "b": 60},
             "font": {"size": 13, "family": "system-ui, sans-serif"},
             "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
-            "xaxis": axis | {"title": {"text": escape(x_title)}},
-            "yaxis": axis | {"title": {"text": escape(y_title)}},
+            "xaxis": axis | {"title": {"text": text(x_title)}},
+            "yaxis": axis | {"title": {"text": text(y_title)}},
             "hoverlabel": {"align": "left"},
         }
     )
@@ -231,14 +235,14 @@ def _rows(table: pd.DataFrame, result: ParetoResult) -> dict[int, int]:
 
 
 def _hover(table: pd.DataFrame, row: int, trial: int) -> str:
-    """What a point says when pointed at. plotly reads some HTML there, so every value is escaped."""
+    """What a point says when pointed at."""
     lines = [f"trial {trial}"]
     if "generator" in table.columns:
-        lines[0] += f" ({escape(str(table['generator'].iloc[row]))})"
+        lines[0] += f" ({text(str(table['generator'].iloc[row]))})"
     parameters = [str(name) for name in table.columns if str(name).startswith(PARAMETER)]
     present = [name for name in parameters if pd.notna(table[name].iloc[row])]
     lines += [
-        f"{escape(name.removeprefix(PARAMETER))} {escape(labels.cell(table[name].iloc[row]))}"
+        f"{text(name.removeprefix(PARAMETER))} {text(labels.cell(table[name].iloc[row]))}"
         for name in present[:HOVERED_PARAMETERS]
     ]
     return "<br>".join(lines)
