@@ -41,6 +41,8 @@ DISTRIBUTIONS = {
 }
 _REFUSED = {
     "log_uniform": "in W&B its bounds are exponents; write log_uniform_values, with the bounds themselves",
+    "loguniform": "unknown; write log_uniform_values",
+    "log": "unknown; write log_uniform_values",
     "inv_log_uniform": "not supported; write log_uniform_values",
     "inv_log_uniform_values": "not supported; write log_uniform_values",
 }

@@ -27,31 +27,17 @@ _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-# What a person, YAML 1.1 and YAML 1.2 may understand differently, and what to write instead.
-_AMBIGUOUS = (
-    (
-        re.compile(r"yes|no|on|off", re.I),
-        "some YAML readers take it for a boolean; write true or false, or quote it",
-    ),
-    (
-        re.compile(r"[-+]?0[0-9_]+(?:\.[0-9]*)?", re.A),
-        "a number with a leading zero; drop the zero, or quote it",
-    ),
-    (re.compile(r"[-+]?0[xob][0-9a-f_]+", re.I | re.A), "write the number in decimal, or quote it"),
-    (
-        re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?(?:e[-+]?[0-9]+)?", re.I | re.A),
-        "write numbers without `_`",
-    ),
-    (
-        re.compile(r"[-+]?[0-9]+(?::[0-9]+)+(?:\.[0-9]*)?", re.A),
-        "some YAML readers take it for a base-60 number; quote it",
-    ),
-    (re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*", re.A | re.S), "YAML takes it for a date; quote it"),
-    (
-        re.compile(r"[-+]?\.?(?:nan|inf|infinity)", re.I),
-        "not a finite number; write a finite one, or quote it",
-    ),
+# What a person, YAML 1.1 and YAML 1.2 may understand differently: what it is, and what to write instead.
+_UNCLEAR = (
+    ("yes|no|on|off", "is a boolean to some YAML readers; write true or false, or quote it"),
+    (r"[-+]?0[0-9_]+(?:\.[0-9]*)?", "has a leading zero; drop it, or quote it"),
+    ("[-+]?0[xob][0-9a-f_]+", "is not decimal; write the decimal number, or quote it"),
+    (r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?(?:e[-+]?[0-9]+)?", "has a `_`; write the number without, or quote it"),
+    (r"[-+]?[0-9]+(?::[0-9]+)+(?:\.[0-9]*)?", "is a base-60 number to some YAML readers; quote it"),
+    ("[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*", "is a date to some YAML readers; quote it"),
+    (r"[-+]?\.?(?:nan|inf|infinity)", "is not a finite number; write a finite one, or quote it"),
 )
+_UNCLEAR_TEXTS = tuple((re.compile(text, re.I | re.A | re.S), advice) for text, advice in _UNCLEAR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +125,8 @@ class Cursor:
         """A number. A boolean is none."""
         value = self.value()
         if isinstance(value, bool | str):
-            raise self.refusal(f"{self.kind()} is not a number")
+            hint = ", it is in quotes" if getattr(self.node, "style", None) else ""
+            raise self.refusal(f"{self.kind()} is not a number{hint}")
         return value
 
     def integer(self, *, least: int, most: int = MAX_INT) -> int:
@@ -191,9 +178,9 @@ class Cursor:
             if not math.isfinite(float(text)):
                 raise self.refusal(f"{self.kind()} is too large for a floating-point number")
             return float(text)
-        for pattern, advice in _AMBIGUOUS:
+        for pattern, advice in _UNCLEAR_TEXTS:
             if pattern.fullmatch(text):
-                raise self.refusal(f"{self.kind()} is ambiguous: {advice}")
+                raise self.refusal(f"{self.kind()} {advice}")
         return text
 
 
@@ -245,10 +232,17 @@ def _refuse_clever_yaml(text: str, file: str) -> None:
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> SpaceError:
-    mark = error.problem_mark or error.context_mark
-    problem = " ".join((error.problem or "malformed").split())
+    """In our words for the usual slips, in PyYAML's for the others."""
+    problem, mark = " ".join((error.problem or "malformed").split()), error.problem_mark or error.context_mark
     if "'\\t'" in problem:
         problem = "a tab; YAML is indented with spaces"
+    elif "<block end>" in problem:
+        problem = "the indentation does not fit the lines above"
+    elif "end of stream" in problem and error.context_mark:
+        problem, mark = "what is opened here is never closed", error.context_mark
+    elif "expected ',' or" in problem and error.context_mark:
+        opened = error.context_mark.line + 1
+        problem = f"a comma or a closing bracket is missing; the bracket opens in line {opened}"
     else:
         problem = f"not YAML: {problem}" + (f", {error.context}" if error.context else "")
     return SpaceError(problem, file=file, line=mark.line + 1 if mark else None)
