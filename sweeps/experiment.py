@@ -68,7 +68,7 @@ class Experiment:
                     "or choose another name in the search space file or another --storage"
                 ) from None
             existing = cls.open(store)
-            if space.to_json(existing.space) != json.loads(data)["space"]:
+            if existing.space != space.from_json(json.loads(data)["space"]):
                 raise InputError(
                     f"{store.url}: the sweep here was made from another search space; "
                     "choose another name in the search space file or another --storage"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +22,7 @@ class MemoryStore:
         self._objects: dict[str, tuple[bytes, str, float]] = {}
         self._generation = 0
         self._lock = threading.Lock()
-        self._bulk = tempfile.TemporaryDirectory(prefix="stagesweep-", ignore_cleanup_errors=True)
+        self._bulk: Path | None = None
 
     @property
     def url(self) -> str:
@@ -64,7 +66,10 @@ class MemoryStore:
         return self._clock()
 
     def folder(self, prefix: str) -> Path:
-        folder = Path(self._bulk.name) / prefix
+        if self._bulk is None:
+            self._bulk = Path(tempfile.mkdtemp(prefix="stagesweep-"))
+            weakref.finalize(self, shutil.rmtree, self._bulk, ignore_errors=True)
+        folder = self._bulk / prefix
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 

@@ -1,0 +1,148 @@
+"""One suite over every store backend: what `experiment` and `lease` may rely on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeps.errors import AlreadyExists, Conflict
+from sweeps.storage.base import NotFound, Store
+from sweeps.storage.local import LocalStore
+from sweeps.storage.memory import MemoryStore
+
+BACKENDS: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda folder: MemoryStore(),
+    "local": lambda folder: LocalStore(folder / "store"),
+}
+
+
+@pytest.fixture(params=BACKENDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return BACKENDS[request.param](tmp_path)
+
+
+class TestStoreContract:
+    def test_what_was_created_is_read_back_with_its_version(self, store):
+        version = store.create("a/b.json", b"one")
+        assert store.read("a/b.json") == (b"one", version)
+
+    def test_create_refuses_a_taken_key_and_changes_nothing(self, store):
+        version = store.create("k", b"one")
+        with pytest.raises(AlreadyExists):
+            store.create("k", b"two")
+        assert store.read("k") == (b"one", version)
+
+    def test_replace_of_the_present_version_gives_another_version(self, store):
+        first = store.create("k", b"one")
+        second = store.replace("k", b"two", first)
+        assert second != first
+        assert store.read("k") == (b"two", second)
+
+    def test_replace_of_a_stale_version_is_refused_and_changes_nothing(self, store):
+        first = store.create("k", b"one")
+        second = store.replace("k", b"two", first)
+        with pytest.raises(Conflict):
+            store.replace("k", b"three", first)
+        assert store.read("k") == (b"two", second)
+
+    def test_a_version_never_comes_back_even_for_equal_bytes(self, store):
+        versions = [store.create("k", b"same")]
+        for _ in range(50):
+            versions.append(store.replace("k", b"same", versions[-1]))
+        assert len(set(versions)) == len(versions)
+
+    def test_replace_and_delete_of_a_missing_key_conflict(self, store):
+        with pytest.raises(Conflict):
+            store.replace("k", b"x", "1")
+        with pytest.raises(Conflict):
+            store.delete("k", "1")
+
+    def test_delete_needs_the_present_version(self, store):
+        first = store.create("k", b"one")
+        second = store.replace("k", b"two", first)
+        with pytest.raises(Conflict):
+            store.delete("k", first)
+        store.delete("k", second)
+        with pytest.raises(NotFound):
+            store.read("k")
+
+    def test_reading_a_missing_key_says_so_with_its_location(self, store):
+        with pytest.raises(NotFound, match=r"nothing\.json"):
+            store.read("nothing.json")
+
+    def test_list_is_sorted_by_key_and_limited_to_the_prefix(self, store):
+        for key in ("trials/000002.json", "trials/000000.json", "sweep.json", "trialsX"):
+            store.create(key, b"x")
+        assert [entry.key for entry in store.list("trials/")] == ["trials/000000.json", "trials/000002.json"]
+        assert [entry.key for entry in store.list("sweep")] == ["sweep.json"]
+
+    def test_list_of_an_unknown_prefix_is_empty(self, store):
+        assert store.list("nothing/") == []
+
+    def test_list_names_the_versions_that_read_gives(self, store):
+        store.replace("t/a", b"2", store.create("t/a", b"1"))
+        store.create("t/b", b"3")
+        assert {e.key: e.version for e in store.list("t/")} == {k: store.read(k)[1] for k in ("t/a", "t/b")}
+
+    def test_the_clock_moves_forward_and_stamps_what_is_written(self, store):
+        before = store.now()
+        store.create("k", b"x")
+        after = store.now()
+        (entry,) = store.list("k")
+        assert before - 0.05 <= entry.updated <= after + 0.05
+
+    def test_of_many_creators_of_one_key_exactly_one_wins(self, store):
+        outcomes = _race(8, lambda i: store.create("k", b"%d" % i))
+        assert sum(not isinstance(o, Exception) for o in outcomes) == 1
+        assert all(isinstance(o, AlreadyExists) for o in outcomes if isinstance(o, Exception))
+
+    def test_of_many_replacers_of_one_version_exactly_one_wins(self, store):
+        version = store.create("k", b"0")
+        outcomes = _race(8, lambda i: store.replace("k", b"%d" % i, version))
+        assert sum(not isinstance(o, Exception) for o in outcomes) == 1
+
+    def test_concurrent_counters_lose_no_increment(self, store):
+        store.create("n", b"0")
+
+        def add_ten(_: int) -> None:
+            added = 0
+            while added < 10:
+                data, version = store.read("n")
+                try:
+                    store.replace("n", b"%d" % (int(data) + 1), version)
+                    added += 1
+                except Conflict:
+                    continue
+
+        _race(4, add_ten)
+        assert store.read("n")[0] == b"40"
+
+    def test_a_folder_for_bulk_files_exists_and_is_the_same_every_time(self, store):
+        (store.folder("runs/000000") / "log.txt").write_text("x")
+        assert (store.folder("runs/000000") / "log.txt").read_text() == "x"
+
+    def test_location_names_the_object_for_a_person(self, store):
+        assert store.location("trials/000001.json").endswith("trials/000001.json")
+
+
+def _race(count: int, action: Callable[[int], object]) -> list[object]:
+    """Run `action(i)` in `count` threads that start together; their results or exceptions."""
+    start = threading.Barrier(count)
+    outcomes: list[object] = [None] * count
+
+    def run(i: int) -> None:
+        start.wait()
+        try:
+            outcomes[i] = action(i)
+        except Exception as error:
+            outcomes[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes

@@ -1,0 +1,67 @@
+"""Spaces and experiments that cost nothing: function objectives, a store in memory, a movable clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sweeps.experiment import Experiment
+from sweeps.space import Fixed, Lease, Objective, Program, Range, Search, Space
+from sweeps.storage.memory import MemoryStore
+
+
+class Clock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def advance(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def space() -> Space:
+    return Space(
+        name="toy",
+        objectives=(Objective(metric="loss"),),
+        parameters=(
+            Range(name="x", min=0.0, max=1.0, kind="float"),
+            Range(name="n", min=1, max=100, kind="int", log=True),
+            Fixed(name="mode", value="fast"),
+        ),
+        program=Program(kind="function", function="objectives_for_tests:paraboloid"),
+        search=Search(method="random", sobol=4, seed=3),
+        run_cap=8,
+        lease=Lease(heartbeat_s=10, expire_s=30, max_attempts=3),
+    )
+
+
+@pytest.fixture
+def experiment(space: Space, clock: Clock) -> Experiment:
+    return Experiment.create(MemoryStore(clock=clock), space)
+
+
+@pytest.fixture(autouse=True)
+def _functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objectives lie beside this file and are found as a user's are: through the import path."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "functions"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("SWEEP_STORAGE", "SWEEP_NAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def command_space(space: Space) -> Space:
+    """The toy space over a command line; give it the argv with `dataclasses.replace`."""
+    return replace(space, program=Program(kind="command", command=("true", "${overrides}")))

@@ -1,0 +1,44 @@
+"""Objectives for `program: {function: …}`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+
+def paraboloid(parameters):
+    return {"loss": (parameters["x"] - 0.3) ** 2 + parameters["n"] / 100, "effective_steps": parameters["n"]}
+
+
+def recorded(parameters):
+    """Leaves a line per finished call in $CALLS, appended in one write, so that processes cannot mix lines."""
+    time.sleep(float(os.environ.get("CALL_SECONDS", "0")))
+    line = f"{parameters['x']!r} {parameters['n']!r}\n".encode()
+    fd = os.open(os.environ["CALLS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(fd, line)
+    finally:
+        os.close(fd)
+    return paraboloid(parameters)
+
+
+def explodes(parameters):
+    raise RuntimeError("no such luck")
+
+
+def not_a_number(parameters):
+    return {"loss": float("nan")}
+
+
+def forgets(parameters):
+    return {"accuracy": 1.0}
+
+
+def sleeps(parameters):
+    Path(os.environ["STARTED"]).touch()
+    time.sleep(600)
+    return {"loss": 0.0}
+
+
+NOT_CALLABLE = 3

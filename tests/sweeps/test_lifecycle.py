@@ -1,0 +1,250 @@
+"""The life of a trial: which event leads where, who is refused, and what no sequence of events can break."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sweeps import lifecycle
+from sweeps.errors import IllegalTransition
+from sweeps.lifecycle import Abandon, Claim, Complete, Expire, Fail, Heartbeat, Release, StopEarly, apply
+from sweeps.trial import FINISHED, Trial, decode, encode
+
+EXPIRE = Expire(after_s=30, max_attempts=3)
+
+
+def pending() -> Trial:
+    return Trial(trial=7, status="pending", parameters={"x": 1.0}, generator="sobol", created=100.0)
+
+
+def running(worker: str = "w1", now: float = 200.0) -> Trial:
+    return apply(pending(), Claim(worker=worker), now)
+
+
+def completed() -> Trial:
+    return apply(running(), Complete(worker="w1", attempt=1, metrics={"loss": 1.5}), 300.0)
+
+
+def failed() -> Trial:
+    return apply(running(), Fail(worker="w1", attempt=1, error="diverged\nat step 3"), 300.0)
+
+
+def test_a_claim_gives_the_trial_a_worker_an_attempt_and_a_heartbeat():
+    trial = running()
+    assert (trial.status, trial.worker, trial.attempt, trial.heartbeat, trial.started) == (
+        "running",
+        "w1",
+        1,
+        200.0,
+        200.0,
+    )
+
+
+def test_a_claim_without_a_lease_has_no_heartbeat_and_never_goes_stale():
+    trial = apply(pending(), Claim(worker="me", leased=False), 200.0)
+    assert trial.heartbeat is None
+    assert not lifecycle.is_stale(trial, 1e12, 30)
+
+
+def test_a_heartbeat_renews_the_lease_and_keeps_the_last_progress():
+    trial = apply(running(), Heartbeat(worker="w1", attempt=1, progress={"step": 5}), 210.0)
+    trial = apply(trial, Heartbeat(worker="w1", attempt=1), 220.0)
+    assert (trial.heartbeat, dict(trial.progress)) == (220.0, {"step": 5})
+
+
+def test_a_completed_trial_keeps_its_metrics_and_its_history():
+    trial = completed()
+    assert (trial.status, dict(trial.metrics), trial.worker, trial.ended) == (
+        "completed",
+        {"loss": 1.5},
+        None,
+        300.0,
+    )
+    (attempt,) = trial.history
+    assert (attempt.worker, attempt.start, attempt.end, attempt.reason) == ("w1", 200.0, 300.0, "completed")
+
+
+def test_a_failed_trial_keeps_the_whole_error_and_its_first_line_in_the_history():
+    trial = failed()
+    assert (trial.status, trial.error, trial.history[0].detail) == (
+        "failed",
+        "diverged\nat step 3",
+        "diverged",
+    )
+
+
+def test_a_released_trial_goes_on_under_the_same_index_and_parameters():
+    trial = apply(running(), Release(worker="w1", attempt=1, detail="SIGTERM"), 250.0)
+    again = apply(trial, Claim(worker="w2"), 260.0)
+    assert (again.trial, again.parameters, again.attempt, again.worker) == (7, {"x": 1.0}, 2, "w2")
+    assert [a.reason for a in again.history] == ["released"]
+
+
+def test_releases_do_not_count_as_lost_attempts():
+    trial = pending()
+    for attempt in range(1, 10):
+        trial = apply(trial, Claim(worker="w"), 0.0)
+        trial = apply(trial, Release(worker="w", attempt=attempt), 1.0)
+    assert trial.status == "pending"
+
+
+def test_a_silent_worker_loses_its_trial_only_after_the_lease():
+    with pytest.raises(IllegalTransition, match="has not run out"):
+        apply(running(), EXPIRE, 230.0)
+    assert apply(running(), EXPIRE, 230.1).status == "pending"
+
+
+def test_a_trial_lost_too_often_fails_with_the_whole_story():
+    trial, now = pending(), 0.0
+    for attempt in range(1, 4):
+        trial = apply(trial, Claim(worker=f"w{attempt}"), now)
+        now += 31
+        trial = apply(trial, EXPIRE, now)
+    assert trial.status == "failed"
+    assert all(f"w{attempt}" in trial.error for attempt in range(1, 4))
+
+
+def test_a_late_report_of_a_worker_that_was_taken_over_is_refused_and_says_by_whom():
+    taken = apply(apply(running("w1"), EXPIRE, 300.0), Claim(worker="w2"), 301.0)
+    for event in (
+        Complete(worker="w1", attempt=1, metrics={"loss": 1.0}),
+        Fail(worker="w1", attempt=1, error="x"),
+        Release(worker="w1", attempt=1),
+        Heartbeat(worker="w1", attempt=1),
+        StopEarly(worker="w1", attempt=1, metrics={}),
+    ):
+        with pytest.raises(IllegalTransition, match="taken over by attempt 2 of w2"):
+            apply(taken, event, 302.0)
+
+
+def test_the_same_worker_is_fenced_too_when_it_claims_anew():
+    """A worker that stalled, lost the trial and claimed it again must not report its first attempt."""
+    again = apply(apply(running("w1"), EXPIRE, 300.0), Claim(worker="w1"), 301.0)
+    with pytest.raises(IllegalTransition):
+        apply(again, Complete(worker="w1", attempt=1, metrics={"loss": 1.0}), 302.0)
+
+
+def test_the_repeat_of_a_report_changes_nothing():
+    first = completed()
+    assert apply(first, Complete(worker="w1", attempt=1, metrics={"loss": 1.5}), 400.0) is first
+    first = failed()
+    assert apply(first, Fail(worker="w1", attempt=1, error="diverged\nat step 3"), 400.0) is first
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Complete(worker="w1", attempt=1, metrics={"loss": 9.9}),
+        Fail(worker="w1", attempt=1, error="x"),
+        Release(worker="w1", attempt=1),
+        Claim(worker="w2"),
+        EXPIRE,
+        Heartbeat(worker="w1", attempt=1),
+        Abandon(by="me"),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_has_ended_stays_as_it_ended(event):
+    with pytest.raises(IllegalTransition):
+        apply(completed(), event, 1e9)
+
+
+def test_a_refusal_tells_the_story():
+    with pytest.raises(IllegalTransition) as caught:
+        apply(completed(), Claim(worker="w2"), 400.0)
+    error = caught.value
+    assert (error.trial, error.status, error.event) == (7, "completed", "Claim")
+    assert "attempt 1 by w1 completed" in str(error)
+
+
+def test_abandoning_ends_a_pending_and_a_running_trial():
+    assert apply(pending(), Abandon(by="me"), 1.0).status == "abandoned"
+    trial = apply(running(), Abandon(by="me"), 210.0)
+    assert (trial.status, trial.worker, trial.history[-1].reason) == ("abandoned", None, "abandoned")
+
+
+class TrialMachine(RuleBasedStateMachine):
+    """Several workers, each acting on its own, possibly stale, idea of who it is; the clock jumps."""
+
+    workers = st.sampled_from(["w1", "w2", "w3"])
+
+    @initialize()
+    def begin(self) -> None:
+        self.now = 0.0
+        self.trial = pending()
+        self.accepted: list[Complete | Fail] = []
+
+    def _try(self, event) -> None:
+        before = self.trial
+        try:
+            self.trial = apply(before, event, self.now)
+        except IllegalTransition:
+            self.trial = before
+        else:
+            if isinstance(event, Complete | Fail) and self.trial is not before:
+                self.accepted.append(event)
+
+    @rule(seconds=st.floats(0, 60))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(worker=workers)
+    def claim(self, worker: str) -> None:
+        self._try(Claim(worker=worker))
+
+    @rule(worker=workers, attempt=st.integers(0, 4))
+    def beat(self, worker: str, attempt: int) -> None:
+        self._try(Heartbeat(worker=worker, attempt=attempt, progress={"step": self.now}))
+
+    @precondition(lambda self: self.trial.attempt > 0)
+    @rule(worker=workers, behind=st.integers(0, 2), loss=st.sampled_from([1.0, 2.0]))
+    def complete(self, worker: str, behind: int, loss: float) -> None:
+        self._try(Complete(worker=worker, attempt=self.trial.attempt - behind, metrics={"loss": loss}))
+
+    @precondition(lambda self: self.trial.attempt > 0)
+    @rule(worker=workers, behind=st.integers(0, 2))
+    def fail(self, worker: str, behind: int) -> None:
+        self._try(Fail(worker=worker, attempt=self.trial.attempt - behind, error="e"))
+
+    @rule(worker=workers, attempt=st.integers(0, 4))
+    def release(self, worker: str, attempt: int) -> None:
+        self._try(Release(worker=worker, attempt=attempt))
+
+    @rule()
+    def expire(self) -> None:
+        self._try(EXPIRE)
+
+    @invariant()
+    def at_most_one_report_was_accepted(self) -> None:
+        assert len(self.accepted) <= 1
+
+    @invariant()
+    def what_was_accepted_is_what_stands(self) -> None:
+        if self.accepted and isinstance(self.accepted[0], Complete):
+            assert self.trial.status == "completed"
+            assert dict(self.trial.metrics) == dict(self.accepted[0].metrics)
+
+    @invariant()
+    def only_a_running_trial_has_a_worker(self) -> None:
+        assert (self.trial.worker is not None) == (self.trial.status == "running")
+
+    @invariant()
+    def every_claim_is_in_the_history_or_running(self) -> None:
+        told = [attempt.attempt for attempt in self.trial.history]
+        assert told == list(range(1, len(told) + 1))
+        assert self.trial.attempt == len(told) + (self.trial.status == "running")
+
+    @invariant()
+    def identity_never_changes(self) -> None:
+        assert (self.trial.trial, self.trial.parameters, self.trial.generator) == (7, {"x": 1.0}, "sobol")
+
+    @invariant()
+    def the_record_survives_storage(self) -> None:
+        assert decode(encode(self.trial, "t")).status == self.trial.status
+        assert self.trial.finished == (self.trial.status in FINISHED)
+
+
+TestTrialMachine = TrialMachine.TestCase
+TestTrialMachine.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)

@@ -1,0 +1,106 @@
+"""What only files can go wrong with: full disks, torn writes, foreign files, paths that are no folders."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from sweeps.errors import StoreUnavailable
+from sweeps.storage.local import LocalStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+def all_files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in folder.rglob("*")
+        if p.is_file() and ".locks" not in p.parts
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [(errno.ENOSPC, "free some space"), (errno.EIO, "check the disk"), (errno.EROFS, "--storage")],
+    ids=["disk-full", "io-error", "read-only"],
+)
+def test_a_failed_write_is_one_line_and_leaves_the_old_bytes_alone(
+    store, tmp_path, monkeypatch, code, advice
+):
+    version = store.create("trials/000000.json", b"old")
+
+    def fail(fd: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StoreUnavailable, match=advice) as caught:
+        store.replace("trials/000000.json", b"new", version)
+    with pytest.raises(StoreUnavailable):
+        store.create("trials/000001.json", b"new")
+    monkeypatch.undo()
+    assert "\n" not in str(caught.value)
+    assert all_files(tmp_path / "store") == {"trials/000000.json": b"old"}
+    assert store.read("trials/000000.json") == (b"old", version)
+
+
+def test_a_writer_killed_before_its_rename_leaves_nothing_that_is_listed_or_in_the_way(store, monkeypatch):
+    version = store.create("trials/000000.json", b"old")
+    monkeypatch.setattr(Path, "replace", lambda self, target: self)  # dies just before the rename
+    store.replace("trials/000000.json", b"half", version)
+    monkeypatch.undo()
+    assert [e.key for e in store.list("trials/")] == ["trials/000000.json"]
+    assert store.read("trials/000000.json") == (b"old", version)
+    assert store.read("trials/000000.json")[1] != store.replace("trials/000000.json", b"new", version)
+
+
+def test_a_path_below_a_file_is_refused_with_advice(tmp_path):
+    (tmp_path / "file").write_text("x")
+    store = LocalStore(tmp_path / "file")
+    with pytest.raises(StoreUnavailable, match="a file stands where a folder should"):
+        store.create("k", b"x")
+
+
+@pytest.mark.parametrize("key", ["../outside", "/absolute", "", "a/../../b"])
+def test_a_key_cannot_leave_the_store(store, key):
+    with pytest.raises(ValueError, match="not a key"):
+        store.create(key, b"x")
+
+
+def test_a_coarse_clock_of_the_file_system_does_not_repeat_versions(store, monkeypatch):
+    """A mount that keeps whole seconds: every write inside one second would look alike."""
+    real = os.utime
+
+    def coarse(path, *args, ns, **kwargs):
+        real(path, *args, ns=tuple(-(-t // 10**9) * 10**9 for t in ns), **kwargs)
+
+    monkeypatch.setattr(os, "utime", coarse)
+    versions = [store.create("k", b"0")]
+    versions += [store.replace("k", b"x", versions[-1]) for _ in range(1)]
+    future = int(versions[-1]) + 5 * 10**9
+    real(
+        Path(store.location("k")), ns=(future, future)
+    )  # as if written a moment later by a server ahead of us
+    before = store.read("k")[1]
+    after = store.replace("k", b"y", before)
+    assert int(after) > int(before)
+
+
+def test_reading_needs_no_write_permission(store, monkeypatch):
+    store.create("k", b"x")
+    real = Path.open
+
+    def refuse_writing(self, mode="r", *args, **kwargs):
+        if "w" in mode:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return real(self, mode, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse_writing)
+    assert store.read("k")[0] == b"x"
+    assert [entry.key for entry in store.list("k")] == ["k"]
+    assert store.now() > 0

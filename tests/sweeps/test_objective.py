@@ -1,0 +1,214 @@
+"""Running one trial: what counts as a result, and how each way of dying is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sweeps import objective
+from sweeps.errors import InputError
+from sweeps.objective import Completed, Failed, Preempted
+from sweeps.space import Program
+from sweeps.stopping import Stop
+from sweeps.trial import Trial
+
+RECORD = Trial(
+    trial=4, status="running", parameters={"x": 0.5, "n": 10}, generator="sobol", attempt=1, worker="w", heartbeat=1.0
+)  # fmt: skip
+
+
+def run(space, tmp_path: Path, **changes):
+    folder = tmp_path / "run"
+    folder.mkdir(exist_ok=True)
+    arguments = {"stop": Stop(), "lost": lambda: False} | changes
+    return objective.run(space, RECORD, folder, **arguments)
+
+
+def function(space, name: str):
+    return replace(space, program=Program(kind="function", function=f"objectives_for_tests:{name}"))
+
+
+def python(space, code: str, *more: str):
+    return replace(space, program=Program(kind="command", command=(sys.executable, "-c", code, *more)))
+
+
+WRITE = "import json,os,sys; json.dump({}, open(os.environ['SWEEP_RUN_DIR'] + '/result.json', 'w'))"
+
+
+def write(document: str) -> str:
+    return WRITE.replace("{}", document)
+
+
+class TestFunctions:
+    def test_the_returned_metrics_are_the_result(self, space, tmp_path):
+        outcome = run(function(space, "paraboloid"), tmp_path)
+        assert outcome == Completed(metrics={"loss": pytest.approx(0.14), "effective_steps": 10})
+
+    def test_an_exception_fails_the_trial_with_its_traceback(self, space, tmp_path):
+        outcome = run(function(space, "explodes"), tmp_path)
+        assert isinstance(outcome, Failed)
+        assert outcome.error.startswith("RuntimeError: no such luck\n")
+        assert "Traceback" in outcome.error
+
+    def test_nan_is_a_failure_and_not_a_result(self, space, tmp_path):
+        assert "loss is nan, not a finite number" in run(function(space, "not_a_number"), tmp_path).error
+
+    def test_a_missing_objective_names_what_is_there(self, space, tmp_path):
+        assert "no metric 'loss'; there is accuracy" in run(function(space, "forgets"), tmp_path).error
+
+    def test_a_request_to_stop_interrupts_it(self, space, tmp_path, monkeypatch):
+        monkeypatch.setenv("STARTED", str(tmp_path / "started"))
+        stop = Stop()
+        before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+
+        def kill_when_started() -> None:
+            while not (tmp_path / "started").exists():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        stop.listen()
+        try:
+            thread = threading.Thread(target=kill_when_started)
+            thread.start()
+            outcome = run(function(space, "sleeps"), tmp_path, stop=stop)
+            thread.join()
+        finally:
+            signal.signal(signal.SIGTERM, before[0])
+            signal.signal(signal.SIGINT, before[1])
+        assert outcome == Preempted(detail="SIGTERM")
+
+
+class TestCommands:
+    def test_overrides_run_dir_and_trial_are_filled_in(self, space, tmp_path):
+        code = write("{'loss': 1, 'argc': len(sys.argv)}") + "; print(sys.argv[1:])"
+        outcome = run(python(space, code, "${overrides}", "--out=${run_dir}/t${trial}"), tmp_path)
+        assert outcome.metrics == {"loss": 1, "argc": 4}
+        said = (tmp_path / "run" / "log.txt").read_text()
+        assert f"['x=0.5', 'n=10', '--out={tmp_path}/run/t4']" in said
+
+    def test_the_outcome_is_read_with_or_without_the_envelope(self, space, tmp_path):
+        enveloped = "{'schema': 1, 'status': 'completed', 'metrics': {'loss': 2.5, 'note': 'x', 'ok': True}}"
+        assert run(python(space, write(enveloped)), tmp_path) == Completed(metrics={"loss": 2.5})
+
+    def test_a_metric_that_is_not_needed_may_be_infinite_and_is_kept_as_absent(self, space, tmp_path):
+        outcome = run(python(space, write("{'loss': 1.0, 'perplexity': float('inf')}")), tmp_path)
+        assert outcome == Completed(metrics={"loss": 1.0, "perplexity": None})
+
+    def test_a_constrained_metric_is_needed_too(self, space, tmp_path):
+        constrained = replace(
+            python(space, write("{'loss': 1.0}")), outcome_constraints=("peak_memory_gib <= 40",)
+        )
+        assert "no metric 'peak_memory_gib'" in run(constrained, tmp_path).error
+
+    @pytest.mark.parametrize(
+        ("code", "told"),
+        [
+            ("print('boom'); raise SystemExit(3)", "exited with status 3; its last words: boom"),
+            ("raise SystemExit(1)", "exited with status 1 without a word"),
+            ("import os,signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL, most likely for want of memory"),
+            ("import os,signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
+            ("pass", "wrote no result.json"),
+            (write("[1]"), "not a JSON object"),
+            (write("{'status': 'failed', 'metrics': {'loss': 1}}"), "status is 'failed'"),
+            (write("{'loss': 'low'}"), "loss is 'low', not a finite number"),
+            (write("{'loss': True}"), "loss is True, not a finite number"),
+            ("import os; open(os.environ['SWEEP_RUN_DIR'] + '/result.json', 'w').write('{\"loss\": ')", "not JSON"),
+        ],
+        ids=["status", "silent", "sigkill", "sigsegv", "no-result", "list", "says-failed", "text", "bool", "torn"],
+    )  # fmt: skip
+    def test_every_way_of_failing_says_what_happened(self, space, tmp_path, code, told):
+        outcome = run(python(space, code), tmp_path)
+        assert isinstance(outcome, Failed)
+        assert told in outcome.error
+
+    def test_the_last_fifty_lines_are_kept(self, space, tmp_path):
+        outcome = run(python(space, "[print('line', i) for i in range(200)]; raise SystemExit(1)"), tmp_path)
+        lines = outcome.error.splitlines()
+        assert (lines[1], lines[-1], len(lines)) == ("line 150", "line 199", 51)
+
+    def test_a_missing_program_is_told(self, space, tmp_path):
+        gone = replace(space, program=Program(kind="command", command=("no-such-program", "${overrides}")))
+        assert "cannot start no-such-program" in run(gone, tmp_path).error
+
+    def test_status_75_is_a_preemption_and_no_failure(self, space, tmp_path):
+        assert isinstance(run(python(space, "raise SystemExit(75)"), tmp_path), Preempted)
+
+    def test_a_lost_trial_stops_the_program_and_all_that_it_started(self, space, tmp_path):
+        marker = tmp_path / "grandchild"
+        code = (
+            "import subprocess,sys,time\n"
+            f"c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+            f"open({str(marker)!r}, 'w').write(str(c.pid)); time.sleep(600)"
+        )
+        began = time.monotonic()
+        outcome = run(
+            python(space, code), tmp_path, lost=lambda: marker.exists() and marker.read_text() != ""
+        )
+        assert isinstance(outcome, Preempted)
+        assert time.monotonic() - began < 20
+        pid = int(marker.read_text())
+        deadline = time.monotonic() + 5
+        while _alive(pid) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not _alive(pid)
+
+    def test_a_result_that_was_written_in_the_last_moment_counts(self, space, tmp_path):
+        code = (
+            "import signal,sys,time\n"
+            "signal.signal(signal.SIGTERM, lambda *a: (_ for _ in ()).throw(SystemExit(0)))\n"
+            f"{write(json.dumps({'loss': 1.0}))}\n"
+            "open(os.environ['SWEEP_RUN_DIR'] + '/ready', 'w').close(); time.sleep(600)"
+        )
+        ready = tmp_path / "run" / "ready"
+        assert run(python(space, code), tmp_path, lost=ready.exists) == Completed(metrics={"loss": 1.0})
+
+
+class TestProgress:
+    def test_it_is_the_last_whole_line(self, tmp_path):
+        lines = [
+            '{"stage": "2", "step": 1, "of": 9, "loss": 3.0}',
+            '{"stage": "2", "step": 2, "of": 9, "extra": []}',
+            '{"st',
+        ]
+        (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+        assert objective.progress(tmp_path) == {"stage": "2", "step": 2, "of": 9}
+
+    def test_nothing_written_is_nothing_known(self, tmp_path):
+        assert objective.progress(tmp_path) == {}
+
+
+class TestCheck:
+    @pytest.mark.parametrize(
+        ("spelled", "told"),
+        [
+            ("no_such_module:f", "cannot be loaded"),
+            ("objectives_for_tests:nothing", "cannot be loaded"),
+            ("objectives_for_tests:NOT_CALLABLE", "is not a function"),
+        ],
+    )
+    def test_a_function_that_is_not_there_is_refused(self, space, spelled, told):
+        with pytest.raises(InputError, match=told):
+            objective.check(replace(space, program=Program(kind="function", function=spelled)), [])
+
+    def test_a_command_that_is_not_there_is_refused(self, command_space):
+        gone = replace(
+            command_space, program=Program(kind="command", command=("no-such-program", "${overrides}"))
+        )
+        with pytest.raises(InputError, match="'no-such-program' is not a program"):
+            objective.check(gone, [])
+        objective.check(command_space, [])
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,89 @@
+"""Records as bytes: nothing gets lost, and nothing that we did not write is believed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps.lifecycle import Claim, Complete, Expire, apply
+from sweeps.trial import Trial, decode, encode, key, run_prefix
+
+VALUES = st.one_of(
+    st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False), st.text()
+)
+NAMES = st.text(min_size=1, max_size=20)
+
+
+@given(
+    parameters=st.dictionaries(NAMES, VALUES),
+    metrics=st.dictionaries(NAMES, st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))),
+)
+def test_a_record_comes_back_as_it_was_stored(parameters, metrics):
+    trial = Trial(trial=3, status="pending", parameters=parameters, generator="botorch", created=1.5)
+    trial = apply(trial, Claim(worker="a"), 2.0)
+    trial = apply(trial, Expire(after_s=1, max_attempts=9), 4.0)
+    trial = apply(trial, Claim(worker="b"), 5.0)
+    trial = apply(trial, Complete(worker="b", attempt=2, metrics=metrics), 6.0)
+    back = decode(encode(trial, "token"))
+    assert (dict(back.parameters), dict(back.metrics)) == (parameters, metrics)
+    assert [type(v) for v in back.parameters.values()] == [type(v) for v in parameters.values()]
+    assert (back.status, back.history, back.attempt, back.write) == ("completed", trial.history, 2, "token")
+
+
+def test_two_writes_of_one_record_differ_in_their_token_only():
+    trial = Trial(trial=0, status="pending", parameters={}, generator="sobol")
+    one, two = json.loads(encode(trial, "a")), json.loads(encode(trial, "b"))
+    assert one.pop("write") != two.pop("write")
+    assert one == two
+
+
+def good() -> dict:
+    return json.loads(encode(Trial(trial=3, status="pending", parameters={"x": 1}, generator="sobol"), "t"))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "not JSON"),
+        (encode(Trial(trial=3, status="pending", parameters={}, generator="sobol"), "t")[:80], "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (json.dumps(good() | {"schema": 2}).encode(), "schema is not 1"),
+        (json.dumps(good() | {"status": "done"}).encode(), "status 'done' is unknown"),
+        (json.dumps(good() | {"trial": -1}).encode(), "not an index"),
+        (json.dumps(good() | {"trial": True}).encode(), "not an index"),
+        (json.dumps(good() | {"extra": 1}).encode(), "unexpected or missing field"),
+        (json.dumps({k: v for k, v in good().items() if k != "parameters"}).encode(), "missing field"),
+        (json.dumps({k: v for k, v in good().items() if k != "history"}).encode(), "missing field"),
+        (json.dumps(good() | {"parameters": [1]}).encode(), "parameters is not an object"),
+        (json.dumps(good() | {"parameters": {"x": None}}).encode(), "a parameter is neither"),
+        (json.dumps(good() | {"metrics": {"loss": "low"}}).encode(), "not a finite number"),
+        (json.dumps(good() | {"metrics": {"loss": float("nan")}}).encode(), "not a finite number"),
+        (json.dumps(good() | {"status": "running"}).encode(), "running without a worker"),
+        (json.dumps(good() | {"heartbeat": "noon"}).encode(), "heartbeat is not a time"),
+        (json.dumps(good() | {"attempt": "1"}).encode(), "attempt is not a count"),
+        (json.dumps(good() | {"history": [{"attempt": 1}]}).encode(), "missing field"),
+    ],
+    ids=[
+        "empty", "truncated", "binary", "list", "newer-schema", "unknown-status", "negative-index", "bool-index",
+        "extra-field", "no-parameters", "no-history", "parameters-list", "null-parameter", "text-metric",
+        "nan-metric", "running-nobody", "text-heartbeat", "text-attempt", "torn-history",
+    ],
+)  # fmt: skip
+def test_a_torn_or_edited_record_is_refused_with_the_reason(data, reason):
+    with pytest.raises(ValueError, match=reason):
+        decode(data)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_no_other_program_could_read_is_not_written(value):
+    with pytest.raises(ValueError):
+        encode(Trial(trial=0, status="pending", parameters={"x": value}, generator="sobol"), "t")
+
+
+def test_keys_and_folders_are_those_of_the_design():
+    assert key(12) == "trials/000012.json"
+    assert run_prefix(12, 1) == "runs/000012/attempt-1"

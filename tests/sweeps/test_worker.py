@@ -1,0 +1,197 @@
+"""The worker's loop: what it reports, when it leaves, when it waits, and how it loses a trial quietly."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from sweeps import worker
+from sweeps.experiment import Experiment
+from sweeps.lifecycle import Claim, Complete, Heartbeat
+from sweeps.space import Lease, Program
+from sweeps.stopping import Stop
+from sweeps.storage.memory import MemoryStore
+
+
+class Diary:
+    """A watcher that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple] = []
+
+    def started(self, record) -> None:
+        self.told.append(("started", record.trial))
+
+    def progressed(self, record, progress) -> None:
+        self.told.append(("progressed", record.trial, dict(progress)))
+
+    def ended(self, record) -> None:
+        self.told.append(("ended", record.trial, record.status))
+
+    def dropped(self, record, why) -> None:
+        self.told.append(("dropped", record.trial))
+
+    def waiting(self, running) -> None:
+        self.told.append(("waiting", running))
+
+
+def work(experiment, **changes):
+    diary = changes.pop("watcher", Diary())
+    tally = worker.work(experiment, stop=changes.pop("stop", Stop()), watcher=diary, **changes)
+    return tally, diary
+
+
+def using(experiment: Experiment, function: str, **lease) -> Experiment:
+    """The same sweep over another function of `functions/objectives_for_tests.py`."""
+    program = Program(kind="function", function=f"objectives_for_tests:{function}")
+    space = replace(experiment.space, program=program)
+    if lease:
+        space = replace(space, lease=Lease(**lease))
+    return Experiment.create(MemoryStore(), space)
+
+
+def test_it_works_until_the_cap_and_reports_every_trial(experiment):
+    tally, diary = work(experiment)
+    assert tally.ended == {"completed": 8}
+    assert {record.status for record in experiment.trials()} == {"completed"}
+    assert diary.told[:2] == [("started", 0), ("ended", 0, "completed")]
+
+
+def test_max_trials_is_for_this_worker(experiment):
+    assert work(experiment, max_trials=3)[0].ended == {"completed": 3}
+    assert len(experiment.trials()) == 3
+
+
+def test_failed_trials_are_told_and_do_not_stop_the_worker(experiment):
+    failing = using(experiment, "explodes")
+    assert work(failing)[0].ended == {"failed": 8}
+    assert all("no such luck" in record.error for record in failing.trials())
+
+
+def test_a_program_that_says_75_hands_the_trial_back_and_the_worker_goes(command_space, clock):
+    space = replace(
+        command_space, program=Program(kind="command", command=("sh", "-c", "exit 75", "${overrides}"))
+    )
+    experiment = Experiment.create(MemoryStore(clock=clock), space)
+    tally, _ = work(experiment)
+    assert "75" in tally.preempted_by
+    (record,) = experiment.trials()
+    assert (record.status, record.attempt, record.history[0].reason) == ("pending", 1, "released")
+
+
+def test_a_request_before_the_first_claim_leaves_no_trace(experiment):
+    stop = Stop()
+    stop.request("SIGTERM")
+    tally, _ = work(experiment, stop=stop)
+    assert (tally.preempted_by, tally.ended, experiment.trials()) == ("SIGTERM", {}, [])
+
+
+def test_heartbeats_renew_the_lease_and_carry_the_progress(command_space):
+    code = (
+        'printf \'{"stage": "2", "step": 3, "of": 9, "done": 0.4}\\n\' > "$SWEEP_RUN_DIR/metrics.jsonl"; sleep 1.2; '
+        'echo \'{"loss": 1}\' > "$SWEEP_RUN_DIR/result.json"'
+    )
+    space = replace(
+        command_space,
+        program=Program(kind="command", command=("sh", "-c", code, "${overrides}")),
+        lease=Lease(heartbeat_s=0.2, expire_s=5),
+        run_cap=1,
+    )
+    experiment = Experiment.create(MemoryStore(), space)
+    watching = Experiment.open(experiment.store)
+    thread = threading.Thread(target=work, args=(experiment,))
+    thread.start()
+    deadline, seen = time.monotonic() + 10, []
+    while thread.is_alive() and time.monotonic() < deadline:
+        seen += [
+            (record.heartbeat, dict(record.progress)) for record in watching.trials() if record.heartbeat
+        ]
+        time.sleep(0.05)
+    thread.join()
+    assert len({heartbeat for heartbeat, _ in seen}) >= 3
+    assert {"stage": "2", "step": 3, "of": 9, "done": 0.4} in [progress for _, progress in seen]
+
+
+def test_a_worker_that_was_taken_over_stops_its_program_and_reports_nothing(command_space):
+    space = replace(
+        command_space,
+        program=Program(kind="command", command=("sleep", "600", "${overrides}")),
+        lease=Lease(heartbeat_s=0.1, expire_s=300),
+        run_cap=1,
+    )
+    # `sleep` refuses the overrides, so give it a shell that ignores them.
+    space = replace(space, program=Program(kind="command", command=("sh", "-c", "sleep 600", "${overrides}")))
+    experiment = Experiment.create(MemoryStore(), space)
+    diary = Diary()
+
+    def take_over(record) -> None:
+        Diary.started(diary, record)
+        other = Experiment.open(experiment.store)
+        other.apply(0, worker.lifecycle.Release(worker=record.worker, attempt=1))
+        other.apply(0, Claim(worker="other"))
+        other.apply(0, Complete(worker="other", attempt=2, metrics={"loss": 0.5}))
+
+    diary.started = take_over
+    tally, _ = work(experiment, watcher=diary)
+    assert tally.ended == {"dropped": 1}
+    assert ("dropped", 0) in diary.told
+    record = experiment.trial(0)
+    assert (record.status, dict(record.metrics)) == ("completed", {"loss": 0.5})
+
+
+class TestLeaving:
+    def test_at_the_cap_it_leaves_once_the_others_gave_a_sign_of_life(self, experiment):
+        sweep = using(experiment, "paraboloid", heartbeat_s=0.1, expire_s=60)
+        other = Experiment.open(sweep.store)
+        record = other.ask("other")
+        diary = Diary()
+
+        def beat(running: int) -> None:
+            Diary.waiting(diary, running)
+            other.apply(record.trial, Heartbeat(worker="other", attempt=1))
+
+        diary.waiting = beat
+        tally, _ = work(sweep, watcher=diary)
+        assert tally.ended == {"completed": 7}
+        assert diary.told[-1] == ("waiting", 1)
+        assert sweep.trial(record.trial).status == "running"
+
+    def test_it_outwaits_the_lease_of_a_dead_one_and_takes_over(self, experiment):
+        sweep = using(experiment, "paraboloid", heartbeat_s=0.1, expire_s=0.5)
+        dead = Experiment.open(sweep.store).ask("dead")
+        tally, _ = work(sweep)
+        assert tally.ended == {"completed": 8}
+        record = sweep.trial(dead.trial)
+        assert (record.status, record.attempt, record.history[0].reason) == ("completed", 2, "expired")
+
+    def test_it_does_not_wait_for_a_person_who_asked(self, experiment):
+        Experiment.open(experiment.store).ask("me", leased=False)
+        assert work(experiment)[0].ended == {"completed": 7}
+
+    def test_a_used_up_space_is_the_end_and_no_error(self, experiment, caplog):
+        from sweeps.space import Choice
+
+        space = replace(
+            experiment.space,
+            parameters=(Choice(name="x", values=(0.0, 0.5, 1.0)), *experiment.space.parameters[2:]),
+            program=Program(
+                kind="command", command=("sh", "-c", 'echo \'{"loss": 1}\' > "$SWEEP_RUN_DIR/result.json"')
+            ),
+            run_cap=None,
+        )
+        sweep = Experiment.create(MemoryStore(), space)
+        assert work(sweep)[0].ended == {"completed": 3}
+
+
+def test_two_workers_are_told_apart_on_one_host():
+    assert worker.identity() != worker.identity()
+
+
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_the_run_folder_of_every_attempt_is_its_own(experiment, status):
+    sweep = using(experiment, "paraboloid" if status == "completed" else "explodes")
+    work(sweep, max_trials=1)
+    assert sweep.store.folder("runs/000000/attempt-1").is_dir()
