@@ -60,7 +60,7 @@ def _finite_costs(points: npt.ArrayLike, goals: Sequence[Goal]) -> tuple[Floats,
         )
     kept = np.flatnonzero(np.isfinite(values).all(axis=1))
     signs = np.array([1.0 if goal == "minimize" else -1.0 for goal in goals])
-    return values[kept] * signs + 0.0, kept  # + 0.0 makes -0.0 and 0.0 one point
+    return values[kept] * signs, kept
 
 
 def _sweep(distinct: Floats) -> npt.NDArray[np.bool_]:

@@ -134,7 +134,7 @@ def test_knee_of_the_length_sweep() -> None:
         pytest.param([[1, 3], [1, 3], [3, 1], [3, 1]], id="two different ones"),
         pytest.param([[1, 2], [3, 4], [5, 6]], id="one on the front"),
         pytest.param([[0, 3], [1, 2], [2, 1], [3, 0]], id="straight"),
-        pytest.param([[0.1 * i, 1 - 0.1 * i] for i in range(11)], id="straight but for rounding"),
+        pytest.param([[0.1 + 0.3 * i, 2.2 - 0.7 * i] for i in range(12)], id="straight but for rounding"),
         pytest.param([[0, 3], [2, 2], [3, 0]], id="bulging"),
         pytest.param([[0, 3], [1, float("nan")], [3, 0]], id="the middle is missing"),
     ],

@@ -87,6 +87,7 @@ BAD_FILES = [
     pytest.param("t.csv", b"a,b\n1,2,3\n", "more fields than the header", id="a field too many in each row"),
     pytest.param("t.csv", b"a,b\n1,2\n1,2,3\n", "not a CSV", id="a field too many in one row"),
     pytest.param("t.csv", b"a,a\n1,2\n", "'a' is there 2 times", id="a name twice"),
+    pytest.param("t.csv", b"\xef\xbb\xbfa,a\n1,2\n", "'a' is there 2", id="a name twice, one behind a mark"),
     pytest.param("t.csv", b"a,b\n1,\xff\xfe\n", "not a CSV table in UTF-8", id="not UTF-8"),
     pytest.param("t.csv", b'a,b\n"1,2\n', "not a CSV", id="an open quote"),
     pytest.param("t.parquet", b"PAR1 not really", "not a Parquet table", id="damaged parquet"),
