@@ -1,24 +1,27 @@
 """What of a `Space` is really searched, as values: no Ax, no randomness.
 
-`optimizer` builds its Ax search space from a `Domain`, and asks it whether a proposal is allowed and new, and
-which configurations there are at all.
+`optimizer` asks it whether a proposal is allowed and new, and which configurations there are at all;
+`encoding` builds the coordinates of the search from it.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import MappingProxyType
 
 from sweeps.constraints import parse
 from sweeps.space import Choice, Fixed, Range, Space, Value, same_value
 
-ENUMERABLE = 20_000
+ENUMERABLE = 4096
 """Finite spaces of up to this many configurations are listed, so that each can be tried and none twice."""
 
 RESOLUTION = 1e9
-"""Floats closer than a billionth of the range are one: Ax's transforms round in the last bits."""
+"""Floats closer than a billionth of the range are one: transforms there and back round in the last bits."""
+
+SLACK = 1e-6
+"""How far a number may be from an integer that it stands for: optimizers overstep constraints by as much."""
 
 
 class Domain:
@@ -52,6 +55,8 @@ class Domain:
     def member(self, name: str, value: Value) -> Value:
         """The nearest value that the space has: within the bounds, an int or a float, a choice's own member.
 
+        An integer under constraints is rounded to the side that obeys them.
+
         Raises:
             ValueError: for what is not among a choice's values.
         """
@@ -62,13 +67,21 @@ class Domain:
                     return member
             raise ValueError(f"{value!r} is not among the values of {name}")
         if parameter.kind == "int":
-            return min(max(round(float(value)), int(parameter.min)), int(parameter.max))
+            whole = self.rounding(name)(float(value))
+            return min(max(whole, int(parameter.min)), int(parameter.max))
         return min(max(float(value), float(parameter.min)), float(parameter.max))
 
+    def rounding(self, name: str) -> Callable[[float], int]:
+        """How a number becomes an integer of this range without breaking a constraint that it obeyed."""
+        signs = {c.coefficients[name] > 0 for c in self.constraints if name in c.coefficients}
+        if signs == {True}:
+            return lambda number: math.floor(number + SLACK)
+        return (lambda number: math.ceil(number - SLACK)) if signs == {False} else round
+
     def allows(self, parameters: Mapping[str, Value]) -> bool:
-        """Whether the parameter constraints hold."""
+        """Whether the parameter constraints hold, to the last bits: a program may well check them itself."""
         return all(
-            constraint.holds({name: float(parameters[name]) for name in constraint.coefficients})
+            constraint.holds({name: float(parameters[name]) for name in constraint.coefficients}, 1e-15)
             for constraint in self.constraints
         )
 
@@ -76,8 +89,8 @@ class Domain:
         """Equal for parameters that are the same candidate, up to `RESOLUTION`."""
         return frozenset((name, self._cell(name, value)) for name, value in parameters.items())
 
-    def configurations(self) -> list[dict[str, Value]] | None:
-        """Every allowed configuration, in a fixed order; None if there are too many, or infinitely many."""
+    def configurations(self) -> Mapping[Hashable, dict[str, Value]] | None:
+        """Every allowed configuration by its identity; None if there are too many, or infinitely many."""
         axes: list[tuple[Value, ...] | range] = []
         for parameter in self.searched.values():
             if isinstance(parameter, Choice):
@@ -88,15 +101,12 @@ class Domain:
                 return None
         if math.prod(len(axis) for axis in axes) > ENUMERABLE:
             return None
-        return list(self._distinct(axes))
+        return {self.identity(parameters): parameters for parameters in self._allowed(axes)}
 
-    def _distinct(self, axes: list[tuple[Value, ...] | range]) -> Iterator[dict[str, Value]]:
-        seen: set[Hashable] = set()
+    def _allowed(self, axes: list[tuple[Value, ...] | range]) -> Iterator[dict[str, Value]]:
         for values in itertools.product(*axes):
             parameters = self.complete(dict(zip(self.searched, values, strict=True)))
-            identity = self.identity(parameters)
-            if identity not in seen and self.allows(parameters):
-                seen.add(identity)
+            if self.allows(parameters):
                 yield parameters
 
     def _cell(self, name: str, value: Value) -> Hashable:
@@ -104,11 +114,18 @@ class Domain:
         parameter = self.searched.get(name)
         if isinstance(value, bool | str) or not isinstance(parameter, Range) or parameter.kind == "int":
             return (isinstance(value, bool), value)
-        return round(_unit(parameter, value) * RESOLUTION)
+        return round(to_unit(parameter, value) * RESOLUTION)
 
 
-def _unit(parameter: Range, value: float) -> float:
+def to_unit(parameter: Range, value: float) -> float:
     """Where the value lies in the range, 0 at `min` and 1 at `max`, on the scale that is searched."""
     if parameter.log and value > 0:
         return math.log(value / parameter.min) / math.log(parameter.max / parameter.min)
-    return (value - parameter.min) / (parameter.max - parameter.min)
+    return (value / 2 - parameter.min / 2) / (parameter.max / 2 - parameter.min / 2)  # halves never overflow
+
+
+def from_unit(parameter: Range, unit: float) -> float:
+    """The inverse of `to_unit`, up to rounding."""
+    if parameter.log:
+        return parameter.min * math.exp(unit * math.log(parameter.max / parameter.min))
+    return parameter.min * (1.0 - unit) + parameter.max * unit

@@ -1,0 +1,146 @@
+"""A space's parameters in the words of the search: safe names, and floats between 0 and 1.
+
+`optimizer` makes Ax parameters of the axes here, and passes every value through `encode` and `decode`. Why Ax
+does not get the ranges as they are: it refuses ranges narrower than 1.5e-5 (a learning rate from 1e-6 to
+1e-5), lists every integer of a range (gigabytes for 1 to 10^8), optimises its acquisition function in the
+given units, and its SymPy takes a parameter called `beta` for a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sweeps.constraints import Linear
+from sweeps.domain import Domain, from_unit, to_unit
+from sweeps.space import Choice, Range, Value, same_value
+
+WIDE = 100
+"""Integer ranges wider than this are searched as floats and rounded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A numeric axis: floats from 0 to 1, or the integers themselves."""
+
+    name: str
+    bounds: tuple[float, float] = (0.0, 1.0)
+    kind: Literal["int", "float"] = "float"
+    log: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """A discrete axis; `dependents` are the axes that exist only under a value."""
+
+    name: str
+    values: tuple[Value, ...]
+    kind: str
+    ordered: bool
+    dependents: Mapping[Value, list[str]]
+
+
+class Encoding:
+    """Translates between the searched parameters of a domain and the axes of the search.
+
+    Attributes:
+        axes: one for every searched parameter, in the same order.
+        constraints: the parameter constraints in the axes' names and units, as text.
+    """
+
+    def __init__(self, domain: Domain) -> None:
+        self._domain = domain
+        self._names = {name: f"p{position}" for position, name in enumerate(domain.searched)}
+        self._units = {
+            name: self._unit_range(p)
+            for name, p in domain.searched.items()
+            if isinstance(p, Range) and _is_unit(p)
+        }
+        self.axes: tuple[Interval | Options, ...] = tuple(self._axis(p) for p in domain.searched.values())
+        self.constraints = tuple(self._scaled(constraint) for constraint in domain.constraints)
+
+    def encode(self, parameters: Mapping[str, Value]) -> dict[str, Value] | None:
+        """The searched parameters among these on their axes; None if they are not of this space."""
+        try:
+            active = self._domain.active(parameters)
+            return {self._names[name]: self._encoded(name, parameters[name]) for name in active}
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def decode(self, point: Mapping[str, Value]) -> dict[str, Value]:
+        """The whole parameters at a point: active ones only, fixed ones included, members of the space."""
+        values = {}
+        for name, axis in self._names.items():
+            if axis in point:
+                value = point[axis]
+                if name in self._units:
+                    value = from_unit(self._units[name], float(value))
+                values[name] = self._domain.member(name, value)
+        return self._domain.complete(values)
+
+    def _unit_range(self, parameter: Range) -> Range:
+        """The float range that 0 to 1 stands for."""
+        if parameter.kind == "int" and self._domain.rounding(parameter.name) is round:
+            # Half a step on either side gives the first and the last integer the same share as the others.
+            return replace(parameter, min=parameter.min - 0.4999, max=parameter.max + 0.4999)
+        return parameter
+
+    def _axis(self, parameter: Range | Choice) -> Interval | Options:
+        name = self._names[parameter.name]
+        if isinstance(parameter, Range):
+            if parameter.name in self._units:
+                return Interval(name=name)
+            return Interval(name=name, bounds=(parameter.min, parameter.max), kind="int", log=parameter.log)
+        switched = {
+            self._encoded(parameter.name, value): [self._names[c] for c in children if c in self._names]
+            for value, children in parameter.when
+        }
+        return Options(
+            name=name,
+            values=tuple(self._encoded(parameter.name, value) for value in parameter.values),
+            kind=_kind(parameter),
+            ordered=parameter.ordered or len(parameter.values) == 2,
+            dependents={value: names for value, names in switched.items() if names},
+        )
+
+    def _encoded(self, name: str, value: Value) -> Value:
+        """Raises ValueError or TypeError for a value of another space."""
+        parameter = self._domain.searched[name]
+        if isinstance(parameter, Choice):
+            if not any(same_value(value, member) for member in parameter.values):
+                raise ValueError(f"{value!r} is not among the values of {name}")
+            return float(value) if _kind(parameter) == "float" else value
+        if isinstance(value, bool | str):
+            raise TypeError(f"{name} is a number, not {value!r}")
+        return to_unit(self._units[name], value) if name in self._units else int(value)
+
+    def _scaled(self, constraint: Linear) -> str:
+        """The constraint over axes, its largest coefficient 1, as the samplers' tolerances expect.
+
+        Where it constrains a float, it is a little tighter than the user's: Ax may overstep it by 1e-8.
+        """
+        searched = [self._domain.searched[name] for name in constraint.coefficients]
+        margin = 1e-7 if any(isinstance(p, Range) and p.kind == "float" for p in searched) else 0.0
+        factors, bound = {}, constraint.bound
+        for name, factor in constraint.coefficients.items():
+            if name in self._units:
+                low, high = self._units[name].min, self._units[name].max
+                bound -= factor * low
+                factor *= high - low
+            factors[self._names[name]] = factor
+        size = max(abs(factor) for factor in factors.values())
+        left = " + ".join(f"{factor / size!r}*{name}" for name, factor in factors.items())
+        return f"{left} <= {bound / size - margin!r}"
+
+
+def _is_unit(parameter: Range) -> bool:
+    return parameter.kind == "float" or parameter.max - parameter.min >= WIDE
+
+
+def _kind(parameter: Choice) -> str:
+    """Ax's word for the type of the values; integers among floats are floats."""
+    for kind in (bool, int, str):
+        if all(type(value) is kind for value in parameter.values):
+            return kind.__name__
+    return "float"

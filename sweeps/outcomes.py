@@ -1,0 +1,96 @@
+"""Which of a trial's metrics the search looks at, and what it makes of them: no Ax here.
+
+`optimizer` tells Ax objectives, constraints and results in these words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from sweeps.constraints import Linear, parse
+from sweeps.errors import SpaceError
+from sweeps.space import Space
+from sweeps.trial import Trial
+
+SURVIVAL = "survival"
+"""Name of the metric that is 1 for a trial with results and 0 for a failed one."""
+
+
+class Outcomes:
+    """The metrics that count: those of the objectives, then those of outcome constraints.
+
+    Attributes:
+        names: the search's name of each metric.
+        lower_is_better: for each objective's name.
+        objective: all objectives, as Ax writes them.
+        constraints: the outcome constraints in these names, as text.
+
+    Raises:
+        SpaceError: for a bound relative to the baseline.
+    """
+
+    def __init__(self, space: Space) -> None:
+        constraints = [_absolute(text, space) for text in space.outcome_constraints]
+        constrained = [name for constraint in constraints for name in constraint.coefficients]
+        metrics = dict.fromkeys([*space.metrics(), *constrained])
+        self.names: Mapping[str, str] = MappingProxyType({m: f"m{i}" for i, m in enumerate(metrics)})
+        self.lower_is_better = {self.names[o.metric]: o.goal == "minimize" for o in space.objectives}
+        self.objective = ", ".join(f"-{name}" if low else name for name, low in self.lower_is_better.items())
+        self.constraints = tuple(self._renamed(constraint) for constraint in constraints)
+
+    def means(self, record: Trial) -> dict[str, float]:
+        """The finite results of a trial that ended with any, by the search's names."""
+        if record.status not in ("completed", "early_stopped"):
+            return {}
+        found = ((name, record.metrics.get(metric)) for metric, name in self.names.items())
+        return {name: float(mean) for name, mean in found if mean is not None and math.isfinite(mean)}
+
+    def missing(self, record: Trial) -> list[str]:
+        """Names of the metrics that the trial has no result for (yet)."""
+        means = self.means(record)
+        return [name for name in self.names.values() if name not in means]
+
+    def table(self, records: Iterable[Trial]) -> list[tuple[Trial, str, float, float]]:
+        """Every result as (record, name, mean, standard error), NaN for an unknown error.
+
+        A metric's errors count only if all its results have one: Ax cannot fit known beside unknown noise.
+        """
+        rows = [(record, name, mean) for record in records for name, mean in self.means(record).items()]
+        metrics = {name: metric for metric, name in self.names.items()}
+        errors = [_standard_error(record, metrics[name]) for record, name, _ in rows]
+        unknown = {name for (_, name, _), error in zip(rows, errors, strict=True) if math.isnan(error)}
+        return [
+            (record, name, mean, math.nan if name in unknown else error)
+            for (record, name, mean), error in zip(rows, errors, strict=True)
+        ]
+
+    def survival(self, records: Sequence[Trial]) -> list[tuple[Trial, float]]:
+        """Which trials failed and which did not; empty where none failed.
+
+        A diverged or out-of-memory trial has no loss, but as a constraint it says what its region is like.
+        """
+        ended = [
+            (r, 0.0 if r.status == "failed" else 1.0)
+            for r in records
+            if r.status == "failed" or self.means(r)
+        ]
+        return ended if any(not survived for _, survived in ended) else []
+
+    def _renamed(self, constraint: Linear) -> str:
+        terms = [f"{factor!r}*{self.names[name]}" for name, factor in constraint.coefficients.items()]
+        return f"{' + '.join(terms)} <= {constraint.bound!r}"
+
+
+def _standard_error(record: Trial, metric: str) -> float:
+    error = record.metrics.get(f"{metric}_sem")
+    return float(error) if error is not None and math.isfinite(error) and error >= 0 else math.nan
+
+
+def _absolute(text: str, space: Space) -> Linear:
+    constraint = parse(text)
+    if "baseline" in constraint.coefficients:
+        problem = f"{text!r}: bounds relative to the baseline are not supported; write the number"
+        raise SpaceError(problem, file=space.name, key="outcome_constraints")
+    return constraint
