@@ -69,7 +69,7 @@ class Program:
         overrides: `trainer`: fixed Hydra overrides, before those of the trial's parameters.
         command: `command`: argv; the element `${overrides}` becomes one `key=value` argument per
             parameter, `${run_dir}` and `${trial}` are replaced inside an element.
-        function: `function`: `package.module:name`, which takes a dict of parameters and returns one of metrics.
+        function: `function`: `package.module:name`, from a dict of parameters to a dict of metrics.
     """
 
     kind: Literal["trainer", "command", "function"]

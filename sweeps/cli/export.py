@@ -39,6 +39,8 @@ def write_report(experiment: Experiment, out: Path) -> None:
     records = experiment.trials()
     document = tables.document(experiment.space, experiment.store.url, records)
     found = tables.best(experiment.space, records)
+    if found is not None:
+        document["best_trial"] = found.trial
     if found is not None and experiment.space.program.kind == "trainer":
         document["best_overrides"] = trainer_overrides(experiment.space, found.parameters)
     page = render(document)

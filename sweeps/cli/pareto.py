@@ -60,8 +60,9 @@ def of_experiment(
     """The front of a sweep's table; axes that are not given are chosen from its objectives."""
     from analysis.summary import default_axes
     from analysis.summary import pareto as compute
+    from analysis.table import metric_column
 
-    goals = {objective.metric: objective.goal for objective in space.objectives}
+    goals = {metric_column(objective.metric): objective.goal for objective in space.objectives}
     axes = default_axes(frame, [{"metric": o.metric, "goal": o.goal} for o in space.objectives])
     if axes is None and (x is None or y is None):
         raise InputError(
