@@ -40,7 +40,7 @@ class LocalStore:
         return self._given
 
     def location(self, key: str) -> str:
-        return str(Path(self._given) / key)
+        return os.path.join(self._given, key)  # noqa: PTH118 - keeps the `./` that the user typed
 
     def read(self, key: str) -> tuple[bytes, str]:
         path = self._path(key)

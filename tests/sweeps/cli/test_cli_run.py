@@ -1,0 +1,188 @@
+"""`init`, `worker`, `ask`, `tell`: a sweep from its file to its results, and every wrong turn in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sweeps.experiment import Experiment
+from sweeps.storage.local import LocalStore
+
+
+def one_line(err: str) -> bool:
+    return err.startswith("sweep: error: ") and err.count("\n") == 1
+
+
+class TestInit:
+    def test_it_prints_the_url_and_nothing_else_on_stdout(self, sweep, space_file):
+        ran = sweep("init", str(space_file))
+        assert (ran.status, ran.out) == (0, "./sweep-store/toy\n")
+        assert "sweep worker --storage ./sweep-store/toy" in ran.err
+        assert Experiment.open(LocalStore("sweep-store/toy")).space.name == "toy"
+
+    def test_a_second_init_is_refused_and_skip_if_exists_is_not(self, sweep, space_file):
+        sweep("init", str(space_file))
+        again = sweep("init", str(space_file))
+        assert again.status == 2
+        assert one_line(again.err)
+        assert sweep("init", str(space_file), "--skip-if-exists").status == 0
+
+    def test_another_space_under_the_same_name_is_refused_even_with_skip_if_exists(self, sweep, space_file):
+        sweep("init", str(space_file))
+        space_file.write_text(space_file.read_text().replace("run_cap: 5", "run_cap: 6"))
+        ran = sweep("init", str(space_file), "--skip-if-exists")
+        assert ran.status == 2
+        assert "another search space" in ran.err
+
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            (("name: toy", "nam: toy"), "space.yaml:1: nam: unknown key"),
+            (("min: 0.0, max: 1.0", "min: 1.0, max: 0.0"), "space.yaml:5: parameters.x"),
+            (("paraboloid", "parabloid"), "cannot be loaded"),
+            (("run_cap: 5", "run_cap: .inf"), "space.yaml:9: run_cap"),
+        ],
+        ids=["misspelt-key", "reversed-bounds", "misspelt-function", "infinite-cap"],
+    )
+    def test_a_wrong_space_is_one_line_status_2_and_no_sweep(self, sweep, space_file, change, told):
+        space_file.write_text(space_file.read_text().replace(*change))
+        ran = sweep("init", str(space_file))
+        assert ran.status == 2
+        assert one_line(ran.err)
+        assert told in ran.err
+        assert not Path("sweep-store").exists()
+
+    def test_a_misspelt_trainer_key_fails_before_any_compute(self, sweep, space_file):
+        text = space_file.read_text().replace(
+            'program: {function: "objectives_for_tests:paraboloid"}',
+            "program: {trainer: {overrides: [model=tiny]}}",
+        )
+        space_file.write_text(text.replace("  x:", "  stage1_9.optimiser.lr:").replace("loss", "final_loss"))
+        ran = sweep("init", str(space_file))
+        assert ran.status == 2
+        assert one_line(ran.err)
+        assert "stage1_9.optimiser" in ran.err
+        assert not Path("sweep-store").exists()
+
+    def test_a_missing_file_and_a_storage_that_is_a_file(self, sweep, space_file):
+        assert "no-such.yaml" in sweep("init", "no-such.yaml").err
+        ran = sweep("init", str(space_file), "--storage", str(space_file))
+        assert (ran.status, one_line(ran.err)) == (2, True)
+        assert "this is a file" in ran.err
+
+
+class TestWorker:
+    def test_it_works_the_sweep_that_was_initialised_last(self, sweep, space_file):
+        sweep("init", str(space_file))
+        ran = sweep("worker", "--max-trials", "2")
+        assert ran.status == 0
+        assert "2 completed" in ran.err
+        assert [r.status for r in Experiment.open(LocalStore("sweep-store/toy")).trials()] == [
+            "completed"
+        ] * 2
+
+    def test_only_failures_are_status_1(self, sweep, space_file):
+        space_file.write_text(space_file.read_text().replace("paraboloid", "explodes"))
+        sweep("init", str(space_file))
+        ran = sweep("worker")
+        assert ran.status == 1
+        assert "no such luck" in ran.err
+
+    def test_nothing_to_do_is_status_0(self, sweep, finished):
+        assert sweep("worker", "--storage", finished).status == 0
+
+    def test_no_sweep_is_status_2_with_advice(self, sweep):
+        ran = sweep("worker")
+        assert (ran.status, one_line(ran.err)) == (2, True)
+        assert "sweep init" in ran.err
+
+    @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "ctrl-c"])
+    def test_a_signal_hands_the_trial_back_with_status_75(self, sweep, space_file, tmp_path, signum):
+        command = json.dumps(["sh", "-c", "touch started; sleep 600", "${overrides}"])
+        text = space_file.read_text().replace(
+            'program: {function: "objectives_for_tests:paraboloid"}', f"program: {{command: {command}}}"
+        )
+        space_file.write_text(text)
+        url = sweep("init", str(space_file)).out.strip()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sweeps", "worker", "--storage", url],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signum)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 75, err
+        assert "handed back" in err
+        assert "Traceback" not in err
+        (record,) = Experiment.open(LocalStore(url)).trials()
+        assert (record.status, record.attempt, record.history[0].reason) == ("pending", 1, "released")
+
+
+class TestAskAndTell:
+    def ask(self, sweep) -> dict:
+        ran = sweep("ask", "--format", "json")
+        assert ran.status == 0
+        return json.loads(ran.out)
+
+    def tell(self, sweep, index: int, document) -> object:
+        Path("r.json").write_text(json.dumps(document))
+        return sweep("tell", str(index), "--result", "r.json")
+
+    def test_a_loop_of_ones_own(self, sweep, space_file):
+        sweep("init", str(space_file))
+        for _ in range(5):
+            asked = self.ask(sweep)
+            told = self.tell(sweep, asked["trial"], {"metrics": {"loss": asked["parameters"]["x"]}})
+            assert (told.status, told.out) == (0, f"trial {asked['trial']} is completed\n")
+        ran = sweep("ask", "--format", "json")
+        assert (ran.status, json.loads(ran.out)) == (1, None)
+
+    def test_the_same_report_twice_is_no_harm_and_another_one_is_refused(self, sweep, space_file):
+        sweep("init", str(space_file))
+        self.ask(sweep)
+        assert self.tell(sweep, 0, {"loss": 1.0}).status == 0
+        assert self.tell(sweep, 0, {"loss": 1.0}).status == 0
+        refused = self.tell(sweep, 0, {"loss": 2.0})
+        assert (refused.status, one_line(refused.err)) == (1, True)
+
+    def test_a_failure_can_be_told(self, sweep, space_file):
+        sweep("init", str(space_file))
+        self.ask(sweep)
+        assert (
+            self.tell(sweep, 0, {"status": "failed", "error": "out of memory"}).out == "trial 0 is failed\n"
+        )
+
+    @pytest.mark.parametrize(
+        ("document", "told"),
+        [({"acc": 1}, "no metric 'loss'"), ([], "not a JSON object"), ({"loss": "x"}, "not a finite number")],
+    )
+    def test_a_wrong_result_file_leaves_the_trial_open(self, sweep, space_file, document, told):
+        sweep("init", str(space_file))
+        self.ask(sweep)
+        ran = self.tell(sweep, 0, document)
+        assert (ran.status, one_line(ran.err)) == (2, True)
+        assert told in ran.err
+        assert self.tell(sweep, 0, {"loss": 1.0}).status == 0
+
+    def test_an_unknown_trial_and_a_missing_file(self, sweep, space_file):
+        sweep("init", str(space_file))
+        assert sweep("tell", "0", "--result", "none.json").status == 2
+        assert "there is no trial 9" in self.tell(sweep, 9, {"loss": 1}).err
+
+    def test_a_workers_trial_cannot_be_told_by_others(self, sweep, space_file):
+        url = sweep("init", str(space_file)).out.strip()
+        Experiment.open(LocalStore(url)).ask("worker-1")
+        ran = self.tell(sweep, 0, {"loss": 1.0})
+        assert ran.status == 2
+        assert "being run by worker-1" in ran.err

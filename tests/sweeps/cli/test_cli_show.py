@@ -1,0 +1,260 @@
+"""What people and programs read: documents to the letter, tables without noise, and nothing slow imported."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sweeps import export, trial
+from sweeps.experiment import Experiment
+from sweeps.storage.local import LocalStore
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+class TestStatus:
+    def test_the_json_document_is_the_designs(self, sweep, finished):
+        document = json.loads(sweep("status", "--format", "json").out)
+        assert list(document) == ["url", "name", "run_cap", "trials", "best"]
+        assert (document["url"], document["name"], document["run_cap"]) == (finished, "toy", 5)
+        assert document["trials"] == {
+            "pending": 0,
+            "running": 0,
+            "completed": 5,
+            "failed": 0,
+            "early_stopped": 0,
+            "abandoned": 0,
+        }
+        assert list(document["best"]) == ["trial", "parameters", "metrics"]
+
+    def test_before_the_first_result_best_is_null(self, sweep, space_file):
+        sweep("init", str(space_file))
+        assert json.loads(sweep("status", "--format", "json").out)["best"] is None
+        ran = sweep("best")
+        assert (ran.status, ran.out) == (1, "")
+        ran = sweep("best", "--format", "json")
+        assert (ran.status, json.loads(ran.out)) == (1, None)
+        assert "no trials yet" in sweep("trials").out
+
+    def test_a_running_trial_is_shown_with_its_worker(self, sweep, space_file):
+        url = sweep("init", str(space_file)).out.strip()
+        Experiment.open(LocalStore(url)).ask("host-1-abc")
+        out = sweep("status").out
+        assert "1 of 5: 1 running" in out
+        assert "host-1-abc" in out
+
+    def test_a_damaged_record_is_one_line_with_its_path(self, sweep, finished):
+        record = Path(finished, trial.key(2))
+        record.write_bytes(record.read_bytes()[:50])
+        for command in ("status", "trials", "best", "pareto", "worker", "ask"):
+            ran = sweep(command)
+            assert ran.status == 1
+            assert ran.err.startswith(
+                f"sweep: error: {finished}/trials/000002.json: damaged record (not JSON"
+            )
+            assert ran.err.count("\n") == 1
+
+
+class TestTrialsAndBest:
+    def test_trials_json_has_the_designs_keys(self, sweep, finished):
+        documents = json.loads(sweep("trials", "--format", "json").out)
+        assert [d["trial"] for d in documents] == list(range(5))
+        assert list(documents[0]) == [
+            "trial", "status", "attempt", "generator", "parameters", "metrics", "error",
+        ]  # fmt: skip
+
+    def test_trials_csv_is_the_exported_table(self, sweep, finished, tmp_path):
+        shown = rows(sweep("trials", "--format", "csv").out)
+        sweep("export", "t.csv")
+        assert shown == rows((tmp_path / "t.csv").read_text())
+
+    def test_the_table_shows_what_varies_and_not_what_does_not(self, sweep, finished):
+        header = sweep("trials").out.splitlines()[0].split()
+        assert header == ["trial", "status", "by", "x", "n", "loss", "seconds"]
+
+    def test_best_is_the_best_and_its_overrides_can_be_pasted(self, sweep, finished):
+        document = json.loads(sweep("best", "--format", "json").out)
+        losses = {
+            d["trial"]: d["metrics"]["loss"] for d in json.loads(sweep("trials", "--format", "json").out)
+        }
+        assert document["trial"] == min(losses, key=losses.get)
+        assert document["overrides"][-1] == "mode=fast"
+        assert sweep("best").out.splitlines()[1] == " ".join(document["overrides"])
+
+
+class TestPareto:
+    def test_the_document_is_the_designs_and_the_axes_are_chosen(self, sweep, finished):
+        document = json.loads(sweep("pareto", "--format", "json").out)
+        assert list(document) == ["x", "y", "points", "front", "most_efficient", "knee"]
+        assert (document["x"], document["y"], len(document["points"])) == ("effective_steps", "loss", 5)
+
+    def test_any_table_will_do(self, sweep, tmp_path):
+        (tmp_path / "t.csv").write_text("cost,loss\n1,3\n2,2\n,1\n3,2.5\n")
+        ran = sweep("pareto", "--table", "t.csv", "--x", "cost", "--y", "loss", "--format", "json")
+        assert json.loads(ran.out) == {
+            "x": "cost",
+            "y": "loss",
+            "points": [{"trial": 0, "x": 1.0, "y": 3.0}, {"trial": 1, "x": 2.0, "y": 2.0}, {"trial": 3, "x": 3.0, "y": 2.5}],
+            "front": [0, 1],
+            "most_efficient": None,
+            "knee": None,
+        }  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("argv", "told"),
+        [
+            (["--table", "t.csv", "--x", "cots", "--y", "loss"], "cost"),
+            (["--table", "none.csv", "--x", "a", "--y", "b"], "no such file"),
+            (["--table", "t.csv"], "--table needs --x COLUMN and --y COLUMN"),
+            (["--table", "t.csv", "--x", "cost", "--y", "loss", "--baseline", "nan"], "finite"),
+        ],
+        ids=["misspelt-column", "no-file", "no-axes", "nan-baseline"],
+    )
+    def test_wrong_input_is_one_line_and_status_2(self, sweep, tmp_path, argv, told):
+        (tmp_path / "t.csv").write_text("cost,loss\n1,3\n")
+        ran = sweep("pareto", *argv)
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
+        assert told in ran.err
+
+
+class TestExportAndReport:
+    @pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
+    def test_every_format_holds_the_same_trials(self, sweep, finished, tmp_path, suffix):
+        from analysis.table import read
+
+        assert sweep("export", f"t.{suffix}").status == 0
+        table = read(tmp_path / f"t.{suffix}")
+        assert list(table["trial"]) == list(range(5))
+        expected = [r.metrics["loss"] for r in Experiment.open(LocalStore(finished)).trials()]
+        assert list(table["loss"]) == pytest.approx(expected)
+        assert set(table["param.mode"]) == {"fast"}
+
+    def test_another_suffix_is_refused_and_an_unwritable_place_told(self, sweep, finished):
+        assert sweep("export", "t.xlsx").status == 2
+        ran = sweep("export", "no/such/folder/t.csv")
+        assert (ran.status, ran.err.count("\n")) == (1, 1)
+
+    def test_the_report_is_one_file_that_names_the_best_trial(self, sweep, finished, tmp_path):
+        assert sweep("report", "--out", "page.html").status == 0
+        page = (tmp_path / "page.html").read_text()
+        best = json.loads(sweep("best", "--format", "json").out)
+        assert page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>")
+        assert f"{best['trial']}" in page
+
+    def test_a_parquet_column_of_mixed_types_is_written(self, space, tmp_path):
+        mixed = [
+            trial.Trial(
+                trial=i, status="completed", parameters={"x": value}, generator="sobol", metrics={"m": m}
+            )
+            for i, (value, m) in enumerate([("adamw", 1), (3, 2.5), (True, None)])
+        ]
+        export.write(tmp_path / "t.parquet", space, "url", mixed)
+        table = pd.read_parquet(tmp_path / "t.parquet")
+        assert list(table["param.x"]) == ["adamw", "3", "True"]
+        assert list(table["m"][:2]) == [1.0, 2.5]
+
+
+class TestWhichSweep:
+    def test_name_storage_and_environment(self, sweep, space_file, monkeypatch, tmp_path):
+        sweep("init", str(space_file))
+        space_file.write_text(space_file.read_text().replace("name: toy", "name: other"))
+        sweep("init", str(space_file))
+
+        def name(*argv: str) -> str:
+            return json.loads(sweep("status", "--format", "json", *argv).out)["name"]
+
+        assert name() == "other"  # the last one made
+        assert name("--name", "toy") == "toy"
+        assert name("--storage", "./sweep-store/toy") == "toy"
+        assert name("--storage", f"file://{tmp_path}/sweep-store", "--name", "toy") == "toy"
+        monkeypatch.setenv("SWEEP_NAME", "toy")
+        assert name() == "toy"
+        assert name("--name", "other") == "other"
+        monkeypatch.setenv("SWEEP_STORAGE", f"{tmp_path}/sweep-store/other")
+        assert name() == "other"
+
+    def test_two_sweeps_and_no_hint_asks_which(self, sweep, space_file):
+        for new in ("a", "b"):
+            space_file.write_text(space_file.read_text().replace("name: toy", f"name: {new}"))
+            space_file.write_text(space_file.read_text().replace("name: a", f"name: {new}"))
+            sweep("init", str(space_file))
+        Path("sweep-store/latest").unlink()
+        ran = sweep("status")
+        assert ran.status == 2
+        assert "--name with one of a, b" in ran.err
+
+    @pytest.mark.parametrize(
+        ("argv", "told"),
+        [
+            (["--storage", "s3://bucket/x"], "unknown storage s3://"),
+            (["--name", "../x"], "one folder's name"),
+            (["--name", "nothing"], "no sweep here"),
+            (["--storage", "./sweep-store/toy", "--name", "other"], "leave out --name"),
+        ],
+    )
+    def test_what_cannot_be_meant_is_refused(self, sweep, finished, argv, told):
+        ran = sweep("status", *argv)
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
+        assert told in ran.err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--help"],
+        ["status"],
+        ["status", "--format", "json"],
+        ["trials"],
+        ["best"],
+        ["trials", "--format", "csv"],
+    ],
+    ids=" ".join,
+)
+def test_reading_commands_import_neither_torch_nor_ax(finished, argv):
+    code = (
+        "import sys\n"
+        f"sys.argv = ['sweep', *{argv!r}]\n"
+        "from sweeps.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as e:\n    assert not e.code, e.code\n"
+        "heavy = {'torch', 'ax', 'botorch', 'transformers', 'pandas', 'hydra', 'scipy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_every_command_has_help_and_its_line_in_the_overview(sweep):
+    overview = sweep("--help").out
+    for command in (
+        "quickstart",
+        "init",
+        "worker",
+        "status",
+        "trials",
+        "best",
+        "pareto",
+        "ask",
+        "tell",
+        "export",
+    ):
+        assert f"\n  {command}" in overview
+        ran = sweep(command, "--help")
+        assert ran.status == 0
+        assert ran.out.startswith(f"Usage: sweep {command}")
+
+
+@pytest.mark.parametrize(
+    "argv", [["no-such-command"], ["status", "--no-such-option"], ["worker", "--max-trials", "0"]]
+)
+def test_a_wrong_command_line_is_status_2(sweep, argv):
+    assert sweep(*argv).status == 2
