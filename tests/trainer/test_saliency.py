@@ -1,0 +1,62 @@
+"""Which columns are salient, and how many."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from trainer.config import SaliencyConfig
+from trainer.quant.saliency import ColumnSaliency, Share, k_at
+
+CONFIG = SaliencyConfig(
+    enabled=True, initial_k=0.2, final_k=0.0, schedule_type="linear", ema_decay=0.9, update_interval=10
+)
+
+
+def test_the_columns_with_the_largest_entries_are_kept() -> None:
+    weight = torch.zeros(3, 4)
+    weight[1, 2], weight[0, 0], weight[2, 3] = -5.0, 2.0, 1.0
+    assert ColumnSaliency(weight, Share(0.5), 0.9).mask().tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.0, 0), (0.1, 1), (0.5, 5), (1.0, 10)])
+def test_the_share_sets_how_many(share: float, kept: int) -> None:
+    assert int(ColumnSaliency(torch.randn(4, 10), Share(share), 0.9).mask().sum()) == kept
+
+
+def test_ties_are_broken_the_same_way_everywhere() -> None:
+    assert ColumnSaliency(torch.ones(2, 4), Share(0.5), 0.9).mask().tolist() == [True, True, False, False]
+
+
+def test_the_norms_are_averaged_exponentially() -> None:
+    saliency = ColumnSaliency(torch.tensor([[1.0, 0.0]]), Share(0.5), ema_decay=0.75)
+    saliency.observe(torch.tensor([[0.0, 2.0]]))
+    torch.testing.assert_close(saliency.norm_I, torch.tensor([0.75, 0.5]))
+    assert saliency.mask().tolist() == [True, False]
+    saliency.observe(torch.tensor([[0.0, 2.0]]))
+    assert saliency.mask().tolist() == [False, True]
+
+
+def test_k_is_a_tensor_that_layers_share() -> None:
+    share = Share(0.0)
+    first, second = (ColumnSaliency(torch.randn(4, 8), share, 0.9) for _ in range(2))
+    share.value.fill_(1.0)
+    assert first.mask().all()
+    assert second.mask().all()
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_k_goes_from_the_initial_to_the_final_share(kind: str) -> None:
+    config = dataclasses.replace(CONFIG, schedule_type=kind)
+    values = [k_at(config, step, 11) for step in range(11)]
+    assert values[0] == pytest.approx(0.2)
+    assert values[5] == pytest.approx(0.1)
+    assert values[-1] == pytest.approx(0.0, abs=1e-12)
+    assert values == sorted(values, reverse=True)
+
+
+def test_cosine_and_linear_differ_in_between() -> None:
+    cosine = dataclasses.replace(CONFIG, schedule_type="cosine")
+    assert k_at(cosine, 2, 11) > k_at(CONFIG, 2, 11)

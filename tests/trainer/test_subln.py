@@ -1,0 +1,116 @@
+"""Stage 1: what goes in, what stays, and that the teacher's function survives."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from trainer.api import check
+from trainer.config import Stage1Config, TinyModelConfig
+from trainer.device import Device
+from trainer.errors import ConfigError
+from trainer.model import build_tiny, run
+from trainer.quant.ternary import TernaryLinear, ternary_layers
+from trainer.stages.subln import SubLN, make_student
+
+CONFIG = Stage1Config(subln="calibrated", calibration_batches=1)
+DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
+
+
+@pytest.fixture
+def teacher(small: tuple[str, ...]) -> nn.Module:
+    config = check(small).model
+    assert isinstance(config, TinyModelConfig)
+    torch.manual_seed(0)
+    return build_tiny(config, vocab_size=300, sequence_length=16, attention="eager")
+
+
+@pytest.fixture
+def ids() -> torch.Tensor:
+    return torch.randint(300, (4, 16), generator=torch.Generator().manual_seed(0))
+
+
+def test_every_linear_but_the_head_is_ternary_and_two_per_layer_are_normalised(
+    teacher: nn.Module, ids: torch.Tensor
+) -> None:
+    student, strength = make_student(teacher, CONFIG, [ids], device=DEVICE)
+    assert len(ternary_layers(student)) == 2 * 7
+    assert {id(layer.strength) for layer in ternary_layers(student)} == {id(strength)}
+    assert strength.value == 1
+    assert type(student.get_output_embeddings()) is nn.Linear
+    normed = {name for name, module in student.named_modules() if isinstance(module, SubLN)}
+    assert {name.split(".")[-2] for name in normed} == {"o_proj", "down_proj"}
+    assert len(normed) == 4
+
+
+def test_the_teacher_is_left_as_it_was(teacher: nn.Module, ids: torch.Tensor) -> None:
+    before = {name: value.clone() for name, value in teacher.state_dict().items()}
+    student, _ = make_student(teacher, CONFIG, [ids], device=DEVICE)
+    with torch.no_grad():
+        for parameter in student.parameters():
+            parameter.add_(1.0)
+    assert all(torch.equal(before[name], value) for name, value in teacher.state_dict().items())
+    assert not ternary_layers(teacher)
+
+
+def test_the_gain_is_the_scale_of_the_projections_input(teacher: nn.Module, ids: torch.Tensor) -> None:
+    seen = []
+    projection = teacher.get_submodule("model.layers.1.mlp.down_proj")
+    handle = projection.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    run(teacher, ids)
+    handle.remove()
+    expected = seen[0].square().mean(-1).sqrt().mean()
+    student, _ = make_student(teacher, CONFIG, [ids], device=DEVICE)
+    gain = student.get_submodule("model.layers.1.mlp.down_proj.norm").weight
+    torch.testing.assert_close(gain, expected.expand_as(gain))
+
+
+def test_a_calibrated_gain_changes_the_unquantised_model_less_than_ones(
+    teacher: nn.Module, ids: torch.Tensor
+) -> None:
+    expected = run(teacher, ids).logits
+    error = {}
+    for kind in ("calibrated", "ones"):
+        student, strength = make_student(
+            teacher, dataclasses.replace(CONFIG, subln=kind), [ids], device=DEVICE
+        )
+        strength.set(0.0)
+        error[kind] = (run(student, ids).logits - expected).square().mean().item()
+    assert error["calibrated"] < 0.5 * error["ones"]
+
+
+def test_subln_agrees_with_torchs_rms_norm_forward_and_backward() -> None:
+    torch.manual_seed(0)
+    mine, reference = SubLN(12, 0.7, torch.empty(0)), nn.RMSNorm(12, eps=1e-6)
+    nn.init.constant_(reference.weight, 0.7)
+    x = torch.randn(3, 5, 12)
+    upstream = torch.randn(3, 5, 12)
+    inputs = [x.clone().requires_grad_(True) for _ in range(2)]
+    outputs = [mine(inputs[0]), reference(inputs[1])]
+    torch.testing.assert_close(outputs[0], outputs[1])
+    for output in outputs:
+        output.backward(upstream)
+    torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
+    torch.testing.assert_close(mine.weight.grad, reference.weight.grad)
+
+
+def test_a_model_without_the_projections_is_refused_by_name() -> None:
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c_proj = nn.Linear(4, 4)
+
+    with pytest.raises(ConfigError, match="Other has no linear layers named o_proj or down_proj"):
+        make_student(Other(), CONFIG, [], device=DEVICE)
+
+
+def test_all_layers_are_built_with_the_linear_layers_own_weights(
+    teacher: nn.Module, ids: torch.Tensor
+) -> None:
+    student, _ = make_student(teacher, CONFIG, [ids], device=DEVICE)
+    layer = student.get_submodule("model.layers.0.self_attn.o_proj.projection")
+    assert isinstance(layer, TernaryLinear)
+    assert torch.equal(layer.weight, teacher.get_submodule("model.layers.0.self_attn.o_proj").weight)

@@ -1,0 +1,127 @@
+"""The ternary layer against nn.Linear and against its definition."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from trainer.quant.saliency import ColumnSaliency, Share
+from trainer.quant.ternary import TernaryLinear, int8_activation, ternary_layers, ternary_weight
+from trainer.quant.warmup import Lambda
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def layer(dtype: torch.dtype = torch.float32, *, bias: bool = True) -> tuple[nn.Linear, TernaryLinear]:
+    torch.manual_seed(0)
+    linear = nn.Linear(24, 16, bias=bias).to(dtype)
+    return linear, TernaryLinear(copy.deepcopy(linear), Lambda())
+
+
+def test_ternary_weights_match_the_papers_definition() -> None:
+    weight = torch.tensor([[0.1, -0.9, 0.5], [0.4, 0.0, -2.0]])
+    scale = (0.1 + 0.9 + 0.5 + 0.4 + 2.0) / 6  # 0.65: 0.1/0.65 → 0, 0.5/0.65 → 1, 0.4/0.65 → 1
+    expected = scale * torch.tensor([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0]])
+    torch.testing.assert_close(ternary_weight(weight), expected)
+
+
+def test_activations_have_at_most_255_levels_per_token_and_keep_their_largest() -> None:
+    x = torch.randn(5, 4000)
+    quantised = int8_activation(x)
+    for row, original in zip(quantised, x, strict=True):
+        assert row.unique().numel() <= 255
+        torch.testing.assert_close(row.abs().max(), original.abs().max())
+    assert (quantised - x).abs().amax() <= x.abs().amax() / 127 / 2 * 1.0001
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_at_lambda_zero_it_is_bit_equal_to_a_linear_layer(dtype: torch.dtype, bias: bool) -> None:
+    linear, ternary = layer(dtype, bias=bias)
+    ternary.strength.set(0.0)
+    x = torch.randn(3, 5, 24, dtype=dtype)
+    assert torch.equal(ternary(x), linear(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_at_lambda_one_weights_have_exactly_three_values(dtype: torch.dtype) -> None:
+    _, ternary = layer(dtype)
+    values = ternary.effective_weight().unique()
+    assert values.numel() == 3
+    assert values[1] == 0
+    assert values[0] == -values[2]
+
+
+def test_between_zero_and_one_weights_are_the_blend() -> None:
+    linear, ternary = layer()
+    ternary.strength.set(0.25)
+    expected = 0.75 * linear.weight + 0.25 * ternary_weight(linear.weight)
+    torch.testing.assert_close(ternary.effective_weight(), expected)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
+def test_gradients_pass_straight_through_both_quantisers(strength: float) -> None:
+    _, ternary = layer()
+    ternary.strength.set(strength)
+    x = torch.randn(7, 24, requires_grad=True)
+    upstream = torch.randn(7, 16)
+    ternary(x).backward(upstream)
+    blended = x + strength * (int8_activation(x) - x)
+    torch.testing.assert_close(ternary.weight.grad, upstream.T @ blended.detach())
+    torch.testing.assert_close(x.grad, upstream @ ternary.effective_weight().detach())
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_not_hidden(poison: float) -> None:
+    _, ternary = layer()
+    x = torch.randn(2, 24)
+    x[0, 3] = poison
+    out = ternary(x)
+    assert not out[0].isfinite().any()
+    assert out[1].isfinite().all()
+    with torch.no_grad():
+        ternary.weight[0, 0] = poison
+    assert not ternary(torch.randn(2, 24)).isfinite().all()
+
+
+def test_a_row_of_zeros_stays_zero() -> None:
+    assert torch.equal(int8_activation(torch.zeros(2, 8)), torch.zeros(2, 8))
+    assert torch.equal(ternary_weight(torch.zeros(2, 8)), torch.zeros(2, 8))
+
+
+def test_every_layer_obeys_one_lambda_also_after_a_copy_and_a_move() -> None:
+    strength = Lambda()
+    model = nn.Sequential(*(TernaryLinear(nn.Linear(8, 8), strength) for _ in range(3)))
+    for moved in (model, copy.deepcopy(model), copy.deepcopy(model).to(torch.bfloat16)):
+        layers = ternary_layers(moved)
+        layers[0].strength.set(0.3)
+        assert len({id(each.strength.value) for each in layers}) == 1
+        assert layers[2].strength.value.dtype == torch.float32
+        assert layers[2].strength.value == torch.tensor(0.3)
+    assert not [name for name in model.state_dict() if "strength" in name]
+
+
+def test_the_salient_variant_does_not_forget_lambda() -> None:
+    """The notebook's bug: SaliencyAwareBitLinear quantised its other columns fully whatever lambda was."""
+    linear, ternary = layer()
+    ternary.saliency = ColumnSaliency(ternary.weight, Share(0.25), ema_decay=0.9)
+    x = torch.randn(3, 24)
+    ternary.strength.set(0.0)
+    assert torch.equal(ternary(x), linear(x))
+    ternary.strength.set(0.5)
+    kept = ternary.saliency.mask()
+    assert int(kept.sum()) == 6
+    blend = torch.lerp(linear.weight, ternary_weight(linear.weight), 0.5)
+    torch.testing.assert_close(ternary.effective_weight()[:, ~kept], blend[:, ~kept])
+    assert torch.equal(ternary.effective_weight()[:, kept], linear.weight[:, kept])
+
+
+def test_salient_columns_stay_in_full_precision_at_lambda_one() -> None:
+    linear, ternary = layer()
+    ternary.saliency = ColumnSaliency(ternary.weight, Share(0.5), ema_decay=0.9)
+    kept = ternary.saliency.mask()
+    assert torch.equal(ternary.effective_weight()[:, kept], linear.weight[:, kept])
+    assert ternary.effective_weight()[:, ~kept].unique().numel() == 3

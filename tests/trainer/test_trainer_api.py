@@ -1,0 +1,149 @@
+"""The door for other programs: what it refuses, how it quotes, and what it does not import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from trainer import api
+from trainer.compose import compose_tree
+
+REFUSED = {
+    "misspelt key": (["stage2.max_stps=3"], "stage2.max_stps", "did you mean 'stage2.max_steps'?"),
+    "misspelt deep key": (["stage1_9.saliency.inital_k=0.1"], "inital_k", "stage1_9.saliency.initial_k"),
+    "key of another model": (["model.name=x"], "model.name", ""),
+    "misspelt group option": (["model=tinny"], "model", "'tiny'"),
+    "group without such option": (["data=webtext"], "data", "stdlib"),
+    "misspelt nested option": (["optimizer@stage2.optimizer=moun"], "optimizer", "'muon'"),
+    "added key": (["+stage2.extra=1"], "stage2.extra", "no such key"),
+    "removed key": (["~seed"], "seed", "required"),
+    "text for a number": (["stage2.max_steps=many"], "stage2.max_steps", "integer"),
+    "quoted number": (["seed='3'"], "seed", "integer"),
+    "float for a count": (["stage2.max_steps=1e3"], "stage2.max_steps", "integer"),
+    "boolean for a count": (["stage2.max_steps=true"], "stage2.max_steps", "integer"),
+    "number for a boolean": (["stage1_9.saliency.enabled=1"], "saliency.enabled", "boolean"),
+    "null for a count": (["stage1_9.max_steps=null"], "stage1_9.max_steps", "integer"),
+    "nan learning rate": (["stage2.optimizer.lr=nan"], "stage2.optimizer.lr", "finite"),
+    "infinite learning rate": (["stage2.optimizer.lr=inf"], "stage2.optimizer.lr", "finite"),
+    "zero learning rate": (["stage2.optimizer.lr=0"], "stage2.optimizer.lr", "greater than 0"),
+    "negative learning rate": (["stage1_9.optimizer.lr=-1e-3"], "stage1_9.optimizer.lr", "greater than 0"),
+    "negative steps": (["stage2.max_steps=-1"], "stage2.max_steps", "greater than or equal to 0"),
+    "empty batch": (["stage2.batch_size=0"], "stage2.batch_size", "greater than or equal to 1"),
+    "unknown optimizer": (["stage2.optimizer.type=sgd"], "stage2.optimizer.type", "muon"),
+    "unknown loss": (["stage1_9.loss_type=l1"], "stage1_9.loss_type", "mse_normalized"),
+    "share above one": (["stage1_9.lm_loss_weight=1.5"], "lm_loss_weight", "less than or equal to 1"),
+    "long warmup": (["stage2.max_steps=30", "stage2.schedule.warmup_steps=31"], "stage2.schedule", "longer"),
+    "long lambda warmup": (["stage2.max_steps=10"], "stage2.lambda_warmup.warmup_steps", "longer"),
+    "growing saliency": (["stage1_9.saliency.final_k=0.5"], "stage1_9.saliency.final_k", "above initial_k"),
+    "odd heads": (["model.heads=3"], "model.hidden_size", "multiple of heads"),
+    "no threads": (["device.threads=0"], "device.threads", "greater than or equal to 1"),
+    "unknown device": (["device=tpu"], "device", "cpu"),
+    "small vocabulary": (["data.vocab_size=10"], "data.vocab_size", "257"),
+    "one evaluation batch": (["eval.batches=1"], "eval.batches", "greater than or equal to 2"),
+    "negative seed": (["seed=-1"], "seed", "greater than or equal to 0"),
+    "two values": (["seed=1,2"], "seed", "one value"),
+    "no value": (["seed"], "seed", "cannot read"),
+    "open bracket": (["wandb.tags=[a"], "wandb.tags", "cannot read"),
+    "tag that is no text": (["wandb.tags=[a,3]"], "wandb.tags.1", "string"),
+    "scalar for a section": (["stage1_9.saliency=3"], "stage1_9.saliency", "object"),
+    "model without a name": (["model=hf"], "model.name", "needs a value"),
+    "unset environment variable": (["run_dir=${oc.env:NO_SUCH_VARIABLE}"], "run_dir", "NO_SUCH_VARIABLE"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "key", "hint"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_wrong_override_is_refused_in_one_line_with_its_key(
+    overrides: list[str], key: str, hint: str
+) -> None:
+    with pytest.raises(api.ConfigError) as caught:
+        api.check(overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert key in message
+    assert hint in message
+
+
+ACCEPTED = [
+    [],
+    ["stage1_9.max_steps=0"],
+    ["stage1_9.max_steps=0", "stage1_9.schedule.warmup_steps=50"],
+    ["optimizer@stage1_9.optimizer=adamw", "stage1_9.optimizer.lr=3e-3"],
+    ["stage2.optimizer.type=adamw"],
+    ["stage2.max_steps=10", "stage2.lambda_warmup.enabled=false"],
+    ["model=hf", "model.name=some/model"],
+    ["device=cpu", "device.usd_per_hour=1"],
+    ["wandb.tags=[a,b]", "wandb.mode=offline"],
+]
+
+
+@pytest.mark.parametrize("overrides", ACCEPTED, ids=" ".join)
+def test_what_is_meant_to_work_is_accepted(overrides: list[str]) -> None:
+    api.check(overrides)
+
+
+def test_the_optimizer_group_is_chosen_per_stage() -> None:
+    config = api.check(["optimizer@stage1_9.optimizer=adamw", "stage2.optimizer.lr=0.005"])
+    assert (config.stage1_9.optimizer.type, config.stage2.optimizer.type) == ("adamw", "muon")
+    assert config.stage1_9.optimizer.lr != config.stage2.optimizer.lr == 0.005
+
+
+@settings(deadline=None)  # the parser's first call builds its tables
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
+def test_any_run_dir_reads_back_as_it_was_given(name: str) -> None:
+    parsed = OverridesParser.create().parse_override(api.command([], name)[-1])
+    assert OmegaConf.create({"run_dir": parsed.value()}).run_dir == name
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "it's", "x\\", "a\\'b", "${seed}", "\\${seed}", "\\\\${a}${b}", "null", "1", "[a]", "é=,"]
+)
+def test_hostile_run_dirs_read_back(name: str) -> None:
+    assert compose_tree(api.command([], name)[3:]).run_dir == name
+
+
+def test_command_is_an_argument_vector() -> None:
+    assert api.command(["seed=3"], Path("out"))[1:] == ["-m", "trainer", "seed=3", "run_dir='out'"]
+
+
+def test_checking_imports_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys; from trainer import api; api.check(['seed=3']); api.command([], 'x'); "
+        "print([m for m in ('torch', 'transformers', 'numpy', 'ax') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_composing_leaves_no_trace_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    api.check(["seed=3"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exit_statuses_are_the_contracts() -> None:
+    assert (api.EXIT_DONE, api.EXIT_FAILED, api.EXIT_CONFIG) == (0, 1, 2)
+    assert (api.EXIT_DIVERGED, api.EXIT_PREEMPTED) == (70, 75)
+
+
+def test_prepare_builds_once_and_reports_progress(small: tuple[str, ...]) -> None:
+    told: list[tuple[str, float | None]] = []
+    overrides = [*small, "model.teacher.seed=11"]
+    first = api.prepare(overrides, lambda message, fraction: told.append((message, fraction)))
+    assert ("teacher", 1.0) in told
+    told.clear()
+    again = api.prepare(overrides, lambda message, fraction: told.append((message, fraction)))
+    assert again == first
+    assert ("teacher", 1.0) not in told
+    assert first.teacher_loss is not None
+    assert 0 < first.teacher_loss < 10
+    assert Path(first.teacher).is_dir()
+    assert first.tokenizer.is_dir()

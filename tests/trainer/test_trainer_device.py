@@ -1,0 +1,115 @@
+"""The device, what it costs, and the result file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.api import check
+from trainer.config import DeviceConfig
+from trainer.cost import ForwardCost, train_flops, usd
+from trainer.device import Device, open_device
+from trainer.errors import ConfigError
+from trainer.result import Metrics, Provenance, Result, write
+
+CPU = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
+
+
+def config(**changes: object) -> DeviceConfig:
+    return dataclasses.replace(check(["device=cpu", "device.threads=1"]).device, **changes)
+
+
+def test_threads_are_set() -> None:
+    before = torch.get_num_threads()
+    try:
+        open_device(config(threads=2))
+        assert torch.get_num_threads() == 2
+        open_device(config(threads=1))
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_dtype_is_that_of_matrix_products(dtype: str) -> None:
+    device = open_device(config(dtype=dtype))
+    with device.autocast():
+        assert (torch.randn(2, 2) @ torch.randn(2, 2)).dtype == getattr(torch, dtype)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_is_refused_where_there_is_none_and_auto_takes_the_cpu() -> None:
+    with pytest.raises(ConfigError, match="device.type: there is no CUDA device"):
+        open_device(config(type="cuda"))
+    assert open_device(config(type="auto")).kind == "cpu"
+
+
+def test_memory_is_measured_in_bytes() -> None:
+    assert 10 * 2**20 < CPU.memory_bytes() < 2**40
+    assert 10 * 2**20 < CPU.peak_memory_bytes() < 2**40
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "price", "expected"),
+    [
+        ("cpu", "CPU", None, 0.0),
+        ("cpu", "CPU", 0.5, 1.0),
+        ("cuda", "NVIDIA H100 80GB HBM3", None, 5.78),
+        ("cuda", "NVIDIA A100-SXM4-40GB", None, 2.38),
+        ("cuda", "NVIDIA A100-SXM4-40GB", 0.0, 0.0),
+        ("cuda", "Voodoo 2", None, None),
+    ],
+)
+def test_two_hours_cost(kind: str, name: str, price: float | None, expected: float | None) -> None:
+    device = dataclasses.replace(CPU, torch_device=torch.device(kind), name=name)
+    cost = usd(device, price, 7200)
+    assert cost == (expected if expected is None else pytest.approx(expected))
+
+
+def test_a_stage1_9_token_costs_four_forward_passes_and_a_stage2_token_three() -> None:
+    cost = ForwardCost(flops_per_token=10)
+    assert train_flops(cost, stage1_9_tokens=2, stage2_tokens=5) == 10 * (4 * 2 + 3 * 5)
+
+
+def result(final_loss: float = 3.0) -> Result:
+    metrics = Metrics(
+        final_loss=final_loss,
+        final_loss_sem=0.1,
+        perplexity=20.0,
+        stage1_9_final_loss=None,
+        stage2_start_loss=4.0,
+        stage2_train_loss=3.1,
+        effective_steps=10,
+        train_flops=1e9,
+        train_seconds=1.0,
+        tokens=100,
+        tokens_per_second=100.0,
+        peak_memory_gib=0.5,
+        usd=0.0,
+    )
+    provenance = Provenance(
+        config_sha256="a", code_version="b", device="CPU", torch="2", seed=0, data_sha256="c"
+    )
+    return Result(metrics=metrics, provenance=provenance)
+
+
+def test_a_result_reads_back_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+    write(result(), tmp_path / "result.json")
+    document = json.loads((tmp_path / "result.json").read_text())
+    assert document["metrics"]["stage1_9_final_loss"] is None
+    assert document["provenance"]["reused_stages"] == []
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_result_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    write(result(), tmp_path / "result.json")
+    before = (tmp_path / "result.json").read_bytes()
+    with pytest.raises(ValueError):
+        write(result(final_loss=math.nan), tmp_path / "result.json")
+    assert (tmp_path / "result.json").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]

@@ -1,0 +1,99 @@
+"""`model=hf` on a checkpoint that the test saves itself: Auto classes, its own tokenizer, its own dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from trainer import api
+from trainer.errors import ConfigError
+from trainer.pipeline import Outcome
+from trainer.quant.ternary import ternary_layers
+
+TINY_ONLY = ("model.hidden", "model.inter", "model.layers", "model.heads", "model.teacher", "data.vocab_size")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen3 (tied embeddings, query and key norms) in bfloat16, with a byte-level tokenizer."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=280, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"], show_progress=False
+    )
+    tokenizer.train_from_iterator(["def f(x):\n    return x\n"], trainer)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
+    wrapped.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(wrapped),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
+    Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def run_hf(run_small: Callable[..., Outcome], small: tuple[str, ...], checkpoint: Path, tmp_path: Path):
+    from trainer import pipeline
+    from trainer.preemption import StopSignal
+    from trainer.telemetry import Telemetry
+
+    common = [override for override in small if not override.startswith(TINY_ONLY)]
+
+    def run(*overrides: str) -> Outcome:
+        config = api.check([*common, "model=hf", f"model.name={api.quote(str(checkpoint))}", *overrides])
+        with Telemetry(tmp_path / "metrics.jsonl", every=1, out=None) as telemetry:
+            return pipeline.run(
+                config, telemetry=telemetry, stop=StopSignal(), progress=lambda message, fraction: None
+            )
+
+    return run
+
+
+def test_a_saved_checkpoint_goes_through_both_stages_in_its_own_dtype(run_hf: Callable[..., Outcome]) -> None:
+    outcome = run_hf()
+    assert 0 < outcome.result.metrics.final_loss < 10
+    assert {p.dtype for p in outcome.student.parameters()} == {torch.bfloat16}
+    layers = ternary_layers(outcome.student)
+    assert len(layers) == 2 * 7
+    assert all(layer.effective_weight().unique().numel() == 3 for layer in layers)
+
+
+def test_the_weights_dtype_can_be_chosen(run_hf: Callable[..., Outcome]) -> None:
+    outcome = run_hf("model.dtype=float32", "stage1_9.max_steps=0")
+    assert {p.dtype for p in outcome.student.parameters()} == {torch.float32}
+
+
+def test_tied_embeddings_are_trained_once_and_stay_tied(run_hf: Callable[..., Outcome]) -> None:
+    student = run_hf("stage1_9.max_steps=0").student
+    assert student.get_input_embeddings().weight is student.get_output_embeddings().weight
+
+
+def test_prepare_names_the_pretrained_model(checkpoint: Path, small: tuple[str, ...]) -> None:
+    common = [override for override in small if not override.startswith(TINY_ONLY)]
+    prepared = api.prepare([*common, "model=hf", f"model.name={api.quote(str(checkpoint))}"])
+    assert prepared.teacher == str(checkpoint)
+    assert prepared.teacher_loss is None
+
+
+def test_a_folder_without_a_model_is_refused_in_one_line(tmp_path: Path) -> None:
+    from trainer.model import load_pretrained
+
+    with pytest.raises(ConfigError, match=r"^model.name: cannot load") as caught:
+        load_pretrained(str(tmp_path), dtype="auto", attention="eager")
+    assert "\n" not in str(caught.value)

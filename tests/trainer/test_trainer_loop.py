@@ -1,0 +1,163 @@
+"""The loop: what it reports, and how it ends early."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Iterator, Mapping
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from trainer.api import check
+from trainer.device import Device
+from trainer.errors import DivergedError, PreemptedError
+from trainer.evaluate import held_out_loss
+from trainer.loop import StagePlan, Step, train
+from trainer.preemption import StopSignal
+from trainer.schedule import lr_factor
+
+DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
+
+
+class Toy(nn.Module):
+    """A bigram model with the two ends that the trainer asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
+        self.middle = nn.Linear(4, 4, bias=False)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    def losses(self, ids_BT: Tensor) -> Mapping[str, Tensor]:
+        logits = self.head(self.middle(self.embedding(ids_BT[:, :-1])))
+        return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), ids_BT[:, 1:].flatten())}
+
+
+def plan(steps: int = 12) -> StagePlan:
+    stage = check([f"stage2.max_steps={steps}", "stage2.lambda_warmup.warmup_steps=0"]).stage2
+    return StagePlan(name="toy", steps=steps, optimizer=stage.optimizer, schedule=stage.schedule)
+
+
+def stream() -> Iterator[Tensor]:
+    while True:
+        yield torch.arange(16).reshape(2, 8) % 8
+
+
+def test_it_learns_and_reports_each_step() -> None:
+    torch.manual_seed(0)
+    toy, steps = Toy(), list[Step]()
+    trace = train(
+        plan(30), toy, toy.losses, stream(), device=DEVICE, stop=StopSignal(), watch=steps.append
+    )
+    assert [step.step for step in steps] == list(range(1, 31))
+    assert steps[-1].losses["loss"] < steps[0].losses["loss"]
+    assert trace.tokens == 30 * 16
+    assert trace.seconds == pytest.approx(sum(step.seconds for step in steps))
+    assert trace.final_loss == pytest.approx(sum(step.losses["loss"] for step in steps[-10:]) / 10)
+
+
+def test_the_logged_learning_rate_is_the_optimizers() -> None:
+    toy, steps = Toy(), list[Step]()
+    this = plan(12)
+    train(this, toy, toy.losses, stream(), device=DEVICE, stop=StopSignal(), watch=steps.append)
+    expected = [this.optimizer.lr * lr_factor(this.schedule, index, 12) for index in range(12)]
+    assert [step.lr for step in steps] == expected
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_names_its_step_and_stage(poison: float) -> None:
+    toy, seen = Toy(), list[Step]()
+
+    def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
+        loss = toy.losses(ids_BT)["loss"]
+        return {"loss": loss * poison if len(seen) == 4 else loss}
+
+    with pytest.raises(DivergedError, match=r"loss is (nan|inf) at step 5 of toy") as caught:
+        train(plan(), toy, losses, stream(), device=DEVICE, stop=StopSignal(), watch=seen.append)
+    assert (caught.value.step, caught.value.stage) == (5, "toy")
+    assert all(p.isfinite().all() for p in toy.parameters())
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_before_it_reaches_the_weights() -> None:
+    toy = Toy()
+
+    def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
+        loss = toy.losses(ids_BT)["loss"]
+        loss.register_hook(lambda gradient: gradient * math.inf)
+        return {"loss": loss}
+
+    with pytest.raises(DivergedError, match="gradient norm is .* at step 1"):
+        train(plan(), toy, losses, stream(), device=DEVICE, stop=StopSignal(), watch=lambda step: None)
+    assert all(p.isfinite().all() for p in toy.parameters())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_run_after_the_step_it_came_in(number: signal.Signals) -> None:
+    toy, steps, stop = Toy(), list[Step](), StopSignal()
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+
+    def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
+        if len(steps) == 2:
+            os.kill(os.getpid(), number)
+        return toy.losses(ids_BT)
+
+    try:
+        stop.install()
+        with pytest.raises(PreemptedError, match=f"{number.name} after step 3 of toy"):
+            train(plan(), toy, losses, stream(), device=DEVICE, stop=stop, watch=steps.append)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert len(steps) == 3
+
+
+def test_a_signal_between_steps_is_raised_at_once_and_ignored_when_all_is_done() -> None:
+    stop = StopSignal()
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    try:
+        stop.install()
+        with pytest.raises(PreemptedError, match="stopped by SIGTERM$"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        stop.ignore()
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
+
+
+class Fixed(nn.Module):
+    """Gives each batch the loss that its first token says."""
+
+    def forward(self, input_ids: Tensor, **_: object) -> object:
+        wrong = input_ids[0, 0].float()
+        logits = torch.zeros(*input_ids.shape, 2)
+        logits[..., 0] = -wrong
+        return type("Outputs", (), {"logits": logits})
+
+
+def test_held_out_loss_is_the_mean_with_its_standard_error_over_batches() -> None:
+    batches = [torch.tensor([[k, 0, 0]]) for k in (0, 1, 2)]
+    losses = [math.log(1 + math.exp(k)) for k in (0, 1, 2)]
+    mean = sum(losses) / 3
+    deviation = math.sqrt(sum((loss - mean) ** 2 for loss in losses) / 2)
+    measured = held_out_loss(Fixed(), batches, device=DEVICE, stage="the end")
+    assert measured.mean == pytest.approx(mean)
+    assert measured.sem == pytest.approx(deviation / math.sqrt(3))
+    assert measured.perplexity == pytest.approx(math.exp(mean))
+
+
+def test_a_held_out_loss_that_is_not_finite_is_a_divergence() -> None:
+    class Poisoned(Fixed):
+        def forward(self, input_ids: Tensor, **_: object) -> object:
+            return type("Outputs", (), {"logits": torch.full((*input_ids.shape, 2), math.nan)})
+
+    with pytest.raises(DivergedError, match="held-out loss is nan at step 0 of the end"):
+        held_out_loss(Poisoned(), [torch.zeros(1, 3, dtype=torch.long)] * 2, device=DEVICE, stage="the end")
