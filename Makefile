@@ -9,7 +9,7 @@ JOBS   ?= 2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart test test-slow lint format bench clean
+.PHONY: setup quickstart test test-slow lint format docs bench clean
 
 setup: $(STAMP)
 
@@ -37,6 +37,10 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The pages that are generated from the code; a test in `make test` compares them.
+docs: $(STAMP)
+	UPDATE_DOCS=1 $(BIN)/python -m pytest -q tests/docs/test_cli_docs.py
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.ask
