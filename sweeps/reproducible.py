@@ -11,10 +11,11 @@ import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # ships no types
 
 
 def stable_seed(*parts: int | str) -> int:
@@ -47,10 +48,16 @@ def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with threadpool_limits(limits=1):
+        with _pools().limit(limits=1):
             yield
     finally:
         torch.set_num_threads(threads)
+
+
+@cache
+def _pools() -> ThreadpoolController:
+    """The pools of BLAS and OpenMP, looked up once: that walks through all loaded libraries."""
+    return ThreadpoolController()
 
 
 @contextmanager
