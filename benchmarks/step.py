@@ -30,7 +30,9 @@ LIMIT = 1.6
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=12)
-    parser.add_argument("overrides", nargs="*", help="Hydra overrides of the trainer, such as device.threads=1")
+    parser.add_argument(
+        "overrides", nargs="*", help="Hydra overrides of the trainer, such as device.threads=1"
+    )
     arguments = parser.parse_args()
     config = check(arguments.overrides)
     device = open_device(config.device)

@@ -1,4 +1,4 @@
-"""The door through which other programs come in: check a configuration, get a command line, prepare the cache.
+"""The door through which other programs come in: check, command, prepare.
 
 Importing this module loads neither torch nor transformers; only `prepare` does, when it is called.
 """

@@ -46,7 +46,7 @@ def compose_config(overrides: Sequence[str]) -> Config:
 
 
 def validate(document: Any) -> Config:
-    """A `Config` from plain values, strictly: "3" is no number and 3.0 is no step count. Raises ConfigError."""
+    """A `Config` from plain values, strictly: "3" is no number, 3.0 no count of steps. Raises ConfigError."""
     try:
         return TypeAdapter(Config).validate_json(json.dumps(document), strict=True)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The training loop that the teacher and every stage share: one step, many times. Called by `stages` and `teacher`.
+"""The training loop that the teacher and every stage share. Called by `stages` and `teacher`.
 
 Shapes: B sequences, T tokens; `ids_BT`.
 """
@@ -82,7 +82,7 @@ Objective = Callable[[Tensor], Mapping[str, Tensor]]
 """ids_BT → 0-d tensors; `loss` is minimised, the others are logged."""
 
 Prepare = Callable[[int], Mapping[str, float]]
-"""Called with the zero-based step before it is computed: sets lambda and its like, returns them for the log."""
+"""Called with the zero-based step before it is computed: sets lambda and the like, returns them to log."""
 
 Watch = Callable[[Step], None]
 

@@ -1,4 +1,4 @@
-"""Language models: a tiny Llama of our own, pretrained ones through transformers, and what stages ask of both.
+"""Language models: a tiny Llama, pretrained ones through transformers, and what stages ask of both.
 
 Shapes: B sequences, T tokens, H hidden size, V vocabulary, L layers.
 """
@@ -89,7 +89,7 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 def matmul_parameters(model: nn.Module) -> int:
-    """Weights that every token is multiplied with: the hidden matrices and the head, not the embedding table."""
+    """Weights that each token is multiplied with: hidden matrices and head, not the embedding table."""
     head = cast(Any, model).get_output_embeddings()
     return sum(p.numel() for p in hidden_matrices(model)) + int(head.weight.numel())
 

@@ -1,4 +1,4 @@
-"""The learning rate at every step. `loop` sets the optimizer from it and writes the same number to the log."""
+"""The learning rate at every step. `loop` sets it and logs the same number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def lr_factor(config: ScheduleConfig, step: int, steps: int) -> float:
     """Share of the peak learning rate in the zero-based `step` of a stage of `steps`.
 
     Linear up over the warmup, whose last step is at the peak; stable; linear down over the last
-    `decay_fraction` of the stage, whose last step is at `final_lr_ratio`. Where the two overlap, the lower counts.
+    `decay_fraction` of the stage, ending at `final_lr_ratio`. Where they overlap, the lower counts.
     """
     warmup = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
     decay_steps = round(config.decay_fraction * steps)

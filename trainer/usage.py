@@ -17,13 +17,14 @@ Trains a ternary student in two stages and writes DIR/result.json and DIR/metric
 An override is key=value, or group=option. Exit status: 0 finished; 2 configuration refused before any
 compute; 70 diverged; 75 stopped by SIGTERM or SIGINT; 1 anything else.
 """
+_PER_STAGE = "the optimizer is chosen per stage: optimizer@stage2.optimizer=adamw"
 
 
 def usage() -> str:
     """The help: usage, groups with their options, keys with their defaults."""
     options = "".join(f"  {name}: {', '.join(choices)}\n" for name, choices in groups().items())
     defaults = "".join(f"  {key}={_value(value)}\n" for key, value in keys().items())
-    return f"{_HEAD}\ngroups (optimizer is chosen per stage: optimizer@stage2.optimizer=adamw)\n{options}\nkeys\n{defaults}"
+    return f"{_HEAD}\ngroups ({_PER_STAGE})\n{options}\nkeys\n{defaults}"
 
 
 def composed(arguments: Sequence[str]) -> str:

@@ -44,7 +44,7 @@ def test_the_dtype_is_that_of_matrix_products(dtype: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_cuda_is_refused_where_there_is_none_and_auto_takes_the_cpu() -> None:
-    with pytest.raises(ConfigError, match="device.type: there is no CUDA device"):
+    with pytest.raises(ConfigError, match=r"device.type: there is no CUDA device"):
         open_device(config(type="cuda"))
     assert open_device(config(type="auto")).kind == "cpu"
 

@@ -54,9 +54,7 @@ def stream() -> Iterator[Tensor]:
 def test_it_learns_and_reports_each_step() -> None:
     torch.manual_seed(0)
     toy, steps = Toy(), list[Step]()
-    trace = train(
-        plan(30), toy, toy.losses, stream(), device=DEVICE, stop=StopSignal(), watch=steps.append
-    )
+    trace = train(plan(30), toy, toy.losses, stream(), device=DEVICE, stop=StopSignal(), watch=steps.append)
     assert [step.step for step in steps] == list(range(1, 31))
     assert steps[-1].losses["loss"] < steps[0].losses["loss"]
     assert trace.tokens == 30 * 16
@@ -94,7 +92,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_before_it_reaches_the_weight
         loss.register_hook(lambda gradient: gradient * math.inf)
         return {"loss": loss}
 
-    with pytest.raises(DivergedError, match="gradient norm is .* at step 1"):
+    with pytest.raises(DivergedError, match=r"gradient norm is .* at step 1"):
         train(plan(), toy, losses, stream(), device=DEVICE, stop=StopSignal(), watch=lambda step: None)
     assert all(p.isfinite().all() for p in toy.parameters())
 
@@ -124,7 +122,7 @@ def test_a_signal_between_steps_is_raised_at_once_and_ignored_when_all_is_done()
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     try:
         stop.install()
-        with pytest.raises(PreemptedError, match="stopped by SIGTERM$"):
+        with pytest.raises(PreemptedError, match=r"stopped by SIGTERM$"):
             os.kill(os.getpid(), signal.SIGTERM)
         stop.ignore()
         os.kill(os.getpid(), signal.SIGTERM)

@@ -49,9 +49,7 @@ def test_exponential_weights_of_many_layers_stay_finite() -> None:
 def test_the_hidden_loss_is_the_weighted_sum_over_layers(distance: str) -> None:
     ours, theirs = [torch.randn(2, 3, 8) for _ in range(2)], [torch.randn(2, 3, 8) for _ in range(2)]
     expected = 0.25 * DISTANCES[distance](ours[0], theirs[0]) + 0.75 * DISTANCES[distance](ours[1], theirs[1])
-    torch.testing.assert_close(
-        hidden_loss(ours, theirs, distance=distance, weights=[0.25, 0.75]), expected
-    )
+    torch.testing.assert_close(hidden_loss(ours, theirs, distance=distance, weights=[0.25, 0.75]), expected)
 
 
 def test_next_token_loss_of_uniform_predictions_is_the_log_of_the_vocabulary() -> None:

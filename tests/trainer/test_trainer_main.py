@@ -48,7 +48,12 @@ def test_a_refused_config_is_one_line_and_status_2_without_torch(tmp_path: Path)
     )
     environment = dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1]))
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == "2 False\n"
     assert done.stderr == (
@@ -125,7 +130,11 @@ def test_sigterm_ends_with_75_after_the_step(small: tuple[str, ...], tmp_path: P
 def test_help_names_groups_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["--help"]) == 0
     text = capsys.readouterr().out
-    for expected in ("usage: python -m trainer", "optimizer: adamw, muon", "stage1_9.saliency.ema_decay=0.99"):
+    for expected in (
+        "usage: python -m trainer",
+        "optimizer: adamw, muon",
+        "stage1_9.saliency.ema_decay=0.99",
+    ):
         assert expected in text
 
 

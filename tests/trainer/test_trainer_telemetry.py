@@ -130,7 +130,13 @@ def test_an_offline_run_has_the_group_the_name_the_project_and_the_tags(
     for variable in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(variable, str(tmp_path / "wandb-home"))
     config = check(
-        ["wandb.mode=offline", "wandb.project=p", "wandb.group=sweep-1", "wandb.name=trial-7", "wandb.tags=[a]"]
+        [
+            "wandb.mode=offline",
+            "wandb.project=p",
+            "wandb.group=sweep-1",
+            "wandb.name=trial-7",
+            "wandb.tags=[a]",
+        ]
     )
     run = open_wandb(config, tmp_path)
     assert run is not None

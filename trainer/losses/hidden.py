@@ -15,7 +15,7 @@ EPS = 1e-8
 
 
 def mse_normalized(student_BTH: Tensor, teacher_BTH: Tensor) -> Tensor:
-    """Squared distance of the unit vectors, mean over tokens; between 0 and 4 (OneBit, arXiv:2402.11295, eq. 12)."""
+    """Squared distance of the unit vectors, mean over tokens; between 0 and 4 (OneBit, arXiv:2402.11295)."""
     return (_unit(student_BTH) - _unit(teacher_BTH)).square().sum(dim=-1).mean()
 
 
@@ -37,7 +37,7 @@ DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def layer_weights(kind: str, layers: int) -> list[float]:
-    """Weights of layers 1..L, which sum to 1: uniform, progressive (1, 2, …, L) or exponential (2, 4, …, 2^L).
+    """Weights of layers 1..L, summing to 1: uniform, progressive (1, 2, …, L) or exponential (2, 4, …, 2^L).
 
     Later layers count more because that is where distillation helps most (BitDistill, arXiv:2510.13998).
     """

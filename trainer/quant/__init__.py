@@ -1,1 +1,1 @@
-"""Quantisation: the ternary layer, the lambda that it obeys, and the saliency curriculum. Used by `stages`."""
+"""The ternary layer, the lambda that it obeys, and the saliency curriculum. Used by `stages`."""

@@ -11,27 +11,16 @@ compile a new graph each time that k changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from trainer.config import SaliencyConfig
+from trainer.quant.shared import SharedScalar
 
 
-class Share(nn.Module):
-    """k, the share of columns that is kept: a 0-d float32 tensor shared by all layers of a model."""
-
-    value: Tensor
-
-    def __init__(self, value: float) -> None:
-        super().__init__()
-        self.register_buffer("value", torch.tensor(value, dtype=torch.float32), persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Share:
-        super()._apply(fn, recurse)
-        self.value = self.value.float()
-        return self
+class Share(SharedScalar):
+    """k, the share of columns that is kept in full precision."""
 
 
 class ColumnSaliency(nn.Module):
@@ -64,7 +53,7 @@ class ColumnSaliency(nn.Module):
 
 
 def k_at(config: SaliencyConfig, step: int, steps: int) -> float:
-    """k during the zero-based `step` of a stage of `steps`: `initial_k` in the first, `final_k` in the last."""
+    """k during the zero-based `step` of a stage of `steps`: `initial_k` first, `final_k` last."""
     share = step / max(steps - 1, 1)
     if config.schedule_type == "cosine":
         share = (1 - math.cos(math.pi * share)) / 2

@@ -9,7 +9,7 @@ exactly three values.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -85,12 +85,12 @@ class TernaryLinear(nn.Module):
     def effective_weight(self) -> Tensor:
         """The weights that the layer multiplies by, [O, I]."""
         salient_I = None if self.saliency is None else self.saliency.mask()
-        blended: Tensor = _BlendWeight.apply(self.weight, self.strength.value, salient_I)
-        return blended
+        # torch has no annotation for `apply`
+        return cast(Tensor, _BlendWeight.apply(self.weight, self.strength.value, salient_I))  # type: ignore[no-untyped-call]
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """[..., I] → [..., O]."""
-        x_TI = _BlendActivation.apply(x_TI, self.strength.value)
+        x_TI = _BlendActivation.apply(x_TI, self.strength.value)  # type: ignore[no-untyped-call] # as above
         return F.linear(x_TI, self.effective_weight(), self.bias)
 
     def extra_repr(self) -> str:

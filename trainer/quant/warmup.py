@@ -1,38 +1,18 @@
-"""Lambda, the share of quantisation that every layer of a model applies, and its warmup. Used by `stages`.
-
-Lambda is a tensor and not a Python float: a float would be baked into a compiled graph, and each new value
-would compile it again. It is one object and not a global: two models in one process have one each.
-"""
+"""Lambda, the share of quantisation that every layer of a model applies, and its warmup. Used by `stages`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-
-import torch
-from torch import Tensor, nn
 
 from trainer.config import LambdaWarmupConfig
+from trainer.quant.shared import SharedScalar
 
 
-class Lambda(nn.Module):
-    """A 0-d float32 tensor, shared by reference: a layer holds the module, so it survives `.to(device)`."""
-
-    value: Tensor
+class Lambda(SharedScalar):
+    """0: full precision; 1: ternary weights and int8 activations; between them a blend."""
 
     def __init__(self, value: float = 1.0) -> None:
-        super().__init__()
-        # Not in the state dict: it belongs to the step of a run, not to the weights.
-        self.register_buffer("value", torch.tensor(value, dtype=torch.float32), persistent=False)
-
-    def set(self, value: float) -> None:
-        """Changes it for all layers that share it, in place."""
-        self.value.fill_(value)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Lambda:
-        super()._apply(fn, recurse)
-        self.value = self.value.float()  # `.to(bfloat16)` is meant for weights; lambda would lose its steps
-        return self
+        super().__init__(value)
 
 
 def lambda_at(config: LambdaWarmupConfig, step: int) -> float:

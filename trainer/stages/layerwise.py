@@ -86,7 +86,7 @@ def _curriculum(student: nn.Module, config: SaliencyConfig, steps: int) -> Prepa
 
     def prepare(step: int) -> Mapping[str, float]:
         k = k_at(config, step, steps)
-        share.value.fill_(k)
+        share.set(k)
         if step and step % config.update_interval == 0:
             for layer in layers:
                 if layer.saliency is not None:

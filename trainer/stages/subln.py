@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -36,9 +36,11 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TI: Tensor, gain_I: Tensor) -> Tensor:
         x32_TI = x_TI.float()
-        inverse_T1 = torch.linalg.vecdot(x32_TI, x32_TI).unsqueeze(-1).div_(x_TI.shape[-1]).add_(EPS).rsqrt_()
+        norm_T1 = torch.linalg.vector_norm(x32_TI, dim=-1, keepdim=True)
+        inverse_T1 = norm_T1.square_().div_(x_TI.shape[-1]).add_(EPS).rsqrt_()
         ctx.save_for_backward(x_TI, gain_I, inverse_T1)
-        return (x32_TI * inverse_T1).mul_(gain_I).to(x_TI.dtype)
+        normed_TI: Tensor = (x32_TI * inverse_T1).mul_(gain_I)
+        return normed_TI.to(x_TI.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -60,8 +62,8 @@ class SubLN(nn.Module):
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """[..., I] → [..., I], in the input's dtype."""
-        normed: Tensor = _RmsNorm.apply(x_TI, self.weight)
-        return normed
+        # torch has no annotation for `apply`
+        return cast(Tensor, _RmsNorm.apply(x_TI, self.weight))  # type: ignore[no-untyped-call]
 
 
 def make_student(
@@ -109,16 +111,13 @@ def _input_scales(model: nn.Module, batches: Sequence[Tensor], device: Device) -
     """Mean over tokens of the root mean square of each projection's input."""
     seen: dict[str, list[Tensor]] = {name: [] for name in _projections(model)}
 
-    def watch(name: str) -> object:
+    def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             seen[name].append(inputs[0].float().square().mean(dim=-1).sqrt().mean())
 
         return hook
 
-    handles = [
-        module.register_forward_pre_hook(cast("nn.modules.module._forward_pre_hook", watch(name)))
-        for name, module in _projections(model).items()
-    ]
+    handles = [module.register_forward_pre_hook(watch(name)) for name, module in _projections(model).items()]
     try:
         model.eval()
         for ids_BT in batches:
