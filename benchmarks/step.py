@@ -1,3 +1,4 @@
+# ruff: noqa: E402 - torch reads the settings of before_torch() when it is imported
 """What a ternary training step costs over the same model in full precision: `python -m benchmarks.step`.
 
 Both models are trained by the trainer's own loop, in one process, in turns of a few steps, so that whatever
@@ -10,6 +11,10 @@ import argparse
 import copy
 import statistics
 from collections.abc import Iterator
+
+from trainer.environment import before_torch
+
+before_torch()
 
 import torch
 from torch import Tensor, nn

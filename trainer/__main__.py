@@ -5,13 +5,13 @@ The configuration is checked before torch is imported, so a misspelt key is refu
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.api import METRICS_FILE, RESULT_FILE, Progress, check
 from trainer.config import Config
+from trainer.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, DivergedError, PreemptedError, TrainerError
 from trainer.preemption import StopSignal
 
@@ -67,8 +67,7 @@ def _fresh_folder(name: str) -> Path:
 
 
 def _train(config: Config, folder: Path, stop: StopSignal) -> None:
-    # Tokenizers are not called while training; a warning about threads and forks would be all they say.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    before_torch()
     from trainer import pipeline, result
     from trainer.telemetry import Telemetry
     from trainer.wandb_run import open_wandb

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.config import Config
+from trainer.environment import before_torch
 from trainer.errors import EXIT_CONFIG, EXIT_DIVERGED, EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, ConfigError
 
 __all__ = [
@@ -86,6 +87,7 @@ def prepare(overrides: Sequence[str], progress: Progress | None = None) -> Prepa
     Does nothing that is done already; may be called by several processes at once. Raises TrainerError.
     """
     config = check(overrides)
+    before_torch()
     from trainer.teacher import prepare_all
 
     return prepare_all(config, progress or (lambda message, fraction: None))

@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from trainer.errors import TrainerError
+
 SCHEMA = 1
 
 
@@ -60,7 +62,11 @@ class Result:
 
 
 def write(result: Result, path: Path) -> None:
-    """Whole or not at all: a reader never sees half a file, and a crash leaves none."""
+    """Whole or not at all: a reader never sees half a file, and a crash leaves none.
+
+    Raises:
+        TrainerError: the disk refuses it.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as stream:
@@ -69,6 +75,8 @@ def write(result: Result, path: Path) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
+    except OSError as error:
+        raise TrainerError(f"cannot write {str(path)!r}: {error.strerror}; the run is lost") from error
     finally:
         temporary.unlink(missing_ok=True)
 

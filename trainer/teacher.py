@@ -17,6 +17,7 @@ from trainer.cache import artifact
 from trainer.config import Config, TinyModelConfig
 from trainer.data import Corpus, batches, eval_batches, load, load_with_tokenizer
 from trainer.device import Device, open_device
+from trainer.errors import ConfigError
 from trainer.evaluate import held_out_loss
 from trainer.loop import StagePlan, train
 from trainer.model import build_tiny, freeze, load_pretrained, load_tiny, save, seed_everything
@@ -50,10 +51,21 @@ def load_ground(config: Config, *, device: Device, stop: StopSignal, progress: P
     if config.model.kind == "hf":
         progress(f"loading {config.model.name}", None)
         teacher = load_pretrained(config.model.name, dtype=config.model.dtype, attention=device.attention)
+        _check_length(teacher, config.data.sequence_length)
     else:
         folder = _trained(config, config.model, corpus, device=device, stop=stop, progress=progress)
         teacher = load_tiny(folder / _MODEL_FOLDER, attention=device.attention)
     return Ground(corpus=corpus, teacher=freeze(teacher.to(device.torch_device)))
+
+
+def _check_length(model: nn.Module, sequence_length: int) -> None:
+    """Positions that a model was never trained on give losses that mean nothing."""
+    longest = getattr(model.config, "max_position_embeddings", None)
+    if isinstance(longest, int) and sequence_length > longest:
+        raise ConfigError(
+            f"{sequence_length} is more than the model's longest sequence ({longest})",
+            key="data.sequence_length",
+        )
 
 
 def prepare_all(config: Config, progress: Progress) -> Prepared:

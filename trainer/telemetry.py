@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TextIO
 
 from trainer.device import Device
+from trainer.errors import TrainerError
 from trainer.loop import Step
 from trainer.result import Result
 from trainer.wandb_run import WandbRun
@@ -111,5 +112,8 @@ class Telemetry:
 
     def _write(self, line: Mapping[str, float | str]) -> None:
         # Flushed: whoever follows the file sees each line when it is written.
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise TrainerError(f"cannot write {self._file.name!r}: {error.strerror}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -14,10 +15,25 @@ from trainer.api import check
 from trainer.config import DeviceConfig
 from trainer.cost import ForwardCost, train_flops, usd
 from trainer.device import Device, open_device
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, TrainerError
+from trainer.loop import Step
 from trainer.result import Metrics, Provenance, Result, write
+from trainer.telemetry import Telemetry
 
 CPU = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
+
+
+STEP = Step(
+    stage="stage2",
+    step=1,
+    of=1,
+    losses={"loss": 3.0},
+    lr=0.001,
+    grad_norm=1.0,
+    tokens=1,
+    seconds=0.1,
+    settings={},
+)
 
 
 def config(**changes: object) -> DeviceConfig:
@@ -106,7 +122,23 @@ def test_a_result_reads_back_and_leaves_no_temporary_file(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
-def test_a_result_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(TrainerError, match="No such file or directory; the run is lost"):
+        write(result(), tmp_path / "gone" / "result.json")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    telemetry = Telemetry(tmp_path / "metrics.jsonl", every=1, out=None)
+    telemetry.begin("stage2", finished=0, weight=1, device=CPU)
+    with pytest.raises(TrainerError, match="No space left on device"):
+        telemetry.watch(STEP)
+    with contextlib.suppress(OSError):
+        telemetry.close()  # closing flushes once more
+
+
+def test_a_result_that_is_no_json_leaves_the_old_one(tmp_path: Path) -> None:
     write(result(), tmp_path / "result.json")
     before = (tmp_path / "result.json").read_bytes()
     with pytest.raises(ValueError):

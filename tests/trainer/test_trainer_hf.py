@@ -84,6 +84,11 @@ def test_tied_embeddings_are_trained_once_and_stay_tied(run_hf: Callable[..., Ou
     assert student.get_input_embeddings().weight is student.get_output_embeddings().weight
 
 
+def test_a_sequence_longer_than_the_models_positions_is_refused(run_hf: Callable[..., Outcome]) -> None:
+    with pytest.raises(ConfigError, match=r"data.sequence_length: 65 is more than .* \(64\)"):
+        run_hf("data.sequence_length=65")
+
+
 def test_prepare_names_the_pretrained_model(checkpoint: Path, small: tuple[str, ...]) -> None:
     common = [override for override in small if not override.startswith(TINY_ONLY)]
     prepared = api.prepare([*common, "model=hf", f"model.name={api.quote(str(checkpoint))}"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -103,6 +104,28 @@ def test_divergence_ends_with_70_names_the_step_and_leaves_no_result(
     assert " of stage2; " in error
     assert error.count("\n") == 1
     assert not (run_dir / api.RESULT_FILE).exists()  # not even the earlier run's
+
+
+def test_sigterm_while_the_teacher_is_trained_ends_with_75_and_caches_nothing(
+    small: tuple[str, ...], tmp_path: Path
+) -> None:
+    environment = dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1]))
+    process = subprocess.Popen(
+        api.command([*small, "model.teacher.max_steps=100000"], tmp_path / "run"),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "preparing teacher: 0 %\n"
+    before = set((Path(os.environ["STAGESWEEP_CACHE"]) / "teachers").iterdir())
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 75
+    assert re.fullmatch(r"trainer: stopped by SIGTERM after step \d+ of teacher\n", stderr)
+    after = set((Path(os.environ["STAGESWEEP_CACHE"]) / "teachers").iterdir())
+    assert {path.name for path in after - before if not path.name.endswith(".lock")} == set()
 
 
 def test_sigterm_ends_with_75_after_the_step(small: tuple[str, ...], tmp_path: Path) -> None:
