@@ -1,0 +1,85 @@
+"""Storage URLs as people type them: a path, `file:///…` or `gs://bucket/prefix/NAME`.
+
+Called by the command line. A path stays as it was typed (`./sweep-store/x`), since it is printed again.
+"""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import unquote, urlsplit
+
+from sweeps.errors import InputError
+from sweeps.storage.base import Store
+from sweeps.storage.gcs_names import SCHEME, parse_url
+from sweeps.storage.local import LocalStore
+
+
+def open_store(url: str) -> Store:
+    """The store at `url`; nothing is contacted or made yet. Raises `InputError`."""
+    if is_remote(url):
+        from sweeps.storage.gcs import GcsStore
+
+        return GcsStore(url)
+    return LocalStore(local_path(url))
+
+
+def is_remote(url: str) -> bool:
+    """Whether the URL means a bucket rather than a folder. Raises `InputError` for an unknown scheme."""
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return False
+    if scheme not in ("file", "gs"):
+        advice = (
+            f"write gs://{url.partition('://')[2]}" if scheme == "gcs" else "give a path, file:///… or gs://…"
+        )
+        raise InputError(f"{url}: unknown storage {scheme}://; {advice}")
+    return scheme == "gs"
+
+
+def local_path(url: str) -> str:
+    """A local path as typed, or the one that a file:// URL means. Raises `InputError`."""
+    if is_remote(url):
+        raise InputError(f"{url}: this is a bucket, not a folder")
+    if not url.startswith("file://"):
+        if not url:
+            raise InputError("--storage is empty; give a path, file:///… or gs://bucket/prefix")
+        return url
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise InputError(
+            f"{url}: a file URL has three slashes, file:///folder; for a relative path leave out file:"
+        )
+    return unquote(parts.path)
+
+
+def join(url: str, name: str) -> str:
+    """The URL of `name` under `url`. Raises `InputError` where the name is not one folder's name."""
+    unfit = not name or name.startswith(".") or "/" in name or not name.isprintable()
+    if unfit or len(name.encode("utf-8", "replace")) > 200:
+        raise InputError(f"--name {name!r}: a sweep's name is one folder's name")
+    if is_remote(url):
+        joined = f"{_trimmed(url)}/{name}"
+        parse_url(joined)
+        return joined
+    return os.path.join(local_path(url), name)  # noqa: PTH118 - keeps the `./` as the user typed it
+
+
+def parent(url: str) -> str:
+    """The URL of the folder that `url` lies in. Raises `InputError` for a bucket itself."""
+    if is_remote(url):
+        _, prefix = parse_url(url)
+        if not prefix:
+            raise InputError(f"{url}: a whole bucket lies in no folder; give gs://bucket/NAME")
+        return _trimmed(url).rpartition("/")[0]
+    return os.path.dirname(local_path(url).rstrip("/")) or ("/" if url.startswith("/") else ".")  # noqa: PTH120
+
+
+def name_of(url: str) -> str:
+    """The last part of the URL: the sweep's name, where the URL is a sweep's."""
+    if is_remote(url):
+        return parse_url(url)[1].rpartition("/")[2]
+    return os.path.basename(os.path.abspath(local_path(url)))  # noqa: PTH100, PTH119 - `.` has a name, too
+
+
+def _trimmed(url: str) -> str:
+    return SCHEME + url.removeprefix(SCHEME).rstrip("/")

@@ -1,0 +1,22 @@
+"""What every room's tests share: the fake bucket. This file also puts `tests/` on the import path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fake_gcs import FakeGcs
+
+
+@pytest.fixture(scope="session")
+def _fake_gcs() -> Iterator[FakeGcs]:
+    with FakeGcs() as server:
+        yield server
+
+
+@pytest.fixture
+def gcs(_fake_gcs: FakeGcs) -> Iterator[FakeGcs]:
+    """The session's fake service with a bucket `bucket`, without faults; use a prefix of your own in it."""
+    _fake_gcs.reset()
+    yield _fake_gcs
+    _fake_gcs.reset()
