@@ -83,7 +83,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
 
 def _diagnose(overrides: Sequence[Override], error: Exception) -> ConfigError:
     """What a person would say where Hydra says "Could not override"."""
-    options, known = groups(), keys_of_all_models()
+    options, known = groups(), _keys_of_all_models()
     for override in overrides:
         name = override.key_or_group
         if name in options and isinstance(override.value(), str):
@@ -98,7 +98,7 @@ def _diagnose(overrides: Sequence[Override], error: Exception) -> ConfigError:
     return ConfigError(_one_line(error))
 
 
-def keys_of_all_models() -> set[str]:
+def _keys_of_all_models() -> set[str]:
     """Keys and inner nodes that an override may name under some choice of groups."""
     found: set[str] = {"model.name", "model.dtype"}
     for key in keys():
