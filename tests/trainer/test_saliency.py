@@ -33,7 +33,7 @@ def test_ties_are_broken_the_same_way_everywhere() -> None:
 def test_the_norms_are_averaged_exponentially() -> None:
     saliency = ColumnSaliency(torch.tensor([[1.0, 0.0]]), Share(0.5), ema_decay=0.75)
     saliency.observe(torch.tensor([[0.0, 2.0]]))
-    torch.testing.assert_close(saliency.norm_I, torch.tensor([0.75, 0.5]))
+    torch.testing.assert_close(saliency.norms, torch.tensor([0.75, 0.5]))
     assert saliency.mask().tolist() == [True, False]
     saliency.observe(torch.tensor([[0.0, 2.0]]))
     assert saliency.mask().tolist() == [False, True]

@@ -32,24 +32,24 @@ class ColumnSaliency(nn.Module):
         ema_decay: of the norms.
     """
 
-    norm_I: Tensor
-    rank_I: Tensor
+    norms: Tensor
+    ranks: Tensor
 
     def __init__(self, weight_OI: Tensor, share: Share, ema_decay: float) -> None:
         super().__init__()
         self.share, self.ema_decay = share, ema_decay
-        self.register_buffer("norm_I", _column_norms(weight_OI), persistent=False)
-        self.register_buffer("rank_I", _descending_rank(self.norm_I), persistent=False)
+        self.register_buffer("norms", _column_norms(weight_OI), persistent=False)
+        self.register_buffer("ranks", _descending_rank(self.norms), persistent=False)
 
     @torch.no_grad()
     def observe(self, weight_OI: Tensor) -> None:
         """Moves the averaged norms towards those of the weights now, and ranks the columns anew."""
-        self.norm_I.lerp_(_column_norms(weight_OI), 1 - self.ema_decay)
-        self.rank_I.copy_(_descending_rank(self.norm_I))
+        self.norms.lerp_(_column_norms(weight_OI), 1 - self.ema_decay)
+        self.ranks.copy_(_descending_rank(self.norms))
 
     def mask(self) -> Tensor:
         """[I] booleans, True where the column is kept in full precision: the first round(k·I) ranks."""
-        return self.rank_I < (self.share.value * self.rank_I.numel()).round()
+        return self.ranks < (self.share.value * self.ranks.numel()).round()
 
 
 def k_at(config: SaliencyConfig, step: int, steps: int) -> float:
@@ -64,6 +64,6 @@ def _column_norms(weight_OI: Tensor) -> Tensor:
     return weight_OI.detach().float().abs().amax(dim=0)
 
 
-def _descending_rank(norm_I: Tensor) -> Tensor:
+def _descending_rank(norms: Tensor) -> Tensor:
     """0 for the largest; equal norms keep their order, so that the mask does not depend on the machine."""
     return norm_I.argsort(descending=True, stable=True).argsort()
