@@ -101,11 +101,6 @@ class GcsStore:
         raise Conflict(key)
 
     def delete(self, key: str, expected: str) -> None:
-        """Remove the version `expected`. Raises `Conflict`.
-
-        The HTTP client repeats a delete by itself when a kept connection turns out to be dead, so that a
-        `Conflict` may be our own doing: only ever treat it as "not there any more".
-        """
         if not _is_generation(expected):
             raise Conflict(key)
         answer = self._request("DELETE", self._object_path(key), key, query={"ifGenerationMatch": expected})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import io
 import logging
 import os
 import threading
@@ -184,7 +185,7 @@ class Wire:
             # The session has a deadline of its own; this one counts where the loop itself is stuck (a refresh
             # of the credentials blocks it).
             return sending.result(timeout=self._patience.attempt_s + 1.0)
-        except aiohttp.InvalidURL:
+        except ValueError:  # from building the URL; everything else in it is quoted
             raise InputError(
                 f"{request.what}: {self._address()!r} is not the URL of a storage service; "
                 "correct or unset STORAGE_EMULATOR_HOST"
@@ -208,6 +209,9 @@ async def _send(filesystem: GCSFileSystem, clock: ServerClock, request: Request)
     from yarl import URL
 
     session = await filesystem._set_session()
+    # aiohttp would repeat what it takes for idempotent (a delete, too) without telling, and then a conflict
+    # could be an echo of our own.
+    session._retry_connection = False
     headers = {} if request.content_type is None else {"Content-Type": request.content_type}
     query = urlencode(filesystem._get_params(request.query), quote_via=quote)
     # `encoded`: yarl would otherwise normalise what is quoted in an object's name.
@@ -217,7 +221,7 @@ async def _send(filesystem: GCSFileSystem, clock: ServerClock, request: Request)
         request.method,
         url,
         headers=filesystem._get_headers(headers),
-        data=request.body,
+        data=None if request.body is None else io.BytesIO(request.body),  # so sent in pieces
         timeout=filesystem.requests_timeout,
         allow_redirects=False,
     ) as response:

@@ -107,7 +107,7 @@ class Api:
         handler: Callable[[Call], Reply] | None = getattr(self, f"_{call.operation}", None)
         try:
             if handler is None:
-                raise ApiError(501, "notImplemented", f"The fake has no {call.method} {call.path}")
+                raise ApiError(405, "notImplemented", f"The fake has no {call.method} {call.path}")
             return handler(call)
         except ApiError as error:
             return failure(error)

@@ -1,0 +1,485 @@
+"""What only a bucket can go wrong with: lost answers, refusals, partitions, wrong clocks, hostile names."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from fake_gcs import FakeGcs, Fault
+
+from sweeps.errors import AlreadyExists, Conflict, InputError, StoreUnavailable
+from sweeps.storage.base import NotFound
+from sweeps.storage.gcs import GcsStore
+from sweeps.storage.gcs_wire import Patience
+
+QUICK = Patience(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
+SHORT = Patience(total_s=0.6, attempt_s=0.3, first_wait_s=0.02, longest_wait_s=0.1)
+
+
+@pytest.fixture
+def url() -> str:
+    return f"gs://bucket/tests/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def store(gcs: FakeGcs, url: str) -> GcsStore:
+    return GcsStore(url, endpoint=gcs.door("a"), patience=QUICK)
+
+
+@pytest.fixture
+def other(gcs: FakeGcs, url: str) -> GcsStore:
+    """Another client of the same sweep, through a door of its own."""
+    return GcsStore(url, endpoint=gcs.door("b"), patience=QUICK)
+
+
+def statuses(gcs: FakeGcs, operation: str) -> list[int]:
+    return [entry.status for entry in gcs.journal.entries(operation)]
+
+
+class TestLostAnswers:
+    def test_a_create_whose_answer_is_lost_succeeds_with_exactly_one_generation(self, gcs, store):
+        gcs.faults.add(Fault(action="lose_response", operation="insert"))
+        version = store.create("trials/000000.json", b'{"token": "t1"}')
+        assert statuses(gcs, "insert") == [0, 412]
+        assert store.read("trials/000000.json") == (b'{"token": "t1"}', version)
+
+    def test_a_replace_whose_answer_is_lost_succeeds_with_exactly_one_generation(self, gcs, store):
+        first = store.create("k", b"one")
+        gcs.faults.add(Fault(action="lose_response", operation="insert"))
+        second = store.replace("k", b"two", first)
+        assert statuses(gcs, "insert") == [200, 0, 412]
+        assert store.read("k") == (b"two", second)
+        assert second != first
+
+    def test_a_delete_whose_answer_is_lost_succeeds(self, gcs, store):
+        version = store.create("k", b"one")
+        gcs.faults.add(Fault(action="lose_response", operation="delete"))
+        store.delete("k", version)
+        assert statuses(gcs, "delete") == [0, 404]
+
+    def test_an_answer_that_never_comes_is_as_good_as_a_lost_one(self, gcs, store):
+        gcs.faults.add(Fault(action="hang", operation="insert"))
+        version = store.create("k", b"one")
+        assert store.read("k") == (b"one", version)
+
+    def test_an_answer_that_is_lost_again_and_again_is_recognised_in_the_end(self, gcs, store):
+        gcs.faults.add(Fault(action="lose_response", operation="insert", times=3))
+        version = store.create("k", b"one")
+        assert statuses(gcs, "insert") == [0, 0, 0, 412]
+        assert store.read("k") == (b"one", version)
+
+    def test_a_taken_key_is_not_mistaken_for_our_own_write(self, gcs, store, other):
+        version = other.create("k", b"theirs")
+        gcs.faults.add(Fault(action="lose_request", operation="insert", door="a"))
+        with pytest.raises(AlreadyExists):
+            store.create("k", b"ours")
+        assert store.read("k") == (b"theirs", version)
+
+    def test_equal_bytes_that_somebody_else_wrote_are_a_conflict_where_no_answer_was_lost(self, store, other):
+        other.create("k", b"same")
+        with pytest.raises(AlreadyExists):
+            store.create("k", b"same")
+
+    def test_a_write_that_was_overwritten_before_its_echo_is_a_conflict(self, gcs, store, other):
+        first = store.create("k", b"one")
+        gcs.faults.add(Fault(action="lose_response", operation="insert", door="a"))
+        gcs.faults.add(Fault(action="delay", delay_s=0.3, operation="insert", door="a"))
+        outcome: list[BaseException] = []
+
+        def write() -> None:
+            try:
+                store.replace("k", b"ours", first)
+            except Conflict as error:
+                outcome.append(error)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        while (found := other.read("k"))[0] != b"ours":
+            time.sleep(0.005)
+        last = other.replace("k", b"theirs", found[1])
+        writer.join()
+        assert [type(error) for error in outcome] == [Conflict]
+        assert store.read("k") == (b"theirs", last)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+    def test_a_burst_of_refusals_is_waited_out(self, gcs, store, status):
+        gcs.faults.add(Fault(action="status", status=status, times=4))
+        version = store.create("k", b"one")
+        assert statuses(gcs, "insert") == [status] * 4 + [200]
+        gcs.faults.add(Fault(action="status", status=status, times=2))
+        assert store.read("k") == (b"one", version)
+        gcs.faults.add(Fault(action="status", status=status, times=2))
+        assert [entry.key for entry in store.list("")] == ["k"]
+
+    def test_the_limit_of_one_write_a_second_is_waited_out(self, gcs, store):
+        version = store.create("k", b"one")
+        gcs.objects.one_write_per_second = True
+        version = store.replace("k", b"two", version)
+        assert 429 in statuses(gcs, "insert")
+        assert store.read("k") == (b"two", version)
+
+    def test_answers_damaged_on_their_way_are_fetched_again(self, gcs, store):
+        version = store.create("k", b"one")
+        gcs.faults.add(Fault(action="damage", operation="get"))
+        assert store.read("k") == (b"one", version)
+        assert len(statuses(gcs, "get")) == 2
+
+    def test_a_forbidden_bucket_is_one_line_with_the_role_to_grant(self, gcs, store):
+        gcs.faults.add(Fault(action="status", status=403, times=None))
+        with pytest.raises(StoreUnavailable, match=r"gs://bucket/.*access denied.*objectUser") as caught:
+            store.create("k", b"one")
+        assert "\n" not in str(caught.value)
+        assert statuses(gcs, "insert") == [403]
+
+    def test_an_unknown_caller_looks_for_credentials_once_more_and_is_told_how_to_sign_in(
+        self, gcs, store, monkeypatch
+    ):
+        monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+        gcs.faults.add(Fault(action="status", status=401, times=None))
+        with pytest.raises(StoreUnavailable, match="gcloud auth application-default login"):
+            store.read("k")
+        assert statuses(gcs, "get") == [401, 401]
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
+        with pytest.raises(StoreUnavailable, match=r"names /nowhere/key\.json, which does not exist"):
+            store.read("k")
+
+    def test_credentials_that_were_refused_once_may_come_right(self, gcs, store):
+        gcs.faults.add(Fault(action="status", status=401))
+        version = store.create("k", b"one")
+        assert statuses(gcs, "insert") == [401, 200]
+        assert store.read("k") == (b"one", version)
+
+    @pytest.mark.parametrize(
+        "action",
+        [
+            lambda s: s.read("k"),
+            lambda s: s.create("k", b"x"),
+            lambda s: s.replace("k", b"x", "5"),
+            lambda s: s.list("trials/"),
+        ],
+        ids=["read", "create", "replace", "list"],
+    )
+    def test_a_missing_bucket_is_told_from_a_missing_object(self, gcs, action):
+        store = GcsStore("gs://no-such-bucket/x", endpoint=gcs.url, patience=QUICK)
+        with pytest.raises(InputError, match="gcloud storage buckets create gs://no-such-bucket"):
+            action(store)
+
+    def test_an_endpoint_that_is_no_url_is_the_users_mistake(self, url):
+        with pytest.raises(InputError, match="STORAGE_EMULATOR_HOST"):
+            GcsStore(url, endpoint="http://:::nonsense", patience=SHORT).read("k")
+
+
+class TestPartitions:
+    @pytest.mark.parametrize("how", ["hang", "lose_request"])
+    def test_a_partition_ends_in_one_line_within_the_patience_and_heals(self, gcs, url, how):
+        store = GcsStore(url, endpoint=gcs.door("a"), patience=SHORT)
+        version = store.create("k", b"one")
+        cut = gcs.partition("a", how)
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="check the network") as caught:
+            store.replace("k", b"two", version)
+        assert time.monotonic() - began < SHORT.total_s + 2 * SHORT.attempt_s + 1
+        assert "\n" not in str(caught.value)
+        gcs.faults.remove(cut)
+        assert store.read("k") == (b"one", version)
+
+    def test_nobody_listening_is_unavailable_too(self, url):
+        with pytest.raises(StoreUnavailable, match="check the network"):
+            GcsStore(url, endpoint="http://127.0.0.1:9", patience=SHORT).read("k")
+
+    def test_a_partition_of_one_client_leaves_the_other_alone(self, gcs, store, other):
+        gcs.partition("a")
+        version = other.create("k", b"one")
+        assert other.read("k") == (b"one", version)
+
+    def test_the_heartbeats_thread_works_while_another_request_hangs(self, gcs, store):
+        version = store.create("beat", b"0")
+        store.create("slow", b"x")
+        gcs.faults.add(Fault(action="hang", operation="get", name="*/slow"))
+        stuck = threading.Thread(target=store.read, args=("slow",))
+        stuck.start()
+        began = time.monotonic()
+        store.replace("beat", b"1", version)
+        assert time.monotonic() - began < 0.3
+        stuck.join()
+
+
+class TestClock:
+    @pytest.mark.parametrize(
+        "skew", [3600.0, -3600.0, 60.0], ids=["hour-ahead", "hour-behind", "minute-ahead"]
+    )
+    def test_the_stores_clock_is_the_servers_however_wrong(self, gcs, store, skew):
+        gcs.objects.clock_skew_s = skew
+        assert store.now() == pytest.approx(time.time() + skew, abs=1.2)
+
+    def test_a_server_clock_that_is_set_while_we_run_is_followed(self, gcs, store):
+        store.now()
+        gcs.objects.clock_skew_s = -3600.0
+        store.create("k", b"x")
+        assert store.now() == pytest.approx(time.time() - 3600, abs=1.2)
+
+    def test_the_clock_costs_no_request_right_after_one(self, gcs, store):
+        store.create("k", b"x")
+        gcs.journal.clear()
+        first, second = store.now(), store.now()
+        assert first <= second
+        assert gcs.journal.entries() == []
+
+    def test_two_clients_agree_whatever_their_own_clocks_say(self, store, other, monkeypatch):
+        here = store.now()
+        monkeypatch.setattr(time, "time", lambda: 5.0)
+        assert other.now() == pytest.approx(here, abs=1.2)
+
+
+class TestVisibility:
+    def test_another_writers_objects_are_seen_at_once(self, store, other):
+        assert store.list("trials/") == []
+        version = other.create("trials/000000.json", b"one")
+        assert [(e.key, e.version) for e in store.list("trials/")] == [("trials/000000.json", version)]
+        assert store.read("trials/000000.json") == (b"one", version)
+
+    def test_an_object_that_grew_is_read_whole(self, store, other):
+        version = store.create("k", b"x")
+        assert store.read("k")[0] == b"x"
+        other.replace("k", b"y" * 3_000_000, version)
+        assert store.read("k")[0] == b"y" * 3_000_000
+
+    def test_a_listing_of_thousands_is_complete_and_costs_a_request_per_thousand(self, gcs, store, url):
+        prefix = url.removeprefix("gs://bucket/")
+        for index in range(2300):
+            gcs.objects.put("bucket", f"{prefix}/trials/{index:06d}.json", b"x", {}, {})
+        assert [e.key for e in store.list("trials/")] == [f"trials/{i:06d}.json" for i in range(2300)]
+        assert gcs.journal.bill()["A"] == 3
+
+    def test_each_operation_is_one_request(self, gcs, store):
+        version = store.create("k", b"1")
+        version = store.replace("k", b"2", version)
+        store.read("k")
+        store.list("")
+        store.delete("k", version)
+        assert [e.operation for e in gcs.journal.entries()] == ["insert", "insert", "get", "list", "delete"]
+
+    def test_records_are_stored_so_that_no_cache_keeps_them(self, gcs, store, url):
+        store.create("k.json", b"{}")
+        name = url.removeprefix("gs://bucket/") + "/k.json"
+        resource = gcs.objects.get("bucket", name, {}).resource()
+        assert (resource["cacheControl"], resource["contentType"]) == ("no-store", "application/json")
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        "key",
+        [
+            "with space",
+            "ümläut/日本",
+            "per%cent/%2F/%2e%2e",
+            "a?b=c#d&e+f",
+            "quote'\"",
+            "*[x]?",
+            "#5",
+            "--b--\\",
+        ],
+    )
+    def test_any_key_comes_back_as_it_was_given(self, store, key):
+        version = store.create(key, b"x")
+        assert store.read(key) == (b"x", version)
+        assert [(e.key, e.version) for e in store.list(key)] == [(key, version)]
+        store.delete(key, store.replace(key, b"y", version))
+        assert store.list("") == []
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            "",
+            "../up",
+            "a/../../b",
+            "/abs",
+            "a//b",
+            "a/./b",
+            ".",
+            "..",
+            "nul\0",
+            "new\nline",
+            "\ud800",
+            "k" * 300,
+        ],
+        ids=repr,
+    )
+    def test_a_key_cannot_leave_the_sweeps_prefix(self, gcs, store, key):
+        for action in (
+            store.read,
+            lambda k: store.create(k, b"x"),
+            lambda k: store.delete(k, "1"),
+            store.folder,
+        ):
+            with pytest.raises(ValueError, match="not a key"):
+                action(key)
+        assert gcs.journal.entries() == []
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            "gs://",
+            "gs:///x",
+            "gs://UPPER/x",
+            "gs://b",
+            "gs://bucket/../x",
+            "gs://bucket/a/./b",
+            "gs://bucket//x",
+            "gs://bucket/a//b",
+            "gs://bucket/a\nb",
+            "gs://bu cket/x",
+            "gs://bucket:80/x",
+            "gs://user@bucket/x",
+            "s3://bucket/x",
+            "gs://bucket/" + "p" * 900,
+        ],
+    )
+    def test_a_hostile_url_is_refused_before_anything_is_sent(self, bad):
+        with pytest.raises(InputError, match="gs://"):
+            GcsStore(bad)
+
+    def test_sweeps_whose_names_begin_alike_do_not_see_each_other(self, gcs, url):
+        one, two = (GcsStore(url + tail, endpoint=gcs.url, patience=QUICK) for tail in ("", "-b"))
+        two.create("k", b"x")
+        assert one.list("") == []
+        with pytest.raises(NotFound, match=url + "/k"):
+            one.read("k")
+
+    def test_generation_zero_does_not_turn_a_replace_into_a_create(self, store):
+        for version in ("0", "00", "-1", "", "one", "٣"):
+            with pytest.raises(Conflict):
+                store.replace("k", b"x", version)
+        assert store.list("") == []
+
+
+class TestProcesses:
+    def test_of_two_processes_that_create_the_same_keys_exactly_one_wins_each(self, gcs, url, tmp_path):
+        program = tmp_path / "race.py"
+        program.write_text(
+            "import sys, json\n"
+            "from sweeps.errors import AlreadyExists\n"
+            "from sweeps.storage.gcs import GcsStore\n"
+            "from sweeps.storage.gcs_wire import Patience\n"
+            "store, me = GcsStore(sys.argv[1], patience=Patience(first_wait_s=0.02)), sys.argv[2].encode()\n"
+            "store.list('')\n"
+            "print('ready', flush=True)\n"
+            "sys.stdin.readline()\n"
+            "won = []\n"
+            "for i in range(40):\n"
+            "    try:\n"
+            "        store.create(f'k{i}', me)\n"
+            "        won.append(i)\n"
+            "    except AlreadyExists:\n"
+            "        pass\n"
+            "print(json.dumps(won))\n"
+        )
+        environment = {
+            **os.environ,
+            "STORAGE_EMULATOR_HOST": gcs.url,
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
+        racers = [
+            subprocess.Popen(
+                [sys.executable, str(program), url, name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            for name in ("a", "b")
+        ]
+        for racer in racers:
+            assert racer.stdout.readline() == "ready\n"
+        # One lost answer in five, so that the race is not only run in fair weather.
+        gcs.faults.add(Fault(action="lose_response", operation="insert", times=None, chance=0.2))
+        won = {
+            name: json.loads(racer.communicate("go\n", timeout=60)[0])
+            for name, racer in zip("ab", racers, strict=True)
+        }
+        assert sorted(won["a"] + won["b"]) == list(range(40))
+        store = GcsStore(url, endpoint=gcs.url, patience=QUICK)
+        assert {f"k{i}": name.encode() for name in won for i in won[name]} == {
+            e.key: store.read(e.key)[0] for e in store.list("")
+        }
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+    def test_a_forked_child_opens_connections_of_its_own(self, store):
+        version = store.create("k", b"parent")
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if store.replace("k", b"child", version) else 1)
+            except BaseException:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert store.read("k")[0] == b"child"
+
+    def test_neither_a_local_sweep_nor_a_bucket_that_is_not_asked_imports_gcsfs(self):
+        check = (
+            "import sys; from sweeps.storage.urls import open_store; open_store('./x').list('a/');"
+            "open_store('gs://bucket/x'); print([m for m in ('gcsfs', 'aiohttp', 'google.auth') if m in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[]"
+
+
+class TestCredentials:
+    def test_no_token_travels_to_an_emulator(self, gcs, store, monkeypatch, url):
+        assert store.filesystem().credentials.credentials is None
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url.removeprefix("http://"))
+        by_environment = GcsStore(url, patience=QUICK)
+        by_environment.create("k", b"x")
+        assert store.read("k")[0] == b"x"
+        assert by_environment.filesystem().credentials.credentials is None
+
+    def test_a_service_by_https_signs_in_by_gcsfs_own_rules(self, monkeypatch, url):
+        from gcsfs.credentials import GoogleCredentials
+
+        tried = []
+        monkeypatch.setattr(GoogleCredentials, "connect", lambda self, method=None: tried.append(method))
+        GcsStore(url, endpoint="https://storage.googleapis.com").filesystem()
+        assert tried == [None]
+
+
+class TestScratch:
+    def test_a_chosen_scratch_folder_keeps_the_files_under_bucket_and_prefix(
+        self, store, url, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("SWEEP_SCRATCH", str(tmp_path / "scratch"))
+        folder = store.folder("runs/000000")
+        assert folder == tmp_path / "scratch" / url.removeprefix("gs://") / "runs" / "000000"
+        assert folder.is_dir()
+
+    def test_a_temporary_folder_goes_with_the_store(self, gcs, url, monkeypatch):
+        monkeypatch.delenv("SWEEP_SCRATCH", raising=False)
+        store = GcsStore(url, endpoint=gcs.url)
+        folder = store.folder("runs/000000")
+        assert folder.is_dir()
+        del store
+        gc.collect()
+        assert not folder.exists()
+
+    def test_a_scratch_that_is_a_file_is_one_line(self, store, tmp_path, monkeypatch):
+        (tmp_path / "file").write_text("x")
+        monkeypatch.setenv("SWEEP_SCRATCH", str(tmp_path / "file"))
+        with pytest.raises(StoreUnavailable, match="SWEEP_SCRATCH"):
+            store.folder("runs/000000")
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["total_s", "attempt_s", "first_wait_s", "longest_wait_s"])
+def test_a_patience_that_is_no_time_is_refused(name, bad):
+    with pytest.raises(ValueError, match=name):
+        Patience(**{name: bad})
