@@ -64,6 +64,6 @@ def _column_norms(weight_OI: Tensor) -> Tensor:
     return weight_OI.detach().float().abs().amax(dim=0)
 
 
-def _descending_rank(norms: Tensor) -> Tensor:
+def _descending_rank(norm_I: Tensor) -> Tensor:
     """0 for the largest; equal norms keep their order, so that the mask does not depend on the machine."""
     return norm_I.argsort(descending=True, stable=True).argsort()
