@@ -45,7 +45,7 @@ with warnings.catch_warnings():
     from ax.core.observation import ObservationFeatures
     from ax.core.optimization_config import OptimizationConfig
     from ax.exceptions.core import AxError, SearchSpaceExhausted
-    from botorch.exceptions.errors import BotorchError
+    from botorch.exceptions.errors import BotorchError, InfeasibilityError
     from linear_operator.utils.errors import NotPSDError  # type: ignore[import-untyped]  # ships no types
 
 log = logging.getLogger(__name__)
@@ -270,7 +270,7 @@ class Optimizer:
         try:
             for position in range(start, start + SOBOL_ATTEMPTS):
                 yield self._sobol[position]
-        except SearchSpaceExhausted:
+        except (SearchSpaceExhausted, InfeasibilityError):
             return
 
     def _accepted(self, point: Mapping[str, Value], taken: set[Hashable]) -> dict[str, Value] | None:
@@ -296,7 +296,11 @@ class _Sobol:
         self._walks = False
 
     def __getitem__(self, position: int) -> Mapping[str, Value]:
-        """The point at a position, counted from 0. Raises SearchSpaceExhausted if constraints leave none."""
+        """The point at a position, counted from 0.
+
+        Raises:
+            SearchSpaceExhausted, InfeasibilityError: no point, or no further one, obeys the constraints.
+        """
         while len(self._points) <= position:
             drawn = self._walk() if self._walks else self._draw()
             self._points += drawn

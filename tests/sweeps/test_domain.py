@@ -1,0 +1,112 @@
+"""The searched part of a space: identity, membership, constraints, and counting what is finite."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps.domain import ENUMERABLE, Domain, from_unit, to_unit
+from sweeps.space import Choice, Fixed, Objective, Parameter, Program, Range, Space
+
+
+def domain(*parameters: Parameter, constraints: tuple[str, ...] = ()) -> Domain:
+    return Domain(
+        Space(
+            name="case",
+            objectives=(Objective(metric="loss"),),
+            parameters=parameters,
+            program=Program(kind="function", function="m:f"),
+            parameter_constraints=constraints,
+        )
+    )
+
+
+X = Range(name="x", min=0.0, max=1.0, kind="float")
+LR = Range(name="lr", min=1e-6, max=1e-2, kind="float", log=True)
+N = Range(name="n", min=1, max=10, kind="int")
+GATE = Choice(name="gate", values=(True, False), when=((True, ("n",)),))
+
+
+def test_identity_tells_true_from_one_and_not_one_from_one_point_zero():
+    choice = domain(Choice(name="a", values=(1, 2)))
+    assert choice.identity({"a": 1}) == choice.identity({"a": 1.0})
+    assert choice.identity({"a": 1}) != choice.identity({"a": True})
+    assert choice.identity({"a": 1}) != choice.identity({"a": "1"})
+
+
+def test_identity_does_not_see_the_last_bits_of_a_float_nor_the_order_of_keys():
+    both = domain(X, LR)
+    assert both.identity({"x": 0.3, "lr": 1e-4}) == both.identity({"lr": 1e-4 * (1 + 1e-13), "x": 0.1 * 3})
+    assert both.identity({"x": 0.3, "lr": 1e-4}) != both.identity({"x": 0.3, "lr": 1.0001e-4})
+    assert both.identity({"x": 0.3, "lr": 1e-6}) != both.identity({"x": 0.3, "lr": 1.00001e-6})
+
+
+def test_complete_leaves_out_what_is_switched_off_and_adds_fixed_values_in_order():
+    gated = domain(GATE, Fixed(name="f", value="v"), N)
+    assert list(gated.complete({"n": 3, "gate": True}).items()) == [("gate", True), ("f", "v"), ("n", 3)]
+    assert gated.complete({"n": 3, "gate": False}) == {"gate": False, "f": "v"}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "member"),
+    [(X, 1.0 + 1e-12, 1.0), (X, -1e-17, 0.0), (N, 10.4999, 10), (N, 0.6, 1), (LR, 9.999e-7, 1e-6)],
+)
+def test_member_stays_within_the_bounds_to_the_last_bit(parameter: Range, value: float, member: float):
+    found = domain(parameter).member(parameter.name, value)
+    assert found == member
+    assert type(found) is (int if parameter.kind == "int" else float)
+
+
+def test_member_gives_the_choices_own_value():
+    choice = domain(Choice(name="a", values=(1, 0.5)))
+    assert type(choice.member("a", 1.0)) is int
+    with pytest.raises(ValueError, match="not among the values of a"):
+        choice.member("a", True)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "rounded"),
+    [("n + x <= 5", 4), ("n - x >= 3", 5), ("x - n <= 3", 5)],
+)
+def test_an_integer_under_a_constraint_is_rounded_to_the_side_that_obeys_it(constraint: str, rounded: int):
+    constrained = domain(N, X, constraints=(constraint,))
+    assert [constrained.member("n", value) for value in (4.4, 4.6)] == [rounded, rounded]
+
+
+def test_an_integer_between_two_constraints_is_rounded_as_usual():
+    both = domain(N, X, constraints=("n + x <= 5", "n - x >= 3"))
+    assert both.rounding("n")(4.4) == 4
+    assert both.rounding("n")(4.6) == 5
+
+
+def test_constraints_hold_to_the_last_bits():
+    half = domain(X, Range(name="y", min=0.0, max=1.0, kind="float"), constraints=("x + y <= 0.5",))
+    assert half.allows({"x": 0.25, "y": 0.25})
+    assert not half.allows({"x": 0.25, "y": 0.25 + 1e-12})
+
+
+def test_configurations_are_counted_where_they_are_few():
+    found = domain(GATE, N, constraints=()).configurations()
+    assert found is not None
+    assert len(found) == 11  # ten with n, one without
+    constrained = domain(
+        N, Range(name="m", min=1, max=10, kind="int"), constraints=("n + m <= 4",)
+    ).configurations()
+    assert constrained is not None
+    assert len(constrained) == 6
+    assert domain().configurations() == {frozenset(): {}}
+
+
+def test_configurations_are_not_listed_where_they_are_many_or_infinite():
+    assert domain(X, GATE, N).configurations() is None
+    assert domain(Range(name="n", min=0, max=ENUMERABLE, kind="int")).configurations() is None
+
+
+@given(st.floats(0, 1), st.sampled_from([X, LR, Range(name="w", min=-1e308, max=1e308, kind="float")]))
+def test_units_go_there_and_back(unit: float, parameter: Range):
+    value = from_unit(parameter, unit)
+    assert math.isfinite(value)
+    assert to_unit(parameter, value) == pytest.approx(unit, abs=1e-12)

@@ -1,0 +1,92 @@
+"""Parameters there and back: on the axes of the search and in the words of the space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps.domain import Domain
+from sweeps.encoding import Encoding, Interval, Options
+from sweeps.space import Choice, Fixed, Objective, Parameter, Program, Range, Space, Value
+
+
+def encoding(*parameters: Parameter, constraints: tuple[str, ...] = ()) -> Encoding:
+    return Encoding(
+        Domain(
+            Space(
+                name="case",
+                objectives=(Objective(metric="loss"),),
+                parameters=parameters,
+                program=Program(kind="function", function="m:f"),
+                parameter_constraints=constraints,
+            )
+        )
+    )
+
+
+MIXED = encoding(
+    Choice(name="gate", values=("on", "off"), when=(("on", ("a.lr", "fixed")), ("off", ("few",)))),
+    Range(name="a.lr", min=1e-5, max=1e-1, kind="float", log=True),
+    Range(name="many", min=1, max=5000, kind="int", log=True),
+    Range(name="few", min=-3, max=3, kind="int"),
+    Choice(name="mixed", values=(1, 0.5, 2), ordered=True),
+    Fixed(name="fixed", value=True),
+)
+
+
+def test_axes_are_units_small_integers_and_options():
+    gate, rate, many, few, mixed = MIXED.axes
+    assert isinstance(gate, Options)
+    assert gate.dependents == {"on": ["p1"], "off": ["p3"]}
+    assert (gate.kind, gate.ordered) == ("str", True)
+    assert rate == Interval(name="p1")
+    assert many == Interval(name="p2")
+    assert few == Interval(name="p3", bounds=(-3, 3), kind="int")
+    assert mixed == Options(name="p4", values=(1.0, 0.5, 2.0), kind="float", ordered=True, dependents={})
+
+
+@given(st.sampled_from(["on", "off"]), st.floats(0, 1), st.floats(0, 1), st.integers(-3, 3))
+def test_what_was_proposed_is_encoded_to_a_point_that_means_the_same(
+    gate: str, rate: float, many: float, few: int
+):
+    point: dict[str, Value] = {"p0": gate, "p2": many, "p4": 1.0}
+    point |= {"p1": rate} if gate == "on" else {"p3": few}
+    parameters = MIXED.decode(point)
+    again = MIXED.encode(parameters)
+    assert again is not None
+    assert set(again) == set(point)
+    assert MIXED.decode(again)["many"] == parameters["many"]
+    assert MIXED.decode(again).keys() == parameters.keys()
+    assert parameters["mixed"] == 1
+    assert type(parameters["mixed"]) is int
+    assert ("fixed" in parameters) is (gate == "on")
+
+
+def test_parameters_of_another_space_have_no_point():
+    good: Mapping[str, Value] = {"gate": "off", "many": 7, "few": 0, "mixed": 2}
+    assert MIXED.encode(good) is not None
+    assert MIXED.encode({**good, "gate": "ajar"}) is None
+    assert MIXED.encode({**good, "many": "7"}) is None
+    assert MIXED.encode({**good, "few": True}) is None
+    assert MIXED.encode({**good, "mixed": True}) is None
+    assert MIXED.encode({name: value for name, value in good.items() if name != "many"}) is None
+
+
+def test_a_constraint_is_written_over_the_axes_with_coefficients_of_size_one():
+    (text,) = encoding(
+        Range(name="a.x", min=10.0, max=30.0, kind="float"),
+        Range(name="n", min=1, max=9, kind="int"),
+        constraints=("a.x + 2*n <= 40",),
+    ).constraints
+    assert text == f"1.0*p0 + 0.1*p1 <= {1.5 - 1e-7!r}"
+
+
+def test_a_constraint_over_integers_alone_is_not_tightened():
+    (text,) = encoding(
+        Range(name="n", min=1, max=9, kind="int"),
+        Range(name="m", min=1, max=9, kind="int"),
+        constraints=("n + m <= 12",),
+    ).constraints
+    assert text == "1.0*p0 + 1.0*p1 <= 12.0"

@@ -1,0 +1,332 @@
+"""What the optimizer proposes: values of the space, never twice, constraints kept, and when it gives up."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from sweeps.errors import NothingToAsk, SpaceError
+from sweeps.optimizer import Candidate, Optimizer, check
+from sweeps.space import Choice, Fixed, Objective, Parameter, Program, Range, Search, Space, Value
+from sweeps.trial import Trial
+
+Objectives = tuple[Objective, ...]
+
+
+def space(*parameters: Parameter, sobol: int = 3, **rest: Any) -> Space:
+    rest.setdefault("objectives", (Objective(metric="loss"),))
+    rest.setdefault("search", Search(sobol=sobol, seed=7))
+    return Space(name="case", parameters=parameters, program=Program(kind="function", function="m:f"), **rest)
+
+
+def real(name: str, low: float = 0.0, high: float = 1.0, *, log: bool = False) -> Range:
+    return Range(name=name, min=low, max=high, kind="float", log=log)
+
+
+def integer(name: str, low: int, high: int, *, log: bool = False) -> Range:
+    return Range(name=name, min=low, max=high, kind="int", log=log)
+
+
+TWO_STAGE = space(
+    real("stage1_9.optimizer.lr", 1e-3, 8e-3, log=True),
+    integer("stage1_9.max_steps", 50, 1000, log=True),
+    Choice(
+        name="stage1_9.saliency.enabled",
+        values=(True, False),
+        when=((True, ("stage1_9.saliency.initial_k", "stage1_9.saliency.note")),),
+    ),
+    Choice(name="stage1_9.saliency.initial_k", values=(0.05, 0.1, 0.15, 0.2), ordered=True),
+    Fixed(name="stage1_9.saliency.note", value="on"),
+    Choice(name="schedule", values=("linear", "cosine", "wsd")),
+    integer("beta", 1, 4),
+    Fixed(name="stage2.max_steps", value=200),
+)
+
+
+def search(
+    searched: Space, function: Callable[[Mapping[str, Value]], float | None], trials: int
+) -> list[Trial]:
+    """Run a sweep one by one; a trial whose function gives None has failed."""
+    optimizer = Optimizer(searched)
+    records: list[Trial] = []
+    for index in range(trials):
+        optimizer.observe(records)
+        (candidate,) = optimizer.generate()
+        records.append(ended(index, candidate, function(candidate.parameters)))
+    return records
+
+
+def ended(index: int, candidate: Candidate, loss: float | None) -> Trial:
+    return Trial(
+        trial=index,
+        status="failed" if loss is None else "completed",
+        parameters=candidate.parameters,
+        generator=candidate.generator,
+        metrics={} if loss is None else {"loss": loss},
+    )
+
+
+def distinct(records: list[Trial]) -> int:
+    return len({tuple(record.parameters.items()) for record in records})
+
+
+def test_candidates_hold_the_active_parameters_in_the_spaces_order_with_its_own_types():
+    kinds = {p.name: p for p in TWO_STAGE.parameters}
+    for record in search(TWO_STAGE, lambda p: float(p["beta"]), 7):
+        parameters = record.parameters
+        assert tuple(parameters) == TWO_STAGE.active(parameters)
+        assert type(parameters["stage1_9.optimizer.lr"]) is float
+        assert type(parameters["stage1_9.max_steps"]) is int
+        assert type(parameters["stage1_9.saliency.enabled"]) is bool
+        assert type(parameters["beta"]) is int
+        assert parameters["stage2.max_steps"] == 200
+        for name, value in parameters.items():
+            known = kinds[name]
+            if isinstance(known, Range):
+                assert known.min <= float(value) <= known.max
+            elif isinstance(known, Choice):
+                assert value in known.values
+    assert {record.generator for record in search(TWO_STAGE, lambda p: 1.0, 4)} == {"sobol", "botorch"}
+
+
+def test_both_branches_of_a_condition_are_searched():
+    names = [set(record.parameters) for record in search(TWO_STAGE, lambda p: float(p["beta"]), 6)]
+    with_k = ["stage1_9.saliency.initial_k" in found for found in names]
+    assert any(with_k)
+    assert not all(with_k)
+    assert all(("stage1_9.saliency.note" in found) is k for found, k in zip(names, with_k, strict=True))
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        real("p", 1e-6, 1e-5, log=True),
+        real("p", 1e-12, 1e-11, log=True),
+        real("p", -1e-9, 1e-9),
+        real("p", -1e300, 1e300),
+        integer("p", 1, 10**9, log=True),
+        integer("p", 0, 2**53),
+        integer("p", -5, 5),
+        integer("p", 1, 40, log=True),
+        Choice(name="p", values=(1, 0.5, 2)),
+        Choice(name="p", values=(1e-9, 2e-9, 4e-9), ordered=True),
+        Choice(name="p", values=("true", "1", "null", "a b", "ß")),
+    ],
+    ids=lambda p: (
+        f"{type(p).__name__}-{getattr(p, 'kind', '')}-{getattr(p, 'values', None) or (p.min, p.max)}"
+    ),
+)
+def test_ranges_and_choices_that_ax_refuses_or_lists_are_searched_like_any_other(parameter: Range | Choice):
+    records = search(space(parameter, real("x")), lambda p: float(p["x"]), 5)
+    assert [record.generator for record in records] == ["sobol"] * 3 + ["botorch"] * 2
+    for record in records:
+        value = record.parameters["p"]
+        if isinstance(parameter, Choice):
+            assert any(value is member for member in parameter.values)
+        else:
+            assert isinstance(value, int if parameter.kind == "int" else float)
+            assert parameter.min <= value <= parameter.max
+    assert distinct(records) == 5
+
+
+@pytest.mark.parametrize("name", ["beta", "gamma", "S", "lambda", "E1", "x", "a.b/c", "model.0.lr", "Symbol"])
+def test_any_hydra_key_is_a_name(name: str):
+    (candidate,) = Optimizer(space(real(name), real("other"))).generate()
+    assert list(candidate.parameters) == [name, "other"]
+
+
+def test_a_logarithmic_range_is_sampled_evenly_in_its_logarithm():
+    found = Optimizer(space(real("lr", 1e-6, 1e-2, log=True), sobol=64)).generate(64)
+    below = sum(float(c.parameters["lr"]) < 1e-4 for c in found)
+    assert 28 <= below <= 36
+
+
+def test_the_ends_of_an_integer_range_get_their_share():
+    found = Optimizer(space(integer("n", 0, 999), real("x"), sobol=512)).generate(512)
+    values = [int(c.parameters["n"]) for c in found]
+    assert min(values) <= 4
+    assert max(values) >= 995
+    assert abs(sum(values) / len(values) - 499.5) < 10
+
+
+def test_the_surrogate_finds_the_minimum_of_a_valley():
+    records = search(
+        space(real("lr", 1e-5, 1e-1, log=True), real("x")),
+        lambda p: math.log10(float(p["lr"]) / 1e-3) ** 2 + (float(p["x"]) - 0.3) ** 2,
+        11,
+    )
+    best = min(record.metrics["loss"] for record in records if record.metrics["loss"] is not None)
+    assert best < 0.01
+
+
+def test_random_search_never_fits_a_surrogate():
+    searched = space(real("x"), search=Search(method="random", sobol=2))
+    assert {record.generator for record in search(searched, lambda p: float(p["x"]), 6)} == {"sobol"}
+
+
+def test_sobol_gives_way_after_its_trials_failed_ones_and_the_baseline_not_counted():
+    searched = space(real("x"), real("y"), sobol=3)
+    optimizer = Optimizer(searched)
+    records = [
+        Trial(
+            trial=0,
+            status="completed",
+            parameters={"x": 0.5, "y": 0.5},
+            generator="baseline",
+            metrics={"loss": 1.0},
+        )
+    ]
+    generators = []
+    for index, loss in enumerate([1.0, None, 2.0, 3.0, 4.0], start=1):
+        optimizer.observe(records)
+        (candidate,) = optimizer.generate()
+        generators.append(candidate.generator)
+        records.append(ended(index, candidate, loss))
+    assert generators == ["sobol", "sobol", "sobol", "sobol", "botorch"]
+
+
+def test_asking_in_parallel_past_the_sobol_trials_stays_with_sobol_instead_of_raising():
+    found = Optimizer(space(real("x"), sobol=3)).generate(9)
+    assert {candidate.generator for candidate in found} == {"sobol"}
+    assert len({candidate.parameters["x"] for candidate in found}) == 9
+
+
+def test_one_result_is_enough_for_a_surrogate_where_the_space_asks_for_one_sobol_trial():
+    records = search(space(real("x"), real("y"), sobol=1), lambda p: float(p["x"]), 3)
+    assert [record.generator for record in records] == ["sobol", "botorch", "botorch"]
+
+
+def test_a_finite_space_is_tried_to_the_last_configuration_and_then_used_up():
+    searched = space(Choice(name="a", values=(True, False)), integer("n", 1, 3), Fixed(name="q", value="z"))
+    records = search(searched, lambda p: float(p["n"]), 6)
+    assert distinct(records) == 6
+    optimizer = Optimizer(searched)
+    optimizer.observe(records)
+    with pytest.raises(NothingToAsk, match=r"every configuration of the search space \(6\) was tried"):
+        optimizer.generate()
+
+
+def test_a_finite_space_with_conditions_counts_configurations_and_not_products():
+    searched = space(
+        Choice(name="a", values=("u", "v"), when=(("u", ("n",)),)), integer("n", 1, 3), sobol=100
+    )
+    records = search(searched, lambda p: 1.0, 4)
+    assert distinct(records) == 4
+    with pytest.raises(NothingToAsk, match=r"\(4\)"):
+        search(searched, lambda p: 1.0, 5)
+
+
+def test_a_failed_or_abandoned_candidate_is_not_proposed_again():
+    searched = space(Choice(name="a", values=(1, 2)), Choice(name="b", values=("u", "v")), sobol=2)
+    records = search(searched, lambda p: None if p["a"] == 1 else float(p["a"]), 4)
+    assert distinct(records) == 4
+    assert sum(record.status == "failed" for record in records) == 2
+
+
+def test_a_space_of_fixed_values_has_one_candidate():
+    searched = space(Fixed(name="q", value=3))
+    (candidate,) = Optimizer(searched).generate()
+    assert dict(candidate.parameters) == {"q": 3}
+    with pytest.raises(NothingToAsk):
+        Optimizer(searched).generate(2)
+
+
+def test_the_search_leaves_a_region_where_trials_fail():
+    """Lower is better to the right, but beyond 0.5 every trial diverges."""
+    records = search(
+        space(real("x"), real("y"), sobol=3),
+        lambda p: None if float(p["x"]) > 0.5 else -float(p["x"]) - float(p["y"]),
+        13,
+    )
+    asked = [record for record in records if record.generator == "botorch"]
+    assert len(asked) >= 6
+    assert sum(record.status == "failed" for record in asked) <= len(asked) // 2
+    assert min(r.metrics["loss"] or 0.0 for r in asked if r.status == "completed") < -1.3
+
+
+@pytest.mark.parametrize(
+    ("constraints", "holds"),
+    [
+        (("x + y <= 0.6",), lambda p: p["x"] + p["y"] <= 0.6),
+        (("x - y >= 0.2",), lambda p: p["x"] - p["y"] >= 0.2),
+        (("n + w <= 50",), lambda p: p["n"] + p["w"] <= 50),
+        (("0.01*w + y <= 0.2",), lambda p: 0.01 * p["w"] + p["y"] <= 0.2),
+        (("x + y <= 0.0001",), lambda p: p["x"] + p["y"] <= 0.0001),
+    ],
+    ids=lambda case: " and ".join(case) if isinstance(case, tuple) else "",
+)
+def test_parameter_constraints_are_kept_exactly(constraints: tuple[str, ...], holds: Callable[[Any], bool]):
+    searched = space(
+        real("x"), real("y"), integer("n", 1, 40), integer("w", 1, 500), parameter_constraints=constraints
+    )
+    found = Optimizer(searched).generate(20)
+    assert all(holds(candidate.parameters) for candidate in found)
+    assert len({tuple(candidate.parameters.items()) for candidate in found}) == 20
+
+
+def test_the_surrogate_keeps_parameter_constraints_that_bind_at_the_optimum():
+    searched = space(real("x"), real("y"), parameter_constraints=("x + y <= 0.6",))
+    asked = search(searched, lambda p: -float(p["x"]) - float(p["y"]), 5)[3:]
+    assert [record.generator for record in asked] == ["botorch", "botorch"]
+    sums = [float(record.parameters["x"]) + float(record.parameters["y"]) for record in asked]
+    assert 0.599 < max(sums) <= 0.6
+
+
+def test_points_in_a_narrow_region_are_spread_and_not_steps_in_one_direction():
+    """Nearly all points break the constraint, so Ax walks; with its own settings neighbours hardly differ."""
+    searched = space(
+        real("x"),
+        real("y"),
+        integer("n", 1, 400),
+        integer("w", 1, 500),
+        parameter_constraints=("x + y <= 0.6", "n + w <= 50"),
+    )
+    xs = [float(candidate.parameters["x"]) for candidate in Optimizer(searched).generate(12)]
+    assert max(xs) - min(xs) > 0.25
+    assert all(abs(a - b) > 1e-3 for a, b in itertools.pairwise(xs))
+
+
+def test_check_passes_a_space_that_can_be_searched():
+    check(TWO_STAGE)
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (
+            space(real("x"), real("y"), parameter_constraints=("x + y <= -1",)),
+            "no new candidate|constraint",
+        ),
+        (
+            space(real("x"), outcome_constraints=("memory <= 0.9 * baseline",)),
+            "write the number",
+        ),
+        (
+            space(
+                Choice(name="a", values=(1, 2)),
+                integer("n", 1, 2),
+                parameter_constraints=("n + 0*a >= 7",),
+            ),
+            "configuration",
+        ),
+    ],
+    ids=["infeasible", "relative", "finite-infeasible"],
+)
+def test_check_refuses_what_cannot_be_searched_in_one_line(refused: Space, message: str):
+    with pytest.raises(SpaceError, match=message) as caught:
+        check(refused)
+    assert "\n" not in str(caught.value)
+
+
+def test_users_see_no_chatter_and_no_change_of_threads(caplog: pytest.LogCaptureFixture, capfd: Any):
+    import torch
+
+    threads = torch.get_num_threads()
+    search(space(real("x"), real("y"), sobol=2), lambda p: float(p["x"]), 4)
+    assert torch.get_num_threads() == threads
+    assert caplog.records == []
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,181 @@
+"""Which results the optimizer learns from, and that each way of reporting them leaves it able to go on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from sweeps.optimizer import Optimizer
+from sweeps.space import Objective, Program, Range, Search, Space, Value
+from sweeps.trial import Status, Trial
+
+LOSS = (Objective(metric="loss"),)
+Report = tuple[Status, dict[str, float | None]]
+
+
+def space(
+    objectives: tuple[Objective, ...] = LOSS, constraints: tuple[str, ...] = (), sobol: int = 3
+) -> Space:
+    return Space(
+        name="case",
+        objectives=objectives,
+        outcome_constraints=constraints,
+        parameters=tuple(Range(name=name, min=0.0, max=1.0, kind="float") for name in "xy"),
+        program=Program(kind="function", function="m:f"),
+        search=Search(sobol=sobol, seed=2),
+    )
+
+
+def search(searched: Space, report: Callable[[int, Mapping[str, float]], Report], trials: int) -> list[Trial]:
+    optimizer = Optimizer(searched)
+    records: list[Trial] = []
+    for index in range(trials):
+        optimizer.observe(records)
+        (candidate,) = optimizer.generate()
+        numbers = {name: float(value) for name, value in candidate.parameters.items()}
+        status, metrics = report(index, numbers)
+        records.append(
+            Trial(
+                trial=index,
+                status=status,
+                parameters=candidate.parameters,
+                generator=candidate.generator,
+                metrics=metrics,
+            )
+        )
+    return records
+
+
+def generators(records: list[Trial]) -> str:
+    return "".join(record.generator[0] for record in records)
+
+
+def valley(p: Mapping[str, float]) -> float:
+    return (p["x"] - 0.3) ** 2 + (p["y"] - 0.7) ** 2
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        lambda i, p: {"loss": 1.0},
+        lambda i, p: {"loss": valley(p), "loss_sem": 0.0},
+        lambda i, p: {"loss": valley(p), "loss_sem": 0.1},
+        lambda i, p: {"loss": valley(p), "loss_sem": 0.1 if i % 2 else None},
+        lambda i, p: {"loss": valley(p), "loss_sem": -1.0},
+        lambda i, p: {"loss": 1e30 if i == 1 else valley(p)},
+        lambda i, p: {"loss": 1e300 * p["x"]},
+        lambda i, p: {"loss": 1e-300 * p["x"]},
+        lambda i, p: {"loss": valley(p), "tokens": 1e12, "note": None},
+    ],
+    ids=["constant", "sem-0", "sem", "sem-some", "sem-negative", "outlier", "huge", "tiny", "more-metrics"],
+)
+def test_the_surrogate_goes_on_with_results_of_any_kind(
+    metrics: Callable[[int, Mapping[str, float]], dict[str, float | None]],
+):
+    records = search(space(), lambda i, p: ("completed", metrics(i, p)), 5)
+    assert generators(records) == "sssbb"
+
+
+def test_standard_errors_reach_the_surrogate():
+    def proposal(sem: float | None) -> Mapping[str, Value]:
+        records = search(space(sobol=6), lambda i, p: ("completed", {"loss": valley(p), "loss_sem": sem}), 7)
+        return records[-1].parameters
+
+    assert proposal(0.3) != proposal(None)
+
+
+def test_metrics_that_are_not_asked_for_change_nothing():
+    plain = search(space(), lambda i, p: ("completed", {"loss": valley(p)}), 5)
+    more = search(space(), lambda i, p: ("completed", {"loss": valley(p), "seconds": float(i)}), 5)
+    assert [r.parameters for r in plain] == [r.parameters for r in more]
+
+
+def test_goal_maximize_climbs():
+    objective = (Objective(metric="loss", goal="maximize"),)
+    records = search(space(objective), lambda i, p: ("completed", {"loss": -valley(p)}), 9)
+    assert max(record.metrics["loss"] or -9.0 for record in records) > -0.01
+
+
+def test_an_early_stopped_trial_with_a_result_counts_and_one_without_does_not():
+    with_result = search(space(), lambda i, p: ("early_stopped", {"loss": valley(p)}), 5)
+    without = search(space(), lambda i, p: ("early_stopped", {}), 5)
+    assert generators(with_result) == "sssbb"
+    assert generators(without) == "sssss"
+
+
+def test_an_abandoned_trial_counts_neither_as_sobol_nor_as_result():
+    report = lambda i, p: ("abandoned" if i == 1 else "completed", {"loss": valley(p)})  # noqa: E731
+    assert generators(search(space(), report, 6)) == "ssssbb"
+
+
+def test_a_trial_without_the_objective_is_no_result():
+    records = search(space(), lambda i, p: ("completed", {"loss": None if i % 2 else valley(p)}), 5)
+    assert generators(records) == "sssbb"
+    records = search(space(), lambda i, p: ("completed", {"other": 1.0}), 5)
+    assert generators(records) == "sssss"
+
+
+def test_nothing_that_is_not_finite_reaches_ax():
+    records = search(space(), lambda i, p: ("completed", {"loss": valley(p)}), 4)
+    broken = replace(records[0], metrics={"loss": math.nan})
+    infinite = replace(records[1], metrics={"loss": math.inf})
+    optimizer = Optimizer(space())
+    optimizer.observe([broken, infinite, *records[2:]])
+    assert not optimizer._outcomes.means(broken)
+    assert not optimizer._outcomes.means(infinite)
+    assert optimizer.generate()[0].generator == "botorch"
+
+
+def test_an_outcome_constraint_is_obeyed_at_the_best_point():
+    """The loss falls to the right, memory rises with it: the best allowed x is 0.5."""
+    records = search(
+        space(constraints=("memory_gib <= 20",)),
+        lambda i, p: ("completed", {"loss": -p["x"], "memory_gib": 40 * p["x"]}),
+        8,
+    )
+    allowed = [record for record in records if (record.metrics["memory_gib"] or 0.0) <= 20]
+    assert min(record.metrics["loss"] or 0.0 for record in allowed) < -0.4
+    proposed = [float(record.parameters["x"]) for record in records if record.generator == "botorch"]
+    assert sum(x <= 0.55 for x in proposed) >= len(proposed) // 2
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        lambda i, p: {"loss": p["x"], "memory": 5.0},
+        lambda i, p: {"loss": p["x"], **({"memory": p["y"]} if i % 2 else {})},
+    ],
+    ids=["never-met", "sometimes-missing"],
+)
+def test_constraints_that_are_never_met_or_not_always_reported_do_not_stop_the_search(
+    metrics: Callable[[int, Mapping[str, float]], dict[str, float | None]],
+):
+    records = search(space(constraints=("memory <= 0.5",)), lambda i, p: ("completed", metrics(i, p)), 6)
+    assert "b" in generators(records)
+
+
+TWO = (Objective(metric="loss"), Objective(metric="speed", goal="maximize"))
+
+
+def two(i: int, p: Mapping[str, float]) -> Report:
+    """The front is y = 0: loss against speed, both set by x."""
+    return ("completed", {"loss": (1 - p["x"]) ** 2 + p["y"], "speed": 1 - p["x"] ** 2 - p["y"]})
+
+
+@pytest.mark.parametrize("constraints", [(), ("loss <= 0.9", "speed >= 0.1")], ids=["inferred", "thresholds"])
+def test_two_objectives_spread_over_the_front(constraints: tuple[str, ...]):
+    records = search(space(TWO, constraints, sobol=4), two, 10)
+    asked = [record for record in records if record.generator == "botorch"]
+    near = [record for record in asked if float(record.parameters["y"]) < 0.1]
+    assert len(asked) == 6
+    assert len(near) >= len(asked) // 2
+    xs = [float(record.parameters["x"]) for record in near]
+    assert max(xs) - min(xs) > 0.2
+
+
+def test_a_constraint_over_several_metrics_is_taken():
+    report = lambda i, p: ("completed", {"loss": p["x"], "a": p["x"], "b": p["y"]})  # noqa: E731
+    assert generators(search(space(constraints=("a + 2*b >= 0.5", "b <= 0.9")), report, 5)) == "sssbb"

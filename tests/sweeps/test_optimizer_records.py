@@ -1,0 +1,252 @@
+"""The optimizer is a function of the records: whoever reads the same ones proposes the same candidates."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sweeps.errors import NothingToAsk
+from sweeps.optimizer import Candidate, Optimizer
+from sweeps.space import Choice, Objective, Program, Range, Search, Space, Value
+from sweeps.trial import Trial
+
+
+def space(seed: int = 3, **rest: object) -> Space:
+    fields: dict[str, object] = {
+        "name": "case",
+        "objectives": (Objective(metric="loss"),),
+        "parameters": (
+            Range(name="lr", min=1e-4, max=1e-1, kind="float", log=True),
+            Range(name="steps", min=1, max=300, kind="int"),
+            Choice(name="warm", values=(True, False), when=((True, ("k",)),)),
+            Range(name="k", min=0.0, max=1.0, kind="float"),
+        ),
+        "program": Program(kind="function", function="m:f"),
+        "search": Search(sobol=4, seed=seed),
+    }
+    return Space(**(fields | rest))  # type: ignore[arg-type]  # a test's shorthand
+
+
+def loss(parameters: Mapping[str, Value]) -> float:
+    return float(parameters["steps"]) / 300 + float(parameters["lr"]) + float(parameters.get("k", 0.4))
+
+
+def completed(index: int, candidate: Candidate) -> Trial:
+    return Trial(
+        trial=index,
+        status="completed",
+        parameters=candidate.parameters,
+        generator=candidate.generator,
+        metrics={"loss": loss(candidate.parameters), "loss_sem": 0.01, "seconds": 3.0},
+    )
+
+
+def history(count: int) -> list[Trial]:
+    found = Optimizer(space(search=Search(method="random", seed=3))).generate(count)
+    return [completed(index, candidate) for index, candidate in enumerate(found)]
+
+
+def ask(records: list[Trial], count: int = 1, searched: Space | None = None) -> list[Candidate]:
+    optimizer = Optimizer(searched or space())
+    optimizer.observe(records)
+    return optimizer.generate(count)
+
+
+def test_an_optimizer_that_lived_through_the_sweep_and_a_new_one_agree_bit_for_bit():
+    lived = Optimizer(space())
+    records: list[Trial] = []
+    generators = set()
+    for index in range(8):
+        lived.observe(records)
+        (candidate,) = lived.generate()
+        assert ask(records) == [candidate]
+        generators.add(candidate.generator)
+        records.append(completed(index, candidate))
+    assert generators == {"sobol", "botorch"}
+
+
+def test_results_that_came_in_another_order_make_no_difference():
+    done = history(7)
+    open_ = [replace(record, status="running", metrics={}, worker="w", heartbeat=1.0) for record in done]
+    lived = Optimizer(space())
+    current = list(open_)
+    for index in (5, 1, 6, 0, 3, 2, 4):
+        lived.observe(current)
+        current[index] = done[index]
+    lived.observe(current)
+    assert lived.generate() == ask(done)
+
+
+def test_two_at_once_are_the_same_as_one_and_then_another():
+    records = history(6)
+    first, second = ask(records, 2)
+    waiting = Trial(trial=6, status="pending", parameters=first.parameters, generator=first.generator)
+    assert (first.generator, second.generator) == ("botorch", "botorch")
+    assert ask([*records, waiting]) == [second]
+
+
+def test_claims_heartbeats_and_releases_do_not_change_what_is_proposed():
+    records = history(6)
+    waiting = Trial(trial=6, status="pending", parameters=ask(records)[0].parameters, generator="botorch")
+    claimed = replace(waiting, status="running", worker="w", heartbeat=5.0, attempt=2, write="token")
+    assert ask([*records, waiting]) == ask([*records, claimed])
+
+
+@pytest.mark.parametrize("count", [3, 6], ids=["sobol", "botorch"])
+def test_a_trial_under_way_is_not_proposed_to_the_next_worker(count: int):
+    records = history(count)
+    (first,) = ask(records)
+    running = Trial(
+        trial=count,
+        status="running",
+        parameters=first.parameters,
+        generator=first.generator,
+        worker="w",
+        heartbeat=1.0,
+    )
+    (second,) = ask([*records, running])
+    assert second.parameters != first.parameters
+
+
+@pytest.mark.parametrize("count", [2, 6], ids=["sobol", "botorch"])
+def test_the_seed_of_the_sweep_changes_the_candidates(count: int):
+    records = history(count)
+    assert ask(records, searched=space(seed=3)) != ask(records, searched=space(seed=4))
+
+
+def test_the_global_generators_are_neither_used_nor_moved():
+    records = history(6)
+    torch.manual_seed(1)
+    first = ask(records)
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index]
+    torch.manual_seed(1)
+    random.seed(99)
+    np.random.seed(99)
+    assert ask(records) == first
+    torch.manual_seed(1)
+    assert torch.get_rng_state().tolist() == states[2]
+
+
+def test_another_process_with_another_hash_seed_proposes_the_same():
+    script = (
+        "from tests_records import ask, history\n"
+        "print([(c.generator, dict(c.parameters)) for c in ask(history(6), 2)])\n"
+    )
+    here = Path(__file__)
+    loader = (
+        "import importlib.util, sys\n"
+        f"spec = importlib.util.spec_from_file_location('tests_records', {str(here)!r})\n"
+        "module = importlib.util.module_from_spec(spec); sys.modules['tests_records'] = module\n"
+        "spec.loader.exec_module(module)\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", loader + script],
+        env=os.environ | {"PYTHONHASHSEED": "12345", "PYTHONPATH": str(here.parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    expected = [(c.generator, dict(c.parameters)) for c in ask(history(6), 2)]
+    assert told.stdout.strip() == str(expected)
+
+
+def test_a_retried_trial_makes_the_optimizer_start_over():
+    records = history(7)
+    failed = [*records[:6], replace(records[6], status="failed", metrics={}, error="NaN")]
+    retried = [*records[:6], replace(records[6], status="pending", metrics={})]
+    lived = Optimizer(space())
+    for seen in (failed, retried, records):
+        lived.observe(seen)
+        assert lived.generate() == ask(seen)
+
+
+def test_fewer_or_other_records_make_the_optimizer_start_over():
+    lived = Optimizer(space())
+    lived.observe(history(6))
+    other = history(5)
+    other[2] = replace(other[2], parameters={**other[2].parameters, "lr": 0.05})
+    lived.observe(other)
+    assert lived.generate() == ask(other)
+
+
+def test_a_corrected_result_is_learnt():
+    records = history(7)
+    corrected = [*records[:6], replace(records[6], metrics={"loss": -5.0})]
+    lived = Optimizer(space())
+    lived.observe(records)
+    lived.observe(corrected)
+    assert lived.generate() == ask(corrected)
+
+
+def test_records_are_told_only_once(monkeypatch: pytest.MonkeyPatch):
+    told: list[int] = []
+    attach = Optimizer._attach
+    monkeypatch.setattr(
+        Optimizer, "_attach", lambda self, record: (told.append(record.trial), attach(self, record))[1]
+    )
+    lived = Optimizer(space())
+    for count in (3, 3, 5, 7):
+        lived.observe(history(count))
+    assert told == list(range(7))
+
+
+def test_results_of_another_space_are_not_learnt_from_and_not_repeated():
+    records = history(5)
+    odd = [
+        replace(records[0], parameters={"lr": 0.01, "steps": 5}),
+        replace(records[1], parameters={"lr": "fast", "steps": 5, "warm": False}),
+        replace(records[2], parameters={"lr": 0.01, "steps": 5, "warm": "maybe"}),
+    ]
+    (candidate,) = ask([*odd, *records[3:]])
+    assert tuple(candidate.parameters) == space().active(candidate.parameters)
+
+
+def test_a_result_outside_of_the_ranges_is_learnt_from():
+    records = history(6)
+    outside = replace(
+        records[5], parameters={**records[5].parameters, "lr": 0.5, "steps": 900}, metrics={"loss": 9.0}
+    )
+    (candidate,) = ask([*records[:5], outside])
+    assert candidate.generator == "botorch"
+    assert float(candidate.parameters["lr"]) <= 1e-1
+    assert ask([*records[:5], outside]) == [candidate]
+
+
+def test_all_failed_goes_on_with_sobol():
+    records = [replace(record, status="failed", metrics={}) for record in history(6)]
+    (candidate,) = ask(records)
+    assert candidate.generator == "sobol"
+    assert all(candidate.parameters != record.parameters for record in records)
+
+
+def test_a_surrogate_that_breaks_down_gives_way_to_sobol_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def broken(self: Optimizer) -> None:
+        raise RuntimeError("singular matrix")
+
+    monkeypatch.setattr(Optimizer, "_fitted", broken)
+    with caplog.at_level(logging.WARNING, logger="sweeps.optimizer"):
+        (candidate,) = ask(history(6))
+    assert candidate.generator == "sobol"
+    assert caplog.messages == ["trial 6 comes from Sobol, because the surrogate failed: singular matrix"]
+
+
+def test_a_used_up_space_says_so_again_after_every_call():
+    searched = space(parameters=(Choice(name="a", values=(1, 2)),))
+    optimizer = Optimizer(searched)
+    optimizer.generate(2)
+    for _ in range(2):
+        with pytest.raises(NothingToAsk):
+            optimizer.generate(3)

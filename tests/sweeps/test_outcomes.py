@@ -1,0 +1,70 @@
+"""Which metrics count, under which names, and with which errors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sweeps.errors import SpaceError
+from sweeps.outcomes import Outcomes
+from sweeps.space import Objective, Program, Range, Space
+from sweeps.trial import Status, Trial
+
+
+def outcomes(*constraints: str) -> Outcomes:
+    return Outcomes(
+        Space(
+            name="case",
+            objectives=(Objective(metric="eval.loss"), Objective(metric="speed", goal="maximize")),
+            outcome_constraints=constraints,
+            parameters=(Range(name="x", min=0, max=1, kind="float"),),
+            program=Program(kind="function", function="m:f"),
+        )
+    )
+
+
+def trial(index: int, status: Status = "completed", **metrics: float | None) -> Trial:
+    renamed = {name.replace("__", "."): value for name, value in metrics.items()}
+    return Trial(trial=index, status=status, parameters={"x": 0.5}, generator="sobol", metrics=renamed)
+
+
+def test_objectives_and_constraints_are_written_in_names_of_our_own():
+    found = outcomes("peak - 2*speed <= 40", "speed >= 1")
+    assert dict(found.names) == {"eval.loss": "m0", "speed": "m1", "peak": "m2"}
+    assert found.objective == "-m0, m1"
+    assert found.constraints == ("1.0*m2 + -2.0*m1 <= 40.0", "-1.0*m1 <= -1.0")
+
+
+def test_a_bound_relative_to_the_baseline_is_refused():
+    with pytest.raises(SpaceError, match=r"outcome_constraints.*write the number"):
+        outcomes("peak <= 0.9*baseline")
+
+
+def test_only_finite_results_of_ended_trials_count():
+    found = outcomes()
+    assert found.means(trial(0, eval__loss=1.0, speed=None, other=3.0)) == {"m0": 1.0}
+    assert found.missing(trial(0, eval__loss=1.0)) == ["m1"]
+    assert found.means(trial(0, "early_stopped", eval__loss=1.0)) == {"m0": 1.0}
+    for status in ("pending", "running", "failed", "abandoned"):
+        assert found.means(trial(0, status, eval__loss=1.0)) == {}
+    assert found.means(trial(0, eval__loss=math.inf, speed=math.nan)) == {}
+
+
+def test_errors_of_a_metric_count_only_if_all_its_results_have_one():
+    records = [
+        trial(0, eval__loss=1.0, eval__loss_sem=0.1, speed=5.0, speed_sem=0.5),
+        trial(1, eval__loss=2.0, eval__loss_sem=0.2, speed=6.0),
+    ]
+    rows = [(record.trial, name, mean, sem) for record, name, mean, sem in outcomes().table(records)]
+    assert rows[0] == (0, "m0", 1.0, 0.1)
+    assert rows[2] == (1, "m0", 2.0, 0.2)
+    assert [row[:3] for row in rows[1::2]] == [(0, "m1", 5.0), (1, "m1", 6.0)]
+    assert all(math.isnan(row[3]) for row in rows[1::2])
+
+
+def test_survival_is_told_only_where_a_trial_failed():
+    done, failed = trial(0, eval__loss=1.0), trial(1, "failed")
+    waiting, abandoned = trial(2, "running"), trial(3, "abandoned")
+    assert outcomes().survival([done, waiting, abandoned]) == []
+    assert outcomes().survival([done, failed, waiting, abandoned]) == [(done, 1.0), (failed, 0.0)]
