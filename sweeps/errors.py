@@ -22,6 +22,7 @@ EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_PREEMPTED = 75
+EXIT_INTERRUPTED = 130
 
 
 class SweepError(Exception):

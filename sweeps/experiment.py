@@ -11,6 +11,7 @@ import json
 import logging
 import random
 import re
+import shlex
 import time
 import uuid
 from collections.abc import Callable
@@ -64,7 +65,8 @@ class Experiment:
         except AlreadyExists:
             if not skip_if_exists:
                 raise InputError(
-                    f"{store.url}: a sweep exists here; go on with `sweep worker --storage {store.url}`, "
+                    f"{store.url}: a sweep exists here; go on with "
+                    f"`sweep worker --storage {shlex.quote(store.url)}`, "
                     "or choose another name in the search space file or another --storage"
                 ) from None
             existing = cls.open(store)
@@ -172,12 +174,14 @@ class Experiment:
         worker: str,
         *,
         leased: bool = True,
+        make: bool = True,
         wait: Callable[[float], object] = time.sleep,
     ) -> Trial | None:
         """A trial that now runs under `worker`'s name, or None when there is nothing to claim or to make.
 
-        A pending trial is taken first, in shuffled order; otherwise the next candidate is generated, by one
-        worker at a time. `wait` is called between tries with the seconds to wait, and may raise to give up.
+        A pending trial is taken first, in shuffled order; otherwise (with `make`) the next candidate is
+        generated, by one worker at a time. `wait` is called between tries with the seconds to wait, and may
+        raise to give up.
 
         Raises:
             NothingToAsk: the optimizer cannot make another candidate, though the sweep's cap allows one.
@@ -187,7 +191,7 @@ class Experiment:
             claimed = self._claim_one(records, worker, leased=leased)
             if claimed is not None:
                 return claimed
-            if self.is_full(records):
+            if not make or self.is_full(records):
                 return None
             lease = ObjectLease(
                 self.store,

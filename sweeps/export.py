@@ -118,7 +118,14 @@ def write(path: Path, space: Space, url: str, trials: Sequence[Trial]) -> None:
 
 
 def replace_file(path: Path, write_draft: Callable[[Path], object]) -> None:
-    """Let `write_draft` fill a file that then takes the name `path`. Raises `StoreUnavailable`."""
+    """Let `write_draft` fill a file that then takes the name `path`, whole or not at all.
+
+    Raises:
+        InputError: `path` is a folder.
+        StoreUnavailable: the file cannot be written.
+    """
+    if not path.name or path.is_dir():
+        raise InputError(f"{str(path)!r}: this is a folder; give a file's name")
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         write_draft(draft)

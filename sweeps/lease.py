@@ -54,7 +54,9 @@ class ObjectLease:
             data, version = self._store.read(self._key)
         except NotFound:
             return self._write(None)
-        if self._store.now() - _renewed_at(data) <= self._expire_s:
+        if (
+            abs(self._store.now() - _renewed_at(data)) <= self._expire_s
+        ):  # the future is no sign of life either
             return False
         log.info("taking over %s: its holder has been silent for over %g s", self._key, self._expire_s)
         return self._write(version)

@@ -126,8 +126,14 @@ def apply(record: Trial, event: Event, now: float) -> Trial:
 
 
 def is_stale(record: Trial, now: float, after_s: float) -> bool:
-    """Whether a running trial's worker has given no sign of life for `after_s` seconds."""
-    return record.status == "running" and record.heartbeat is not None and now - record.heartbeat > after_s
+    """Whether a running trial's worker has given no sign of life for `after_s` seconds.
+
+    A heartbeat from as far in the future is no sign of life either: some clock was wrong, and a trial must
+    not wait for it to come true.
+    """
+    if record.status != "running" or record.heartbeat is None:
+        return False
+    return abs(now - record.heartbeat) > after_s
 
 
 def _claim(record: Trial, event: Claim, now: float) -> Trial:

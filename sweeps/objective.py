@@ -10,8 +10,8 @@ import importlib
 import json
 import logging
 import math
-import os
 import shutil
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -78,7 +78,7 @@ def run(space: Space, record: Trial, folder: Path, *, stop: Stop, lost: Callable
     status = subprocess_run.run(argv, log_file=log_file, env=env, should_stop=should_stop)
     if status == 0:
         return _read_result(space, folder / RESULT_FILE)
-    if should_stop() or status == _EXIT_PREEMPTED:
+    if should_stop() or _was_told_to_go(status):
         return Preempted(detail=f"the program {subprocess_run.describe_exit(status)}")
     return Failed(error=_last_words(space, status, log_file))
 
@@ -92,10 +92,13 @@ def progress(folder: Path) -> dict[str, Value]:
             continue  # the last line may be half-written
         if isinstance(written, dict):
             wanted = ("stage", "step", "of", "done", "loss")
-            return {
-                name: written[name] for name in wanted if isinstance(written.get(name), int | float | str)
-            }
+            return {name: written[name] for name in wanted if _is_shown(written.get(name))}
     return {}
+
+
+def _is_shown(value: Any) -> bool:
+    """Whether a record can hold it: a diverging run says NaN, which no JSON reader but Python's takes."""
+    return isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value))
 
 
 def check(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
@@ -160,7 +163,7 @@ def _run_function(space: Space, record: Trial, stop: Stop) -> Outcome:
             metrics = function(dict(record.parameters))
     except Interrupted as interrupted:
         return Preempted(detail=str(interrupted))
-    except Exception as error:  # noqa: BLE001 - whatever a function raises fails its trial, not the worker
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises fails its trial, not us
         words = "\n".join(traceback.format_exc().strip().splitlines()[-subprocess_run.LAST_LINES :])
         return Failed(error=f"{type(error).__name__}: {error}\n{words}")
     return _checked(space, metrics, f"the dict that {space.program.function} returned")
@@ -168,13 +171,13 @@ def _run_function(space: Space, record: Trial, stop: Stop) -> Outcome:
 
 def _load_function(spelled: str) -> Callable[[dict[str, Value]], Any]:
     module_name, _, name = spelled.partition(":")
-    here = os.getcwd()  # noqa: PTH109 - sys.path holds strings
-    if here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does: a user's module lies where the worker is started
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does: a user's module lies where the worker is started
     try:
         function = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"program.function: {spelled!r} cannot be loaded from {here}: {error}") from None
+    except Exception as error:  # noqa: BLE001 - a user's module may fail in any way while it is imported
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"program.function: {spelled!r} cannot be loaded from this folder: {told}") from None
     if not callable(function):
         raise InputError(f"program.function: {spelled!r} is not a function")
     return function  # type: ignore[no-any-return]  # it is checked as far as Python can
@@ -204,9 +207,9 @@ def _checked(space: Space, metrics: Any, where: str) -> Completed | Failed:
         return Failed(error=f"{where}: metrics is not an object of names and numbers")
     numbers: dict[str, float | None] = {}
     for name, value in metrics.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool | str) or not hasattr(value, "__float__"):
             continue  # notes beside the numbers are welcome, but nothing here can use them
-        numbers[str(name)] = value if math.isfinite(value) else None
+        numbers[str(name)] = _plain(value)
     for name in needed_metrics(space):
         if name not in metrics:
             there = ", ".join(sorted(numbers)) or "nothing"
@@ -214,6 +217,21 @@ def _checked(space: Space, metrics: Any, where: str) -> Completed | Failed:
         if numbers.get(name) is None:
             return Failed(error=f"{where}: {name} is {metrics[name]!r}, not a finite number")
     return Completed(metrics=numbers)
+
+
+def _plain(value: Any) -> float | None:
+    """A number as JSON has it, from Python's, NumPy's or torch's; None if it is not finite."""
+    try:
+        number = value if isinstance(value, int) else float(value)
+        return number if math.isfinite(number) else None
+    except (OverflowError, TypeError, ValueError):
+        return None
+
+
+def _was_told_to_go(status: int) -> bool:
+    """Whether the program ended by a polite signal: this machine is going, and our own may be under way."""
+    polite = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    return status == _EXIT_PREEMPTED or any(status in (-signum, 128 + signum) for signum in polite)
 
 
 def needed_metrics(space: Space) -> tuple[str, ...]:

@@ -167,7 +167,11 @@ def to_json(space: Space) -> dict[str, Any]:
 
 
 def from_json(document: Mapping[str, Any]) -> Space:
-    """The inverse of `to_json`. Raises KeyError, TypeError or ValueError on anything else."""
+    """The inverse of `to_json`, for a document that nobody has edited since.
+
+    Raises:
+        KeyError, TypeError, ValueError: a field is missing, unknown, or so wrong that nothing could be read.
+    """
     fields = dict(document)
     fields["objectives"] = tuple(Objective(**o) for o in document["objectives"])
     fields["parameters"] = tuple(_parameter_from_json(p) for p in document["parameters"])
@@ -180,7 +184,13 @@ def from_json(document: Mapping[str, Any]) -> Space:
     fields["lease"] = Lease(**document["lease"])
     if document["baseline"] is not None:
         fields["baseline"] = MappingProxyType(dict(document["baseline"]))
-    return Space(**fields)
+    space = Space(**fields)
+    if not space.objectives or not all(isinstance(o.metric, str) for o in space.objectives):
+        raise ValueError("objectives are not a list of metrics")
+    cap: object = space.run_cap
+    if not (cap is None or (isinstance(cap, int) and cap > 0)):
+        raise ValueError("run_cap is not a count")
+    return space
 
 
 def _parameter_from_json(written: Mapping[str, Any]) -> Parameter:

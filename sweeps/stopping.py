@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C for a worker: a flag everywhere, an exception only where it is safe.
+"""SIGTERM, SIGHUP and Ctrl-C for a worker: a flag everywhere, an exception only where it is safe.
 
 An exception out of a signal handler in the middle of a write would tear what is being done; a flag alone
 would not end a user's Python function. So the handler sets the flag, and raises only inside `interruptible`.
@@ -34,9 +34,11 @@ class Stop:
         return self._by
 
     def listen(self) -> None:
-        """Take SIGTERM and SIGINT from now on. Only the main thread may call this."""
+        """Take SIGTERM, SIGINT and SIGHUP from now on. Only the main thread may call this."""
         signal.signal(signal.SIGTERM, self._handle)
         signal.signal(signal.SIGINT, self._handle)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup the terminal's end means nothing
+            signal.signal(signal.SIGHUP, self._handle)
 
     def request(self, by: str) -> None:
         """Ask the worker to go."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sweeps import guard
+from sweeps.errors import EnvironmentFault
 
 LAST_LINES = 50
 GRACE_S = 25.0
@@ -32,18 +34,12 @@ def run(
     """Run `argv` to its end and return its exit status, negative for a signal (as `subprocess` does).
 
     When `should_stop()` turns true, or the caller is interrupted, the child gets SIGTERM and `grace_s`
-    seconds to leave in order, then SIGKILL.
+    seconds to leave in order, then SIGKILL. Whatever it leaves running in its process group is killed.
+
+    Raises:
+        EnvironmentFault: this machine cannot start the program (it is not installed, no memory, no disk).
     """
-    guarded = [sys.executable, "-S", "-E", guard.__file__, str(os.getpid()), *argv]
-    with log_file.open("ab") as log:
-        child = subprocess.Popen(
-            guarded,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **env},
-            start_new_session=True,
-        )
+    child = _start(argv, log_file, env)
     try:
         while not should_stop():
             try:
@@ -54,6 +50,8 @@ def run(
     except BaseException:
         _stop(child, grace_s)
         raise
+    finally:
+        _signal_group(child, signal.SIGKILL)
 
 
 def last_lines(log_file: Path, count: int = LAST_LINES, max_bytes: int = 8192) -> str:
@@ -79,6 +77,24 @@ def describe_exit(status: int) -> str:
     if -status == signal.SIGKILL:
         return f"killed by {name}, most likely for want of memory"
     return f"killed by {name}"
+
+
+def _start(argv: Sequence[str], log_file: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    if shutil.which(argv[0]) is None:
+        raise EnvironmentFault(f"{argv[0]!r} is not a program that can be started on this machine")
+    guarded = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), *argv]
+    try:
+        with log_file.open("ab") as log:
+            return subprocess.Popen(
+                guarded,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **env},
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise EnvironmentFault(f"cannot start {argv[0]}: {error}") from error
 
 
 def _stop(child: subprocess.Popen[bytes], grace_s: float) -> int:

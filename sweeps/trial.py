@@ -8,7 +8,7 @@ response was lost recognises its own bytes.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
@@ -118,7 +118,8 @@ def decode(data: bytes) -> Trial:
     """
     try:
         document = json.loads(data)
-    except ValueError as error:
+        json.dumps(document, ensure_ascii=False).encode()  # half a surrogate pair is no text
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(document, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - one error type for whatever is wrong
@@ -152,16 +153,29 @@ def _problem(record: Trial) -> str:
     for name in ("parameters", "metrics", "progress"):
         if not isinstance(getattr(record, name), dict):
             return f"{name} is not an object"
-    if not all(isinstance(v, bool | int | float | str) for v in record.parameters.values()):
-        return "a parameter is neither a number, a string nor a boolean"
+    if not all(isinstance(v, bool | str) or _is_finite(v) for v in record.parameters.values()):
+        return "a parameter is neither a finite number, a string nor a boolean"
     if not all(v is None or _is_finite(v) for v in record.metrics.values()):
         return "a metric is not a finite number"
     if record.status == "running" and not isinstance(record.worker, str):
         return "running without a worker"
-    if record.heartbeat is not None and not _is_finite(record.heartbeat):
-        return "heartbeat is not a time"
+    times = {"created": record.created, "heartbeat": record.heartbeat}
+    times |= {"started": record.started, "ended": record.ended}
+    for attempt_ in record.history:
+        times |= {"start of an attempt": attempt_.start, "end of an attempt": attempt_.end}
+    for name, value in times.items():
+        if not (value is None or _is_finite(value)):
+            return f"{name} is not a time"
+    for name in ("generator", "error", "worker", "write"):
+        if not isinstance(getattr(record, name), str | None):
+            return f"{name} is not a text"
     return ""
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= _LARGEST  # false for NaN, and no error for an integer that no float can hold
+
+
+_LARGEST = sys.float_info.max

@@ -7,6 +7,7 @@ heartbeat, the program is stopped, and whatever it would have reported is droppe
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
@@ -14,20 +15,24 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from sweeps import lifecycle, objective
-from sweeps.errors import IllegalTransition, NothingToAsk, StoreUnavailable
+from sweeps.errors import IllegalTransition, NothingToAsk, StoreUnavailable, SweepError
 from sweeps.experiment import Experiment
 from sweeps.objective import Completed, Failed, Outcome, Preempted
 from sweeps.space import Value
 from sweeps.stopping import Interrupted, Stop
+from sweeps.storage.base import NotFound
 from sweeps.trial import Trial, run_prefix
 
 log = logging.getLogger(__name__)
+
+PATIENCE_S = 1800.0
+"""How long a finished result is kept for a store that does not answer."""
 
 
 class Watcher(Protocol):
@@ -92,12 +97,19 @@ def work(
 
 def _run(experiment: Experiment, record: Trial, stop: Stop, watcher: Watcher) -> tuple[End, str]:
     """Run one claimed trial and report it: how it ended, and by what the worker was told to go, if it was."""
-    watcher.started(record)
     with _Heart(experiment, record, watcher) as heart:
-        outcome = objective.run(experiment.space, record, heart.folder, stop=stop, lost=lambda: heart.lost)
-    end = _report(experiment, record, outcome, watcher)
+        try:
+            watcher.started(record)
+            outcome = objective.run(
+                experiment.space, record, heart.folder, stop=stop, lost=lambda: heart.lost
+            )
+        except BaseException as error:
+            _hand_back(experiment, record, error)
+            raise
+        lost = heart.lost
+        end = _report(experiment, record, outcome, stop, watcher)
     # A program that was stopped though nobody told us: the machine is going, and our own signal is under way.
-    if isinstance(outcome, Preempted) and not heart.lost:
+    if isinstance(outcome, Preempted) and not lost:
         return end, stop.by or outcome.detail
     return end, ""
 
@@ -109,11 +121,13 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher) -> Tria
     them give a sign of life (or end), so that the replacement of a dead worker outwaits its lease.
     """
     first_beats: dict[tuple[int, int], float] = {}
+    used_up = False
     while True:
         try:
-            if (record := experiment.ask(me, wait=stop.sleep)) is not None:
+            if (record := experiment.ask(me, wait=stop.sleep, make=not used_up)) is not None:
                 return record
         except NothingToAsk as error:
+            used_up = True
             log.warning("%s", error)
         running = {
             (other.trial, other.attempt): other.heartbeat
@@ -127,8 +141,23 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher) -> Tria
         stop.sleep(min(1.0, experiment.space.lease.heartbeat_s / 4))
 
 
-def _report(experiment: Experiment, record: Trial, outcome: Outcome, watcher: Watcher) -> End:
-    """Tell the store how the trial ended. A report that comes too late is dropped quietly."""
+def _hand_back(experiment: Experiment, record: Trial, error: BaseException) -> None:
+    """This worker cannot run trials; the next one may. The trial is not to blame and keeps its attempts."""
+    detail = " ".join(f"{type(error).__name__}: {error}".split())
+    try:
+        experiment.apply(
+            record.trial, lifecycle.Release(worker=record.worker or "", attempt=record.attempt, detail=detail)
+        )
+    except SweepError as failure:
+        log.warning("trial %d was not handed back, its lease will expire: %s", record.trial, failure)
+
+
+def _report(experiment: Experiment, record: Trial, outcome: Outcome, stop: Stop, watcher: Watcher) -> End:
+    """Tell the store how the trial ended. A report that comes too late is dropped quietly.
+
+    While the store is away the report is tried again and again, the heart beating on: the result may be worth
+    hours. It is given up when the worker is told to go, or after `PATIENCE_S`.
+    """
     worker, attempt = record.worker or "", record.attempt
     event: lifecycle.Event
     end: End
@@ -139,12 +168,31 @@ def _report(experiment: Experiment, record: Trial, outcome: Outcome, watcher: Wa
             event, end = lifecycle.Fail(worker=worker, attempt=attempt, error=error), "failed"
         case Preempted(detail=detail):
             event, end = lifecycle.Release(worker=worker, attempt=attempt, detail=detail), "released"
-    try:
-        watcher.ended(experiment.apply(record.trial, event))
-    except IllegalTransition as refused:
-        watcher.dropped(record, refused.why)
-        return "dropped"
-    return end
+    pauses = iter(_pauses())
+    while True:
+        try:
+            watcher.ended(experiment.apply(record.trial, event))
+        except IllegalTransition as refused:
+            watcher.dropped(record, refused.why)
+            return "dropped"
+        except StoreUnavailable as error:
+            pause = next(pauses, None)
+            if pause is None or stop.requested:
+                raise
+            log.warning("the report of trial %d failed, trying again: %s", record.trial, error)
+            with contextlib.suppress(Interrupted):
+                stop.sleep(pause)
+        else:
+            return end
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between tries: doubling from 1 to 60, `PATIENCE_S` in all."""
+    pause, total = 1.0, 0.0
+    while total < PATIENCE_S:
+        yield pause
+        total += pause
+        pause = min(60.0, 2 * pause)
 
 
 class _Heart:
@@ -173,13 +221,19 @@ class _Heart:
         while not self._done.wait(min(1.0, heartbeat_s / 2)):
             progress = objective.progress(self.folder)
             if progress:
-                self._watcher.progressed(self._record, progress)
+                self._show(progress)
             if time.monotonic() < next_beat:
                 continue
             next_beat = time.monotonic() + heartbeat_s
             if not self._tell(progress):
                 self.lost = True
                 return
+
+    def _show(self, progress: Mapping[str, Value]) -> None:
+        try:
+            self._watcher.progressed(self._record, progress)
+        except Exception as error:  # noqa: BLE001 - a terminal that went away must not stop the heart
+            log.debug("progress of trial %d could not be shown: %s", self._record.trial, error)
 
     def _tell(self, progress: Mapping[str, Value]) -> bool:
         """Send one heartbeat; False once the trial is somebody else's."""
@@ -191,6 +245,9 @@ class _Heart:
         except IllegalTransition as refused:
             log.info("trial %d is lost: %s", self._record.trial, refused.why)
             return False
-        except StoreUnavailable as error:
+        except NotFound:
+            log.warning("the record of trial %d is gone", self._record.trial)
+            return False
+        except (SweepError, ValueError) as error:
             log.warning("heartbeat of trial %d failed, trying again: %s", self._record.trial, error)
         return True

@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from sweeps.errors import EXIT_DONE, EXIT_FAILED, SweepError
+from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, SweepError
 
 _COMMANDS = {
     "quickstart": ("sweeps.cli.quickstart", "Run the main job on the embedded default: CPU, no account."),
@@ -67,11 +67,13 @@ def cli(verbose: int) -> None:
 
 def main() -> None:
     """Run the command line; every error that we foresee is one line on stderr and an exit status."""
+    _replace_closed_streams()
     try:
         status = cli.main(prog_name="sweep", standalone_mode=False)
-    except click.exceptions.Abort:
+        sys.stdout.flush()
+    except (click.exceptions.Abort, KeyboardInterrupt):
         print("sweep: interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -82,4 +84,17 @@ def main() -> None:
         # `sweep trials | head`: the reader has enough. Keep the interpreter from flushing into the void.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
+    except OSError as error:
+        # Such as a full disk under a redirected stdout; whatever touches a store has its own words.
+        print(f"sweep: error: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        sys.stdout = sys.stderr  # what could not be written is not tried again at exit
+        sys.exit(EXIT_FAILED)
     sys.exit(status if isinstance(status, int) else EXIT_DONE)
+
+
+def _replace_closed_streams() -> None:
+    """Started with `>&-` or `2>&-` a stream is None; nothing may fail for want of a reader."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - it stays open as long as we run
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123

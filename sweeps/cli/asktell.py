@@ -10,7 +10,7 @@ import click
 from sweeps import lifecycle, objective
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import format_option, print_csv, print_json
-from sweeps.errors import EXIT_FAILED, InputError
+from sweeps.errors import EXIT_FAILED, IllegalTransition, InputError
 from sweeps.export import flat
 from sweeps.overrides import to_overrides
 
@@ -77,5 +77,10 @@ def tell(storage: str | None, name: str | None, index: int, result: Path) -> Non
         if isinstance(outcome, objective.Failed):
             raise InputError(outcome.error)  # the trial stays open: the file is wrong, not the trial
         event = lifecycle.Complete(worker=owner, attempt=record.attempt, metrics=outcome.metrics)
-    ended = experiment.apply(index, event)
+    try:
+        ended = experiment.apply(index, event)
+    except IllegalTransition:
+        raise InputError(
+            f"trial {index} was told before: it is {record.status}; a second, different report is refused"
+        ) from None
     click.echo(f"trial {index} is {ended.status}")

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import click
 
-from sweeps.errors import AlreadyExists, Conflict, InputError, SweepNotFound
+from sweeps.errors import InputError, StoreConflict, SweepError, SweepNotFound
 from sweeps.experiment import SWEEP_KEY, Experiment
-from sweeps.storage.base import NotFound
-from sweeps.storage.local import LocalStore
+from sweeps.storage.base import NotFound, Store
+from sweeps.storage.urls import is_remote, join, local_path, name_of, open_store, parent
+
+log = logging.getLogger(__name__)
 
 DEFAULT_STORAGE = "./sweep-store"
-_LATEST_KEY = "latest"
+LATEST_KEY = ".latest"
+"""Beside the sweeps of a storage folder: the name of the one that was made last. No sweep's name has a dot in
+front."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,87 +41,90 @@ def storage_options(function: F) -> F:
 
 def open_sweep(storage: str | None, name: str | None) -> Experiment:
     """The sweep that the options and the environment mean. Raises `SweepNotFound` or `InputError`."""
-    return Experiment.open(_store(storage, name))
-
-
-def new_store(storage: str | None, name: str) -> LocalStore:
-    """The store for a new sweep of this name. Raises `InputError`."""
-    given = storage or os.environ.get("SWEEP_STORAGE") or DEFAULT_STORAGE
-    root = _folder(given)
-    if (root / SWEEP_KEY).is_file():
-        raise InputError(f"{given}: this is a sweep itself; give the folder that sweeps are made in")
-    return LocalStore(_join(given, name))
-
-
-def remember(store: LocalStore) -> None:
-    """Make the sweep the default of its storage folder."""
-    parent = LocalStore(Path(store.url).parent)
-    data = Path(store.url).name.encode()
-    while True:
-        try:
-            _, version = parent.read(_LATEST_KEY)
-            parent.replace(_LATEST_KEY, data, version)
-        except NotFound:
-            try:
-                parent.create(_LATEST_KEY, data)
-            except AlreadyExists:
-                continue
-        except Conflict:
-            continue
-        return
-
-
-def _store(storage: str | None, name: str | None) -> LocalStore:
-    given = storage or os.environ.get("SWEEP_STORAGE") or DEFAULT_STORAGE
-    root = _folder(given)
-    if (root / SWEEP_KEY).is_file():
-        if name is not None and name != root.resolve().name:
+    given = _storage(storage)
+    if name == "":
+        raise InputError("--name is empty; say which sweep, or leave --name out for the last one made")
+    if _is_sweep(given):
+        if name is not None and name != name_of(given):
             raise InputError(
-                f"{given}: this is the sweep {root.resolve().name!r} already; leave out --name {name}"
+                f"{given}: this is the sweep {name_of(given)!r} already; leave out --name {name}"
             )
-        return LocalStore(_path_text(given))
-    name = name or os.environ.get("SWEEP_NAME") or _latest(root, given)
-    return LocalStore(_join(given, name))
+        return Experiment.open(open_store(given))
+    name = name or os.environ.get("SWEEP_NAME") or _latest(given)
+    return Experiment.open(open_store(join(given, name)))
 
 
-def _latest(root: Path, given: str) -> str:
-    found = sorted(path.parent.name for path in root.glob(f"*/{SWEEP_KEY}"))
-    if not found:
-        raise SweepNotFound(
-            f"{given}: no sweep here; make one with `sweep init SPACE.yaml`, try `sweep quickstart`, "
-            "or point --storage at one"
-        )
+def new_store(storage: str | None, name: str) -> Store:
+    """The store for a new sweep of this name. Raises `InputError`."""
+    given = _storage(storage)
+    if _is_sweep(given):
+        raise InputError(f"{given}: this is a sweep itself; give the folder that sweeps are made in")
+    return open_store(join(given, name))
+
+
+def exists(store: Store) -> bool:
+    """Whether there is a sweep in the store."""
     try:
-        latest = LocalStore(root).read(_LATEST_KEY)[0].decode()
-    except (NotFound, UnicodeDecodeError):
+        store.read(SWEEP_KEY)
+    except NotFound:
+        return False
+    return True
+
+
+def remember(store: Store) -> None:
+    """Make the sweep the default of its storage folder. A convenience: if it fails, nothing else does."""
+    data = name_of(store.url).encode()
+    try:
+        folder = open_store(parent(store.url))
+        try:
+            present, version = folder.read(LATEST_KEY)
+            if present != data:
+                folder.replace(LATEST_KEY, data, version)
+        except NotFound:
+            folder.create(LATEST_KEY, data)
+    except StoreConflict:
+        log.debug("another sweep was made at the same time; it is the default now")
+    except SweepError as error:
+        log.warning("%s is not the default sweep of its folder, say --name: %s", store.url, error)
+
+
+def _storage(storage: str | None) -> str:
+    if storage == "":
+        raise InputError("--storage is empty; give a folder or a URL, or leave it out for ./sweep-store")
+    given = storage or os.environ.get("SWEEP_STORAGE") or DEFAULT_STORAGE
+    if not is_remote(given):
+        path = Path(local_path(given))
+        try:
+            if path.exists() and not path.is_dir():
+                raise InputError(f"{given}: this is a file; --storage takes a folder")
+        except OSError as error:
+            raise InputError(
+                f"{given}: {(error.strerror or str(error)).lower()}; give another folder"
+            ) from None
+    return given
+
+
+def _is_sweep(given: str) -> bool:
+    return exists(open_store(given))
+
+
+def _latest(given: str) -> str:
+    try:
+        latest = open_store(given).read(LATEST_KEY)[0].decode()
+    except (SweepError, UnicodeDecodeError):
         latest = ""
+    if is_remote(given):
+        if not latest:
+            raise SweepNotFound(f"{given}: no sweep was made here; say which one you mean with --name")
+        return latest
+    found = sorted(path.parent.name for path in Path(local_path(given)).glob(f"*/{SWEEP_KEY}"))
     if latest in found:
         return latest
     if len(found) == 1:
         return found[0]
-    raise InputError(f"{given}: which of its sweeps? Say --name with one of {', '.join(found)}")
-
-
-def _folder(given: str) -> Path:
-    path = Path(_path_text(given))
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{given}: this is a file; --storage takes a folder")
-    return path
-
-
-def _path_text(given: str) -> str:
-    """A local path as typed, or from a file:// URL. Raises `InputError` for every other scheme."""
-    scheme, separator, _ = given.partition("://")
-    if not separator:
-        return given
-    if scheme == "file":
-        return unquote(urlsplit(given).path)
-    if scheme == "gs":
-        raise InputError(f"{given}: this version keeps sweeps in folders only; give a path or file:///…")
-    raise InputError(f"{given}: unknown storage {scheme}://; give a path or file:///…")
-
-
-def _join(given: str, name: str) -> str:
-    if not name or "/" in name or name.startswith("."):
-        raise InputError(f"--name {name!r}: a sweep's name is one folder's name")
-    return os.path.join(_path_text(given), name)  # noqa: PTH118 - keeps the `./` as the user typed it
+    if found:
+        raise InputError(f"{given}: which of its sweeps? Say --name with one of {', '.join(found)}")
+    raise SweepNotFound(
+        f"{given}: no sweep here; make one with `sweep init SPACE.yaml`, try `sweep quickstart`, "
+        "or point --storage at one"
+    )

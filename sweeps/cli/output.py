@@ -56,17 +56,22 @@ def print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None =
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> None:
     """Rows for people: numbers right-aligned and shortened, absent values left empty."""
     from rich import box
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     names = list(dict.fromkeys(key for row in rows for key in row))
+    screen = console()
     table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, title=title, pad_edge=False)
     for name in names:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
-        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(name), justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(shorten(row.get(name))) for name in names))
-    console().print(table)
+    if screen.measure(table).maximum > screen.width:  # a narrow window wraps lines, it does not eat columns
+        screen = Console(highlight=False, width=_PLAIN_WIDTH, soft_wrap=True)
+        table.box = None
+    screen.print(table)
 
 
 def shorten(value: Any) -> str:
@@ -79,4 +84,4 @@ def shorten(value: Any) -> str:
         return f"{value:.5g}" if abs(value) < 1e5 or value != int(value) else f"{value:.3e}"
     if isinstance(value, int) and abs(value) >= 10**7:
         return f"{value:.3e}"
-    return str(value)
+    return "".join(c if c.isprintable() else " " for c in str(value))  # no escape codes of a program's own

@@ -113,7 +113,7 @@ def _end(experiment: Experiment, record: Trial) -> str:
     if record.status == "pending":
         return f"handed back: {record.history[-1].detail}"
     if record.status == "failed":
-        return f"failed: {(record.error or '').partition(chr(10))[0]}"
+        return f"failed: {shorten((record.error or '').partition(chr(10))[0])}"
     taken = seconds(record)
     told = ", ".join(f"{name} {shorten(record.metrics.get(name))}" for name in experiment.space.metrics())
     return f"{record.status}: {told}" + ("" if taken is None else f" in {taken:.1f} s")

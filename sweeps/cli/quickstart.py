@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -13,12 +15,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.locate import new_store, remember
+from sweeps.cli.locate import exists, new_store, remember
 from sweeps.cli.output import console
 from sweeps.cli.show import command_line, print_trials, running_line, running_rows, status_lines
-from sweeps.errors import EXIT_DONE, EXIT_FAILED, EnvironmentFault
-from sweeps.experiment import SWEEP_KEY, Experiment
+from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
+from sweeps.experiment import Experiment
 from sweeps.export import best, document
+from sweeps.subprocess_run import describe_exit
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -51,11 +54,15 @@ def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path)
     """
     started = time.monotonic()
     experiment = _sweep(storage)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, signal.default_int_handler)  # the workers are ended with us, as by Ctrl-C
     try:
         _work(experiment, workers)
     except KeyboardInterrupt:
-        _say(f"stopped; nothing is lost. Go on with: sweep worker --storage {experiment.store.url}")
-        ctx.exit(130)
+        url = shlex.quote(experiment.store.url)
+        _say(f"stopped; nothing is lost. Go on with: sweep worker --storage {url}")
+        ctx.exit(EXIT_INTERRUPTED)
     ctx.exit(_show(experiment, out, time.monotonic() - started))
 
 
@@ -66,7 +73,7 @@ def _sweep(storage: str | None) -> Experiment:
     with resources.as_file(resources.files("search_spaces") / SPACE) as file:
         space = load(file)
     store = new_store(storage, space.name)
-    if not Path(store.location(SWEEP_KEY)).exists():
+    if not exists(store):
         from sweeps.cli.run import create_sweep
 
         experiment = create_sweep(space, storage, skip_if_exists=True)
@@ -97,9 +104,12 @@ def _work(experiment: Experiment, workers: int) -> None:
         _watch(experiment, processes)
     finally:
         down(processes)
-    statuses = [process.returncode for process in processes]
-    if any(status not in (EXIT_DONE, EXIT_FAILED) for status in statuses):
-        raise EnvironmentFault(f"a worker ended with status {max(statuses)}; see {logs}/worker-*.log")
+    records = experiment.trials()
+    if not (experiment.is_full(records) and all(record.finished for record in records)):
+        told = ", ".join(describe_exit(process.returncode) for process in processes)
+        raise EnvironmentFault(
+            f"the workers left before all trials were done ({told}); see {logs}/worker-*.log and run it again"
+        )
 
 
 @contextmanager

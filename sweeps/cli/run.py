@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from sweeps.cli.locate import new_store, open_sweep, remember, storage_options
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
 from sweeps.experiment import Experiment
 from sweeps.space import Space
-from sweeps.storage.local import LocalStore
 
 
 @click.command()
@@ -29,7 +30,7 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool) -> None:
 
     experiment = create_sweep(load(space_file), storage, skip_if_exists=skip_if_exists)
     click.echo(experiment.store.url)
-    click.echo(f"next: sweep worker --storage {experiment.store.url}", err=True)
+    click.echo(f"next: sweep worker --storage {shlex.quote(experiment.store.url)}", err=True)
 
 
 def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> Experiment:
@@ -37,7 +38,7 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
     from sweeps import objective, optimizer
     from sweeps.probes import probes
 
-    store: LocalStore = new_store(storage, space.name)
+    store = new_store(storage, space.name)
     objective.check(space, probes(space))
     optimizer.check(space)
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)

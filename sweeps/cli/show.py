@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -32,7 +33,7 @@ def status(storage: str | None, name: str | None, style: str, watch: bool, every
         raise click.UsageError("--watch is for people; leave out --format")
     experiment = open_sweep(storage, name)
     if watch:
-        watch_status(experiment, every, lambda: False)
+        _watch(experiment, every)
         return
     trials = experiment.trials()
     if style == "json":
@@ -150,8 +151,8 @@ def print_trials(space: Space, records: Sequence[Trial]) -> None:
     print_table(rows)
 
 
-def watch_status(experiment: Experiment, every: float, done: Callable[[], bool]) -> None:
-    """Show the status again and again, in place on a terminal, until `done()`."""
+def _watch(experiment: Experiment, every: float) -> None:
+    """Show the status again and again, in place on a terminal, until Ctrl-C."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -164,8 +165,8 @@ def watch_status(experiment: Experiment, every: float, done: Callable[[], bool])
         ]
         return Group(*(Text(line) for line in lines))
 
-    with Live(view(), console=console(), auto_refresh=False, transient=False) as live:
-        while not done():
+    with contextlib.suppress(KeyboardInterrupt), Live(view(), console=console(), auto_refresh=False) as live:
+        while True:
             time.sleep(every)
             live.update(view(), refresh=True)
 

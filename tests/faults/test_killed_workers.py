@@ -11,6 +11,8 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -159,3 +161,40 @@ def test_a_stalled_worker_comes_back_to_a_finished_trial_and_changes_nothing(spa
     assert (stalled.exitcode, other.exitcode) == (0, 0)
     assert sweep.trial(held.trial) == done
     check_everything(sweep)
+
+
+def test_a_killed_worker_takes_its_program_and_all_that_it_started_along(tmp_path):
+    """Otherwise a trainer goes on computing for a trial that somebody else has taken over."""
+    store = LocalStore(tmp_path / "store")
+    code = "sleep 600 & echo $! $$ > pids.part; mv pids.part pids; wait"
+    space = Space(
+        name="one",
+        objectives=(Objective(metric="loss"),),
+        parameters=(Range(name="x", min=0.0, max=1.0, kind="float"),),
+        program=Program(kind="command", command=("bash", "-c", code, "${overrides}")),
+        search=Search(method="random"),
+        run_cap=1,
+    )
+    Experiment.create(store, space)
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "sweeps", "worker", "--storage", store.url],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pids").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    worker.kill()
+    worker.wait()
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -96,6 +96,12 @@ def test_a_silent_worker_loses_its_trial_only_after_the_lease():
     assert apply(running(), EXPIRE, 230.1).status == "pending"
 
 
+def test_a_heartbeat_from_the_future_is_no_sign_of_life():
+    """A clock that was once set wrong must not keep a trial for ever."""
+    ahead = apply(running(), Heartbeat(worker="w1", attempt=1), 1e9)
+    assert apply(ahead, EXPIRE, 300.0).status == "pending"
+
+
 def test_a_trial_lost_too_often_fails_with_the_whole_story():
     trial, now = pending(), 0.0
     for attempt in range(1, 4):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sweeps import objective
-from sweeps.errors import InputError
+from sweeps.errors import EnvironmentFault, InputError
 from sweeps.objective import Completed, Failed, Preempted
 from sweeps.space import Program
 from sweeps.stopping import Stop
@@ -60,6 +60,14 @@ class TestFunctions:
 
     def test_nan_is_a_failure_and_not_a_result(self, space, tmp_path):
         assert "loss is nan, not a finite number" in run(function(space, "not_a_number"), tmp_path).error
+
+    def test_numbers_of_numpy_and_torch_are_numbers(self, space, tmp_path):
+        assert run(function(space, "numpy_scalar"), tmp_path) == Completed(
+            metrics={"loss": 0.5, "huge": None}
+        )
+
+    def test_leaving_the_interpreter_is_a_failure_of_the_trial(self, space, tmp_path):
+        assert run(function(space, "leaves"), tmp_path).error.startswith("SystemExit: 0")
 
     def test_a_missing_objective_names_what_is_there(self, space, tmp_path):
         assert "no metric 'loss'; there is accuracy" in run(function(space, "forgets"), tmp_path).error
@@ -134,12 +142,49 @@ class TestCommands:
         lines = outcome.error.splitlines()
         assert (lines[1], lines[-1], len(lines)) == ("line 150", "line 199", 51)
 
-    def test_a_missing_program_is_told(self, space, tmp_path):
+    def test_a_missing_program_is_the_machines_fault_and_not_the_trials(self, space, tmp_path):
         gone = replace(space, program=Program(kind="command", command=("no-such-program", "${overrides}")))
-        assert "cannot start no-such-program" in run(gone, tmp_path).error
+        with pytest.raises(EnvironmentFault, match="'no-such-program' is not a program"):
+            run(gone, tmp_path)
 
-    def test_status_75_is_a_preemption_and_no_failure(self, space, tmp_path):
-        assert isinstance(run(python(space, "raise SystemExit(75)"), tmp_path), Preempted)
+    @pytest.mark.parametrize(
+        "code",
+        [
+            "raise SystemExit(75)",
+            "raise SystemExit(143)",
+            "import os,signal; os.kill(os.getpid(), signal.SIGTERM)",
+            "import os,signal; os.kill(os.getpid(), signal.SIGHUP)",
+        ],
+        ids=["75", "143", "sigterm", "sighup"],
+    )
+    def test_a_polite_end_from_outside_is_a_preemption_and_no_failure(self, space, tmp_path, code):
+        """A cgroup or a spot machine ends everything at once; our own signal may come a moment later."""
+        assert isinstance(run(python(space, code), tmp_path), Preempted)
+
+    def test_what_the_program_left_running_is_ended_with_it(self, space, tmp_path):
+        marker = tmp_path / "grandchild"
+        code = (
+            "import subprocess,sys\n"
+            "c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+            f"open({str(marker)!r}, 'w').write(str(c.pid))\n" + write("{'loss': 1.0}")
+        )
+        assert run(python(space, code), tmp_path) == Completed(metrics={"loss": 1.0})
+        assert _gone(int(marker.read_text()))
+
+    def test_signals_are_as_a_shell_leaves_them(self, space, tmp_path):
+        """Python ignores SIGPIPE, and what it starts would inherit that: `yes | head` would complain."""
+        code = "import json,os; s=open('/proc/self/status').read()\n" + write(
+            "{'loss': 0, 'ignored': int(s.split('SigIgn:')[1].split()[0], 16)}"
+        )
+        shell = replace(
+            space,
+            program=Program(
+                kind="command", command=("sh", "-c", 'exec "$0" -S -c "$1"', sys.executable, code)
+            ),
+        )
+        outcome = run(shell, tmp_path)
+        # The interpreter that reads it ignores SIGPIPE (13) and SIGXFSZ (25) itself, and nothing else may be.
+        assert int(outcome.metrics["ignored"]) & ~(1 << 12 | 1 << 24) == 0
 
     def test_a_lost_trial_stops_the_program_and_all_that_it_started(self, space, tmp_path):
         marker = tmp_path / "grandchild"
@@ -154,11 +199,7 @@ class TestCommands:
         )
         assert isinstance(outcome, Preempted)
         assert time.monotonic() - began < 20
-        pid = int(marker.read_text())
-        deadline = time.monotonic() + 5
-        while _alive(pid) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not _alive(pid)
+        assert _gone(int(marker.read_text()))
 
     def test_a_result_that_was_written_in_the_last_moment_counts(self, space, tmp_path):
         code = (
@@ -180,6 +221,10 @@ class TestProgress:
         ]
         (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
         assert objective.progress(tmp_path) == {"stage": "2", "step": 2, "of": 9}
+
+    def test_what_no_record_can_hold_is_left_out(self, tmp_path):
+        (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": NaN, "done": Infinity}\n')
+        assert objective.progress(tmp_path) == {"step": 1}
 
     def test_nothing_written_is_nothing_known(self, tmp_path):
         assert objective.progress(tmp_path) == {}
@@ -205,6 +250,14 @@ class TestCheck:
         with pytest.raises(InputError, match="'no-such-program' is not a program"):
             objective.check(gone, [])
         objective.check(command_space, [])
+
+
+def _gone(pid: int) -> bool:
+    """Whether the process ends within a few seconds."""
+    deadline = time.monotonic() + 5
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not _alive(pid)
 
 
 def _alive(pid: int) -> bool:

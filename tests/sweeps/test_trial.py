@@ -65,12 +65,21 @@ def good() -> dict:
         (json.dumps(good() | {"status": "running"}).encode(), "running without a worker"),
         (json.dumps(good() | {"heartbeat": "noon"}).encode(), "heartbeat is not a time"),
         (json.dumps(good() | {"attempt": "1"}).encode(), "attempt is not a count"),
+        (json.dumps(good() | {"parameters": {"x": float("nan")}}).encode(), "a parameter is neither"),
+        (json.dumps(good() | {"metrics": {"loss": 10**400}}).encode(), "not a finite number"),
+        (json.dumps(good() | {"error": 5}).encode(), "error is not a text"),
+        (json.dumps(good() | {"generator": 5}).encode(), "generator is not a text"),
+        (json.dumps(good() | {"started": "x"}).encode(), "started is not a time"),
+        (json.dumps(good() | {"error": "\ud800"}).encode(), "not JSON"),
+        (b"[" * 100_000, "not JSON"),
         (json.dumps(good() | {"history": [{"attempt": 1}]}).encode(), "missing field"),
     ],
     ids=[
         "empty", "truncated", "binary", "list", "newer-schema", "unknown-status", "negative-index", "bool-index",
         "extra-field", "no-parameters", "no-history", "parameters-list", "null-parameter", "text-metric",
-        "nan-metric", "running-nobody", "text-heartbeat", "text-attempt", "torn-history",
+        "nan-metric", "running-nobody", "text-heartbeat", "text-attempt",
+        "nan-parameter", "huge-metric", "error-5", "generator-5", "text-started", "half-surrogate", "deep",
+        "torn-history",
     ],
 )  # fmt: skip
 def test_a_torn_or_edited_record_is_refused_with_the_reason(data, reason):

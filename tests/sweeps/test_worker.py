@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sweeps import worker
+from sweeps.errors import EnvironmentFault, InputError, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.lifecycle import Claim, Complete, Heartbeat
 from sweeps.space import Lease, Program
@@ -195,3 +196,88 @@ def test_the_run_folder_of_every_attempt_is_its_own(experiment, status):
     sweep = using(experiment, "paraboloid" if status == "completed" else "explodes")
     work(sweep, max_trials=1)
     assert sweep.store.folder("runs/000000/attempt-1").is_dir()
+
+
+class TestTheMachineIsAtFault:
+    def test_a_program_that_is_missing_here_hands_the_trial_back_and_ends_the_worker(
+        self, command_space, clock
+    ):
+        space = replace(command_space, program=Program(kind="command", command=("gone-here", "${overrides}")))
+        experiment = Experiment.create(MemoryStore(clock=clock), space)
+        with pytest.raises(EnvironmentFault, match="gone-here"):
+            work(experiment)
+        (record,) = experiment.trials()
+        assert (record.status, record.history[0].reason) == ("pending", "released")
+        assert "gone-here" in record.history[0].detail
+
+    def test_a_function_that_is_missing_here_too(self, experiment):
+        sweep = using(experiment, "no_such_function")
+        with pytest.raises(InputError):
+            work(sweep)
+        assert [r.status for r in sweep.trials()] == ["pending"]
+
+    def test_a_watcher_that_fails_does_not_strand_the_trial(self, experiment):
+        diary = Diary()
+
+        def broken(record) -> None:
+            raise BrokenPipeError
+
+        diary.started = broken
+        with pytest.raises(BrokenPipeError):
+            work(experiment, watcher=diary)
+        assert [r.status for r in experiment.trials()] == ["pending"]
+
+    def test_a_result_is_kept_until_the_store_answers_again(self, experiment, monkeypatch):
+        monkeypatch.setattr(worker, "_pauses", lambda: iter([0.0] * 5))
+        refused = []
+        original = Experiment.apply
+
+        def flaky(self, index, event):
+            if isinstance(event, Complete) and len(refused) < 3:
+                refused.append(index)
+                raise StoreUnavailable("no space left")
+            return original(self, index, event)
+
+        monkeypatch.setattr(Experiment, "apply", flaky)
+        assert work(experiment, max_trials=1)[0].ended == {"completed": 1}
+        assert refused == [0, 0, 0]
+
+    def test_a_store_that_stays_away_is_told_at_last(self, experiment, monkeypatch):
+        monkeypatch.setattr(worker, "_pauses", lambda: iter([0.0] * 2))
+        original = Experiment.apply
+
+        def away(self, index, event):
+            if isinstance(event, Complete):
+                raise StoreUnavailable("gone")
+            return original(self, index, event)
+
+        monkeypatch.setattr(Experiment, "apply", away)
+        with pytest.raises(StoreUnavailable):
+            work(experiment)
+
+    def test_pauses_grow_and_end(self):
+        pauses = list(worker._pauses())
+        assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
+        assert max(pauses) == 60.0
+        assert worker.PATIENCE_S <= sum(pauses) <= worker.PATIENCE_S + 60
+
+    def test_a_run_that_says_nan_keeps_its_heart(self, command_space):
+        """A diverging program logs NaN; its worker must not fall silent over that."""
+        code = (
+            'for i in 1 2 3 4 5 6 7 8; do echo \'{"step": 1, "loss": NaN}\' >> "$SWEEP_RUN_DIR/metrics.jsonl"; sleep 0.15; done; '
+            'echo \'{"loss": 1}\' > "$SWEEP_RUN_DIR/result.json"'
+        )
+        space = replace(
+            command_space,
+            program=Program(kind="command", command=("sh", "-c", code, "${overrides}")),
+            lease=Lease(heartbeat_s=0.1, expire_s=0.8),
+            run_cap=1,
+        )
+        experiment = Experiment.create(MemoryStore(), space)
+        rival = threading.Thread(target=work, args=(Experiment.open(experiment.store),))
+        diary = Diary()
+        diary.started = lambda record: rival.start()
+        work(experiment, watcher=diary)
+        rival.join()
+        (record,) = experiment.trials()
+        assert (record.status, record.attempt) == ("completed", 1)

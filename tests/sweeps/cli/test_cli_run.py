@@ -154,7 +154,8 @@ class TestAskAndTell:
         assert self.tell(sweep, 0, {"loss": 1.0}).status == 0
         assert self.tell(sweep, 0, {"loss": 1.0}).status == 0
         refused = self.tell(sweep, 0, {"loss": 2.0})
-        assert (refused.status, one_line(refused.err)) == (1, True)
+        assert (refused.status, one_line(refused.err)) == (2, True)
+        assert "told before: it is completed" in refused.err
 
     def test_a_failure_can_be_told(self, sweep, space_file):
         sweep("init", str(space_file))

@@ -187,7 +187,7 @@ class TestWhichSweep:
             space_file.write_text(space_file.read_text().replace("name: toy", f"name: {new}"))
             space_file.write_text(space_file.read_text().replace("name: a", f"name: {new}"))
             sweep("init", str(space_file))
-        Path("sweep-store/latest").unlink()
+        Path("sweep-store/.latest").unlink()
         ran = sweep("status")
         assert ran.status == 2
         assert "--name with one of a, b" in ran.err
@@ -199,6 +199,10 @@ class TestWhichSweep:
             (["--name", "../x"], "one folder's name"),
             (["--name", "nothing"], "no sweep here"),
             (["--storage", "./sweep-store/toy", "--name", "other"], "leave out --name"),
+            (["--storage", ""], "--storage is empty"),
+            (["--name", ""], "--name is empty"),
+            (["--storage", "file://relative/folder"], "three slashes"),
+            (["--storage", "x" * 300], "file name too long"),
         ],
     )
     def test_what_cannot_be_meant_is_refused(self, sweep, finished, argv, told):

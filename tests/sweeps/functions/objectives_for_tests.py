@@ -35,6 +35,16 @@ def forgets(parameters):
     return {"accuracy": 1.0}
 
 
+def numpy_scalar(parameters):
+    import numpy as np
+
+    return {"loss": np.float32(0.5), "huge": 10**400}
+
+
+def leaves(parameters):
+    raise SystemExit(0)
+
+
 def sleeps(parameters):
     Path(os.environ["STARTED"]).touch()
     time.sleep(600)
