@@ -256,7 +256,11 @@ class Optimizer:
         return spec.generator_enum(
             experiment=self._ax,
             data=self._data(told, survival),
-            optimization_config=_goal(self._outcomes, survival=bool(survival)),
+            optimization_config=_goal(
+                self._outcomes,
+                *self._outcomes.thresholds(told),
+                *([f"{SURVIVAL} >= 0.5"] if survival else []),
+            ),
             # Ax's name for: data of every trial counts. Abandoned ones have none, failed ones their survival.
             data_loader_config=DataLoaderConfig(fit_abandoned=True),
             **spec.generator_kwargs,
@@ -368,10 +372,9 @@ def _experiment(name: str, encoding: Encoding, outcomes: Outcomes) -> Experiment
     return experiment
 
 
-def _goal(outcomes: Outcomes, *, survival: bool = False) -> OptimizationConfig:
-    """The objectives and the constraints; with `survival`, also that the trial should not fail."""
-    constraints = [*outcomes.constraints, *([f"{SURVIVAL} >= 0.5"] if survival else [])]
-    return optimization_config_from_string(outcomes.objective, constraints)
+def _goal(outcomes: Outcomes, *learnt: str) -> OptimizationConfig:
+    """The objectives and the constraints: the user's, and those `learnt` from the results."""
+    return optimization_config_from_string(outcomes.objective, [*outcomes.constraints, *learnt])
 
 
 def _config(axis: Interval | Options) -> RangeParameterConfig | ChoiceParameterConfig:

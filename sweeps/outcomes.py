@@ -9,6 +9,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+import numpy as np
+import numpy.typing as npt
+
 from sweeps.constraints import Linear, parse
 from sweeps.errors import SpaceError
 from sweeps.space import Space
@@ -39,6 +42,9 @@ class Outcomes:
         self.lower_is_better = {self.names[o.metric]: o.goal == "minimize" for o in space.objectives}
         self.objective = ", ".join(f"-{name}" if low else name for name, low in self.lower_is_better.items())
         self.constraints = tuple(self._renamed(constraint) for constraint in constraints)
+        self._bounded = {
+            self.names[n] for c in constraints if len(c.coefficients) == 1 for n in c.coefficients
+        }
 
     def means(self, record: Trial) -> dict[str, float]:
         """The finite results of a trial that ended with any, by the search's names."""
@@ -66,6 +72,23 @@ class Outcomes:
             for (record, name, mean), error in zip(rows, errors, strict=True)
         ]
 
+    def thresholds(self, records: Iterable[Trial]) -> list[str]:
+        """Bounds of the front that several objectives are searched for, where the user set none.
+
+        For each objective the worst result that is no outlier (Tukey), and a tenth of the range beyond it.
+        Ax by itself takes the worst of the present front, and then looks only at the middle of the true one.
+        """
+        if len(self.lower_is_better) < 2:
+            return []
+        means = [self.means(record) for record in records]
+        bounds = []
+        for name, lower in self.lower_is_better.items():
+            values = np.array([found[name] for found in means if name in found])
+            if name not in self._bounded and values.size:
+                worst = _worst(values) if lower else -_worst(-values)
+                bounds.append(f"{name} {'<=' if lower else '>='} {worst!r}")
+        return bounds
+
     def survival(self, records: Sequence[Trial]) -> list[tuple[Trial, float]]:
         """Which trials failed and which did not; empty where none failed.
 
@@ -81,6 +104,13 @@ class Outcomes:
     def _renamed(self, constraint: Linear) -> str:
         terms = [f"{factor!r}*{self.names[name]}" for name, factor in constraint.coefficients.items()]
         return f"{' + '.join(terms)} <= {constraint.bound!r}"
+
+
+def _worst(values: npt.NDArray[np.float64]) -> float:
+    """The largest value that is no outlier, and a tenth of the range down to the smallest beyond it."""
+    first, third = np.quantile(values, (0.25, 0.75))
+    largest = values[values <= third + 1.5 * (third - first)].max()
+    return float(largest + 0.1 * (largest - values.min()))
 
 
 def _standard_error(record: Trial, metric: str) -> float:

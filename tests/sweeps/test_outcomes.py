@@ -63,6 +63,26 @@ def test_errors_of_a_metric_count_only_if_all_its_results_have_one():
     assert all(math.isnan(row[3]) for row in rows[1::2])
 
 
+def test_several_objectives_are_bounded_by_the_worst_result_that_is_no_outlier():
+    losses = [1.0, 2.0, 3.0, 4.0, 5.0, 1e6]
+    records = [trial(i, eval__loss=loss, speed=-loss) for i, loss in enumerate(losses)]
+    assert outcomes().thresholds(records) == ["m0 <= 5.4", "m1 >= -5.4"]
+    assert outcomes("eval.loss <= 2").thresholds(records) == ["m1 >= -5.4"]
+    assert outcomes().thresholds([trial(0, "running")]) == []
+
+
+def test_one_objective_needs_no_bounds():
+    one = Outcomes(
+        Space(
+            name="case",
+            objectives=(Objective(metric="loss"),),
+            parameters=(Range(name="x", min=0, max=1, kind="float"),),
+            program=Program(kind="function", function="m:f"),
+        )
+    )
+    assert one.thresholds([trial(0, loss=1.0)]) == []
+
+
 def test_survival_is_told_only_where_a_trial_failed():
     done, failed = trial(0, eval__loss=1.0), trial(1, "failed")
     waiting, abandoned = trial(2, "running"), trial(3, "abandoned")
