@@ -36,10 +36,15 @@ class Answer:
 
 
 class Transient(Exception):
-    """A try that may be repeated. `in_doubt`: the server may have acted on it."""
+    """A try that may be repeated.
 
-    def __init__(self, what: str, *, in_doubt: bool) -> None:
-        self.in_doubt = in_doubt
+    Args:
+        in_doubt: the server may have acted on it.
+        rate_limited: the server refused it as one too many.
+    """
+
+    def __init__(self, what: str, *, in_doubt: bool, rate_limited: bool = False) -> None:
+        self.in_doubt, self.rate_limited = in_doubt, rate_limited
         super().__init__(what)
 
 
@@ -62,7 +67,8 @@ def judge(answer: Answer, what: str, bucket: str) -> Answer:
     message, reasons = _explanation(answer.body)
     said = f"{status}: {message}" if message else str(status)
     if status in _TRY_AGAIN or status >= 500 or (status == 403 and reasons & _QUOTA_REASONS):
-        raise Transient(said, in_doubt=status not in (403, 429))
+        limited = status in (403, 429)
+        raise Transient(said, in_doubt=not limited, rate_limited=limited)
     if status == 400 and "doesn't match calculated" in message:  # bytes were damaged on their way there
         raise Transient(said, in_doubt=False)
     if status == 401:

@@ -13,8 +13,9 @@ import dataclasses
 import io
 import logging
 import os
+import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
@@ -104,14 +105,15 @@ class Wire:
         """
         from google.api_core import exceptions, retry
 
-        in_doubt = refused = False
+        in_doubt = refused = rate_limited = False
 
         def attempt() -> Answer:
-            nonlocal in_doubt, refused
+            nonlocal in_doubt, refused, rate_limited
             try:
                 answer = judge(self._attempt(request), request.what, self._bucket)
             except Transient as error:
                 in_doubt = in_doubt or error.in_doubt
+                rate_limited = error.rate_limited
                 raise
             except Unauthorized as error:
                 if refused:
@@ -121,21 +123,32 @@ class Wire:
                 raise Transient(f"not signed in ({error})", in_doubt=False) from None
             return dataclasses.replace(answer, in_doubt=in_doubt)
 
-        policy = retry.Retry(
-            predicate=retry.if_exception_type(Transient),
-            initial=self._patience.first_wait_s,
-            maximum=self._patience.longest_wait_s,
-            multiplier=2.0,
-            timeout=self._patience.total_s,
-            on_error=lambda error: log.info("%s: %s; trying again", request.what, error),
-        )
         try:
-            return policy(attempt)()
+            answer: Answer = retry.retry_target(
+                attempt,
+                predicate=retry.if_exception_type(Transient),
+                sleep_generator=self._waits(lambda: rate_limited),
+                timeout=self._patience.total_s,
+                on_error=lambda error: log.info("%s: %s; trying again", request.what, error),
+            )
         except exceptions.RetryError as error:
             raise StoreUnavailable(
                 f"{request.what}: the storage service did not do this within {self._patience.total_s:g} s "
                 f"(last: {error.cause}); check the network, then run the same command again"
             ) from None
+        return answer
+
+    def _waits(self, is_rate_limited: Callable[[], bool]) -> Iterator[float]:
+        """Seconds between tries: random up to a bound that doubles; after a 429, random from the bound on.
+
+        The service takes one change of a name in a second: a try before the second is over is lost.
+        """
+        bound = self._patience.first_wait_s
+        while True:
+            least = bound if is_rate_limited() else 0.0
+            most = 1.5 * bound if is_rate_limited() else bound
+            yield random.uniform(least, most)  # noqa: S311 - spreads clients out, guards nothing
+            bound = min(2 * bound, self._patience.longest_wait_s)
 
     def filesystem(self) -> GCSFileSystem:
         """This process's gcsfs file system. The first call finds the credentials."""
@@ -182,9 +195,12 @@ class Wire:
             sending = asyncio.run_coroutine_threadsafe(
                 _send(filesystem, self._clock, request), filesystem.loop
             )
-            # The session has a deadline of its own; this one counts where the loop itself is stuck (a refresh
-            # of the credentials blocks it).
-            return sending.result(timeout=self._patience.attempt_s + 1.0)
+            try:
+                # The session has a deadline of its own; this one counts where the loop itself is stuck (a
+                # refresh of the credentials blocks it).
+                return sending.result(timeout=self._patience.attempt_s + 1.0)
+            finally:
+                sending.cancel()  # if it has not ended: nobody waits for it any more
         except ValueError:  # from building the URL; everything else in it is quoted
             raise InputError(
                 f"{request.what}: {self._address()!r} is not the URL of a storage service; "
@@ -213,6 +229,8 @@ async def _send(filesystem: GCSFileSystem, clock: ServerClock, request: Request)
     # could be an echo of our own.
     session._retry_connection = False
     headers = {} if request.content_type is None else {"Content-Type": request.content_type}
+    headers = filesystem._get_headers(headers)  # may refresh the credentials, which blocks the loop
+    await asyncio.sleep(0)  # whoever gave up meanwhile has cancelled this: nothing is written behind his back
     query = urlencode(filesystem._get_params(request.query), quote_via=quote)
     # `encoded`: yarl would otherwise normalise what is quoted in an object's name.
     url = URL(f"{filesystem._location}{request.path}?{query}", encoded=True)
@@ -220,7 +238,7 @@ async def _send(filesystem: GCSFileSystem, clock: ServerClock, request: Request)
     async with session.request(
         request.method,
         url,
-        headers=filesystem._get_headers(headers),
+        headers=headers,
         data=None if request.body is None else io.BytesIO(request.body),  # so sent in pieces
         timeout=filesystem.requests_timeout,
         allow_redirects=False,

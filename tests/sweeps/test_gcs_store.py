@@ -128,6 +128,15 @@ class TestRefusals:
         assert 429 in statuses(gcs, "insert")
         assert store.read("k") == (b"two", version)
 
+    def test_a_lone_writer_waits_for_the_second_to_pass_and_not_much_longer(self, gcs, url):
+        store = GcsStore(url, endpoint=gcs.url)  # with the waits that users have
+        version = store.create("k", b"one")
+        gcs.objects.one_write_per_second = True
+        began = time.monotonic()
+        store.replace("k", b"two", version)
+        assert 0.9 < time.monotonic() - began < 2.0
+        assert statuses(gcs, "insert") == [200, 429, 200]
+
     def test_answers_damaged_on_their_way_are_fetched_again(self, gcs, store):
         version = store.create("k", b"one")
         gcs.faults.add(Fault(action="damage", operation="get"))
@@ -443,6 +452,27 @@ class TestCredentials:
         by_environment.create("k", b"x")
         assert store.read("k")[0] == b"x"
         assert by_environment.filesystem().credentials.credentials is None
+
+    def test_a_refresh_that_blocks_ends_with_the_patience_and_writes_nothing_afterwards(
+        self, gcs, url, other, monkeypatch
+    ):
+        patience = Patience(total_s=0.1, attempt_s=0.1, first_wait_s=0.02, longest_wait_s=0.1)
+        store = GcsStore(url, endpoint=gcs.url, patience=patience)
+        store.list("")
+        refreshed = threading.Event()
+        filesystem = store.filesystem()
+        real = filesystem._get_headers
+
+        def refresh(*args: object) -> dict[str, str]:
+            refreshed.wait(10)
+            return real(*args)
+
+        monkeypatch.setattr(filesystem, "_get_headers", refresh)
+        with pytest.raises(StoreUnavailable, match="TimeoutError"):
+            store.create("late", b"x")
+        refreshed.set()
+        assert other.list("") == []
+        assert gcs.journal.entries("insert") == []
 
     def test_a_service_by_https_signs_in_by_gcsfs_own_rules(self, monkeypatch, url):
         from gcsfs.credentials import GoogleCredentials

@@ -1,0 +1,75 @@
+"""A whole sweep in a bucket with bad weather: every trial ends exactly once, and what it costs."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from fake_gcs import FakeGcs, Fault
+
+from sweeps import trial
+from sweeps.experiment import Experiment
+from sweeps.lifecycle import Complete
+from sweeps.space import Space
+from sweeps.storage.gcs import GcsStore
+from sweeps.storage.gcs_wire import Patience
+
+QUICK = Patience(total_s=20.0, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.2)
+
+
+@pytest.fixture
+def url() -> str:
+    return f"gs://bucket/experiments/{uuid.uuid4().hex}"
+
+
+def work(url: str, endpoint: str, name: str, reported: list[int]) -> None:
+    """What a worker does, without training: claim, report, claim again."""
+    experiment = Experiment.open(GcsStore(url, endpoint=endpoint, patience=QUICK))
+    while (record := experiment.ask(name)) is not None:
+        loss = float(record.trial)
+        done = Complete(worker=name, attempt=record.attempt, metrics={"loss": loss})
+        experiment.apply(record.trial, done)
+        reported.append(record.trial)
+
+
+def test_workers_in_bad_weather_end_every_trial_once(gcs: FakeGcs, url: str, space: Space):
+    Experiment.create(GcsStore(url, endpoint=gcs.url, patience=QUICK), replace(space, run_cap=12))
+    for fault in (
+        Fault(action="lose_response", times=None, chance=0.1),
+        Fault(action="lose_request", times=None, chance=0.1),
+        Fault(action="status", status=503, times=None, chance=0.05),
+        Fault(action="status", status=429, times=None, chance=0.05),
+    ):
+        gcs.faults.add(fault)
+    gcs.objects.clock_skew_s = -3600.0
+    reported: list[int] = []
+    workers = [
+        threading.Thread(target=work, args=(url, gcs.door(name), name, reported))
+        for name in ("w1", "w2", "w3")
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    gcs.faults.clear()
+
+    records = Experiment.open(GcsStore(url, endpoint=gcs.url, patience=QUICK)).trials()
+    assert Counter(reported) == Counter(range(12))
+    assert [record.trial for record in records] == list(range(12))
+    assert {record.status for record in records} == {"completed"}
+    assert {record.attempt for record in records} == {1}  # no lost answer cost a takeover
+    assert [record.metrics["loss"] for record in records] == [float(i) for i in range(12)]
+    assert len({tuple(sorted(record.parameters.items())) for record in records}) == 12
+
+
+def test_a_report_costs_one_read_and_one_write(gcs: FakeGcs, url: str, space: Space):
+    store = GcsStore(url, endpoint=gcs.url, patience=QUICK)
+    experiment = Experiment.create(store, space)
+    experiment.ask("w1")
+    gcs.journal.clear()
+    experiment.apply(0, Complete(worker="w1", attempt=1, metrics={"loss": 1.0}))
+    assert [(e.operation, e.status) for e in gcs.journal.entries()] == [("get", 200), ("insert", 200)]
+    assert [e.name.endswith(trial.key(0)) for e in gcs.journal.entries()] == [True, True]
