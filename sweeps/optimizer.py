@@ -23,6 +23,7 @@ from sweeps.encoding import Encoding, Interval, Options
 from sweeps.errors import NothingToAsk, SpaceError
 from sweeps.outcomes import SURVIVAL, Outcomes
 from sweeps.reproducible import one_thread, seeded, silence, stable_seed
+from sweeps.sequence import Point, SobolSequence
 from sweeps.space import Space, Value
 from sweeps.trial import Trial
 
@@ -55,7 +56,6 @@ SURROGATE_FAILURES = (AxError, BotorchError, NotPSDError, ArithmeticError, Runti
 
 SURROGATE_ATTEMPTS = 2
 SOBOL_ATTEMPTS = 256
-SOBOL_BATCH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,8 @@ class Optimizer:
         self._encoding = Encoding(self._domain)
         self._outcomes = Outcomes(space)
         self._configurations = self._domain.configurations()
-        self._sobol = _Sobol(self._new_experiment(), space.search.seed)
+        self._sobol = SobolSequence(self._sobol_draw, space.search.seed)
+        self._blank = self._new_experiment()  # what the Sobol sequence is drawn from, whatever the records
         self._start_over()
 
     def observe(self, trials: Sequence[Trial]) -> None:
@@ -230,7 +231,7 @@ class Optimizer:
 
     def _surrogate_points(
         self, index: int, pending: Mapping[str, list[ObservationFeatures]]
-    ) -> Iterator[Mapping[str, Value]]:
+    ) -> Iterator[Point]:
         """Maximisers of the acquisition function, from different starts; none if the surrogate fails."""
         seed = self._space.search.seed
         try:
@@ -266,7 +267,7 @@ class Optimizer:
             **spec.generator_kwargs,
         )
 
-    def _sobol_points(self, found: Sequence[Candidate]) -> Iterator[Mapping[str, Value]]:
+    def _sobol_points(self, found: Sequence[Candidate]) -> Iterator[Point]:
         """The Sobol sequence from where this sweep has come to."""
         if not self._encoding.axes:
             return
@@ -277,71 +278,28 @@ class Optimizer:
         except (SearchSpaceExhausted, InfeasibilityError):
             return
 
-    def _accepted(self, point: Mapping[str, Value], taken: set[Hashable]) -> dict[str, Value] | None:
+    def _sobol_draw(self, n: int, draws: int, seed: int, start: int) -> tuple[list[Point], int]:
+        """Points from Ax's Sobol generator, and the position in the sequence after them."""
+        adapter = Generators.SOBOL(
+            experiment=self._blank,
+            data=Data(),
+            deduplicate=False,
+            seed=seed,
+            init_position=start,
+            polytope_sampler_kwargs={"n_burnin": 1000, "n_thinning": 1},
+        )
+        run = adapter.gen(n=n, model_gen_options={"max_rs_draws": draws})
+        # Equal arms have become one with more weight.
+        weighted = zip(run.arms, run.weights, strict=True)
+        points = [arm.parameters for arm, weight in weighted for _ in range(round(weight))]
+        return points, adapter.generator.init_position
+
+    def _accepted(self, point: Point, taken: set[Hashable]) -> dict[str, Value] | None:
         """The parameters at a point of the search, unless they are taken or break a constraint."""
         parameters = self._encoding.decode(point)
         if self._domain.identity(parameters) in taken or not self._domain.allows(parameters):
             return None
         return parameters
-
-
-class _Sobol:
-    """One scrambled Sobol sequence through the allowed points of a space: a function of the seed alone.
-
-    It is drawn in batches and remembered: Ax rejects points that break constraints,
-    so a position cannot be jumped to. Where nearly all points break them, Ax walks through the polytope
-    instead, every step in the same direction; then each point is a long walk of its own.
-    """
-
-    def __init__(self, experiment: Experiment, seed: int) -> None:
-        self._experiment, self._seed = experiment, seed
-        self._points: list[Mapping[str, Value]] = []
-        self._drawn = 0
-        self._walks = False
-
-    def __getitem__(self, position: int) -> Mapping[str, Value]:
-        """The point at a position, counted from 0.
-
-        Raises:
-            SearchSpaceExhausted, InfeasibilityError: no point, or no further one, obeys the constraints.
-        """
-        while len(self._points) <= position:
-            drawn = self._walk() if self._walks else self._draw()
-            self._points += drawn
-        return self._points[position]
-
-    def _draw(self) -> list[Mapping[str, Value]]:
-        limit = 100 * SOBOL_BATCH
-        points, drawn = self._generate(SOBOL_BATCH, limit, seed=self._stream("scramble"), start=self._drawn)
-        self._walks = drawn - self._drawn >= limit
-        self._drawn = drawn
-        return [] if self._walks else points
-
-    def _walk(self) -> list[Mapping[str, Value]]:
-        return self._generate(1, limit=1, seed=self._stream("walk", len(self._points)), start=0)[0]
-
-    def _generate(self, n: int, limit: int, seed: int, start: int) -> tuple[list[Mapping[str, Value]], int]:
-        """Points, and the position in the Sobol sequence after them."""
-        with seeded(self._stream("round", len(self._points))):
-            adapter = Generators.SOBOL(
-                experiment=self._experiment,
-                data=Data(),
-                deduplicate=False,
-                seed=seed,
-                init_position=start,
-                polytope_sampler_kwargs={"n_burnin": 1000, "n_thinning": 1},
-            )
-            run = adapter.gen(n=n, model_gen_options={"max_rs_draws": limit})
-        # Equal arms were merged into one with more weight.
-        points = [
-            a.parameters
-            for a, weight in zip(run.arms, run.weights, strict=True)
-            for _ in range(round(weight))
-        ]
-        return points, adapter.generator.init_position
-
-    def _stream(self, *parts: int | str) -> int:
-        return stable_seed(self._seed, *parts) % 2**31
 
 
 def _may_follow(old: Trial, new: Trial) -> bool:
