@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeps import subprocess_run
-from sweeps.errors import InputError
+from sweeps.errors import EnvironmentFault, InputError
 from sweeps.overrides import to_overrides
 from sweeps.space import Space, Value
 from sweeps.stopping import Interrupted, Stop
@@ -127,12 +127,20 @@ def check(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
                 raise InputError(f"the trainer refuses this space: {error}") from None
 
 
-def prepare(space: Space, report: Callable[[str, float | None], None]) -> None:
-    """Build what all trials share (corpus, tokenizer, teacher), so that workers start at once."""
+def prepare(space: Space, threads: int, report: Callable[[str, float | None], None]) -> None:
+    """Build what all trials share (corpus, tokenizer, teacher) with that many threads, unless it is there.
+
+    Raises:
+        EnvironmentFault: it cannot be built on this machine.
+    """
     if space.program.kind == "trainer":
         from trainer import api
+        from trainer.errors import TrainerError
 
-        api.prepare(space.program.overrides, report)
+        try:
+            api.prepare([*space.program.overrides, f"device.threads={threads}"], report)
+        except TrainerError as error:
+            raise EnvironmentFault(f"cannot prepare the trainer: {error}") from None
 
 
 def trainer_overrides(space: Space, parameters: Mapping[str, Value]) -> list[str]:

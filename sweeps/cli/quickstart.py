@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from sweeps.cli.show import command_line, print_trials, running_line, running_ro
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.export import best, document
+from sweeps.space import Space
 from sweeps.subprocess_run import describe_exit
 
 if TYPE_CHECKING:
@@ -53,59 +55,64 @@ def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path)
     compute. Run it again to go on after Ctrl-C; it never starts over.
     """
     started = time.monotonic()
-    experiment = _sweep(storage)
     for signum in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, signal.default_int_handler)  # the workers are ended with us, as by Ctrl-C
+    space = _space()
+    store = new_store(storage, space.name)
     try:
-        _work(experiment, workers)
+        experiment = Experiment.open(store) if exists(store) else None
+        if experiment is None or not _is_done(experiment):
+            _prepare(space)
+        experiment = _go_on(experiment) if experiment else _begin(space, storage)
+        if not _is_done(experiment):
+            _work(experiment, workers)
     except KeyboardInterrupt:
-        url = shlex.quote(experiment.store.url)
-        _say(f"stopped; nothing is lost. Go on with: sweep worker --storage {url}")
+        again = f"sweep worker --storage {shlex.quote(store.url)}" if exists(store) else "sweep quickstart"
+        _say(f"stopped; nothing is lost. Go on with: {again}")
         ctx.exit(EXIT_INTERRUPTED)
     ctx.exit(_show(experiment, out, time.monotonic() - started))
 
 
-def _sweep(storage: str | None) -> Experiment:
-    """The quickstart's sweep, made if it is not there yet."""
+def _space() -> Space:
     from sweeps.space_file import load
 
     with resources.as_file(resources.files("search_spaces") / SPACE) as file:
-        space = load(file)
-    store = new_store(storage, space.name)
-    if not exists(store):
-        from sweeps.cli.run import create_sweep
+        return load(file)
 
-        experiment = create_sweep(space, storage, skip_if_exists=True)
-        _say(f"sweep {space.name} made in {experiment.store.url}: {space.run_cap} trials")
-        return experiment
-    experiment = Experiment.open(store)
-    remember(store)
-    records = experiment.trials()
-    ended = sum(record.finished for record in records)
-    _say(f"going on with {store.url}: {ended} of {experiment.space.run_cap} trials are done")
+
+def _begin(space: Space, storage: str | None) -> Experiment:
+    from sweeps.cli.run import create_sweep
+
+    experiment = create_sweep(space, storage, skip_if_exists=True)
+    _say(f"sweep {space.name} made in {experiment.store.url}: {space.run_cap} trials")
     return experiment
+
+
+def _go_on(experiment: Experiment) -> Experiment:
+    remember(experiment.store)
+    ended = sum(record.finished for record in experiment.trials())
+    _say(f"going on with {experiment.store.url}: {ended} of {experiment.space.run_cap} trials are done")
+    return experiment
+
+
+def _is_done(experiment: Experiment) -> bool:
+    records = experiment.trials()
+    return experiment.is_full(records) and all(record.finished for record in records)
 
 
 def _work(experiment: Experiment, workers: int) -> None:
     """Bring the sweep to its cap with local workers. Whatever ends this also ends them."""
-    records = experiment.trials()
-    if experiment.is_full(records) and all(record.finished for record in records):
-        return
     from runners.command import Pool
     from runners.local import down, render, up
-    from sweeps.objective import prepare
 
-    with _preparing() as report:
-        prepare(experiment.space, report)
     logs = experiment.store.folder("logs")
     processes = up(render(Pool(storage=experiment.store.url, workers=workers), logs))
     try:
         _watch(experiment, processes)
     finally:
         down(processes)
-    records = experiment.trials()
-    if not (experiment.is_full(records) and all(record.finished for record in records)):
+    if not _is_done(experiment):
         told = ", ".join(describe_exit(process.returncode) for process in processes)
         raise EnvironmentFault(
             f"the workers left before all trials were done ({told}); see {logs}/worker-*.log and run it again"
@@ -135,6 +142,17 @@ def _preparing() -> Iterator[Callable[[str, float | None], None]]:
             bar.update(task, description=what, total=None if share is None else 1.0, completed=share)
 
         yield move
+
+
+def _prepare(space: Space) -> None:
+    """Corpus, tokenizer and teacher, with all cores: the workers are not there yet.
+
+    It comes before the sweep is made: that loads torch, and torch reads the trainer's settings only once.
+    """
+    from sweeps.objective import prepare
+
+    with _preparing() as report:
+        prepare(space, os.cpu_count() or 1, report)
 
 
 def _watch(experiment: Experiment, processes: list[subprocess.Popen[bytes]]) -> None:
