@@ -97,6 +97,40 @@ class Lease:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What the whole sweep may spend; None is no limit.
+
+    Args:
+        effective_steps: 2 x Stage 1.9 steps + Stage 2 steps, summed over trials.
+        device_hours: hours that trials were running, all attempts of all workers together.
+        usd: dollars, as the trials report them (`usd`).
+        wall_hours: hours since the first trial was made.
+    """
+
+    effective_steps: float | None = None
+    device_hours: float | None = None
+    usd: float | None = None
+    wall_hours: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyTerminate:
+    """When a running trial is stopped with what it has (Ax's percentile early stopping).
+
+    Args:
+        percentile: a trial is stopped when its intermediate loss is among the worst so many percent
+            of those of other trials at the same step.
+        min_trials: so many trials must have come that far before any is stopped.
+        min_step: no trial is stopped before this step of its last stage.
+    """
+
+    type: Literal["percentile"] = "percentile"
+    percentile: float = 50.0
+    min_trials: int = 5
+    min_step: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Space:
     """A whole sweep as its user described it.
 
@@ -115,6 +149,8 @@ class Space:
     run_cap: int | None = None
     baseline: Mapping[str, Value] | None = None
     lease: Lease = field(default_factory=Lease)
+    budget: Budget = field(default_factory=Budget)
+    early_terminate: EarlyTerminate | None = None
 
     def parameter(self, name: str) -> Parameter:
         """The parameter of that name. Raises KeyError."""
@@ -182,6 +218,10 @@ def from_json(document: Mapping[str, Any]) -> Space:
     fields["parameter_constraints"] = tuple(document["parameter_constraints"])
     fields["search"] = Search(**document["search"])
     fields["lease"] = Lease(**document["lease"])
+    # Sweeps that were made before there was a budget or early stopping go on without.
+    fields["budget"] = Budget(**document.get("budget", {}))
+    if (early := document.get("early_terminate")) is not None:
+        fields["early_terminate"] = EarlyTerminate(**early)
     if document["baseline"] is not None:
         fields["baseline"] = MappingProxyType(dict(document["baseline"]))
     space = Space(**fields)

@@ -26,8 +26,12 @@ FINISHED: frozenset[Status] = frozenset(("completed", "failed", "early_stopped",
 Generator = Literal["baseline", "sobol", "botorch"]
 """Who proposed the parameters."""
 
-Reason = Literal["completed", "failed", "early_stopped", "abandoned", "released", "expired"]
+Reason = Literal["completed", "failed", "early_stopped", "abandoned", "released", "expired", "crashed"]
 """How an attempt ended."""
+
+
+Failure = Literal["diverged", "out_of_memory", "bad_config", "crashed", "lost"]
+"""What a failed trial died of. Crashed, lost: its program, or its workers, as often as the sweep allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +62,12 @@ class Trial:
         attempt: how many times the trial was claimed.
         metrics: what the completed objective reported, `<metric>_sem` beside `<metric>`.
         error: why the trial failed, one line and the last words, else None.
+        failure: the kind of `error`, None where the trial has not failed.
         worker: who runs it now, else None.
         heartbeat: the store's time of the last sign of life of `worker`; None where nothing runs, or
             where the worker is a person's own loop (`sweep ask`), whose claim does not expire.
         progress: what the running program last said of itself (step, loss, …).
+        curve: intermediate losses of the present or last attempt, as (step, loss) by ascending step.
         created, started, ended: the store's time; started is that of the present or last attempt.
         history: ended attempts, oldest first.
         write: a token that no other stored version of any record has.
@@ -74,9 +80,11 @@ class Trial:
     attempt: int = 0
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     error: str | None = None
+    failure: Failure | None = None
     worker: str | None = None
     heartbeat: float | None = None
     progress: Mapping[str, Value] = field(default_factory=dict)
+    curve: tuple[tuple[float, float], ...] = ()
     created: float = 0.0
     started: float | None = None
     ended: float | None = None
@@ -127,7 +135,8 @@ def decode(data: bytes) -> Trial:
         raise ValueError(f"schema is not {SCHEMA}")
     try:
         history = tuple(Attempt(**entry) for entry in document.pop("history"))
-        record = Trial(**document, history=history)
+        curve = tuple((step, loss) for step, loss in document.pop("curve", ()))
+        record = Trial(**document, history=history, curve=curve)
     except (KeyError, TypeError) as error:
         raise ValueError(f"unexpected or missing field: {error}") from None
     if problem := _problem(record):
@@ -166,7 +175,9 @@ def _problem(record: Trial) -> str:
     for name, value in times.items():
         if not (value is None or _is_finite(value)):
             return f"{name} is not a time"
-    for name in ("generator", "error", "worker", "write"):
+    if not all(_is_finite(number) for point in record.curve for number in point):
+        return "curve is not a list of steps and losses"
+    for name in ("generator", "error", "failure", "worker", "write"):
         if not isinstance(getattr(record, name), str | None):
             return f"{name} is not a text"
     return ""

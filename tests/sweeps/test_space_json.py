@@ -77,7 +77,7 @@ def spaces(draw: st.DrawFn) -> Space:
         search=Search(
             method=draw(st.sampled_from(["bayes", "random"])), sobol=draw(integers), seed=draw(integers)
         ),
-        run_cap=draw(st.none() | integers),
+        run_cap=draw(st.none() | st.integers(1, 10**6)),
         baseline=None if baseline is None else MappingProxyType(baseline),
         lease=Lease(heartbeat_s=draw(floats), expire_s=draw(floats), max_attempts=draw(integers)),
     )
@@ -144,7 +144,7 @@ def test_a_sweep_stored_with_schema_1_still_loads() -> None:
         },
         lease=Lease(heartbeat_s=30.0, expire_s=90.0, max_attempts=3),
     )
-    assert json.loads(json.dumps(to_json(space))) == document["space"]
+    assert document["space"].items() <= json.loads(json.dumps(to_json(space))).items()  # fields may be added
 
 
 def test_a_trial_stored_with_schema_1_still_loads() -> None:
@@ -197,4 +197,4 @@ def test_a_trial_stored_with_schema_1_still_loads() -> None:
         "usd": None,
     }
     assert dict(record.progress) == {"step": 200.0, "loss": 6.41, "done": 1.0}
-    assert json.loads(encode(record, record.write)) == json.loads(data)
+    assert json.loads(data).items() <= json.loads(encode(record, record.write)).items()  # fields may be added
