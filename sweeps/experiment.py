@@ -14,7 +14,8 @@ import re
 import shlex
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from sweeps import lifecycle, space, trial
@@ -110,10 +111,10 @@ class Experiment:
             for entry in self.store.list(trial.PREFIX)
             if (match := _RECORD.fullmatch(entry.key))  # a foreign object is not ours to judge here
         }
-        for index, version in versions.items():
-            if index not in self._known or self._known[index][1] != version:
-                self._read(index)
-        self._known = {index: self._known[index] for index in sorted(versions)}
+        known = self._known
+        changed = [i for i, version in versions.items() if i not in known or known[i][1] != version]
+        known.update(zip(changed, self._fetch_all(changed), strict=True))
+        self._known = {index: known[index] for index in sorted(versions)}
         return [record for record, _ in self._known.values()]
 
     def trial(self, index: int) -> Trial:
@@ -124,6 +125,22 @@ class Experiment:
             raise InputError(f"{self.store.url}: there is no trial {index}; see `sweep trials`") from None
 
     def _read(self, index: int) -> tuple[Trial, str]:
+        self._known[index] = self._fetch(index)
+        return self._known[index]
+
+    def _fetch_all(self, indices: list[int]) -> Iterator[tuple[Trial, str]]:
+        """Records in the order of `indices`, as many at once as the store can answer."""
+        at_once = min(self.store.concurrent_reads, len(indices))
+        if at_once <= 1:
+            yield from map(self._fetch, indices)
+            return
+        pool = ThreadPoolExecutor(at_once, thread_name_prefix="read")
+        try:
+            yield from pool.map(self._fetch, indices)
+        finally:
+            pool.shutdown(cancel_futures=True)  # the first failure stops the rest
+
+    def _fetch(self, index: int) -> tuple[Trial, str]:
         key = trial.key(index)
         data, version = self.store.read(key)
         try:
@@ -132,7 +149,6 @@ class Experiment:
                 raise ValueError(f"it says trial {record.trial}")
         except ValueError as error:
             raise DamagedObject(key, str(error), self.store.location(key)) from None
-        self._known[index] = (record, version)
         return record, version
 
     # ---- changing

@@ -35,6 +35,10 @@ class Store(Protocol):
     def url(self) -> str:
         """The sweep's URL as a person would type it."""
 
+    @property
+    def concurrent_reads(self) -> int:
+        """How many reads at once are worth their threads: 1 where a read waits for no network."""
+
     def location(self, key: str) -> str:
         """Where a person finds the object: a path or a URL."""
 

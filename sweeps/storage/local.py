@@ -39,6 +39,10 @@ class LocalStore:
     def url(self) -> str:
         return self._given
 
+    @property
+    def concurrent_reads(self) -> int:
+        return 1
+
     def location(self, key: str) -> str:
         return os.path.join(self._given, key)  # noqa: PTH118 - keeps the `./` that the user typed
 

@@ -28,6 +28,10 @@ class MemoryStore:
     def url(self) -> str:
         return f"memory://{self._name}"
 
+    @property
+    def concurrent_reads(self) -> int:
+        return 1
+
     def location(self, key: str) -> str:
         return f"{self.url}/{key}"
 
