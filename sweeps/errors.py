@@ -7,6 +7,7 @@
     ├── EnvironmentFault        1   the machine, the disk or the network is at fault
     │   ├── StoreUnavailable        the store cannot be read or written
     │   └── DamagedObject           an object in the store is not what was written there
+    ├── SweepClosed             1   no trial is handed out now: paused, stopped, or the budget is spent
     ├── IllegalTransition       1   a lifecycle event that the trial's state does not allow
     ├── NothingToAsk            1   the optimizer cannot generate another candidate
     └── StoreConflict           -   lost a race; callers read again, users never see it
@@ -17,6 +18,8 @@ A message says what is wrong, where, and what to do instead, in one line.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -98,6 +101,19 @@ class IllegalTransition(SweepError):
         self.trial, self.status, self.event, self.why, self.history = trial, status, event, why, history
         told = "; ".join(str(entry) for entry in history) or "no attempts yet"
         super().__init__(f"trial {trial} is {status}: {event} refused, {why} (history: {told})")
+
+
+class SweepClosed(SweepError):
+    """No trial is handed out now.
+
+    Args:
+        state: why; a paused sweep may open again, the others are over for a worker.
+        told: the reason for people.
+    """
+
+    def __init__(self, state: Literal["paused", "stopped", "spent"], told: str) -> None:
+        self.state, self.told = state, told
+        super().__init__(told)
 
 
 class NothingToAsk(SweepError):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from sweeps import lifecycle, space, trial
+from sweeps import budget, control, lifecycle, space, trial
 from sweeps.errors import (
     AlreadyExists,
     Conflict,
@@ -26,6 +26,7 @@ from sweeps.errors import (
     IllegalTransition,
     InputError,
     StoreConflict,
+    SweepClosed,
     SweepNotFound,
 )
 from sweeps.lease import ObjectLease
@@ -201,9 +202,11 @@ class Experiment:
 
         Raises:
             NothingToAsk: the optimizer cannot make another candidate, though the sweep's cap allows one.
+            SweepClosed: the sweep is paused or stopped, or its budget is spent.
         """
         while True:
             records = self._expire_stale(self.trials())
+            self._must_be_open(records)
             claimed = self._claim_one(records, worker, leased=leased)
             if claimed is not None:
                 return claimed
@@ -223,8 +226,18 @@ class Experiment:
                 wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads workers out, guards nothing
 
     def is_full(self, records: list[Trial]) -> bool:
-        """Whether the sweep has as many trials as its run cap allows."""
-        return self.space.run_cap is not None and len(records) >= self.space.run_cap
+        """Whether the sweep has as many trials of its own as its run cap allows; imported ones are extra."""
+        own = sum(record.generator != "imported" for record in records)
+        return self.space.run_cap is not None and own >= self.space.run_cap
+
+    def _must_be_open(self, records: list[Trial]) -> None:
+        match control.read(self.store):
+            case "paused":
+                raise SweepClosed("paused", f"{self.store.url} is paused; `sweep resume` opens it again")
+            case "stopped":
+                raise SweepClosed("stopped", f"{self.store.url} is stopped; `sweep resume` opens it again")
+        if told := budget.exceeded(self.space.budget, records, self.store.now()):
+            raise SweepClosed("spent", f"the budget of {self.store.url} is reached: {told}")
 
     def _expire_stale(self, records: list[Trial]) -> list[Trial]:
         """Hand back the trials whose workers fell silent; whoever sees one first does it."""

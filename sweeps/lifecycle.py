@@ -3,8 +3,10 @@
     pending ──Claim──▶ running ──Complete──▶ completed
        ▲                 │  ├──Fail───────▶ failed
        │                 │  ├──StopEarly──▶ early_stopped
-       └─Release/Expire──┘  └──Abandon────▶ abandoned
+       ├─Release/Expire──┘  └──Abandon────▶ abandoned
+       └─────────────────────Retry─────────────┘
 
+A crash is a Fail that sends the trial back to pending until it has happened too often.
 `experiment` stores what comes out with a compare-and-swap on the version that went in, which makes the
 record's version the fencing token: a worker whose lease was taken over names an attempt that is no longer
 the present one, and is refused. `now` is always the store's clock.
@@ -18,7 +20,7 @@ from typing import Literal
 
 from sweeps.errors import IllegalTransition
 from sweeps.space import Value
-from sweeps.trial import Attempt, Reason, Trial
+from sweeps.trial import Attempt, Failure, Reason, Trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +33,12 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """The worker is alive, and what its program last said of itself."""
+    """The worker is alive, and what its program last said of itself: progress and intermediate losses."""
 
     worker: str
     attempt: int
     progress: Mapping[str, Value] = field(default_factory=dict)
+    curve: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +52,23 @@ class Complete:
 
 @dataclass(frozen=True, kw_only=True)
 class Fail:
-    """The objective is at fault (diverged, out of memory, bad config, crashed)."""
+    """The objective is at fault. A crash is tried again until the trial was lost `max_attempts` times."""
 
     worker: str
     attempt: int
     error: str
+    failure: Failure
+    max_attempts: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopEarly:
-    """The trial was stopped with what it had."""
+    """The trial was stopped with what it had, for a reason in one line."""
 
     worker: str
     attempt: int
     metrics: Mapping[str, float | None]
+    detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +95,17 @@ class Abandon:
     by: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """A person wants a trial that failed, was stopped or abandoned to be run again."""
+
+    by: str
+
+
 End = Literal["completed", "failed", "early_stopped", "abandoned"]
 """A status that nothing leaves by itself."""
 
-Event = Claim | Heartbeat | Complete | Fail | StopEarly | Release | Expire | Abandon
+Event = Claim | Heartbeat | Complete | Fail | StopEarly | Release | Expire | Abandon | Retry
 
 
 def apply(record: Trial, event: Event, now: float) -> Trial:
@@ -109,7 +122,12 @@ def apply(record: Trial, event: Event, now: float) -> Trial:
             return _claim(record, event, now)
         case Heartbeat():
             _must_hold(record, event)
-            return replace(record, heartbeat=now, progress=dict(event.progress) or record.progress)
+            return replace(
+                record,
+                heartbeat=now if record.heartbeat is not None else None,
+                progress=dict(event.progress) or record.progress,
+                curve=event.curve or record.curve,
+            )
         case Complete():
             return _report(record, event, now, "completed")
         case StopEarly():
@@ -123,6 +141,8 @@ def apply(record: Trial, event: Event, now: float) -> Trial:
             return _expire(record, event, now)
         case Abandon():
             return _abandon(record, event, now)
+        case Retry():
+            return _retry(record, event)
 
 
 def is_stale(record: Trial, now: float, after_s: float) -> bool:
@@ -147,6 +167,7 @@ def _claim(record: Trial, event: Claim, now: float) -> Trial:
         heartbeat=now if event.leased else None,
         started=now,
         progress={},
+        curve=(),
     )
 
 
@@ -161,14 +182,21 @@ def _report(record: Trial, event: Complete | StopEarly, now: float, status: End)
             return record
         raise _refused(record, event, "a different end was recorded first")
     _must_hold(record, event)
-    return _finish(replace(record, metrics=dict(event.metrics)), now, status)
+    detail = event.detail if isinstance(event, StopEarly) else ""
+    return _finish(replace(record, metrics=dict(event.metrics), error=None), now, status, detail)
 
 
 def _fail(record: Trial, event: Fail, now: float) -> Trial:
     if record.status == "failed" and record.attempt == event.attempt and record.error == event.error:
         return record
     _must_hold(record, event)
-    return _finish(replace(record, error=event.error), now, "failed", event.error.partition("\n")[0])
+    detail = event.error.partition("\n")[0]
+    if event.failure == "crashed":
+        pending = _back_to_pending(replace(record, error=event.error), now, "crashed", detail)
+        if _lost_attempts(pending) < event.max_attempts:
+            return pending
+        return replace(pending, status="failed", ended=now, failure="crashed")
+    return _finish(replace(record, error=event.error, failure=event.failure), now, "failed", detail)
 
 
 def _expire(record: Trial, event: Expire, now: float) -> Trial:
@@ -176,11 +204,11 @@ def _expire(record: Trial, event: Expire, now: float) -> Trial:
         raise _refused(record, event, "its lease has not run out")
     silent_s = now - (record.heartbeat or 0.0)
     pending = _back_to_pending(record, now, "expired", f"no heartbeat for {silent_s:.0f} s")
-    lost = sum(attempt.reason == "expired" for attempt in pending.history)
+    lost = _lost_attempts(pending)
     if lost < event.max_attempts:
         return pending
     told = "; ".join(str(attempt) for attempt in pending.history)
-    return replace(pending, status="failed", ended=now, error=f"lost {lost} times: {told}")
+    return replace(pending, status="failed", ended=now, failure="lost", error=f"lost {lost} times: {told}")
 
 
 def _abandon(record: Trial, event: Abandon, now: float) -> Trial:
@@ -189,6 +217,25 @@ def _abandon(record: Trial, event: Abandon, now: float) -> Trial:
     if record.status == "running":
         return _finish(record, now, "abandoned", f"by {event.by}")
     return replace(record, status="abandoned", ended=now, error=f"abandoned by {event.by}")
+
+
+def _retry(record: Trial, event: Retry) -> Trial:
+    if not record.finished or record.status == "completed":
+        raise _refused(record, event, "only a failed, stopped or abandoned trial can be tried again")
+    return replace(
+        record,
+        status="pending",
+        ended=None,
+        error=None,
+        failure=None,
+        metrics={},
+        forgiven=len(record.history),
+    )
+
+
+def _lost_attempts(record: Trial) -> int:
+    """How often the trial was lost or its program crashed since a person last asked for another try."""
+    return sum(attempt.reason in ("expired", "crashed") for attempt in record.history[record.forgiven :])
 
 
 def _must_hold(record: Trial, event: Heartbeat | Complete | Fail | StopEarly | Release) -> None:

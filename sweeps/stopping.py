@@ -6,11 +6,14 @@ would not end a user's Python function. So the handler sets the flag, and raises
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from sweeps.errors import EXIT_PREEMPTED
 
 
 class Interrupted(BaseException):
@@ -61,6 +64,8 @@ class Stop:
             time.sleep(seconds)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self._by:
+            os._exit(EXIT_PREEMPTED)  # told twice: no time left; the program dies with us, the lease expires
         self.request(signal.Signals(signum).name)
         if self._may_raise:
             self._may_raise = False

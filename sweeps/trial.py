@@ -23,7 +23,7 @@ Status = Literal["pending", "running", "completed", "failed", "early_stopped", "
 STATUSES: tuple[Status, ...] = get_args(Status)
 FINISHED: frozenset[Status] = frozenset(("completed", "failed", "early_stopped", "abandoned"))
 
-Generator = Literal["baseline", "sobol", "botorch"]
+Generator = Literal["baseline", "sobol", "botorch", "imported"]
 """Who proposed the parameters."""
 
 Reason = Literal["completed", "failed", "early_stopped", "abandoned", "released", "expired", "crashed"]
@@ -70,6 +70,7 @@ class Trial:
         curve: intermediate losses of the present or last attempt, as (step, loss) by ascending step.
         created, started, ended: the store's time; started is that of the present or last attempt.
         history: ended attempts, oldest first.
+        forgiven: how many of them no longer count as lost, since a person asked for another try.
         write: a token that no other stored version of any record has.
     """
 
@@ -89,6 +90,7 @@ class Trial:
     started: float | None = None
     ended: float | None = None
     history: tuple[Attempt, ...] = ()
+    forgiven: int = 0
     write: str = ""
 
     @property
@@ -156,9 +158,10 @@ def _problem(record: Trial) -> str:
         return "trial is not an index"
     if record.status not in STATUSES:
         return f"status {record.status!r} is unknown"
-    attempt: object = record.attempt
-    if not isinstance(attempt, int) or attempt < 0:
-        return "attempt is not a count"
+    for name in ("attempt", "forgiven"):
+        count = getattr(record, name)
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            return f"{name} is not a count"
     for name in ("parameters", "metrics", "progress"):
         if not isinstance(getattr(record, name), dict):
             return f"{name} is not an object"

@@ -1,8 +1,8 @@
 """A worker: claim, run, report, again. `sweep worker` is this; any number of them share a sweep.
 
-While a trial runs, a thread tells the store every `heartbeat_s` that the worker lives. If the trial was taken
-over in the meantime (this machine stalled, its network was cut), the thread finds out by the refused
-heartbeat, the program is stopped, and whatever it would have reported is dropped.
+While a trial runs, its `heart` tells the store that the worker lives. If the trial was taken over in the
+meantime (this machine stalled, its network was cut), the heart finds out, the program is stopped, and
+whatever it would have reported is dropped.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ import contextlib
 import logging
 import os
 import platform
-import threading
+import random
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from sweeps import lifecycle, objective
-from sweeps.errors import IllegalTransition, NothingToAsk, StoreUnavailable, SweepError
+from sweeps.errors import IllegalTransition, NothingToAsk, StoreUnavailable, SweepClosed, SweepError
 from sweeps.experiment import Experiment
-from sweeps.objective import Completed, Failed, Outcome, Preempted
+from sweeps.heart import Heart
+from sweeps.outcome import Completed, Failed, Outcome, Preempted
 from sweeps.space import Value
 from sweeps.stopping import Interrupted, Stop
-from sweeps.storage.base import NotFound
-from sweeps.trial import Trial, run_prefix
+from sweeps.trial import Reason, Trial
 
 log = logging.getLogger(__name__)
+
+_PAUSED_POLL_S = 5.0
 
 PATIENCE_S = 1800.0
 """How long a finished result is kept for a store that does not answer."""
@@ -46,10 +47,12 @@ class Watcher(Protocol):
 
     def dropped(self, record: Trial, why: str) -> None: ...
 
-    def waiting(self, running: int) -> None: ...
+    def waiting(self, why: str) -> None: ...
+
+    def closed(self, why: str) -> None: ...
 
 
-End = Literal["completed", "failed", "dropped", "released"]
+End = Reason | Literal["dropped"]
 """How a trial left this worker; dropped: somebody else had taken it over."""
 
 
@@ -59,6 +62,29 @@ class Tally:
 
     ended: Mapping[End, int]
     preempted_by: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """When a worker leaves by itself.
+
+    Args:
+        max_trials: after so many trials have left it, in whatever way.
+        max_hours: it claims nothing more so long after its start; the trial in hand is finished.
+        leave_when_idle: as soon as there is nothing to claim, without looking after trials of others.
+        started: the monotonic time of its start.
+    """
+
+    max_trials: int | None = None
+    max_hours: float | None = None
+    leave_when_idle: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+    def reached(self, trials: int) -> bool:
+        """Whether it claims nothing more."""
+        if self.max_trials is not None and trials >= self.max_trials:
+            return True
+        return self.max_hours is not None and time.monotonic() - self.started >= self.max_hours * 3600
 
 
 def identity() -> str:
@@ -71,19 +97,20 @@ def work(
     *,
     stop: Stop,
     watcher: Watcher,
-    max_trials: int | None = None,
+    limits: Limits | None = None,
     name: str | None = None,
 ) -> Tally:
-    """Run trials until there are none left to claim, `max_trials` are done, or `stop` is requested.
+    """Run trials until there are none left to claim, a limit is reached, or `stop` is requested.
 
     Raises:
         StoreUnavailable: the store could not be reached; a trial in hand expires and is taken over.
     """
     me = name or identity()
+    limits = limits or Limits()
     ended: Counter[End] = Counter()
     try:
-        while not stop.requested and (max_trials is None or ended.total() < max_trials):
-            record = _next(experiment, me, stop, watcher)
+        while not stop.requested and not limits.reached(ended.total()):
+            record = _next(experiment, me, stop, watcher, limits)
             if record is None:
                 break
             end, preempted_by = _run(experiment, record, stop, watcher)
@@ -97,24 +124,25 @@ def work(
 
 def _run(experiment: Experiment, record: Trial, stop: Stop, watcher: Watcher) -> tuple[End, str]:
     """Run one claimed trial and report it: how it ended, and by what the worker was told to go, if it was."""
-    with _Heart(experiment, record, watcher) as heart:
+    with Heart(experiment, record, watcher.progressed) as heart:
         try:
             watcher.started(record)
             outcome = objective.run(
-                experiment.space, record, heart.folder, stop=stop, lost=lambda: heart.lost
+                experiment.space, record, heart.folder, stop=stop, wants_stop=lambda: heart.wants_stop
             )
         except BaseException as error:
             _hand_back(experiment, record, error)
             raise
-        lost = heart.lost
-        end = _report(experiment, record, outcome, stop, watcher)
+        stopped_by_heart = heart.wants_stop
+        event = _event(experiment, record, outcome, heart.verdict)
+        end = _report(experiment, record, event, stop, watcher)
     # A program that was stopped though nobody told us: the machine is going, and our own signal is under way.
-    if isinstance(outcome, Preempted) and not lost:
+    if isinstance(outcome, Preempted) and not stopped_by_heart:
         return end, stop.by or outcome.detail
     return end, ""
 
 
-def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher) -> Trial | None:
+def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits: Limits) -> Trial | None:
     """The next trial to run, or None once nothing is left that this worker should wait for.
 
     At the cap, trials of other workers may still come back: a worker leaves only after it has seen each of
@@ -129,6 +157,15 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher) -> Tria
         except NothingToAsk as error:
             used_up = True
             log.warning("%s", error)
+        except SweepClosed as closed:
+            if closed.state != "paused" or limits.leave_when_idle:
+                watcher.closed(closed.told)
+                return None
+            watcher.waiting(closed.told)
+            stop.sleep(random.uniform(0.5, 1.5) * _PAUSED_POLL_S)  # noqa: S311 - spreads workers out
+            continue
+        if limits.leave_when_idle:
+            return None
         running = {
             (other.trial, other.attempt): other.heartbeat
             for other in experiment.trials()
@@ -137,7 +174,7 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher) -> Tria
         silent = [who for who, beat in running.items() if first_beats.setdefault(who, beat) == beat]
         if not silent:
             return None
-        watcher.waiting(len(silent))
+        watcher.waiting(f"waiting for a sign of life of {len(silent)} trials that run elsewhere")
         stop.sleep(min(1.0, experiment.space.lease.heartbeat_s / 4))
 
 
@@ -152,26 +189,38 @@ def _hand_back(experiment: Experiment, record: Trial, error: BaseException) -> N
         log.warning("trial %d was not handed back, its lease will expire: %s", record.trial, failure)
 
 
-def _report(experiment: Experiment, record: Trial, outcome: Outcome, stop: Stop, watcher: Watcher) -> End:
+def _event(experiment: Experiment, record: Trial, outcome: Outcome, verdict: str) -> lifecycle.Event:
+    """What the store is told."""
+    worker, attempt = record.worker or "", record.attempt
+    match outcome:
+        case Completed(metrics=metrics):
+            return lifecycle.Complete(worker=worker, attempt=attempt, metrics=metrics)
+        case Failed(error=error, failure=failure):
+            return lifecycle.Fail(
+                worker=worker,
+                attempt=attempt,
+                error=error,
+                failure=failure,
+                max_attempts=experiment.space.lease.max_attempts,
+            )
+        case Preempted() if verdict:
+            return lifecycle.StopEarly(worker=worker, attempt=attempt, metrics={}, detail=verdict)
+        case Preempted(detail=detail):
+            return lifecycle.Release(worker=worker, attempt=attempt, detail=detail)
+
+
+def _report(
+    experiment: Experiment, record: Trial, event: lifecycle.Event, stop: Stop, watcher: Watcher
+) -> End:
     """Tell the store how the trial ended. A report that comes too late is dropped quietly.
 
     While the store is away the report is tried again and again, the heart beating on: the result may be worth
     hours. It is given up when the worker is told to go, or after `PATIENCE_S`.
     """
-    worker, attempt = record.worker or "", record.attempt
-    event: lifecycle.Event
-    end: End
-    match outcome:
-        case Completed(metrics=metrics):
-            event, end = lifecycle.Complete(worker=worker, attempt=attempt, metrics=metrics), "completed"
-        case Failed(error=error):
-            event, end = lifecycle.Fail(worker=worker, attempt=attempt, error=error), "failed"
-        case Preempted(detail=detail):
-            event, end = lifecycle.Release(worker=worker, attempt=attempt, detail=detail), "released"
     pauses = iter(_pauses())
     while True:
         try:
-            watcher.ended(experiment.apply(record.trial, event))
+            ended = experiment.apply(record.trial, event)
         except IllegalTransition as refused:
             watcher.dropped(record, refused.why)
             return "dropped"
@@ -183,7 +232,10 @@ def _report(experiment: Experiment, record: Trial, outcome: Outcome, stop: Stop,
             with contextlib.suppress(Interrupted):
                 stop.sleep(pause)
         else:
-            return end
+            watcher.ended(ended)
+            if ended.status == "pending" or ended.status == "running":
+                return ended.history[-1].reason
+            return ended.status
 
 
 def _pauses() -> Iterator[float]:
@@ -193,61 +245,3 @@ def _pauses() -> Iterator[float]:
         yield pause
         total += pause
         pause = min(60.0, 2 * pause)
-
-
-class _Heart:
-    """The heartbeat of one running trial, in a thread of its own, so that a long step is not a silence."""
-
-    def __init__(self, experiment: Experiment, record: Trial, watcher: Watcher) -> None:
-        # The thread reads and writes the store through an Experiment of its own: no shared caches.
-        self._experiment = Experiment(experiment.store, experiment.space)
-        self._record, self._watcher = record, watcher
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name=f"heart-{record.trial}", daemon=True)
-        self.folder: Path = experiment.store.folder(run_prefix(record.trial, record.attempt))
-        self.lost = False
-
-    def __enter__(self) -> _Heart:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
-        heartbeat_s = self._experiment.space.lease.heartbeat_s
-        next_beat = time.monotonic() + heartbeat_s
-        while not self._done.wait(min(1.0, heartbeat_s / 2)):
-            progress = objective.progress(self.folder)
-            if progress:
-                self._show(progress)
-            if time.monotonic() < next_beat:
-                continue
-            next_beat = time.monotonic() + heartbeat_s
-            if not self._tell(progress):
-                self.lost = True
-                return
-
-    def _show(self, progress: Mapping[str, Value]) -> None:
-        try:
-            self._watcher.progressed(self._record, progress)
-        except Exception as error:  # noqa: BLE001 - a terminal that went away must not stop the heart
-            log.debug("progress of trial %d could not be shown: %s", self._record.trial, error)
-
-    def _tell(self, progress: Mapping[str, Value]) -> bool:
-        """Send one heartbeat; False once the trial is somebody else's."""
-        event = lifecycle.Heartbeat(
-            worker=self._record.worker or "", attempt=self._record.attempt, progress=progress
-        )
-        try:
-            self._experiment.apply(self._record.trial, event)
-        except IllegalTransition as refused:
-            log.info("trial %d is lost: %s", self._record.trial, refused.why)
-            return False
-        except NotFound:
-            log.warning("the record of trial %d is gone", self._record.trial)
-            return False
-        except (SweepError, ValueError) as error:
-            log.warning("heartbeat of trial %d failed, trying again: %s", self._record.trial, error)
-        return True

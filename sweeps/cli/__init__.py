@@ -23,6 +23,11 @@ _COMMANDS = {
     "pareto": ("sweeps.cli.pareto", "The Pareto front of loss against compute, of a sweep or of any table."),
     "ask": ("sweeps.cli.asktell", "Claim a trial for a program that brings its own loop."),
     "tell": ("sweeps.cli.asktell", "Report the result of a trial that was asked for."),
+    "pause": ("sweeps.cli.steer", "Hand out no trials for now; workers wait."),
+    "resume": ("sweeps.cli.steer", "Hand out trials again."),
+    "stop": ("sweeps.cli.steer", "Let the sweep run dry: workers finish their trial and leave."),
+    "retry": ("sweeps.cli.steer", "Put a failed, stopped or abandoned trial back for another try."),
+    "abandon": ("sweeps.cli.steer", "Give a trial up."),
     "export": ("sweeps.cli.export", "Write the trials table to a CSV, Parquet or JSON file."),
     "report": ("sweeps.cli.export", "Write one self-contained HTML page about the sweep."),
 }

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, get_args
 
 import click
 
-from sweeps import lifecycle, objective
+from sweeps import lifecycle, outcome
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import format_option, print_csv, print_json
 from sweeps.errors import EXIT_FAILED, IllegalTransition, InputError
 from sweeps.export import flat
 from sweeps.overrides import to_overrides
+from sweeps.trial import Failure
 
 
 @click.command()
@@ -70,13 +72,17 @@ def tell(storage: str | None, name: str | None, index: int, result: Path) -> Non
     owner = record.worker or (record.history[-1].worker if record.history else "")
     event: lifecycle.Event
     if isinstance(document, dict) and document.get("status") == "failed":
-        error_text = str(document.get("error") or "failed, as told")
-        event = lifecycle.Fail(worker=owner, attempt=record.attempt, error=error_text)
+        event = lifecycle.Fail(
+            worker=owner,
+            attempt=record.attempt,
+            error=str(document.get("error") or "failed, as told"),
+            failure=_failure(document),
+        )
     else:
-        outcome = objective.parse_result(experiment.space, document, str(result))
-        if isinstance(outcome, objective.Failed):
-            raise InputError(outcome.error)  # the trial stays open: the file is wrong, not the trial
-        event = lifecycle.Complete(worker=owner, attempt=record.attempt, metrics=outcome.metrics)
+        judged = outcome.parse_result(experiment.space, document, str(result))
+        if isinstance(judged, outcome.Failed):
+            raise InputError(judged.error)  # the trial stays open: the file is wrong, not the trial
+        event = lifecycle.Complete(worker=owner, attempt=record.attempt, metrics=judged.metrics)
     try:
         ended = experiment.apply(index, event)
     except IllegalTransition:
@@ -84,3 +90,9 @@ def tell(storage: str | None, name: str | None, index: int, result: Path) -> Non
             f"trial {index} was told before: it is {record.status}; a second, different report is refused"
         ) from None
     click.echo(f"trial {index} is {ended.status}")
+
+
+def _failure(document: dict[str, Any]) -> Failure:
+    """The kind of failure that a result names, `crashed` if it names none."""
+    kinds: tuple[Failure, ...] = get_args(Failure)
+    return next((kind for kind in kinds if kind == document.get("failure")), "crashed")

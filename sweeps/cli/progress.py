@@ -1,8 +1,10 @@
-"""What a worker shows while it works: a progress bar on a terminal, a line per event in a pipe or a log."""
+"""What a worker shows while it works: a progress bar on a terminal, else a line per event, text or JSON."""
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def watcher(experiment: Experiment) -> Iterator[Watcher]:
-    """The watcher that suits stderr."""
+def watcher(experiment: Experiment, log_format: str = "text") -> Iterator[Watcher]:
+    """The watcher that suits stderr, or the one for programs that read it."""
+    if log_format == "json":
+        yield Events(experiment)
+        return
     if not sys.stderr.isatty():
         yield Lines(experiment)
         return
@@ -57,7 +62,7 @@ class Lines:
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
-        self._said_waiting = False
+        self._waiting_for = ""
 
     def started(self, record: Trial) -> None:
         again = f", attempt {record.attempt}" if record.attempt > 1 else ""
@@ -73,13 +78,50 @@ class Lines:
     def dropped(self, record: Trial, why: str) -> None:
         self._say(f"trial {record.trial} dropped: {why}")
 
-    def waiting(self, running: int) -> None:
-        if not self._said_waiting:
-            self._said_waiting = True
-            self._say(f"nothing left to claim; waiting for a sign of life of {running} running elsewhere")
+    def waiting(self, why: str) -> None:
+        if why != self._waiting_for:
+            self._waiting_for = why
+            self._say(why)
+
+    def closed(self, why: str) -> None:
+        self._say(why)
 
     def _say(self, line: str) -> None:
         click.echo(f"sweep: {line}", err=True)
+
+
+class Events:
+    """One JSON object a line, for whatever collects logs."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._waiting_for = ""
+
+    def started(self, record: Trial) -> None:
+        self._say("started", record, attempt=record.attempt, parameters=dict(record.parameters))
+
+    def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None:
+        """Not an event: `sweep status` shows it, and metrics.jsonl keeps it."""
+
+    def ended(self, record: Trial) -> None:
+        fields = {"status": record.status, "reason": record.history[-1].reason, "failure": record.failure}
+        self._say("ended", record, **fields, metrics=dict(record.metrics), detail=record.history[-1].detail)
+
+    def dropped(self, record: Trial, why: str) -> None:
+        self._say("dropped", record, why=why)
+
+    def waiting(self, why: str) -> None:
+        if why != self._waiting_for:
+            self._waiting_for = why
+            self._say("waiting", why=why)
+
+    def closed(self, why: str) -> None:
+        self._say("closed", why=why)
+
+    def _say(self, event: str, record: Trial | None = None, **fields: object) -> None:
+        about = {} if record is None else {"trial": record.trial}
+        head = {"time": time.time(), "sweep": self._experiment.space.name, "event": event}
+        click.echo(json.dumps({**head, **about, **fields}, ensure_ascii=False), err=True)
 
 
 class Bar(Lines):
@@ -111,7 +153,9 @@ class Bar(Lines):
 
 def _end(experiment: Experiment, record: Trial) -> str:
     if record.status == "pending":
-        return f"handed back: {record.history[-1].detail}"
+        last = record.history[-1]
+        verb = "crashed, to be tried again" if last.reason == "crashed" else "handed back"
+        return f"{verb}: {shorten(last.detail)}"
     if record.status == "failed":
         return f"failed: {shorten((record.error or '').partition(chr(10))[0])}"
     taken = seconds(record)

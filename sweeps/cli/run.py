@@ -51,22 +51,46 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
 @click.option(
     "--max-trials", type=click.IntRange(min=1), metavar="N", help="Leave after N trials. Default: no limit."
 )
+@click.option(
+    "--max-hours",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="H",
+    help="Claim nothing more after H hours; the trial in hand is finished. Default: no limit.",
+)
+@click.option("--exit-when-idle", is_flag=True, help="Leave as soon as there is nothing to claim.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How events are written to stderr, one a line.",
+)
 @click.pass_context
-def worker(ctx: click.Context, storage: str | None, name: str | None, max_trials: int | None) -> None:
-    """Claim trials, run them and report, until none is left or N are done.
+def worker(
+    ctx: click.Context,
+    storage: str | None,
+    name: str | None,
+    max_trials: int | None,
+    max_hours: float | None,
+    exit_when_idle: bool,
+    log_format: str,
+) -> None:
+    """Claim trials, run them and report, until none is left or a limit is reached.
 
     Start as many as you like, on as many machines as see the storage. SIGTERM or Ctrl-C hands the trial in
-    hand back (exit status 75); a worker that dies without a word is replaced when its lease runs out.
+    hand back (exit status 75), a second one leaves at once; a worker that dies without a word is replaced
+    when its lease runs out.
     """
     from sweeps.cli.progress import watcher
     from sweeps.stopping import Stop
-    from sweeps.worker import work
+    from sweeps.worker import Limits, work
 
     experiment = open_sweep(storage, name)
     stop = Stop()
     stop.listen()
-    with watcher(experiment) as watching:
-        tally = work(experiment, stop=stop, watcher=watching, max_trials=max_trials)
+    limits = Limits(max_trials=max_trials, max_hours=max_hours, leave_when_idle=exit_when_idle)
+    with watcher(experiment, log_format) as watching:
+        tally = work(experiment, stop=stop, watcher=watching, limits=limits)
     if tally.preempted_by:
         click.echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
         ctx.exit(EXIT_PREEMPTED)

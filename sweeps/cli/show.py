@@ -6,11 +6,12 @@ import contextlib
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
 
-from sweeps import export
+from sweeps import budget, control, export
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import console, format_option, print_csv, print_json, print_table, shorten
 from sweeps.errors import EXIT_FAILED
@@ -112,6 +113,12 @@ def status_lines(experiment: Experiment, records: Sequence[Trial]) -> list[str]:
         f"sweep   {space.name}  ({experiment.store.url})",
         f"trials  {len(records)}{cap}{': ' if told else ''}{told}",
     ]
+    if (state := control.read(experiment.store)) != "running":
+        lines.append(f"state   {state}; `sweep resume` opens it again")
+    if limits := {name: limit for name, limit in asdict(space.budget).items() if limit is not None}:
+        costs = asdict(budget.spent(records, experiment.store.now()))
+        told = ", ".join(f"{costs[name]:.4g} of {limit:.4g} {name}" for name, limit in limits.items())
+        lines.append(f"budget  {told}")
     if (found := export.best(space, records)) is not None:
         lines.append(f"best    {best_line(space, found)}")
     return lines

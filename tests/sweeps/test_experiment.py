@@ -61,7 +61,7 @@ class TestAsk:
 
     def test_the_cap_counts_running_and_failed_trials(self, experiment):
         first = experiment.ask("w")
-        experiment.apply(first.trial, Fail(worker="w", attempt=1, error="x"))
+        experiment.apply(first.trial, Fail(worker="w", attempt=1, error="x", failure="diverged"))
         for _ in range(7):
             assert experiment.ask("w") is not None
         assert experiment.ask("w") is None

@@ -9,7 +9,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sweeps import lifecycle
 from sweeps.errors import IllegalTransition
-from sweeps.lifecycle import Abandon, Claim, Complete, Expire, Fail, Heartbeat, Release, StopEarly, apply
+from sweeps.lifecycle import (
+    Abandon,
+    Claim,
+    Complete,
+    Expire,
+    Fail,
+    Heartbeat,
+    Release,
+    Retry,
+    StopEarly,
+    apply,
+)
 from sweeps.trial import FINISHED, Trial, decode, encode
 
 EXPIRE = Expire(after_s=30, max_attempts=3)
@@ -28,7 +39,9 @@ def completed() -> Trial:
 
 
 def failed() -> Trial:
-    return apply(running(), Fail(worker="w1", attempt=1, error="diverged\nat step 3"), 300.0)
+    return apply(
+        running(), Fail(worker="w1", attempt=1, error="diverged\nat step 3", failure="diverged"), 300.0
+    )
 
 
 def test_a_claim_gives_the_trial_a_worker_an_attempt_and_a_heartbeat():
@@ -116,7 +129,7 @@ def test_a_late_report_of_a_worker_that_was_taken_over_is_refused_and_says_by_wh
     taken = apply(apply(running("w1"), EXPIRE, 300.0), Claim(worker="w2"), 301.0)
     for event in (
         Complete(worker="w1", attempt=1, metrics={"loss": 1.0}),
-        Fail(worker="w1", attempt=1, error="x"),
+        Fail(worker="w1", attempt=1, error="x", failure="diverged"),
         Release(worker="w1", attempt=1),
         Heartbeat(worker="w1", attempt=1),
         StopEarly(worker="w1", attempt=1, metrics={}),
@@ -136,14 +149,17 @@ def test_the_repeat_of_a_report_changes_nothing():
     first = completed()
     assert apply(first, Complete(worker="w1", attempt=1, metrics={"loss": 1.5}), 400.0) is first
     first = failed()
-    assert apply(first, Fail(worker="w1", attempt=1, error="diverged\nat step 3"), 400.0) is first
+    assert (
+        apply(first, Fail(worker="w1", attempt=1, error="diverged\nat step 3", failure="diverged"), 400.0)
+        is first
+    )
 
 
 @pytest.mark.parametrize(
     "event",
     [
         Complete(worker="w1", attempt=1, metrics={"loss": 9.9}),
-        Fail(worker="w1", attempt=1, error="x"),
+        Fail(worker="w1", attempt=1, error="x", failure="diverged"),
         Release(worker="w1", attempt=1),
         Claim(worker="w2"),
         EXPIRE,
@@ -163,6 +179,61 @@ def test_a_refusal_tells_the_story():
     error = caught.value
     assert (error.trial, error.status, error.event) == (7, "completed", "Claim")
     assert "attempt 1 by w1 completed" in str(error)
+
+
+def crash(trial: Trial, max_attempts: int = 3) -> Trial:
+    trial = apply(trial, Claim(worker="w"), 0.0)
+    event = Fail(
+        worker="w",
+        attempt=trial.attempt,
+        error="boom\nlast words",
+        failure="crashed",
+        max_attempts=max_attempts,
+    )
+    return apply(trial, event, 1.0)
+
+
+def test_a_crash_is_tried_again_and_repeated_crashes_are_a_failure():
+    once = crash(pending())
+    assert (once.status, once.failure, once.history[-1].reason, once.history[-1].detail) == (
+        "pending",
+        None,
+        "crashed",
+        "boom",
+    )
+    thrice = crash(crash(once))
+    assert (thrice.status, thrice.failure, thrice.error) == ("failed", "crashed", "boom\nlast words")
+
+
+def test_crashes_and_silent_workers_count_together():
+    trial = crash(crash(pending()))
+    trial = apply(trial, Claim(worker="w"), 10.0)
+    assert apply(trial, EXPIRE, 50.0).failure == "lost"
+
+
+def test_a_trial_that_completes_after_a_crash_has_no_error():
+    trial = apply(crash(pending()), Claim(worker="w"), 2.0)
+    done = apply(trial, Complete(worker="w", attempt=2, metrics={"loss": 1.0}), 3.0)
+    assert (done.status, done.error, done.failure) == ("completed", None, None)
+
+
+def test_a_person_may_have_it_tried_again_with_all_attempts_forgiven():
+    trial = apply(crash(crash(crash(pending()))), Retry(by="me"), 10.0)
+    assert (trial.status, trial.error, trial.failure, trial.ended) == ("pending", None, None, None)
+    assert crash(crash(trial)).status == "pending"
+    assert crash(crash(crash(trial))).status == "failed"
+    assert len(crash(trial).history) == 4
+
+
+@pytest.mark.parametrize("trial", [pending(), running(), completed()], ids=lambda trial: trial.status)
+def test_only_what_ended_badly_can_be_tried_again(trial):
+    with pytest.raises(IllegalTransition, match="tried again"):
+        apply(trial, Retry(by="me"), 1.0)
+
+
+def test_an_early_stop_keeps_its_reason():
+    trial = apply(running(), StopEarly(worker="w1", attempt=1, metrics={}, detail="worse than half"), 210.0)
+    assert (trial.status, trial.history[-1].detail) == ("early_stopped", "worse than half")
 
 
 def test_abandoning_ends_a_pending_and_a_running_trial():
@@ -189,8 +260,10 @@ class TrialMachine(RuleBasedStateMachine):
         except IllegalTransition:
             self.trial = before
         else:
-            if isinstance(event, Complete | Fail) and self.trial is not before:
+            if isinstance(event, Complete | Fail) and self.trial is not before and self.trial.finished:
                 self.accepted.append(event)
+            if isinstance(event, Retry):
+                self.accepted.clear()
 
     @rule(seconds=st.floats(0, 60))
     def pass_time(self, seconds: float) -> None:
@@ -210,9 +283,13 @@ class TrialMachine(RuleBasedStateMachine):
         self._try(Complete(worker=worker, attempt=self.trial.attempt - behind, metrics={"loss": loss}))
 
     @precondition(lambda self: self.trial.attempt > 0)
-    @rule(worker=workers, behind=st.integers(0, 2))
-    def fail(self, worker: str, behind: int) -> None:
-        self._try(Fail(worker=worker, attempt=self.trial.attempt - behind, error="e"))
+    @rule(worker=workers, behind=st.integers(0, 2), failure=st.sampled_from(["diverged", "crashed"]))
+    def fail(self, worker: str, behind: int, failure: str) -> None:
+        self._try(
+            Fail(
+                worker=worker, attempt=self.trial.attempt - behind, error="e", failure=failure, max_attempts=3
+            )
+        )
 
     @rule(worker=workers, attempt=st.integers(0, 4))
     def release(self, worker: str, attempt: int) -> None:
@@ -221,6 +298,14 @@ class TrialMachine(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         self._try(EXPIRE)
+
+    @rule()
+    def retry(self) -> None:
+        self._try(Retry(by="me"))
+
+    @invariant()
+    def a_failure_has_a_kind_and_nothing_else_has(self) -> None:
+        assert (self.trial.failure is not None) == (self.trial.status == "failed")
 
     @invariant()
     def at_most_one_report_was_accepted(self) -> None:

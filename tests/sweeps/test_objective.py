@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import objective
+from sweeps import objective, runlog
 from sweeps.errors import EnvironmentFault, InputError
-from sweeps.objective import Completed, Failed, Preempted
+from sweeps.outcome import Completed, Failed, Preempted
 from sweeps.space import Program
 from sweeps.stopping import Stop
 from sweeps.trial import Trial
@@ -28,7 +28,7 @@ RECORD = Trial(
 def run(space, tmp_path: Path, **changes):
     folder = tmp_path / "run"
     folder.mkdir(exist_ok=True)
-    arguments = {"stop": Stop(), "lost": lambda: False} | changes
+    arguments = {"stop": Stop(), "wants_stop": lambda: False} | changes
     return objective.run(space, RECORD, folder, **arguments)
 
 
@@ -137,6 +137,28 @@ class TestCommands:
         assert isinstance(outcome, Failed)
         assert told in outcome.error
 
+    @pytest.mark.parametrize(
+        ("code", "failure"),
+        [
+            ("raise SystemExit(70)", "diverged"),
+            ("raise SystemExit(2)", "bad_config"),
+            ("raise SystemExit(3)", "crashed"),
+            ("import os,signal; os.kill(os.getpid(), signal.SIGKILL)", "out_of_memory"),
+            ("import os,signal; os.kill(os.getpid(), signal.SIGSEGV)", "crashed"),
+            ("raise MemoryError", "out_of_memory"),
+            (
+                "raise RuntimeError('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate')",
+                "out_of_memory",
+            ),
+            ("pass", "bad_config"),
+            (write("{'loss': float('nan')}"), "diverged"),
+            (write("{'acc': 1}"), "bad_config"),
+        ],
+        ids=["70", "2", "3", "sigkill", "sigsegv", "memory-error", "cuda", "no-result", "nan", "no-metric"],
+    )
+    def test_every_failure_has_a_kind(self, space, tmp_path, code, failure):
+        assert run(python(space, code), tmp_path).failure == failure
+
     def test_the_last_fifty_lines_are_kept(self, space, tmp_path):
         outcome = run(python(space, "[print('line', i) for i in range(200)]; raise SystemExit(1)"), tmp_path)
         lines = outcome.error.splitlines()
@@ -195,7 +217,7 @@ class TestCommands:
         )
         began = time.monotonic()
         outcome = run(
-            python(space, code), tmp_path, lost=lambda: marker.exists() and marker.read_text() != ""
+            python(space, code), tmp_path, wants_stop=lambda: marker.exists() and marker.read_text() != ""
         )
         assert isinstance(outcome, Preempted)
         assert time.monotonic() - began < 20
@@ -209,7 +231,7 @@ class TestCommands:
             "open(os.environ['SWEEP_RUN_DIR'] + '/ready', 'w').close(); time.sleep(600)"
         )
         ready = tmp_path / "run" / "ready"
-        assert run(python(space, code), tmp_path, lost=ready.exists) == Completed(metrics={"loss": 1.0})
+        assert run(python(space, code), tmp_path, wants_stop=ready.exists) == Completed(metrics={"loss": 1.0})
 
 
 class TestProgress:
@@ -220,14 +242,42 @@ class TestProgress:
             '{"st',
         ]
         (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-        assert objective.progress(tmp_path) == {"stage": "2", "step": 2, "of": 9}
+        assert runlog.progress(tmp_path) == {"stage": "2", "step": 2, "of": 9}
 
     def test_what_no_record_can_hold_is_left_out(self, tmp_path):
         (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": NaN, "done": Infinity}\n')
-        assert objective.progress(tmp_path) == {"step": 1}
+        assert runlog.progress(tmp_path) == {"step": 1}
 
     def test_nothing_written_is_nothing_known(self, tmp_path):
-        assert objective.progress(tmp_path) == {}
+        assert runlog.progress(tmp_path) == {}
+
+
+class TestCurve:
+    def test_it_is_the_losses_of_the_last_stage_by_step(self, tmp_path):
+        lines = [
+            '{"stage": "stage1_9", "step": 1, "loss": 9.0}',
+            '{"stage": "stage2", "step": 2, "loss": 3.0}',
+            '{"stage": "stage2", "step": 1, "loss": 4.0}',
+            '{"stage": "stage2", "step": 3, "loss": NaN}',
+            "half a li",
+        ]
+        (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+        assert runlog.curve(tmp_path) == ((1.0, 4.0), (2.0, 3.0))
+
+    def test_programs_without_stages_have_one_too(self, tmp_path):
+        (tmp_path / "metrics.jsonl").write_text('{"step": 5, "loss": 1.5}\n')
+        assert runlog.curve(tmp_path) == ((5.0, 1.5),)
+
+    def test_a_long_run_is_thinned_so_that_records_stay_small(self, tmp_path):
+        (tmp_path / "metrics.jsonl").write_text(
+            "\n".join(json.dumps({"step": i, "loss": i}) for i in range(10_000))
+        )
+        curve = runlog.curve(tmp_path)
+        assert 32 <= len(curve) <= 64
+        assert curve[0] == (0.0, 0.0)
+
+    def test_nothing_written_is_no_curve(self, tmp_path):
+        assert runlog.curve(tmp_path) == ()
 
 
 class TestCheck:

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from sweeps import worker
+from sweeps import control, worker
 from sweeps.errors import EnvironmentFault, InputError, StoreUnavailable
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Claim, Complete, Heartbeat
-from sweeps.space import Lease, Program
+from sweeps.lifecycle import Abandon, Claim, Complete, Heartbeat
+from sweeps.space import Budget, Lease, Program
 from sweeps.stopping import Stop
 from sweeps.storage.memory import MemoryStore
 
@@ -35,13 +35,20 @@ class Diary:
     def dropped(self, record, why) -> None:
         self.told.append(("dropped", record.trial))
 
-    def waiting(self, running) -> None:
-        self.told.append(("waiting", running))
+    def waiting(self, why) -> None:
+        self.told.append(("waiting", why))
+
+    def closed(self, why) -> None:
+        self.told.append(("closed", why))
+
+
+LIMITS = {"max_trials", "max_hours", "leave_when_idle"}
 
 
 def work(experiment, **changes):
     diary = changes.pop("watcher", Diary())
-    tally = worker.work(experiment, stop=changes.pop("stop", Stop()), watcher=diary, **changes)
+    limits = worker.Limits(**{name: changes.pop(name) for name in LIMITS & changes.keys()})
+    tally = worker.work(experiment, stop=changes.pop("stop", Stop()), watcher=diary, limits=limits, **changes)
     return tally, diary
 
 
@@ -67,9 +74,17 @@ def test_max_trials_is_for_this_worker(experiment):
 
 
 def test_failed_trials_are_told_and_do_not_stop_the_worker(experiment):
-    failing = using(experiment, "explodes")
+    failing = using(experiment, "not_a_number")
     assert work(failing)[0].ended == {"failed": 8}
-    assert all("no such luck" in record.error for record in failing.trials())
+    assert {record.failure for record in failing.trials()} == {"diverged"}
+
+
+def test_a_crash_is_tried_again_before_it_is_a_failure(experiment):
+    crashing = using(experiment, "explodes")
+    assert work(crashing, max_trials=3)[0].ended == {"crashed": 2, "failed": 1}
+    (record,) = crashing.trials()
+    assert (record.status, record.failure, record.attempt) == ("failed", "crashed", 3)
+    assert "no such luck" in record.error
 
 
 def test_a_program_that_says_75_hands_the_trial_back_and_the_worker_goes(command_space, clock):
@@ -150,14 +165,14 @@ class TestLeaving:
         record = other.ask("other")
         diary = Diary()
 
-        def beat(running: int) -> None:
-            Diary.waiting(diary, running)
+        def beat(why: str) -> None:
+            Diary.waiting(diary, why)
             other.apply(record.trial, Heartbeat(worker="other", attempt=1))
 
         diary.waiting = beat
         tally, _ = work(sweep, watcher=diary)
         assert tally.ended == {"completed": 7}
-        assert diary.told[-1] == ("waiting", 1)
+        assert diary.told[-1] == ("waiting", "waiting for a sign of life of 1 trials that run elsewhere")
         assert sweep.trial(record.trial).status == "running"
 
     def test_it_outwaits_the_lease_of_a_dead_one_and_takes_over(self, experiment):
@@ -196,6 +211,71 @@ def test_the_run_folder_of_every_attempt_is_its_own(experiment, status):
     sweep = using(experiment, "paraboloid" if status == "completed" else "explodes")
     work(sweep, max_trials=1)
     assert sweep.store.folder("runs/000000/attempt-1").is_dir()
+
+
+class TestLimits:
+    def test_after_its_hours_it_claims_nothing_more_but_finishes_what_it_has(self, experiment):
+        assert work(experiment, max_hours=1e-9)[0].ended == {}
+        assert work(experiment, max_hours=1)[0].ended == {"completed": 8}
+
+    def test_when_idle_it_may_leave_without_waiting_for_others(self, experiment):
+        Experiment.open(experiment.store).ask("other")
+        tally, diary = work(experiment, leave_when_idle=True)
+        assert tally.ended == {"completed": 7}
+        assert not [told for told in diary.told if told[0] == "waiting"]
+
+
+class TestSteering:
+    def test_a_stopped_sweep_lets_its_workers_finish_and_leave(self, experiment):
+        diary = Diary()
+
+        def stop_it(record) -> None:
+            Diary.started(diary, record)
+            if record.trial == 2:
+                control.write(experiment.store, "stopped", "me")
+
+        diary.started = stop_it
+        assert work(experiment, watcher=diary)[0].ended == {"completed": 3}
+        assert diary.told[-1][0] == "closed"
+
+    def test_a_paused_sweep_makes_its_workers_wait_until_it_is_resumed(self, experiment, monkeypatch):
+        monkeypatch.setattr(worker, "_PAUSED_POLL_S", 0.01)
+        control.write(experiment.store, "paused", "me")
+        diary = Diary()
+
+        def resume(why: str) -> None:
+            Diary.waiting(diary, why)
+            control.write(experiment.store, "running", "me")
+
+        diary.waiting = resume
+        assert work(experiment, watcher=diary)[0].ended == {"completed": 8}
+        assert "is paused" in diary.told[0][1]
+
+    def test_an_abandoned_trial_is_stopped_where_it_runs(self, command_space):
+        space = replace(
+            command_space,
+            program=Program(kind="command", command=("sh", "-c", "sleep 600", "${overrides}")),
+            lease=Lease(heartbeat_s=0.1, expire_s=300),
+            run_cap=1,
+        )
+        experiment = Experiment.create(MemoryStore(), space)
+        diary = Diary()
+
+        def abandon(record) -> None:
+            Diary.started(diary, record)
+            Experiment.open(experiment.store).apply(0, Abandon(by="me"))
+
+        diary.started = abandon
+        assert work(experiment, watcher=diary)[0].ended == {"dropped": 1}
+        assert experiment.trial(0).status == "abandoned"
+
+    def test_a_spent_budget_ends_the_claiming(self, experiment):
+        space = replace(experiment.space, budget=Budget(effective_steps=60.0))
+        sweep = Experiment.create(MemoryStore(), space)
+        _, diary = work(sweep)
+        steps = [record.metrics["effective_steps"] for record in sweep.trials()]
+        assert sum(steps) >= 60 > sum(steps[:-1])
+        assert "effective_steps are spent" in diary.told[-1][1]
 
 
 class TestTheMachineIsAtFault:

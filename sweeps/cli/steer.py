@@ -1,0 +1,74 @@
+"""`sweep pause`, `resume`, `stop`, `retry`, `abandon`: a person steers a running sweep."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+
+import click
+
+from sweeps import control, lifecycle
+from sweeps.cli.locate import open_sweep, storage_options
+from sweeps.errors import IllegalTransition, InputError
+
+
+@click.command()
+@storage_options
+def pause(storage: str | None, name: str | None) -> None:
+    """Hand out no trials for now: workers finish what they have and wait for `sweep resume`."""
+    _turn(storage, name, "paused")
+
+
+@click.command()
+@storage_options
+def resume(storage: str | None, name: str | None) -> None:
+    """Hand out trials again, after `sweep pause` or `sweep stop`."""
+    _turn(storage, name, "running")
+
+
+@click.command()
+@storage_options
+def stop(storage: str | None, name: str | None) -> None:
+    """Let the sweep run dry: workers finish the trial they have and leave."""
+    _turn(storage, name, "stopped")
+
+
+@click.command()
+@storage_options
+@click.argument("index", type=click.IntRange(min=0))
+def retry(storage: str | None, name: str | None, index: int) -> None:
+    """Put trial INDEX, which failed, was stopped early or abandoned, back for another try."""
+    _apply(storage, name, index, lifecycle.Retry(by=_who()))
+
+
+@click.command()
+@storage_options
+@click.argument("index", type=click.IntRange(min=0))
+def abandon(storage: str | None, name: str | None, index: int) -> None:
+    """Give trial INDEX up: its worker stops it, and its parameters are not proposed again."""
+    _apply(storage, name, index, lifecycle.Abandon(by=_who()))
+
+
+def _turn(storage: str | None, name: str | None, state: control.State) -> None:
+    store = open_sweep(storage, name).store
+    control.write(store, state, _who())
+    click.echo(f"{store.url} is {state}")
+
+
+def _apply(storage: str | None, name: str | None, index: int, event: lifecycle.Event) -> None:
+    experiment = open_sweep(storage, name)
+    experiment.trial(index)
+    try:
+        changed = experiment.apply(index, event)
+    except IllegalTransition as refused:
+        raise InputError(f"trial {index} is {refused.status}: {refused.why}") from None
+    click.echo(f"trial {index} is {changed.status}")
+
+
+def _who() -> str:
+    """Who turned the switch, for the record: the login name and the machine, nothing more."""
+    try:
+        login = getpass.getuser()
+    except (KeyError, OSError):
+        login = "somebody"
+    return f"{login}@{platform.node() or 'host'}"
