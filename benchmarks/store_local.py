@@ -1,0 +1,209 @@
+"""Claim-and-complete cycles a second over one local folder, beside Optuna's; `benchmarks.store` calls it.
+
+Ours: pending trials lie ready, so that no candidate is generated while the clock runs; a cycle is `ask` and
+the report. Optuna: `ask` (its cheapest sampler, one parameter) and `tell`, since it has no trials without a
+claim. Processes are forked from a server that has imported everything, and start together.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+from sweeps import trial
+from sweeps.experiment import Experiment
+from sweeps.lifecycle import Complete
+from sweeps.space import Objective, Program, Range, Search, Space
+from sweeps.storage.base import Store
+from sweeps.storage.local import LocalStore
+from sweeps.trial import Trial
+
+PRELOAD = ["benchmarks.store_local", "sweeps.worker", "gcsfs.core", "optuna", "optuna.storages.journal"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """How a store fared: cycles that ended, seconds from the common start to the last of them, CPU of all."""
+
+    store: str
+    cycles: int
+    seconds: float
+    cpu_s: float
+
+    @property
+    def per_second(self) -> float:
+        return self.cycles / self.seconds
+
+
+def compare(*, processes: int, trials: int, limit_s: float) -> Iterator[Rate]:
+    """Ours, then Optuna's two, each for `trials` cycles or `limit_s` seconds, whatever ends first."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    for name, prepare, cycle in (
+        ("stagesweep, folder", _prepare_ours, _cycle_ours),
+        ("Optuna JournalStorage, file", _prepare_journal, _cycle_journal),
+        ("Optuna RDBStorage, SQLite", _prepare_sqlite, _cycle_sqlite),
+    ):
+        with tempfile.TemporaryDirectory(prefix="benchmark-store-") as folder:
+            prepare(folder, trials)
+            yield _race(context, name, cycle, folder, processes=processes, trials=trials, limit_s=limit_s)
+
+
+def _race(
+    context: ForkServerContext,
+    name: str,
+    make_cycle: Callable[[str], Callable[[], bool]],
+    folder: str,
+    *,
+    processes: int,
+    trials: int,
+    limit_s: float,
+) -> Rate:
+    barrier, results = context.Barrier(processes), context.SimpleQueue()
+    share = -(-trials // processes)
+    runners = [
+        context.Process(target=_run, args=(make_cycle, folder, share, limit_s, barrier, results))
+        for _ in range(processes)
+    ]
+    for runner in runners:
+        runner.start()
+    told = [results.get() for _ in runners]
+    for runner in runners:
+        runner.join()
+    starts, ends, cycles, cpu_s = zip(*told, strict=True)
+    return Rate(store=name, cycles=sum(cycles), seconds=max(ends) - min(starts), cpu_s=sum(cpu_s))
+
+
+def _run(
+    make_cycle: Callable[[str], Callable[[], bool]],
+    folder: str,
+    share: int,
+    limit_s: float,
+    barrier: Any,
+    results: Any,
+) -> None:
+    cycle, done = make_cycle(folder), 0
+    barrier.wait()
+    start, cpu = time.monotonic(), time.process_time()
+    while done < share and time.monotonic() < start + limit_s and cycle():
+        done += 1
+    results.put((start, time.monotonic(), done, time.process_time() - cpu))
+
+
+# ---- ours
+
+
+def space(name: str, function: str, trials: int, **lease: Any) -> Space:
+    """A sweep of function objectives over one number."""
+    from sweeps.space import Lease
+
+    return Space(
+        name=name,
+        objectives=(Objective(metric="loss"),),
+        parameters=(Range(name="x", min=0.0, max=1.0, kind="float"),),
+        program=Program(kind="function", function=function),
+        search=Search(method="random", seed=0),
+        run_cap=trials,
+        lease=Lease(**lease) if lease else Lease(),
+    )
+
+
+def premade(store: Store, index: int, trials: int) -> None:
+    """Store one pending trial; its `x` is its place among the others."""
+    record = Trial(
+        trial=index,
+        status="pending",
+        parameters={"x": (index + 0.5) / trials},
+        generator="sobol",
+        created=store.now(),
+    )
+    store.create(trial.key(index), trial.encode(record, f"premade-{index}"))
+
+
+def _prepare_ours(folder: str, trials: int) -> None:
+    store = LocalStore(Path(folder) / "sweep")
+    Experiment.create(store, space("benchmark", "math:sqrt", trials))
+    for index in range(trials):
+        premade(store, index, trials)
+
+
+def _cycle_ours(folder: str) -> Callable[[], bool]:
+    from sweeps.worker import identity
+
+    experiment, me = Experiment.open(LocalStore(Path(folder) / "sweep")), identity()
+    experiment.trials()  # Optuna's load_study reads its trials, too
+
+    def cycle() -> bool:
+        record = experiment.ask(me, make=False)
+        if record is None:
+            return False
+        experiment.apply(record.trial, Complete(worker=me, attempt=record.attempt, metrics={"loss": 1.0}))
+        return True
+
+    return cycle
+
+
+# ---- Optuna's
+
+
+def _journal(folder: str) -> Any:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    return JournalStorage(JournalFileBackend(f"{folder}/journal.log"))
+
+
+def _sqlite(folder: str) -> Any:
+    from optuna.storages import RDBStorage
+
+    return RDBStorage(f"sqlite:///{folder}/optuna.db", engine_kwargs={"connect_args": {"timeout": 60}})
+
+
+def _create_study(storage: Any) -> None:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    optuna.create_study(study_name="benchmark", storage=storage)
+
+
+def _prepare_journal(folder: str, trials: int) -> None:
+    _create_study(_journal(folder))
+
+
+def _prepare_sqlite(folder: str, trials: int) -> None:
+    _create_study(_sqlite(folder))
+
+
+def _cycle_journal(folder: str) -> Callable[[], bool]:
+    return _cycle_optuna(_journal(folder))
+
+
+def _cycle_sqlite(folder: str) -> Callable[[], bool]:
+    return _cycle_optuna(_sqlite(folder))
+
+
+def _cycle_optuna(storage: Any) -> Callable[[], bool]:
+    import optuna
+    from sqlalchemy.exc import OperationalError
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.load_study(
+        study_name="benchmark", storage=storage, sampler=optuna.samplers.RandomSampler()
+    )
+
+    def cycle() -> bool:
+        # SQLite under eight writers says "database is locked" now and then: that cycle is not counted.
+        with suppress(OperationalError):
+            asked = study.ask()
+            asked.suggest_float("x", 0.0, 1.0)
+            study.tell(asked, 1.0)
+        return True
+
+    return cycle
