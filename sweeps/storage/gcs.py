@@ -172,10 +172,16 @@ class GcsStore:
             query={"uploadType": "multipart", "ifGenerationMatch": generation, "fields": "generation"},
             body=body + f"\r\n--{boundary}--\r\n".encode(),
             content_type=f"multipart/related; boundary={boundary}",
+            is_moot=lambda: self._generation(key) != generation,
         )
         if answer.status == 404:
             raise self._no_bucket()
         return answer
+
+    def _generation(self, key: str) -> str:
+        """The object's present version; "0" where there is none."""
+        answer = self._request("GET", self._object_path(key), key, query={"fields": "generation"})
+        return "0" if answer.status == 404 else _generation(answer)
 
     def _find_own(self, key: str, data: bytes) -> str | None:
         """The version under `key` if its bytes are `data`: what a write in doubt has left."""

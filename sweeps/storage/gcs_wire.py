@@ -70,6 +70,8 @@ class Request:
     Args:
         path: below the endpoint, quoted.
         what: the URL that a message names.
+        is_moot: for a change, whether its precondition is broken by now. It is asked after a 429, which the
+            service also gives to those who lost a race: they need not wait to be told.
     """
 
     method: str
@@ -78,6 +80,7 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
     content_type: str | None = None
+    is_moot: Callable[[], bool] | None = None
 
 
 class Wire:
@@ -114,6 +117,8 @@ class Wire:
             except Transient as error:
                 in_doubt = in_doubt or error.in_doubt
                 rate_limited = error.rate_limited
+                if rate_limited and request.is_moot is not None and request.is_moot():
+                    return Answer(status=412, headers={}, body=b"", in_doubt=in_doubt)
                 raise
             except Unauthorized as error:
                 if refused:

@@ -1,0 +1,54 @@
+"""A lost race in a bucket that takes one change of a name in a second: the loser is told at once."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+from fake_gcs import FakeGcs, Fault
+
+from sweeps.errors import AlreadyExists, Conflict
+from sweeps.storage.gcs import GcsStore
+from sweeps.storage.gcs_wire import Patience
+
+SLOW_WAITS = Patience(total_s=20.0, attempt_s=2.0, first_wait_s=5.0, longest_wait_s=5.0)
+
+
+@pytest.fixture
+def stores(gcs: FakeGcs) -> tuple[GcsStore, GcsStore]:
+    """Two clients of one sweep."""
+    gcs.objects.one_write_per_second = True
+    url = f"gs://bucket/tests/{uuid.uuid4().hex}"
+    first, second = (GcsStore(url, endpoint=gcs.door(name), patience=SLOW_WAITS) for name in ("a", "b"))
+    return first, second
+
+
+def test_the_loser_of_a_replace_need_not_wait_for_the_second_to_pass(gcs, stores):
+    winner, loser = stores
+    version = winner.create("k", b"pending")
+    time.sleep(1.05)
+    winner.replace("k", b"claimed", version)
+    start = time.monotonic()
+    with pytest.raises(Conflict):
+        loser.replace("k", b"claimed by another", version)
+    assert time.monotonic() - start < 1.0
+    assert [e.status for e in gcs.journal.entries("insert")] == [200, 200, 429]
+    assert winner.read("k")[0] == b"claimed"
+
+
+def test_the_loser_of_a_create_need_not_wait_for_the_second_to_pass(stores):
+    winner, loser = stores
+    winner.create("ask.lock", b"w1")
+    start = time.monotonic()
+    with pytest.raises(AlreadyExists):
+        loser.create("ask.lock", b"w2")
+    assert time.monotonic() - start < 1.0
+
+
+def test_a_write_of_ours_that_was_refused_after_its_answer_was_lost_is_still_recognised(gcs, stores):
+    store, _ = stores
+    gcs.faults.add(Fault(action="lose_response", operation="insert"))
+    gcs.faults.add(Fault(action="status", status=429, operation="insert"))
+    version = store.create("k", b"ours")
+    assert store.read("k") == (b"ours", version)
