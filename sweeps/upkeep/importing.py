@@ -1,0 +1,164 @@
+"""`sweep import`: earlier results become completed trials, so that the search need not find out again.
+
+All rows are checked before the first trial is written, and the trials are written while `ask.lock` is held,
+so that workers go on meanwhile. Should the writing be cut short, a second import writes what is missing:
+results that the sweep has already are recognised.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from sweeps import trial
+from sweeps.domain import Domain
+from sweeps.errors import AlreadyExists, StoreUnavailable
+from sweeps.experiment import ASK_KEY, Experiment
+from sweeps.lease import ObjectLease
+from sweeps.space import Space
+from sweeps.trial import Trial
+from sweeps.upkeep import tables
+from sweeps.upkeep.admission import Result, admit
+
+log = logging.getLogger(__name__)
+
+_POLL_S = (0.05, 0.25)
+PATIENCE_S = 300.0
+"""How long to wait for whoever generates candidates: a fit to a thousand trials takes less than a minute."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """What an import did.
+
+    Args:
+        trials: indices of the new trials, in the table's order.
+        known: how many rows the sweep had already.
+        left_out: how many rows did not complete, by their status.
+    """
+
+    trials: tuple[int, ...]
+    known: int
+    left_out: Mapping[str, int]
+
+
+def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool = False) -> Imported:
+    """Write the completed rows of the table as completed trials of the sweep.
+
+    Args:
+        worker: who holds the lease meanwhile.
+        again: write rows that the sweep has already a second time, as repeated measurements.
+
+    Raises:
+        TableError: something in the table does not fit; nothing was written.
+        StoreUnavailable: the store failed, or others kept the lease for `PATIENCE_S`.
+    """
+    admitted = admit(tables.read(path), experiment.space)
+    if not admitted.results:
+        problem = f"{path}: no completed trial is in it; its rows become trials when they have all metrics"
+        raise tables.TableError(str(path), [problem])
+    trials, known = _add(experiment, admitted.results, worker, again=again)
+    return Imported(trials=tuple(trials), known=known, left_out=admitted.left_out)
+
+
+def _add(
+    experiment: Experiment,
+    results: Sequence[Result],
+    worker: str,
+    *,
+    again: bool,
+    wait: Callable[[float], object] = time.sleep,
+) -> tuple[list[int], int]:
+    """Store the results under the lease; returns the new indices, and how many were known."""
+    leases = experiment.space.lease
+    lease = ObjectLease(
+        experiment.store,
+        ASK_KEY,
+        holder=worker,
+        heartbeat_s=leases.heartbeat_s,
+        expire_s=leases.expire_s,
+    )
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        with lease.held() as mine:
+            if mine:
+                records = experiment.trials()
+                new = list(results) if again else _unknown(experiment.space, records, results)
+                index = records[-1].trial + 1 if records else 0
+                return _write_all(experiment, index, new), len(results) - len(new)
+        if time.monotonic() > deadline:
+            raise StoreUnavailable(
+                f"{experiment.store.location(ASK_KEY)}: held by others for {PATIENCE_S:.0f} s; "
+                "import again when they are done, or look at `sweep doctor`"
+            )
+        wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads waiters out, guards nothing
+
+
+def _unknown(space: Space, records: Sequence[Trial], results: Sequence[Result]) -> list[Result]:
+    """The results that no trial has; equal rows of one table count as often as they stand there."""
+    domain = Domain(space)
+    names = {name for result in results for name in result.metrics}
+    present = Counter(
+        _identity(domain, Result(parameters=record.parameters, metrics=record.metrics), names)
+        for record in records
+        if record.status == "completed"
+    )
+    unknown = []
+    for result in results:
+        identity = _identity(domain, result, names)
+        if present[identity] > 0:
+            present[identity] -= 1
+        else:
+            unknown.append(result)
+    return unknown
+
+
+def _identity(domain: Domain, result: Result, names: Iterable[str]) -> Hashable:
+    """Equal for results with the same parameters and the same metrics, as far as the table has them."""
+    return domain.identity(result.parameters), frozenset(
+        (name, value) for name in names if (value := result.metrics.get(name)) is not None
+    )
+
+
+def _write_all(experiment: Experiment, index: int, results: Sequence[Result]) -> list[int]:
+    """Write the results as trials from `index` on; returns their indices."""
+    written: list[int] = []
+    for result in results:
+        try:
+            index = _create(experiment, index, result)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(
+                f"{error}; {len(written)} of {len(results)} rows are imported: import again for the rest"
+            ) from error
+        written.append(index)
+        index += 1
+    return written
+
+
+def _create(experiment: Experiment, index: int, result: Result) -> int:
+    """Write one completed trial at `index`, or at the next one that is free."""
+    store, now = experiment.store, experiment.store.now()
+    while True:
+        record = Trial(
+            trial=index,
+            status="completed",
+            parameters=MappingProxyType(dict(result.parameters)),
+            generator="imported",
+            metrics=MappingProxyType(dict(result.metrics)),
+            created=now,
+            ended=now,
+        )
+        try:
+            store.create(trial.key(index), trial.encode(record, uuid.uuid4().hex))
+        except AlreadyExists:
+            log.info("trial %d was made by somebody who took the lease over", index)
+            index += 1
+        else:
+            return index

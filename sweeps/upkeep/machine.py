@@ -1,0 +1,178 @@
+"""Whether this machine can work on a sweep: versions, devices, the trainer's cache folder.
+
+`doctor` calls `examine`. Nothing heavy is imported: versions come from the installed packages' metadata.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from sweeps.upkeep.finding import Finding
+
+DISTRIBUTION = "stagesweep"
+CACHE_VARIABLE = "STAGESWEEP_CACHE"
+"""As `trainer.cache` reads it, which no file here may import; a test compares the two."""
+
+_TOLD = ("torch", "ax-platform", "transformers", "gcsfs", "torch_xla")
+_TPU_NODES = ("dev/accel0", "dev/vfio/0")
+_SCARCE_BYTES = 2**30
+_SMI = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+_SMI_PATIENCE_S = 20
+
+
+def examine(root: Path = Path("/")) -> tuple[dict[str, str], list[Finding]]:
+    """Facts about this machine, by name, and what is wrong with it. `root` is where its devices are."""
+    facts = {"python": platform.python_version()}
+    facts |= {name: version for name in _TOLD if (version := _version(name)) is not None}
+    findings = list(_versions())
+    facts["devices"], told = _devices(root)
+    findings += told
+    folder = cache_folder()
+    facts["cache"] = f"{folder}, {shown_bytes(_size(folder))}"
+    findings += _cache(folder)
+    return facts, findings
+
+
+def cache_folder() -> Path:
+    """Where the trainer keeps corpora, tokenizers and teachers."""
+    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/stagesweep").expanduser().absolute()
+
+
+def shown_bytes(count: int | None) -> str:
+    """A size for people; None is one that nobody knows."""
+    if count is None:
+        return "of unknown size"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
+# ---- versions
+
+
+def _versions() -> Iterator[Finding]:
+    """Every package that is needed here, and Python itself, against the ranges that this program names."""
+    try:
+        about = metadata.metadata(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        yield Finding(
+            kind="version",
+            level="note",
+            what=f"{DISTRIBUTION} runs from its sources, so nobody knows which versions it needs",
+            where=platform.node(),
+            remedy="install it: pip install -e .",
+        )
+        return
+    yield from _misfit("Python", SpecifierSet(about["Requires-Python"] or ""), platform.python_version())
+    extras = ("", "tpu") if _version("torch_xla") else ("",)
+    for text in metadata.requires(DISTRIBUTION) or ():
+        requirement = Requirement(text)
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras):
+            yield from _misfit(requirement.name, requirement.specifier, _version(requirement.name))
+
+
+def _misfit(name: str, allowed: SpecifierSet, present: str | None) -> Iterator[Finding]:
+    if present is not None and allowed.contains(present, prereleases=True):
+        return
+    yield Finding(
+        kind="version",
+        what=f"{name} {present} is not {allowed}" if present else f"{name} is not installed",
+        where=platform.node(),
+        remedy=f"use a Python that is {allowed}" if name == "Python" else f"pip install '{name}{allowed}'",
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+# ---- devices
+
+
+def _devices(root: Path) -> tuple[str, list[Finding]]:
+    """The accelerators of this machine in words, and what keeps torch from using them."""
+    gpus, findings = _gpus()
+    tpu = next((node for node in _TPU_NODES if (root / node).exists()), None)
+    if tpu and _version("torch_xla") is None:
+        findings.append(
+            Finding(
+                kind="device",
+                what="there is a TPU, but torch_xla is not installed",
+                where=f"/{tpu}",
+                remedy=f"pip install '{DISTRIBUTION}[tpu]'",
+            )
+        )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return ", ".join([*gpus, *(["TPU"] if tpu else []), f"{cores} CPU cores"]), findings
+
+
+def _gpus() -> tuple[list[str], list[Finding]]:
+    if shutil.which(_SMI[0]) is None:
+        return [], []
+    try:
+        ran = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_PATIENCE_S, check=False)
+        failed = "" if ran.returncode == 0 else (ran.stdout + ran.stderr).strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        failed = str(error)
+    if failed:
+        broken = Finding(
+            kind="device",
+            what=f"nvidia-smi fails: {' '.join(failed.split())[:200]}",
+            where=platform.node(),
+            remedy="mend the NVIDIA driver; until then trials run on the CPU",
+        )
+        return [], [broken]
+    gpus = [" ".join(line.split()) for line in ran.stdout.splitlines() if line.strip()]
+    if gpus and (_version("torch") or "").endswith("+cpu"):
+        blind = Finding(
+            kind="device",
+            what=f"there is a GPU ({gpus[0]}), but torch {_version('torch')} cannot use one",
+            where=platform.node(),
+            remedy="install torch's CUDA build: https://pytorch.org/get-started/locally/",
+        )
+        return gpus, [blind]
+    return gpus, []
+
+
+# ---- the cache folder
+
+
+def _cache(folder: Path) -> Iterator[Finding]:
+    advice = f"let {CACHE_VARIABLE} name a folder that you may write to"
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there) as probe:
+            probe.write(b"probe")
+    except OSError as error:
+        what = f"the trainer's cache cannot be written: {error.strerror or error}"
+        yield Finding(kind="cache", what=what, where=str(there), remedy=advice)
+        return
+    if (free := shutil.disk_usage(there).free) < _SCARCE_BYTES:
+        what = f"only {shown_bytes(free)} are free where the trainer keeps its cache"
+        yield Finding(kind="cache", what=what, where=str(there), remedy=f"free some space, or {advice}")
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(path, name)).st_size  # noqa: PTH118 - many small files
+            except OSError:
+                continue  # removed while we looked
+    return total

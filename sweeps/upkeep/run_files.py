@@ -1,0 +1,75 @@
+"""The files of one attempt's run: how much they take, and removing them, in a folder or in a bucket.
+
+`repair` calls it. Runs hold checkpoints of gigabytes: their size comes from the file system, not by reading.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from sweeps.errors import Conflict, StoreUnavailable
+from sweeps.storage.base import Store
+from sweeps.upkeep.survey import RunFolder, local_root
+
+if TYPE_CHECKING:
+    from gcsfs.core import GCSFileSystem
+
+_MANIFEST = "manifest.json"
+
+
+class _Bucket(Protocol):
+    """A store whose bulk data lies in a file system of fsspec."""
+
+    def filesystem(self) -> GCSFileSystem: ...
+
+
+def size(store: Store, run: RunFolder) -> int | None:
+    """Bytes that the run takes; None where the store cannot say."""
+    root = local_root(store)
+    if root is not None:
+        return _folder_size(root / run.prefix)
+    if hasattr(store, "filesystem"):
+        bucket = cast(_Bucket, store).filesystem()
+        try:
+            return int(bucket.du(f"{store.location(run.prefix).removeprefix('gs://')}/"))
+        except OSError:
+            return None
+    return None
+
+
+def remove(store: Store, run: RunFolder) -> None:
+    """Remove the run's files. Raises `StoreUnavailable`, or `Conflict` if somebody still writes there."""
+    root = local_root(store)
+    if root is not None:
+        _remove_folder(root / run.prefix)
+        return
+    # The manifest first: what is left of an interrupted removal must not look like a whole run.
+    for entry in sorted(run.entries, key=lambda entry: not entry.key.endswith(f"/{_MANIFEST}")):
+        try:
+            store.delete(entry.key, entry.version)
+        except Conflict:
+            if any(present.key == entry.key for present in store.list(entry.key)):
+                raise
+
+
+def _folder_size(folder: Path) -> int:
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(path) / name).lstat().st_size
+            except OSError:
+                continue  # removed while we looked
+    return total
+
+
+def _remove_folder(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreUnavailable(f"{folder}: cannot be removed: {error.strerror or error}") from error

@@ -1,0 +1,245 @@
+"""Everything that lies in a sweep's store, read once and judged: what `ailments` and `repair` go by.
+
+Unlike `Experiment.trials` this does not stop at a record that cannot be read. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from sweeps import control, lifecycle, trial
+from sweeps.errors import DamagedObject
+from sweeps.experiment import ASK_KEY
+from sweeps.storage.base import Entry, NotFound, Store
+from sweeps.storage.local import LocalStore
+from sweeps.storage.urls import local_path
+from sweeps.trial import Trial
+
+QUARANTINE = "quarantine/"
+RUNS = "runs/"
+
+_RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
+_ATTEMPT = re.compile(rf"({RUNS}(\d{{6}})/attempt-(\d+))/.+")
+_QUARANTINED = re.compile(rf"{QUARANTINE}(\d{{6}})\.json-.*")
+_FIELDS = frozenset(field.name for field in fields(Trial)) | {"schema"}
+_DRAFT_AGE_S = 3600.0
+"""A write takes milliseconds, on a struggling mount minutes: an older draft has lost its writer."""
+
+State = Literal["sound", "outdated", "newer", "torn"]
+"""sound: as this version writes it. outdated: readable, but of an earlier version. newer: of a later one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRecord:
+    """A trial's record as it lies in the store; `trial` is None where it cannot be read, for `reason`."""
+
+    index: int
+    key: str
+    version: str
+    data: bytes
+    state: State
+    trial: Trial | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """What an attempt left: the objects under `runs/000012/attempt-1/`."""
+
+    index: int
+    attempt: int
+    prefix: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskLock:
+    """The lease of whoever generates candidates, as its holder last wrote it."""
+
+    version: str
+    holder: str
+    renewed: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What there is, at the store's time `now`.
+
+    Args:
+        foreign: keys among records and runs that no version of this program writes.
+        quarantined: indices of records that were moved aside.
+        drafts: files that writers who were killed left behind (in a folder only).
+        damaged_control: why `control.json` cannot be read, with its bytes and version; None if it can.
+    """
+
+    now: float
+    records: Mapping[int, StoredRecord]
+    runs: tuple[RunFolder, ...]
+    foreign: tuple[str, ...]
+    quarantined: frozenset[int]
+    ask_lock: AskLock | None
+    drafts: tuple[Path, ...]
+    damaged_control: tuple[str, bytes, str] | None
+
+    def of_state(self, state: State) -> list[StoredRecord]:
+        """The records of that state, in index order."""
+        return [stored for stored in self.records.values() if stored.state == state]
+
+    def outdated(self) -> list[StoredRecord]:
+        """Records to be written anew; a running trial's worker does that with its next heartbeat."""
+        running = {record.trial for record in self.trials() if record.status == "running"}
+        return [stored for stored in self.of_state("outdated") if stored.index not in running]
+
+    def trials(self) -> list[Trial]:
+        """Every trial whose record can be read, in index order."""
+        return [stored.trial for stored in self.records.values() if stored.trial is not None]
+
+    def expired(self, expire_s: float) -> list[Trial]:
+        """Running trials whose worker has been silent for longer than its lease."""
+        return [record for record in self.trials() if lifecycle.is_stale(record, self.now, expire_s)]
+
+    def dead_lock(self, expire_s: float) -> AskLock | None:
+        """The ask lock, if its holder has been silent for longer than its lease."""
+        lock = self.ask_lock
+        return lock if lock is not None and abs(self.now - lock.renewed) > expire_s else None
+
+    def superseded_runs(self) -> list[RunFolder]:
+        """Runs of attempts after which another attempt completed the trial."""
+        completed = {r.trial: r.attempt for r in self.trials() if r.status == "completed"}
+        return [run for run in self.runs if run.attempt < completed.get(run.index, 0)]
+
+    def ownerless_runs(self) -> list[RunFolder]:
+        """Runs of trials that have no record at all, not even a damaged one."""
+        return [run for run in self.runs if run.index not in self.records]
+
+    def gaps(self) -> list[int]:
+        """Indices below the highest that have neither a record nor one in quarantine."""
+        known = self.records.keys() | self.quarantined
+        return sorted(set(range(max(self.records, default=-1) + 1)) - known)
+
+
+def survey(store: Store) -> Survey:
+    """Read what lies in the store. Raises `StoreUnavailable`."""
+    entries = store.list(trial.PREFIX)
+    keys = {int(match[1]): entry.key for entry in entries if (match := _RECORD.fullmatch(entry.key))}
+    objects = store.list(RUNS)
+    runs = _run_folders(objects)
+    in_runs = {entry.key for run in runs for entry in run.entries}
+    foreign = [entry.key for entry in entries if not _RECORD.fullmatch(entry.key)]
+    foreign += [entry.key for entry in objects if entry.key not in in_runs]
+    moved = (_QUARANTINED.fullmatch(entry.key) for entry in store.list(QUARANTINE))
+    now = store.now()
+    return Survey(
+        now=now,
+        records=MappingProxyType(_records(store, keys)),
+        runs=tuple(runs),
+        foreign=tuple(foreign),
+        quarantined=frozenset(int(match[1]) for match in moved if match),
+        ask_lock=_ask_lock(store),
+        drafts=tuple(_drafts(store, now)),
+        damaged_control=_damaged_control(store),
+    )
+
+
+def local_root(store: Store) -> Path | None:
+    """The sweep's folder, where the store is one."""
+    return Path(local_path(store.url)) if isinstance(store, LocalStore) else None
+
+
+def _records(store: Store, keys: Mapping[int, str]) -> dict[int, StoredRecord]:
+    def read(index: int) -> StoredRecord | None:
+        try:
+            data, version = store.read(keys[index])
+        except NotFound:
+            return None  # gone since the listing
+        return _judged(index, keys[index], data, version)
+
+    at_once = max(1, min(store.concurrent_reads, len(keys)))
+    with ThreadPoolExecutor(at_once, thread_name_prefix="survey") as pool:
+        found = [stored for stored in pool.map(read, sorted(keys)) if stored is not None]
+    return {stored.index: stored for stored in found}
+
+
+def _judged(index: int, key: str, data: bytes, version: str) -> StoredRecord:
+    state: State
+    record, reason = None, ""
+    try:
+        record = _decoded(index, data)
+        state = "sound" if json.loads(data).keys() == _FIELDS else "outdated"
+    except ValueError as error:
+        state, reason = "newer" if _is_newer(data) else "torn", str(error)
+    return StoredRecord(
+        index=index, key=key, version=version, data=data, state=state, trial=record, reason=reason
+    )
+
+
+def _decoded(index: int, data: bytes) -> Trial:
+    record = trial.decode(data)
+    if record.trial != index:
+        raise ValueError(f"it says trial {record.trial}")
+    return record
+
+
+def _is_newer(data: bytes) -> bool:
+    try:
+        schema = json.loads(data)["schema"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return isinstance(schema, int) and schema > trial.SCHEMA
+
+
+def _run_folders(entries: Sequence[Entry]) -> list[RunFolder]:
+    folders: dict[str, list[Entry]] = {}
+    names: dict[str, tuple[int, int]] = {}
+    for entry in entries:
+        if match := _ATTEMPT.fullmatch(entry.key):
+            folders.setdefault(match[1], []).append(entry)
+            names[match[1]] = int(match[2]), int(match[3])
+    return [
+        RunFolder(index=names[prefix][0], attempt=names[prefix][1], prefix=prefix, entries=tuple(inside))
+        for prefix, inside in folders.items()
+    ]
+
+
+def _ask_lock(store: Store) -> AskLock | None:
+    try:
+        data, version = store.read(ASK_KEY)
+    except NotFound:
+        return None
+    try:
+        document = json.loads(data)
+        return AskLock(version=version, holder=str(document["holder"]), renewed=float(document["renewed"]))
+    except (ValueError, KeyError, TypeError):
+        return AskLock(
+            version=version, holder="somebody unknown", renewed=0.0
+        )  # free to take, as `lease` says
+
+
+def _drafts(store: Store, now: float) -> list[Path]:
+    root = local_root(store)
+    if root is None:
+        return []
+    found = []
+    for draft in sorted((*root.glob(".*.draft"), *(root / trial.PREFIX).glob(".*.draft"))):
+        try:
+            if now - draft.stat().st_mtime > _DRAFT_AGE_S:
+                found.append(draft)
+        except FileNotFoundError:
+            continue  # its writer was alive
+    return found
+
+
+def _damaged_control(store: Store) -> tuple[str, bytes, str] | None:
+    try:
+        control.read(store)
+    except DamagedObject as error:
+        data, version = store.read(control.KEY)
+        return error.reason, data, version
+    return None

@@ -1,0 +1,153 @@
+"""Tables of results as plain rows, from CSV, Parquet, and JSON as `sweep export` and `sweep trials` write it.
+
+`importing` reads with it. What a cell means, only `admission` knows: here every cell is as it stands in the
+file, an empty one None. Rows are numbered as a person counts them: lines of a CSV file, else from 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from sweeps.errors import InputError
+from sweeps.export import METRIC, PARAMETER
+
+Cell = bool | int | float | str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row; a column that it lacks is like an empty cell."""
+
+    number: int
+    cells: Mapping[str, Cell]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """All rows of a file, and every column that any of them has, in order of appearance."""
+
+    file: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+class TableError(InputError):
+    """A table cannot be taken in: nothing was changed.
+
+    Args:
+        file: the file's name as the user gave it.
+        problems: one line for each, with row and column.
+    """
+
+    _SHOWN = 20
+
+    def __init__(self, file: str, problems: Sequence[str]) -> None:
+        self.file, self.problems = file, tuple(problems)
+        shown = self.problems[: self._SHOWN]
+        if len(self.problems) == 1:
+            super().__init__(shown[0])
+            return
+        rest = len(self.problems) - len(shown)
+        more = (f"… and {rest} more",) if rest else ()
+        head = f"{file}: nothing was imported, for {len(self.problems)} reasons:"
+        super().__init__("\n  ".join((head, *shown, *more)))
+
+
+def read(path: Path) -> Table:
+    """The table in the file, in the format of its suffix. Raises `TableError`."""
+    readers = {".csv": _read_csv, ".parquet": _read_parquet, ".json": _read_json}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise TableError(str(path), [f"{path}: the name must end in {', '.join(readers)}"])
+    try:
+        rows = reader(path)
+    except OSError as error:
+        raise TableError(str(path), [f"{path}: cannot be read: {error.strerror or error}"]) from None
+    columns = dict.fromkeys(name for row in rows for name in row.cells)
+    return Table(file=str(path), columns=tuple(columns), rows=tuple(rows))
+
+
+def _read_csv(path: Path) -> list[Row]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            header = next(reader, [])
+            _check_header(path, header)
+            # A quoted cell may hold line ends: the row is where its last line is.
+            numbered = [(reader.line_num, cells) for cells in reader if cells]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise TableError(str(path), [f"{path}: not a CSV file in UTF-8: {error}"]) from None
+    if ragged := [(number, len(cells)) for number, cells in numbered if len(cells) != len(header)]:
+        told = [f"{path}:{n}: {cells} cells, but the header has {len(header)}" for n, cells in ragged]
+        raise TableError(str(path), told)
+    return [_row(number, dict(zip(header, cells, strict=True))) for number, cells in numbered]
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    if not header:
+        raise TableError(str(path), [f"{path}: the file is empty; its first line must name the columns"])
+    if doubled := sorted({name for name in header if header.count(name) > 1}):
+        raise TableError(str(path), [f"{path}:1: two columns are called {doubled[0]!r}; rename one"])
+
+
+def _read_parquet(path: Path) -> list[Row]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(path)
+    except pyarrow.ArrowException as error:
+        raise TableError(str(path), [f"{path}: not a Parquet file: {_one_line(error)}"]) from None
+    # pandas writes NaN for what is missing.
+    return [_row(number, _nan_is_empty(cells)) for number, cells in enumerate(table.to_pylist(), 1)]
+
+
+def _read_json(path: Path) -> list[Row]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise TableError(str(path), [f"{path}: not JSON: {_one_line(error)}"]) from None
+    rows = document.get("trials") if isinstance(document, dict) else document
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        problem = "expected a list of objects, as `sweep trials --format json` or `sweep export` write it"
+        raise TableError(str(path), [f"{path}: {problem}"])
+    return [_row(number, _flattened(row)) for number, row in enumerate(rows, 1)]
+
+
+def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested trial as a row of the flat table; a row that is flat already stays as it is."""
+    flat = dict(row)
+    for field, prefix in (("parameters", PARAMETER), ("metrics", METRIC)):
+        if isinstance(row.get(field), dict):
+            del flat[field]
+            flat |= {prefix + name: value for name, value in row[field].items()}
+    return flat
+
+
+def _row(number: int, cells: Mapping[str, Any]) -> Row:
+    return Row(number=number, cells=MappingProxyType({name: _cell(value) for name, value in cells.items()}))
+
+
+def _cell(value: Any) -> Cell:
+    if isinstance(value, bool | int | float):
+        return value
+    text = "" if value is None else str(value).strip()
+    return text or None
+
+
+def _nan_is_empty(cells: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in cells.items()
+    }
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
