@@ -113,7 +113,7 @@ class TestLostAnswers:
 class TestRefusals:
     @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
     def test_a_burst_of_refusals_is_waited_out(self, gcs, store, status):
-        gcs.faults.add(Fault(action="status", status=status, times=4))
+        gcs.faults.add(Fault(action="status", status=status, operation="insert", times=4))
         version = store.create("k", b"one")
         assert statuses(gcs, "insert") == [status] * 4 + [200]
         gcs.faults.add(Fault(action="status", status=status, times=2))
