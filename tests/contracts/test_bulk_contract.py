@@ -1,0 +1,98 @@
+"""What a worker may rely on when it uploads a run folder and another fetches it, over a local and a GCS store."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeps.storage.base import Store
+from sweeps.storage.bulk import Pace, Uploader, download
+from sweeps.storage.gcs import GcsStore
+from sweeps.storage.local import LocalStore
+from sweeps.storage.memory import MemoryStore
+
+PREFIX = "runs/000012/attempt-1"
+PACE = Pace(scan_s=0.05, growing_s=0.05, patience_s=3, first_wait_s=0.02, longest_wait_s=0.1)
+
+# Two views of one sweep: of the worker that uploads, and of the one that takes over.
+BACKENDS: dict[str, Callable[[Path, str], tuple[Store, Store]]] = {
+    "memory": lambda folder, endpoint: (MemoryStore(),) * 2,
+    "local": lambda folder, endpoint: (LocalStore(folder / "store"), LocalStore(folder / "store")),
+    "gcs": lambda folder, endpoint: _gcs_pair(endpoint),
+}
+
+
+def _gcs_pair(endpoint: str) -> tuple[Store, Store]:
+    url = f"gs://bucket/bulk/{uuid.uuid4().hex}"
+    return GcsStore(url, endpoint=endpoint), GcsStore(url, endpoint=endpoint)
+
+
+@pytest.fixture(params=BACKENDS)
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, Store]:
+    endpoint = request.getfixturevalue("gcs").url if request.param == "gcs" else ""
+    return BACKENDS[request.param](tmp_path, endpoint)
+
+
+def write(folder: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def upload(store: Store, files: dict[str, bytes]) -> tuple[str, ...]:
+    folder = store.folder(PREFIX)
+    write(folder, files)
+    uploader = Uploader(store, folder, PREFIX, pace=PACE)
+    uploader.start()
+    return uploader.close(20)
+
+
+def fetch(store: Store) -> dict[str, bytes] | None:
+    folder = store.folder(PREFIX)
+    names = download(store, PREFIX, folder, pace=PACE)
+    return None if names is None else {name: (folder / name).read_bytes() for name in names}
+
+
+class TestBulkContract:
+    FILES = {  # noqa: RUF012 - nobody writes to it
+        "result.json": b"{}",
+        "metrics.jsonl": b'{"step": 1}\n',
+        "empty": b"",
+        "checkpoints/step-10/model.safetensors": bytes(range(256)) * 40,
+        "checkpoints/step-10/a name with % and # and ü": b"x",
+    }
+
+    def test_what_one_worker_uploaded_another_fetches_byte_for_byte(self, stores):
+        assert upload(stores[0], self.FILES) == ()
+        assert fetch(stores[1]) == self.FILES
+
+    def test_fetching_twice_changes_nothing(self, stores):
+        upload(stores[0], self.FILES)
+        assert fetch(stores[1]) == fetch(stores[1]) == self.FILES
+
+    def test_where_nothing_was_uploaded_there_is_nothing_to_fetch(self, stores):
+        assert fetch(stores[1]) is None
+
+    def test_hidden_files_and_drafts_stay_behind(self, stores):
+        hidden = {".secret": b"x", "a.tmp": b"x", ".git/config": b"x", "checkpoints/.step-20/model": b"x"}
+        upload(stores[0], self.FILES | hidden)
+        assert fetch(stores[1]) == self.FILES
+
+    def test_a_later_uploader_of_the_same_folder_goes_on(self, stores):
+        upload(stores[0], self.FILES)
+        assert upload(stores[0], {"result.json": b'{"later": 1}'}) == ()
+        assert fetch(stores[1]) == self.FILES | {"result.json": b'{"later": 1}'}
+
+    def test_closing_without_a_start_uploads_as_well_and_closing_twice_is_harmless(self, stores):
+        folder = stores[0].folder(PREFIX)
+        write(folder, self.FILES)
+        uploader = Uploader(stores[0], folder, PREFIX, pace=PACE)
+        assert uploader.close(20) == uploader.close(20) == ()
+        assert fetch(stores[1]) == self.FILES
+
+    def test_an_empty_folder_is_uploaded_as_nothing(self, stores):
+        assert upload(stores[0], {}) == ()
+        assert fetch(stores[1]) is None
