@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from keyword import iskeyword
 
 import click
 
@@ -28,8 +29,11 @@ _COMMANDS = {
     "stop": ("sweeps.cli.steer", "Let the sweep run dry: workers finish their trial and leave."),
     "retry": ("sweeps.cli.steer", "Put a failed, stopped or abandoned trial back for another try."),
     "abandon": ("sweeps.cli.steer", "Give a trial up."),
+    "import": ("sweeps.cli.upkeep", "Take earlier results in as completed trials."),
     "export": ("sweeps.cli.export", "Write the trials table to a CSV, Parquet or JSON file."),
     "report": ("sweeps.cli.export", "Write one self-contained HTML page about the sweep."),
+    "doctor": ("sweeps.cli.upkeep", "Say what is wrong with this machine, the storage and the sweep."),
+    "repair": ("sweeps.cli.upkeep", "Mend what the doctor found, once you say --yes."),
 }
 
 
@@ -42,7 +46,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        attribute = cmd_name + "_" * iskeyword(cmd_name)  # `import` is no name that Python lets one define
+        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

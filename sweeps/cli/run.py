@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import click
 
@@ -10,6 +11,10 @@ from sweeps.cli.locate import new_store, open_sweep, remember, storage_options
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
 from sweeps.experiment import Experiment
 from sweeps.space import Space
+from sweeps.storage.urls import is_remote
+
+REMOTE_EXPIRE_S = 150.0
+"""A request to a bucket may be tried again for over two minutes; a lease must outlast that."""
 
 
 @click.command()
@@ -39,6 +44,11 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
     from sweeps.probes import probes
 
     store = new_store(storage, space.name)
+    if is_remote(store.url) and space.lease.expire_s < REMOTE_EXPIRE_S:
+        space = replace(space, lease=replace(space.lease, expire_s=REMOTE_EXPIRE_S))
+        click.echo(
+            f"sweep: lease.expire_s is {REMOTE_EXPIRE_S:g} in a bucket, the time a request may need", err=True
+        )
     objective.check(space, probes(space))
     optimizer.check(space)
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
