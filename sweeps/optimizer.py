@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from sweeps.errors import NothingToAsk, SpaceError
 from sweeps.outcomes import SURVIVAL, Outcomes
 from sweeps.reproducible import one_thread, seeded, silence, stable_seed
 from sweeps.sequence import Point, SobolSequence
-from sweeps.space import Space, Value
+from sweeps.space import EarlyTerminate, Space, Value
 from sweeps.trial import Trial
 
 # Ax says at import that its SQL storage is there, and its dependencies that torch.jit is deprecated. Neither
@@ -45,6 +45,7 @@ with warnings.catch_warnings():
     from ax.core.map_metric import MapMetric
     from ax.core.observation import ObservationFeatures
     from ax.core.optimization_config import OptimizationConfig
+    from ax.early_stopping.strategies.percentile import PercentileEarlyStoppingStrategy
     from ax.exceptions.core import AxError, SearchSpaceExhausted
     from botorch.exceptions.errors import BotorchError, InfeasibilityError
     from linear_operator.utils.errors import NotPSDError  # type: ignore[import-untyped]  # ships no types
@@ -350,3 +351,41 @@ def _config(axis: Interval | Options) -> RangeParameterConfig | ChoiceParameterC
         is_ordered=axis.ordered,
         dependent_parameters=axis.dependents or None,
     )
+
+
+def falls_behind(
+    early: EarlyTerminate,
+    trial: int,
+    curves: Mapping[int, Sequence[tuple[float, float]]],
+    done: Container[int],
+) -> bool:
+    """Whether Ax would stop the trial: its last loss is among the worst of those at the same step.
+
+    Args:
+        early: the percentile, the first step that counts, and how many completed trials there must be.
+        trial: whose last point is judged.
+        curves: losses of all trials by index; Ax interpolates between the steps of each.
+        done: the completed ones.
+    """
+    axis = _config(Interval(name="trial", bounds=(0.0, 2.0**53)))
+    struct = ExperimentStruct([axis], [], "curves", None, None, None)
+    with silence("ax"):
+        experiment = experiment_from_struct(struct)
+        experiment.add_tracking_metric(MapMetric(name="loss", lower_is_better=True))
+        experiment.optimization_config = optimization_config_from_string("-loss")
+        rows, told = [], {}
+        for index, curve in curves.items():
+            told[index] = experiment.new_trial().add_arm(Arm(parameters={"trial": float(index)}))
+            told[index].mark_running(no_runner_required=True)
+            if index in done:
+                told[index].mark_completed()
+            at, arm = told[index].index, told[index].arm.name
+            rows += [DataRow(at, arm, "loss", "loss", loss, math.nan, step=step) for step, loss in curve]
+        experiment.attach_data(Data(data_rows=rows))
+        strategy = PercentileEarlyStoppingStrategy(
+            percentile_threshold=early.percentile,
+            min_progression=early.min_step,
+            min_curves=early.min_trials,
+        )
+        at = told[trial].index
+        return at in strategy.should_stop_trials_early({at}, experiment)

@@ -1,0 +1,260 @@
+"""Early stopping: who is compared with whom, when nobody is stopped yet, and a worker that stops a program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweeps import worker
+from sweeps.early_stopping import should_stop
+from sweeps.experiment import Experiment
+from sweeps.optimizer import Optimizer, falls_behind
+from sweeps.outcomes import Outcomes
+from sweeps.space import EarlyTerminate, Lease, Objective, Program, Range, Search, Space
+from sweeps.stopping import Stop
+from sweeps.storage.memory import MemoryStore
+from sweeps.trial import Trial
+
+EARLY = EarlyTerminate(percentile=50.0, min_trials=3, min_step=10.0)
+
+
+TOY = Space(
+    name="toy",
+    objectives=(Objective(metric="loss"),),
+    parameters=(Range(name="x", min=0.0, max=1.0, kind="float"),),
+    program=Program(kind="command", command=("true", "${overrides}")),
+)
+STEPS = st.integers(0, 12).map(float)
+LOSSES = st.integers(0, 9).map(float)
+
+
+class Silence:
+    """A watcher to whom nothing matters."""
+
+    def __getattr__(self, name: str):
+        return lambda *told: None
+
+
+def descent(last_step: int, floor: float, every: int = 5) -> tuple[tuple[float, float], ...]:
+    """A loss that falls from 10 above its floor, logged every few steps."""
+    return tuple((float(step), floor + 10.0 / (1 + step)) for step in range(0, last_step + 1, every))
+
+
+def trial(index: int, status: str, curve, **changes) -> Trial:
+    parameters = {"x": index / 100, "n": 7, "mode": "fast"}
+    held = {"worker": "w", "heartbeat": 1.0} if status == "running" else {}
+    metrics = {"loss": curve[-1][1]} if status == "completed" else {}
+    fields = {
+        "parameters": parameters,
+        "generator": "sobol",
+        "curve": curve,
+        "metrics": metrics,
+        "attempt": 1,
+    }
+    return Trial(trial=index, status=status, **(fields | held | changes))
+
+
+@pytest.fixture
+def stopping(space):
+    return replace(space, early_terminate=EARLY)
+
+
+def five(status: str = "completed", last_step: int = 50) -> list[Trial]:
+    """Trials 0 to 4, the lower the better."""
+    return [trial(index, status, descent(last_step, floor=float(index))) for index in range(5)]
+
+
+class TestWhoIsStopped:
+    def test_one_among_the_worst_half_is_stopped_for_a_reason_in_one_line(self, stopping):
+        why = should_stop(stopping, trial(9, "running", descent(20, floor=4.5)), five())
+        assert why == "loss 4.9762 at step 20 is among the worst 50 % of 6 trials that have come as far"
+
+    def test_one_among_the_better_half_goes_on(self, stopping):
+        assert should_stop(stopping, trial(9, "running", descent(20, floor=0.5)), five()) is None
+
+    @pytest.mark.parametrize(("percentile", "stopped"), [(10.0, 1), (25.0, 2), (50.0, 3), (90.0, 5)])
+    def test_the_percentile_says_how_many_of_the_worst_are_stopped(self, stopping, percentile, stopped):
+        space = replace(stopping, early_terminate=replace(EARLY, percentile=percentile))
+        floors = [-0.5, 0.5, 1.5, 2.5, 3.5, 4.5]
+        verdicts = [should_stop(space, trial(9, "running", descent(20, floor)), five()) for floor in floors]
+        assert [why is not None for why in verdicts] == [False] * (6 - stopped) + [True] * stopped
+
+    def test_losses_are_compared_at_the_same_step_and_not_at_the_end(self, stopping):
+        slow = trial(
+            9, "running", ((0.0, 10.0), (10.0, 3.0))
+        )  # all others end below 3, but were above it here
+        others = [trial(index, "completed", ((0.0, 10.0), (10.0, 5.0), (50.0, 1.0))) for index in range(5)]
+        assert should_stop(stopping, slow, others) is None
+
+    def test_between_logged_steps_the_others_losses_are_interpolated(self, stopping):
+        others = [
+            trial(i, "completed", ((0.0, 10.0), (9.0, 9.0), (29.0, 5.0), (60.0, 0.0))) for i in range(5)
+        ]
+        for loss, stops in ((7.01, True), (6.99, False)):  # the others' line is at 7 in step 19
+            judged = trial(9, "running", ((0.0, 9.0), (19.0, loss)))
+            assert (should_stop(stopping, judged, others) is not None) is stops
+
+    def test_a_maximised_objective_does_not_turn_the_loss_around(self, stopping):
+        space = replace(
+            stopping, objectives=(replace(stopping.objectives[0], metric="acc", goal="maximize"),)
+        )
+        assert should_stop(space, trial(9, "running", descent(20, floor=0.5)), five()) is None
+        assert should_stop(space, trial(9, "running", descent(20, floor=4.5)), five()) is not None
+
+    def test_early_stopped_and_running_trials_are_compared_with_too(self, stopping):
+        good = [trial(10 + i, "completed", descent(50, floor=1.0)) for i in range(3)]
+        bad = [
+            trial(20 + i, status, descent(20, 8.0))
+            for i, status in enumerate(["early_stopped", "running"] * 3)
+        ]
+        judged = trial(9, "running", descent(20, floor=3.0))
+        assert should_stop(stopping, judged, good) is not None
+        assert should_stop(stopping, judged, good + bad) is None
+
+    def test_the_losses_of_failed_pending_and_abandoned_trials_do_not_count(self, stopping):
+        bad = [
+            trial(20 + i, s, descent(20, 90.0)) for i, s in enumerate(["failed", "pending", "abandoned"] * 4)
+        ]
+        judged = trial(9, "running", descent(20, floor=4.5))
+        assert should_stop(stopping, judged, five() + bad) == should_stop(stopping, judged, five())
+
+
+class TestWhenNobodyIsStopped:
+    BAD = trial(9, "running", descent(20, floor=50.0))
+
+    def test_without_early_terminate_nothing_is_stopped(self, space):
+        assert should_stop(space, self.BAD, five()) is None
+
+    def test_without_a_loss_nothing_is_stopped(self, stopping):
+        assert should_stop(stopping, trial(9, "running", ()), five()) is None
+
+    @pytest.mark.parametrize(("last", "stops"), [(5, False), (10, True), (15, True)])
+    def test_nothing_is_stopped_before_the_first_step_that_counts(self, stopping, last, stops):
+        assert (should_stop(stopping, trial(9, "running", descent(last, 50.0)), five()) is not None) is stops
+
+    @pytest.mark.parametrize(("completed", "stops"), [(2, False), (3, True)])
+    def test_min_trials_must_be_completed(self, stopping, completed, stops):
+        others = five()[:completed] + [trial(20 + i, "running", descent(50, 1.0)) for i in range(5)]
+        assert (should_stop(stopping, self.BAD, others) is not None) is stops
+
+    @pytest.mark.parametrize(("as_far", "stops"), [(2, False), (3, True)])
+    def test_min_trials_others_must_have_come_as_far(self, stopping, as_far, stops):
+        others = five()[:as_far] + [trial(20 + i, "completed", descent(15, 1.0)) for i in range(5)]
+        assert (should_stop(stopping, self.BAD, others) is not None) is stops
+
+    def test_its_own_record_among_the_others_is_not_one_of_them(self, stopping):
+        others = [*five()[:2], replace(self.BAD, status="completed")]
+        assert should_stop(stopping, self.BAD, others) is None
+
+    def test_while_too_few_have_come_as_far_neither_torch_nor_ax_is_imported(self):
+        code = (
+            "import sys\nfrom sweeps.early_stopping import should_stop\n"
+            "from sweeps.space import EarlyTerminate, Objective, Program, Space\nfrom sweeps.trial import Trial\n"
+            "space = Space(name='a', objectives=(Objective(metric='l'),), parameters=(), "
+            "program=Program(kind='command'), early_terminate=EarlyTerminate())\n"
+            "record = Trial(trial=1, status='running', parameters={}, generator='sobol', curve=((50.0, 1.0),))\n"
+            "print(should_stop(space, record, [record]), {'torch', 'ax', 'pandas'} & set(sys.modules))"
+        )
+        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert told.stdout == "None set()\n"
+
+
+class TestAtEveryHeartbeat:
+    @settings(max_examples=25, deadline=None)
+    @given(data=st.data())
+    def test_whole_curves_and_their_points_around_the_step_lead_to_the_same_verdict(self, data):
+        """Ax is shown two points of each curve; shown all of them, it says the same."""
+        curves = data.draw(st.lists(st.dictionaries(STEPS, LOSSES, min_size=1), min_size=4, max_size=8))
+        others = {i: tuple(sorted(curve.items())) for i, curve in enumerate(curves)}
+        judged = tuple(sorted(data.draw(st.dictionaries(STEPS, LOSSES, min_size=1)).items()))
+        early = replace(EARLY, percentile=data.draw(st.sampled_from([20.0, 50.0, 80.0])), min_step=0.0)
+        space = replace(TOY, early_terminate=early)
+        records = [trial(i, "completed", curve) for i, curve in others.items()]
+        as_far = sum(curve[0][0] <= judged[-1][0] <= curve[-1][0] for curve in others.values())
+        whole = as_far >= early.min_trials and falls_behind(early, 9, others | {9: judged}, set(others))
+        assert (should_stop(space, trial(9, "running", judged), records) is not None) is whole
+
+    def test_the_same_records_give_the_same_answer(self, stopping):
+        judged = trial(9, "running", descent(20, floor=4.5))
+        assert should_stop(stopping, judged, five()) == should_stop(stopping, judged, five()[::-1])
+
+    def test_it_costs_little_beside_a_hundred_trials(self, stopping):
+        others = [
+            trial(i, "completed", tuple((k * 9.0 + i % 7, 5 - k / 50) for k in range(50))) for i in range(100)
+        ]
+        judged = trial(200, "running", descent(200, floor=50.0))
+        should_stop(stopping, judged, others)  # the first call may import Ax
+        start = time.thread_time()
+        assert should_stop(stopping, judged, others) is not None
+        assert time.thread_time() - start < 1.0  # 0.08 s where nothing else runs
+
+
+class TestTheSearch:
+    def test_the_last_loss_of_a_stopped_trial_is_not_taken_for_its_result(self, space):
+        stopped = trial(0, "early_stopped", descent(20, floor=1.0))
+        outcomes = Outcomes(space)
+        assert outcomes.means(stopped) == {}
+        assert outcomes.missing(stopped) == list(outcomes.names.values())
+        assert outcomes.survival([stopped, trial(1, "failed", ())]) == [(trial(1, "failed", ()), 0.0)]
+
+    def test_a_stopped_trial_stays_a_pending_point_whatever_its_losses_were(self, space):
+        space = replace(space, search=Search(method="bayes", sobol=2, seed=1))
+        ended = [trial(i, "completed", descent(50, floor=float(i))) for i in range(4)]
+        candidates = []
+        for open_ in (
+            trial(4, "running", descent(5, floor=1.0)),
+            trial(4, "early_stopped", descent(20, floor=9.0)),
+            trial(4, "early_stopped", descent(20, floor=0.0)),
+        ):
+            optimizer = Optimizer(space)
+            optimizer.observe([*ended, open_])
+            (candidate,) = optimizer.generate()
+            candidates.append(candidate)
+        assert candidates[0].generator == "botorch"
+        assert candidates[0] == candidates[1] == candidates[2]
+
+
+PROGRAM = """
+loss=1; last=8
+if [ "$SWEEP_TRIAL" = 3 ]; then loss=9; last=4; fi
+for step in $(seq $last); do
+  echo "{\\"step\\": $step, \\"loss\\": $loss}" >> "$SWEEP_RUN_DIR/metrics.jsonl"
+done
+if [ "$SWEEP_TRIAL" = 3 ]; then echo $$ > "$PID_FILE"; exec sleep 600; fi
+sleep 0.5
+echo '{"loss": 1}' > "$SWEEP_RUN_DIR/result.json"
+"""
+
+
+class TestAWorker:
+    def test_it_stops_the_program_of_a_trial_that_falls_behind_and_goes_on(
+        self, command_space, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
+        space = replace(
+            command_space,
+            program=Program(kind="command", command=("sh", "-c", PROGRAM, "${overrides}")),
+            lease=Lease(heartbeat_s=0.1, expire_s=60),
+            early_terminate=replace(EARLY, min_step=3.0),
+            run_cap=6,
+        )
+        experiment = Experiment.create(MemoryStore(), space)
+        tally = worker.work(experiment, stop=Stop(), watcher=Silence())
+        records = experiment.trials()
+        assert [record.status for record in records] == ["completed"] * 3 + ["early_stopped"] + [
+            "completed"
+        ] * 2
+        assert tally.ended == {"completed": 5, "early_stopped": 1}
+        (attempt,) = records[3].history
+        assert (attempt.reason, attempt.worker != "") == ("early_stopped", True)
+        assert attempt.detail == "loss 9 at step 4 is among the worst 50 % of 4 trials that have come as far"
+        assert (records[3].curve[-1], dict(records[3].metrics)) == ((4.0, 9.0), {})
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "pid").read_text()), 0)
