@@ -1,0 +1,243 @@
+"""A fake bucket and real worker processes over it, to be killed, stopped and cut off: for the benchmarks.
+
+The bucket is the tests' fake, in a process of its own. Workers are forked from a server that has imported
+everything; each has a door of its own into the bucket, and writes a diary of what happened to it.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeps import trial
+from sweeps.experiment import Experiment
+from sweeps.space import Lease, Objective, Program, Range, Search, Space, Value
+from sweeps.storage.base import Store
+from sweeps.storage.gcs import GcsStore
+from sweeps.storage.gcs_wire import Patience
+from sweeps.trial import Trial
+
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path.append(str(TESTS))  # the fake bucket is the tests', and is installed nowhere
+
+from fake_gcs import Fault, Remote  # noqa: E402 - it is found only now
+
+__all__ = ["Fault", "Fleet", "Remote", "bucket", "nap", "nap_space", "premade"]
+
+PRELOAD = ["benchmarks.fleet", "sweeps.worker", "sweeps.optimizer", "gcsfs.core", "google.api_core.retry"]
+
+
+@contextmanager
+def bucket(*, latency_s: float, one_write_per_second: bool = True, seed: int = 0) -> Iterator[Remote]:
+    """A fake bucket in a process of its own."""
+    argv = [sys.executable, "-m", "fake_gcs", "--latency-s", str(latency_s), "--seed", str(seed)]
+    argv += ["--one-write-per-second"] if one_write_per_second else []
+    process = subprocess.Popen(argv, cwd=TESTS, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield Remote(json.loads(process.stdout.readline())["url"])
+    finally:
+        process.terminate()
+        process.wait()
+
+
+# ---- the work
+
+
+def nap(parameters: Mapping[str, Value]) -> dict[str, float]:
+    """The objective: sleep, and return what only these parameters give."""
+    time.sleep(float(parameters["seconds"]))
+    return {"loss": loss_of(parameters)}
+
+
+def loss_of(parameters: Mapping[str, Value]) -> float:
+    return float(parameters["seconds"]) * 2 + 1
+
+
+def nap_space(*, name: str, trials: int, seconds: tuple[float, float], lease: Lease) -> Space:
+    """A sweep over naps; candidates come from the Sobol sequence, so that no model is fitted meanwhile."""
+    low, high = seconds
+    return Space(
+        name=name,
+        objectives=(Objective(metric="loss"),),
+        parameters=(Range(name="seconds", min=low, max=high, kind="float"),),
+        program=Program(kind="function", function="benchmarks.fleet:nap"),
+        search=Search(method="random", seed=0),
+        run_cap=trials,
+        lease=lease,
+    )
+
+
+def premade(store: Store, index: int, seconds: float, *, done: bool = False) -> None:
+    """Store a pending trial, or one that ended long ago."""
+    parameters = {"seconds": seconds}
+    record = Trial(
+        trial=index,
+        status="completed" if done else "pending",
+        parameters=parameters,
+        generator="sobol",
+        created=store.now(),
+        **({"attempt": 1, "metrics": {"loss": loss_of(parameters)}, "ended": store.now()} if done else {}),
+    )
+    store.create(trial.key(index), trial.encode(record, f"premade-{index}"))
+
+
+# ---- the workers
+
+
+@dataclass(kw_only=True)
+class Member:
+    """One worker process; `hurt` once it was killed or stopped."""
+
+    name: str
+    process: Any
+    hurt: bool = False
+
+    def signal(self, signum: int) -> None:
+        self.hurt = self.hurt or signum in (signal.SIGKILL, signal.SIGSTOP)
+        if self.process.is_alive():
+            os.kill(self.process.pid, signum)
+
+
+class Fleet:
+    """Workers over one sweep in one fake bucket."""
+
+    def __init__(self, remote: Remote, url: str, patience: Patience) -> None:
+        self.remote, self.url, self.patience = remote, url, patience
+        self.members: dict[str, Member] = {}
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(PRELOAD)
+        self._diaries = Path(tempfile.mkdtemp(prefix="fleet-"))
+
+    def start(self, count: int) -> float:
+        """Start workers that go off all at once; returns when that was."""
+        gate = self._context.Barrier(count + 1)
+        for _ in range(count):
+            self.add(gate=gate)
+        gate.wait(timeout=120)
+        return time.monotonic()
+
+    def add(self, *, skew_s: float = 0.0, gate: Any = None) -> Member:
+        """Start one worker, whose machine's clock is wrong by `skew_s`."""
+        name = f"worker-{len(self.members)}"
+        identity = (name, str(self._diaries / name), skew_s)
+        process = self._context.Process(
+            target=_member, args=(self.url, self.remote.door(name), self.patience, *identity, gate)
+        )
+        process.start()
+        self.members[name] = Member(name=name, process=process)
+        return self.members[name]
+
+    def alive(self) -> list[Member]:
+        return [member for member in self.members.values() if member.process.is_alive()]
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for all of them; what is still there then is killed, and counts as stuck."""
+        deadline = time.monotonic() + timeout_s
+        for member in self.members.values():
+            member.process.join(max(0.0, deadline - time.monotonic()))
+        stuck = [member.name for member in self.alive()]
+        for member in self.alive():
+            member.process.kill()
+            member.process.join()
+        if stuck:
+            raise RuntimeError(f"still there after {timeout_s:g} s: {', '.join(stuck)}")
+
+    def diary(self) -> list[dict[str, Any]]:
+        """What the workers wrote, in the order of time. The last line of a killed one may be torn."""
+        entries = []
+        for page in self._diaries.iterdir():
+            for line in page.read_text(encoding="utf-8").splitlines(keepends=True):
+                if line.endswith("\n"):
+                    entries.append({"worker": page.name, **json.loads(line)})
+        return sorted(entries, key=lambda entry: float(entry["at"]))
+
+    def deaths(self) -> list[str]:
+        """Workers that ended otherwise than well, though nobody had killed them."""
+        return [
+            f"{member.name} ({member.process.exitcode})"
+            for member in self.members.values()
+            if member.process.exitcode not in (0, -signal.SIGKILL)
+            or (member.process.exitcode and not member.hurt)
+        ]
+
+
+def _member(
+    url: str, endpoint: str, patience: Patience, name: str, diary: str, skew_s: float, gate: Any
+) -> None:
+    """What `sweep worker` does, on a machine whose clock may be wrong."""
+    from sweeps.stopping import Stop
+    from sweeps.worker import work
+
+    right = time.time
+    time.time = lambda: right() + skew_s
+    random.seed(name)
+    stop = Stop()
+    stop.listen()
+    watcher = _Diary(diary)
+    try:
+        experiment = _Timed.open(GcsStore(url, endpoint=endpoint, patience=patience))
+        if gate is not None:
+            gate.wait()
+        work(experiment, stop=stop, watcher=watcher, name=name)
+    except Exception as error:
+        watcher.write("died", why=f"{type(error).__name__}: {error}")
+        sys.exit(1)
+
+
+class _Timed(Experiment):
+    """Knows how long the last `ask` took."""
+
+    asked_s = 0.0
+
+    def ask(self, worker: str, **options: Any) -> Trial | None:
+        start = time.monotonic()
+        record = super().ask(worker, **options)
+        if record is not None:
+            _Timed.asked_s = time.monotonic() - start
+        return record
+
+
+class _Diary:
+    """A `Watcher` that appends a line for every event, in one write, so that a kill tears at most one."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def write(self, event: str, **what: Any) -> None:
+        line = json.dumps({"at": time.monotonic(), "event": event, **what}) + "\n"
+        os.write(self._file, line.encode())
+
+    def started(self, record: Trial) -> None:
+        self.write("started", trial=record.trial, attempt=record.attempt, asked_s=_Timed.asked_s)
+
+    def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None: ...
+
+    def ended(self, record: Trial) -> None:
+        self.write(
+            "ended",
+            trial=record.trial,
+            attempt=record.attempt,
+            status=record.status,
+            metrics=dict(record.metrics),
+        )
+
+    def dropped(self, record: Trial, why: str) -> None:
+        self.write("dropped", trial=record.trial, attempt=record.attempt, why=why)
+
+    def waiting(self, why: str) -> None: ...
+
+    def closed(self, why: str) -> None:
+        self.write("closed", why=why)

@@ -1,0 +1,91 @@
+"""The stores under load: `python -m benchmarks.store [PART…]`, by default all four parts in one run.
+
+    local      claim-and-complete cycles a second over one folder, beside Optuna's two file storages
+    storm      a sweep in a fake bucket while workers are killed and stopped, beside the ideal schedule
+    costs      requests and dollars: of the storm for each trial, of a worker that waits for an hour
+    thousand   `sweep status` and asking in a fake bucket with a thousand finished trials
+
+Everything runs on this machine, the fake bucket and all workers: on a busy one the figures are worse.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks import store_bucket, store_local
+
+PARTS = ("local", "storm", "costs", "thousand")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--processes", type=int, default=8, help="that share the folder")
+    parser.add_argument("--cycles", type=int, default=1000, help="at most, for each storage")
+    parser.add_argument("--limit-s", type=float, default=10.0, help="and at most so long")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the trials in the storm")
+    given = parser.parse_args()
+    parts = given.parts or PARTS
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
+    if "local" in parts:
+        _local(given.processes, given.cycles, given.limit_s)
+    if "storm" in parts or "costs" in parts:
+        _storm(given.seed)
+    if "costs" in parts:
+        _idle()
+    if "thousand" in parts:
+        _thousand()
+
+
+def _local(processes: int, cycles: int, limit_s: float) -> None:
+    print(f"| folder, {processes} processes | cycles | seconds | cycles/s | CPU ms/cycle | ours is |")
+    print("|---|---|---|---|---|---|")
+    ours = 0.0
+    for rate in store_local.compare(processes=processes, trials=cycles, limit_s=limit_s):
+        ours = ours or rate.per_second
+        print(
+            f"| {rate.store} | {rate.cycles} | {rate.seconds:.1f} | {rate.per_second:.0f} "
+            f"| {1000 * rate.cpu_s / rate.cycles:.1f} | {ours / rate.per_second:.1f}x |",
+            flush=True,
+        )
+
+
+def _storm(seed: int) -> None:
+    storm = store_bucket.storm(workers=16, trials=64, nap_s=(4.0, 8.0), kills=3, seed=seed)
+    rows = {
+        "all trials completed": storm.complete,
+        "total, ideal": f"{storm.total_s:.1f} s, {storm.ideal_s:.1f} s ({storm.total_s / storm.ideal_s:.2f}x)",
+        "a worker's first claim, slowest": f"{storm.first_claim_s:.2f} s",
+        "later claims, p50 / p99": f"{storm.claim_p50_s:.2f} s / {storm.claim_p99_s:.2f} s",
+        "takeovers, spurious ones": f"{storm.takeovers}, {storm.spurious}",
+        "workers that died by themselves": ", ".join(storm.deaths) or "none",
+        "answers of 429": storm.refused,
+        "class A, class B, dollars for a trial": (
+            f"{storm.requests['A'] / storm.trials:.1f}, {storm.requests['B'] / storm.trials:.1f}, "
+            f"{storm.requests['usd'] / storm.trials:.6f}"
+        ),
+    }
+    print("\n| storm: 16 workers, 64 trials of 4-8 s, 3 SIGKILL, 1 SIGSTOP | |\n|---|---|")
+    for what, value in rows.items():
+        print(f"| {what} | {value} |", flush=True)
+
+
+def _idle() -> None:
+    hour = store_bucket.idle_hour(seconds=20.0)
+    print("\n| a worker that waits for an hour | |\n|---|---|")
+    print(f"| class A, class B, dollars | {hour['A']:.0f}, {hour['B']:.0f}, {hour['usd']:.4f} |", flush=True)
+
+
+def _thousand() -> None:
+    found = store_bucket.thousand(1000)
+    print(f"\n| bucket with {found.trials} finished trials | seconds |\n|---|---|")
+    print(f"| `sweep status` | {found.status_s:.2f} |")
+    print(f"| first ask of a worker, without Ax | {found.first_ask_s:.2f} |")
+    print(f"| next ask, without Ax | {found.next_ask_s:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""A sweep in a fake bucket under trouble, and what requests cost; `benchmarks.store` calls it.
+
+The bucket answers 40 ms late and takes one write a second of each name. Some workers are killed and one is
+stopped for longer than a lease. The ideal to compare with: the same trials on the same machines under the
+same trouble, with a store that takes no time, where whoever waits learns of a lost trial as early as the
+lease allows.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from benchmarks.fleet import Fleet, Remote, bucket, nap_space, premade
+from sweeps.experiment import Experiment
+from sweeps.space import Lease, Value
+from sweeps.storage.gcs import GcsStore
+from sweeps.storage.gcs_wire import Patience
+from sweeps.trial import Generator, Trial
+
+LATENCY_S = 0.04
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outage:
+    """A machine that is away from `start` to `end`, for ever if that is infinite; seconds after the start."""
+
+    machine: int
+    start: float
+    end: float = float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storm:
+    """How the sweep went, in seconds.
+
+    Args:
+        first_claim_s: the slowest first claim; it reads every record, on a machine that all workers share.
+        claim_p50_s, claim_p99_s: of the later ones.
+        spurious: takeovers of trials whose worker was well.
+        requests: by billing class, with dollars for them.
+        refused: answers of 429.
+    """
+
+    trials: int
+    total_s: float
+    ideal_s: float
+    first_claim_s: float
+    claim_p50_s: float
+    claim_p99_s: float
+    takeovers: int
+    spurious: int
+    deaths: list[str]
+    requests: dict[str, float]
+    refused: int
+    complete: bool
+
+
+def ideal_s(naps: Sequence[float], workers: int, outages: Sequence[Outage], back_after_s: float) -> float:
+    """When the last trial ends if nothing but the trials and the outages takes time."""
+    ready = [(0.0, nap) for nap in naps]
+    free = [(0.0, machine) for machine in range(workers)]
+    finish = 0.0
+    while ready:
+        now, machine = heapq.heappop(free)
+        available, nap = ready[0]
+        away = next((o for o in outages if o.machine == machine and o.end > now), None)
+        if away is not None and away.start <= now:
+            heapq.heappush(free, (away.end, machine))
+        elif available > now:
+            heapq.heappush(free, (available, machine))
+        elif away is not None and away.start < now + nap:
+            heapq.heapreplace(ready, (away.start + back_after_s, nap))
+            heapq.heappush(free, (away.end, machine))
+        else:
+            heapq.heappop(ready)
+            heapq.heappush(free, (now + nap, machine))
+            finish = max(finish, now + nap)
+    return finish
+
+
+def storm(*, workers: int, trials: int, nap_s: tuple[float, float], kills: int, seed: int) -> Storm:
+    """Run `trials` naps, kill `kills` workers and stop one, four seconds apart."""
+    lease = Lease(heartbeat_s=4.0, expire_s=12.0)
+    naps = [nap_s[0] + (nap_s[1] - nap_s[0]) * (i + 0.5) / trials for i in range(trials)]
+    random.Random(seed).shuffle(naps)
+    with bucket(latency_s=LATENCY_S, seed=seed) as remote:
+        url = f"gs://bucket/benchmark/{uuid.uuid4().hex}"
+        store = GcsStore(url, endpoint=remote.url)
+        Experiment.create(store, nap_space(name="storm", trials=trials, seconds=nap_s, lease=lease))
+        with ThreadPoolExecutor(32) as pool:
+            list(pool.map(lambda i: premade(store, i, naps[i]), range(trials)))
+        time.sleep(1.0)  # nobody meets the limit on account of how the trials were made
+        fleet = Fleet(remote, url, Patience())
+        fleet.start(workers)
+        remote.clear_journal()
+        start = time.monotonic()
+        outages = _trouble(fleet, start, kills, stop_s=1.5 * lease.expire_s)
+        fleet.join(timeout_s=600)
+        back_after_s = lease.expire_s - lease.heartbeat_s  # the last heartbeat may have been that long ago
+        ideal = ideal_s(naps, workers, outages, back_after_s)
+        return _account(fleet, remote, Experiment.open(store), start, ideal)
+
+
+def _trouble(fleet: Fleet, start: float, kills: int, stop_s: float) -> list[Outage]:
+    """Kill the first workers one after another, stop the next one and wake it; what was done when."""
+    members = list(fleet.members.values())
+    outages = []
+    for turn, member in enumerate(members[: kills + 1]):
+        time.sleep(max(0.0, start + 4.0 * (turn + 1) - time.monotonic()))
+        at = time.monotonic() - start
+        member.signal(signal.SIGSTOP if turn == kills else signal.SIGKILL)
+        outages.append(Outage(machine=turn, start=at, end=at + stop_s if turn == kills else float("inf")))
+    time.sleep(stop_s)
+    members[kills].signal(signal.SIGCONT)
+    return outages
+
+
+def _account(fleet: Fleet, remote: Remote, experiment: Experiment, start: float, ideal: float) -> Storm:
+    requests, entries = remote.bill(), remote.entries()
+    diary = fleet.diary()
+    claims: dict[str, list[float]] = defaultdict(list)
+    for entry in diary:
+        if entry["event"] == "started":
+            claims[entry["worker"]].append(entry["asked_s"])
+    later = sorted(seconds for asked in claims.values() for seconds in asked[1:])
+    hurt = {member.name for member in fleet.members.values() if member.hurt}
+    records = experiment.trials()
+    lost = [a for record in records for a in record.history if a.reason == "expired"]
+    return Storm(
+        trials=len(records),
+        total_s=max(entry["at"] for entry in diary if entry["event"] == "ended") - start,
+        ideal_s=ideal,
+        first_claim_s=max(asked[0] for asked in claims.values()),
+        claim_p50_s=statistics.median(later),
+        claim_p99_s=later[int(0.99 * len(later))],
+        takeovers=len(lost),
+        spurious=sum(attempt.worker not in hurt for attempt in lost),
+        deaths=fleet.deaths(),
+        requests=requests,
+        refused=Counter(entry.status for entry in entries)[429],
+        complete={record.status for record in records} == {"completed"},
+    )
+
+
+# ---- what waiting costs, and a sweep of a thousand trials
+
+
+def idle_hour(*, seconds: float) -> dict[str, float]:
+    """Requests by class, and dollars, of one worker that waits an hour for a trial of somebody else."""
+    lease = Lease(heartbeat_s=30.0, expire_s=150.0)
+    with bucket(latency_s=LATENCY_S) as remote:
+        url = f"gs://bucket/benchmark/{uuid.uuid4().hex}"
+        store = GcsStore(url, endpoint=remote.url)
+        experiment = Experiment.create(
+            store, nap_space(name="idle", trials=1, seconds=(1.0, 2.0), lease=lease)
+        )
+        premade(store, 0, 1.5)
+        experiment.ask("somebody else")
+        fleet = Fleet(remote, url, Patience())
+        fleet.start(1)
+        time.sleep(2.0)
+        before = remote.bill()
+        time.sleep(seconds)
+        after = remote.bill()
+        fleet.members["worker-0"].signal(signal.SIGTERM)
+        fleet.join(timeout_s=60)
+    return {name: (after[name] - before[name]) * 3600 / seconds for name in after}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thousand:
+    """Seconds at `trials` finished trials: `sweep status` as a command, and asks without Ax's share."""
+
+    trials: int
+    status_s: float
+    first_ask_s: float
+    next_ask_s: float
+
+
+def thousand(trials: int) -> Thousand:
+    lease = Lease(heartbeat_s=30.0, expire_s=150.0)
+    with bucket(latency_s=LATENCY_S) as remote:
+        url = f"gs://bucket/benchmark/{uuid.uuid4().hex}"
+        store = GcsStore(url, endpoint=remote.url)
+        Experiment.create(store, nap_space(name="many", trials=trials + 2, seconds=(1.0, 2.0), lease=lease))
+        with ThreadPoolExecutor(32) as pool:
+            list(pool.map(lambda i: premade(store, i, 1 + (i + 0.5) / trials, done=True), range(trials)))
+        command = [sys.executable, "-m", "sweeps", "status", "--storage", url, "--format", "json"]
+        start = time.monotonic()
+        told = subprocess.run(
+            command, env={**os.environ, "STORAGE_EMULATOR_HOST": remote.url}, check=True, capture_output=True
+        )
+        status_s = time.monotonic() - start
+        assert json.loads(told.stdout)["trials"]["completed"] == trials
+        asking = _WithoutOptimizer.open(store)
+        first = asking.own_share()
+        time.sleep(2.5)  # the trial
+        following = asking.own_share()
+    return Thousand(trials=trials, status_s=status_s, first_ask_s=first, next_ask_s=following)
+
+
+class _WithoutOptimizer(Experiment):
+    """Takes the time of `ask` outside of the optimizer."""
+
+    generating_s = 0.0
+
+    def own_share(self) -> float:
+        self.generating_s, start = 0.0, time.monotonic()
+        assert self.ask("benchmark") is not None
+        return time.monotonic() - start - self.generating_s
+
+    def _candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
+        start = time.monotonic()
+        try:
+            # A model of a thousand trials takes longer than this; meanwhile the second of `ask.lock` passes.
+            time.sleep(2.5)
+            return super()._candidate(records)
+        finally:
+            self.generating_s += time.monotonic() - start
