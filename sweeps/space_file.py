@@ -1,8 +1,8 @@
 """Search space files: YAML in, a validated `Space` out, or one line that says what to write instead.
 
 `sweep init` and `sweep quickstart` call `load`. The file's reference is docs/search-space.md. The parts:
-`yaml_tree` (safe YAML with line numbers), `space_parameters` (one parameter, conditions), `space_checks`
-(constraints and the baseline, which look at the whole).
+`yaml_tree` (safe YAML with line numbers), `space_parameters` (one parameter, conditions), `space_limits`
+(budget and early stopping), `space_checks` (constraints and the baseline, which look at the whole).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from sweeps import space_checks, space_parameters, yaml_tree
+from sweeps import space_checks, space_limits, space_parameters, yaml_tree
 from sweeps.errors import SpaceError
 from sweeps.overrides import split
-from sweeps.space import Lease, Objective, Parameter, Program, Search, Space
+from sweeps.space import Budget, Lease, Objective, Parameter, Program, Search, Space
 from sweeps.yaml_tree import Cursor
 
 KEYS = (
@@ -30,15 +30,15 @@ KEYS = (
     "run_cap",
     "baseline",
     "lease",
+    "budget",
+    "early_terminate",
 )
 PROGRAM_KEYS = ("trainer", "command", "function")
 SEARCH_KEYS = ("method", "sobol", "seed")
 LEASE_KEYS = ("heartbeat_s", "expire_s", "max_attempts")
 _REQUIRED = ("name", "objectives", "program", "parameters")
-_LATER = "not yet supported by this version; take it out"
 _HINTS = {
-    "budget": _LATER,
-    "early_terminate": _LATER,
+    "early_stopping": "unknown key; write early_terminate: {type: percentile}",
     "metric": "unknown key; write objectives: [{metric: final_loss, goal: minimize}]",
     "method": "unknown key; write search: {method: bayes}",
     "command": "unknown key; write program: {command: [...]}",
@@ -94,7 +94,11 @@ def loads(text: str, file: str) -> Space:
         search=_search(entries["search"]) if "search" in entries else Search(),
         run_cap=entries["run_cap"].integer(least=1) if "run_cap" in entries else None,
         lease=_lease(entries["lease"]) if "lease" in entries else Lease(),
+        budget=space_limits.budget(entries["budget"]) if "budget" in entries else Budget(),
     )
+    if "early_terminate" in entries:
+        early = space_limits.early_terminate(entries["early_terminate"], space)
+        space = replace(space, early_terminate=early)
     if "baseline" in entries:
         space = replace(space, baseline=space_checks.baseline(entries["baseline"], space))
     return space

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweeps import space_file, space_parameters
+from sweeps import space_file, space_limits, space_parameters
 from sweeps.errors import SpaceError
 from sweeps.space_file import loads
 
@@ -60,6 +60,8 @@ def test_every_refusal_is_shown_word_for_word(example: str, refusal: str) -> Non
         *space_file.PROGRAM_KEYS,
         *space_file.SEARCH_KEYS,
         *space_file.LEASE_KEYS,
+        *space_limits.BUDGET_KEYS,
+        *space_limits.EARLY_TERMINATE_KEYS,
         *space_parameters.KEYS,
         *space_parameters.DISTRIBUTIONS,
     ],

@@ -9,7 +9,20 @@ from pathlib import Path
 import pytest
 
 from sweeps.overrides import to_overrides
-from sweeps.space import Choice, Fixed, Lease, Objective, Parameter, Program, Range, Search, Space, Value
+from sweeps.space import (
+    Budget,
+    Choice,
+    EarlyTerminate,
+    Fixed,
+    Lease,
+    Objective,
+    Parameter,
+    Program,
+    Range,
+    Search,
+    Space,
+    Value,
+)
 from sweeps.space_checks import middle
 from sweeps.space_file import load, loads
 
@@ -32,6 +45,8 @@ search: {method: bayes, sobol: 12, seed: 0}
 run_cap: 30
 baseline: {stage1_9.optimizer.lr: 3.0e-3}
 lease: {heartbeat_s: 30, expire_s: 90, max_attempts: 3}
+budget: {effective_steps: 1e5, device_hours: 20, usd: 24, wall_hours: 48}
+early_terminate: {type: percentile, percentile: 25, min_trials: 8, min_step: 40}
 """
 
 
@@ -71,6 +86,8 @@ def test_every_key_of_the_schema_becomes_a_value() -> None:
         search=Search(method="bayes", sobol=12, seed=0),
         run_cap=30,
         lease=Lease(heartbeat_s=30, expire_s=90, max_attempts=3),
+        budget=Budget(effective_steps=1e5, device_hours=20.0, usd=24.0, wall_hours=48.0),
+        early_terminate=EarlyTerminate(type="percentile", percentile=25.0, min_trials=8, min_step=40.0),
     )
     assert whole.baseline == {
         "stage1_9.optimizer.lr": 3e-3,
@@ -296,3 +313,30 @@ def test_a_shipped_space_composes_with_the_trainer_at_both_ends_of_every_range(p
             for part in key.split("."):
                 found = getattr(found, part)
             assert same(found, value), key
+
+
+@pytest.mark.parametrize("key", ["effective_steps", "device_hours", "usd", "wall_hours"])
+def test_each_limit_of_a_budget_stands_alone(key: str) -> None:
+    limited = space("", f"budget: {{{key}: 2}}\n").budget
+    assert {name: limit for name, limit in dataclasses.asdict(limited).items() if limit is not None} == {
+        key: 2.0
+    }
+    assert isinstance(getattr(limited, key), float)
+
+
+def test_without_the_sections_nothing_is_limited_and_nothing_is_stopped() -> None:
+    assert (space("").budget, space("").early_terminate) == (Budget(), None)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("", EarlyTerminate(percentile=50.0, min_trials=5, min_step=10.0)),
+        ("percentile: 12.5", EarlyTerminate(percentile=12.5)),
+        ("min_trials: 1", EarlyTerminate(min_trials=1)),
+        ("min_step: 0", EarlyTerminate(min_step=0.0)),
+    ],
+)
+def test_what_early_terminate_leaves_out_has_a_default(written: str, read: EarlyTerminate) -> None:
+    text = WHOLE.replace("percentile: 25, min_trials: 8, min_step: 40", written)
+    assert same(loads(text, "x.yaml").early_terminate, read)

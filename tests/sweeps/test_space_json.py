@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.space import (
+    Budget,
     Choice,
+    EarlyTerminate,
     Fixed,
     Lease,
     Objective,
@@ -80,6 +82,15 @@ def spaces(draw: st.DrawFn) -> Space:
         run_cap=draw(st.none() | st.integers(1, 10**6)),
         baseline=None if baseline is None else MappingProxyType(baseline),
         lease=Lease(heartbeat_s=draw(floats), expire_s=draw(floats), max_attempts=draw(integers)),
+        budget=Budget(
+            effective_steps=draw(st.none() | floats),
+            device_hours=draw(st.none() | floats),
+            usd=draw(st.none() | floats),
+            wall_hours=draw(st.none() | floats),
+        ),
+        early_terminate=draw(
+            st.none() | st.builds(EarlyTerminate, percentile=floats, min_trials=integers, min_step=floats)
+        ),
     )
 
 
