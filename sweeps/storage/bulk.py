@@ -39,7 +39,7 @@ def download(store: Store, prefix: str, folder: Path, *, pace: Pace | None = Non
 
     Returns:
         The names of the files that are there now, each as the last manifest has it; None where there is no
-        whole upload, and then `folder` is as it was.
+        whole upload, and then nothing was left in `folder`.
 
     Raises:
         StoreUnavailable: the bucket is out of reach; some files may be there, another call goes on.
@@ -127,7 +127,8 @@ class Uploader:
             return False
         except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the trial goes on
             told = str(error) if isinstance(error, SweepError) else f"{type(error).__name__}: {error}"
-            if told != self._trouble:  # once for each trouble, not for each try
+            # Once for each trouble, not for each try; after the deadline `close` tells it.
+            if told != self._trouble and not self._tempo.is_over(0.0):
                 log.warning("the upload to %s goes on later: %s", self._where, told)
             self._trouble = told
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import IO
 
@@ -27,24 +27,38 @@ class FolderDownload:
     def __init__(self, store: Bucket, prefix: str, folder: Path, tempo: Tempo) -> None:
         self._store, self._prefix, self._folder = store, prefix, folder
         self._wire = BulkWire(store, prefix, tempo)
+        self._written: set[str] = set()
 
     def run(self) -> tuple[str, ...] | None:
         """The names of the files that are in the folder now, or None where there is no whole upload."""
-        files = self._read_manifest()
-        if files is None:
-            return None
+        for _ in range(_TRIES):
+            files = self._read_manifest()
+            if files is None:
+                break
+            try:
+                return self._fetch_all(files)
+            except Changed as changed:  # by a worker that still uploads; or somebody removed an object
+                log.info("%s", changed)
+        else:
+            log.warning("%s: half an upload is ignored", self._store.location(self._prefix))
+        self._take_back(frozenset())
+        return None
+
+    def _fetch_all(self, files: Mapping[str, Stored]) -> tuple[str, ...]:
         objects = self._wire.listing()
-        lacking = [name for name, stored in files.items() if not _is_there(stored, objects)]
-        if any(not files[name].growing for name in lacking):
-            log.warning(
-                "%s: half an upload is ignored: %s is not there as the manifest says (%d of %d files)",
-                self._store.location(self._prefix), lacking[0], len(lacking), len(files),
-            )  # fmt: skip
-            return None
-        fetched = [
-            name for name, stored in files.items() if name not in lacking and self._fetch(name, stored)
-        ]
-        return tuple(sorted(fetched))
+        there = {name for name, stored in files.items() if _is_there(stored, objects)}
+        for name, stored in files.items():
+            if name not in there and not stored.growing:
+                where = self._store.location(f"{self._prefix}/{stored.object}")
+                raise Changed(f"{where}: it is not there as its manifest says")
+        self._take_back(files.keys())
+        return tuple(sorted(name for name in files if name in there and self._fetch(name, files[name])))
+
+    def _take_back(self, kept: Set[str]) -> None:
+        """Remove what was written for a manifest that did not last, except for `kept`."""
+        for name in self._written - kept:
+            (self._folder / name).unlink(missing_ok=True)
+        self._written &= kept
 
     def _read_manifest(self) -> dict[str, Stored] | None:
         key = f"{self._prefix}/{MANIFEST}"
@@ -73,6 +87,7 @@ class FolderDownload:
                     file.flush()
                     os.fsync(file.fileno())
                 draft.replace(target)
+                self._written.add(name)
             finally:
                 draft.unlink(missing_ok=True)
         except OSError as error:
