@@ -25,6 +25,7 @@ CACHE_VARIABLE = "STAGESWEEP_CACHE"
 
 _TOLD = ("torch", "ax-platform", "transformers", "gcsfs", "torch_xla")
 _TPU_NODES = ("dev/accel0", "dev/vfio/0")
+_CACHE_ADVICE = f"let {CACHE_VARIABLE} name a folder that you may write to"
 _SCARCE_BYTES = 2**30
 _SMI = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
 _SMI_PATIENCE_S = 20
@@ -37,14 +38,18 @@ def examine(root: Path = Path("/")) -> tuple[dict[str, str], list[Finding]]:
     findings = list(_versions())
     facts["devices"], told = _devices(root)
     findings += told
-    folder = cache_folder()
+    try:
+        folder = cache_folder()
+    except RuntimeError as error:  # no home directory
+        findings.append(Finding(kind="cache", what=str(error), where=CACHE_VARIABLE, remedy=_CACHE_ADVICE))
+        return facts, findings
     facts["cache"] = f"{folder}, {shown_bytes(_size(folder))}"
     findings += _cache(folder)
     return facts, findings
 
 
 def cache_folder() -> Path:
-    """Where the trainer keeps corpora, tokenizers and teachers."""
+    """Where the trainer keeps corpora, tokenizers and teachers. Raises RuntimeError without a home."""
     return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/stagesweep").expanduser().absolute()
 
 
@@ -126,7 +131,8 @@ def _gpus() -> tuple[list[str], list[Finding]]:
         return [], []
     try:
         ran = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_PATIENCE_S, check=False)
-        failed = "" if ran.returncode == 0 else (ran.stdout + ran.stderr).strip()
+        said = (ran.stdout + ran.stderr).strip() or f"exit status {ran.returncode}"
+        failed = "" if ran.returncode == 0 else said
     except (OSError, subprocess.TimeoutExpired) as error:
         failed = str(error)
     if failed:
@@ -153,18 +159,20 @@ def _gpus() -> tuple[list[str], list[Finding]]:
 
 
 def _cache(folder: Path) -> Iterator[Finding]:
-    advice = f"let {CACHE_VARIABLE} name a folder that you may write to"
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    there = folder
     try:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
         with tempfile.TemporaryFile(dir=there) as probe:
             probe.write(b"probe")
     except OSError as error:
         what = f"the trainer's cache cannot be written: {error.strerror or error}"
-        yield Finding(kind="cache", what=what, where=str(there), remedy=advice)
+        yield Finding(kind="cache", what=what, where=str(there), remedy=_CACHE_ADVICE)
         return
     if (free := shutil.disk_usage(there).free) < _SCARCE_BYTES:
         what = f"only {shown_bytes(free)} are free where the trainer keeps its cache"
-        yield Finding(kind="cache", what=what, where=str(there), remedy=f"free some space, or {advice}")
+        yield Finding(
+            kind="cache", what=what, where=str(there), remedy=f"free some space, or {_CACHE_ADVICE}"
+        )
 
 
 def _size(folder: Path) -> int:

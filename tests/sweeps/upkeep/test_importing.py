@@ -1,0 +1,179 @@
+"""Earlier results in: all or nothing, once, beside workers, and without using up the sweep."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+
+from sweeps import export, trial
+from sweeps.errors import StoreUnavailable
+from sweeps.experiment import ASK_KEY, Experiment
+from sweeps.lease import ObjectLease
+from sweeps.space import Search
+from sweeps.storage.memory import MemoryStore
+from sweeps.upkeep import importing
+from sweeps.upkeep.importing import import_table
+from sweeps.upkeep.tables import TableError
+
+ROWS = "x,n,loss\n0.125,7,1.5\n0.25,8,2.5\n0.5,9,3.5\n"
+
+
+@pytest.fixture
+def table(tmp_path):
+    file = tmp_path / "earlier.csv"
+    file.write_text(ROWS)
+    return file
+
+
+@pytest.fixture
+def empty(store, space):
+    return Experiment.create(store, space)
+
+
+def test_rows_become_completed_trials_behind_those_that_are_there(tended, table):
+    done = import_table(tended, table, worker="me")
+    assert (done.trials, done.known, dict(done.left_out)) == ((3, 4, 5), 0, {})
+    record = tended.trials()[3]
+    assert (record.status, record.generator, record.attempt) == ("completed", "imported", 0)
+    assert record.parameters == {"x": 0.125, "n": 7, "mode": "fast"}
+    assert record.metrics == {"loss": 1.5}
+    assert tended.store.list(ASK_KEY) == []
+
+
+def test_a_second_import_of_the_same_table_changes_nothing(empty, table):
+    import_table(empty, table, worker="me")
+    before = empty.store.list(trial.PREFIX)
+    done = import_table(empty, table, worker="me")
+    assert (done.trials, done.known) == ((), 3)
+    assert empty.store.list(trial.PREFIX) == before
+
+
+def test_again_takes_repeated_measurements_in(empty, table):
+    import_table(empty, table, worker="me")
+    assert import_table(empty, table, worker="me", again=True).trials == (3, 4, 5)
+
+
+def test_equal_rows_of_one_table_are_repeated_measurements(empty, table):
+    table.write_text(ROWS + "0.5,9,3.5\n")
+    assert import_table(empty, table, worker="me").trials == (0, 1, 2, 3)
+    assert import_table(empty, table, worker="me").known == 4
+
+
+def test_the_same_parameters_with_another_result_are_new(empty, table):
+    import_table(empty, table, worker="me")
+    table.write_text(ROWS.replace("3.5", "3.75"))
+    done = import_table(empty, table, worker="me")
+    assert (done.trials, done.known) == ((3,), 2)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
+def test_what_export_writes_comes_into_another_sweep_as_it_was(tended, space, tmp_path, suffix):
+    exported = tmp_path / f"table.{suffix}"
+    export.write(exported, tended.space, tended.store.url, tended.trials())
+    other = Experiment.create(MemoryStore(), space)
+    done = import_table(other, exported, worker="me")
+    assert dict(done.left_out) == {"pending": 1}
+    assert [(r.parameters, r.metrics) for r in other.trials()] == [
+        (r.parameters, r.metrics) for r in tended.trials()[:2]
+    ]
+    assert import_table(tended, exported, worker="me").known == 2
+
+
+def test_one_bad_row_keeps_all_others_out(empty, table):
+    table.write_text(ROWS + "2.0,9,1\n")
+    with pytest.raises(TableError, match=r"earlier.csv:5: x: 2.0 is outside"):
+        import_table(empty, table, worker="me")
+    assert empty.trials() == []
+
+
+def test_a_table_without_a_completed_row_is_refused(empty, table):
+    table.write_text("x,n,loss,status\n0.5,1,,failed\n")
+    with pytest.raises(TableError, match="no completed trial is in it"):
+        import_table(empty, table, worker="me")
+
+
+def test_imported_trials_do_not_use_up_the_run_cap(store, space, table):
+    experiment = Experiment.create(store, replace(space, run_cap=1))
+    import_table(experiment, table, worker="me")
+    assert not experiment.is_full(experiment.trials())
+    own = replace(experiment.trials()[0], trial=3, generator="sobol")
+    store.create(trial.key(3), trial.encode(own, "t"))
+    assert experiment.is_full(experiment.trials())
+
+
+def test_an_index_that_somebody_takes_in_between_is_left_to_them(space, table):
+    class Raced(MemoryStore):
+        """A worker whose lease was taken over stores its trial in the middle of the import."""
+
+        def create(self, key, data):
+            if key == trial.key(1) and not any(entry.key == key for entry in self.list(key)):
+                theirs = replace(trial.decode(data), generator="sobol", status="pending", metrics={})
+                super().create(key, trial.encode(theirs, "theirs"))
+            return super().create(key, data)
+
+    experiment = Experiment.create(Raced(), space)
+    assert import_table(experiment, table, worker="me").trials == (0, 2, 3)
+    assert experiment.trials()[1].generator == "sobol"
+
+
+def test_imports_at_once_lose_no_row(space, tmp_path):
+    experiment = Experiment.create(MemoryStore(), space)
+    threads = []
+    for number in range(4):
+        file = tmp_path / f"{number}.csv"
+        file.write_text("x,n,loss\n" + "".join(f"0.{number}{row},1,1\n" for row in range(5)))
+        one = Experiment(experiment.store, space)
+        threads.append(
+            threading.Thread(target=import_table, args=(one, file), kwargs={"worker": f"w{number}"})
+        )
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    records = experiment.trials()
+    assert [record.trial for record in records] == list(range(20))
+    assert len({record.parameters["x"] for record in records}) == 20
+
+
+def test_an_import_waits_for_whoever_generates_and_gives_up_in_words(empty, table, monkeypatch):
+    monkeypatch.setattr(importing, "PATIENCE_S", 0.0)
+    busy = ObjectLease(empty.store, ASK_KEY, holder="w1", heartbeat_s=10, expire_s=30)
+    with busy.held(), pytest.raises(StoreUnavailable, match="held by others"):
+        import_table(empty, table, worker="me")
+    assert empty.trials() == []
+    assert import_table(empty, table, worker="me").trials == (0, 1, 2)
+
+
+def test_an_import_that_was_cut_short_is_finished_by_the_next(space, table):
+    class Failing(MemoryStore):
+        broken = True
+
+        def create(self, key, data):
+            if self.broken and key == trial.key(2):
+                raise StoreUnavailable("the network is down")
+            return super().create(key, data)
+
+    store = Failing()
+    experiment = Experiment.create(store, space)
+    with pytest.raises(StoreUnavailable, match="2 of 3 rows are imported: import again"):
+        import_table(experiment, table, worker="me")
+    store.broken = False
+    done = import_table(experiment, table, worker="me")
+    assert (done.trials, done.known) == ((2,), 2)
+
+
+def test_imported_results_stand_in_for_the_sobol_trials_and_are_not_proposed_again(space, tmp_path):
+    """The search learns from them as from its own: enough of them, and the surrogate proposes at once."""
+    bayes = replace(space, search=Search(method="bayes", sobol=4, seed=0))
+    experiment = Experiment.create(MemoryStore(), bayes)
+    file = tmp_path / "t.json"
+    rows = [{"x": i / 5, "n": 10 + i, "loss": (i / 5 - 0.4) ** 2} for i in range(6)]
+    file.write_text(json.dumps(rows))
+    import_table(experiment, file, worker="me")
+    record = experiment.ask("w1")
+    assert record is not None
+    assert (record.trial, record.generator) == (6, "botorch")
+    assert all(record.parameters != other.parameters for other in experiment.trials()[:6])

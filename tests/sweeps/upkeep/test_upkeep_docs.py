@@ -1,0 +1,27 @@
+"""`docs/upkeep.md` names every kind of finding with its level, and every kind of step."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+from sweeps.upkeep import repair
+
+PAGE = (Path(__file__).parents[3] / "docs" / "upkeep.md").read_text(encoding="utf-8")
+ROOM = Path(repair.__file__).parent
+
+
+def rows(heading: str) -> dict[str, str]:
+    section = PAGE.split(f"## `{heading}`")[1].split("\n## ")[0]
+    return dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section, re.MULTILINE))
+
+
+def test_every_kind_of_finding_is_described():
+    source = "".join(file.read_text() for file in ROOM.glob("*.py") if file.name != "repair.py")
+    told = set(re.findall(r'kind="(\w+)"', source)) | set(re.findall(r'_about\("(\w+)"', source))
+    assert set(rows("sweep doctor")) == told
+
+
+def test_every_kind_of_step_is_described():
+    assert set(rows("sweep repair")) == set(get_args(repair.Kind))

@@ -1,0 +1,152 @@
+"""What the doctor says about a machine: versions out of range, blind torch, a TPU without its package, no cache."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeps.upkeep import machine
+from trainer import cache
+
+
+def kinds(findings):
+    return [finding.kind for finding in findings]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv(machine.CACHE_VARIABLE, str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch) -> Path:
+    """A machine without devices: no programs to find, an empty root."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    return tmp_path / "root"
+
+
+def nvidia_smi(bare: Path, script: str) -> None:
+    program = bare.parent / "bin" / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def torch_is(version: str, tmp_path: Path, monkeypatch) -> None:
+    installed(tmp_path, "torch", version)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def installed(folder: Path, name: str, version: str, *about: str) -> None:
+    """A distribution in `folder`, as pip would leave it."""
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    head = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *about]
+    (info / "METADATA").write_text("\n".join(head) + "\n")
+
+
+def test_this_machine_fits_what_pyproject_says(bare):
+    facts, findings = machine.examine(bare)
+    assert findings == []
+    assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert facts["torch"].startswith("2.")
+    assert facts["devices"].endswith("CPU cores")
+
+
+def test_every_version_out_of_range_is_told_with_what_to_install(bare, tmp_path, monkeypatch):
+    needs = ["torch<2", "ax-platform>=1", "no-such-package>=3", "optuna>99; extra == 'dev'"]
+    about = [f"Requires-Dist: {need}" for need in needs]
+    installed(tmp_path, machine.DISTRIBUTION, "0.1", "Requires-Python: >=9", *about)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _, findings = machine.examine(bare)
+    assert kinds(findings) == ["version"] * 3
+    assert [finding.remedy for finding in findings] == [
+        "use a Python that is >=9",
+        "pip install 'torch<2'",
+        "pip install 'no-such-package>=3'",
+    ]
+    assert findings[2].what == "no-such-package is not installed"
+
+
+def test_a_gpu_that_torch_cannot_use_is_a_problem(bare, tmp_path, monkeypatch):
+    nvidia_smi(bare, "echo 'NVIDIA H200, 143771 MiB'")
+    torch_is("2.13.0+cpu", tmp_path, monkeypatch)
+    facts, (blind,) = machine.examine(bare)
+    assert facts["devices"].startswith("NVIDIA H200, 143771 MiB, ")
+    assert (blind.kind, blind.level) == ("device", "problem")
+    assert "2.13.0+cpu cannot use one" in blind.what
+
+
+def test_a_gpu_that_torch_can_use_is_a_fact(bare, tmp_path, monkeypatch):
+    nvidia_smi(bare, "echo 'NVIDIA H200, 143771 MiB'")
+    torch_is("2.13.0+cu128", tmp_path, monkeypatch)
+    assert machine.examine(bare)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("script", "told"), [("echo driver mismatch; exit 9", "driver mismatch"), ("exit 9", "exit status 9")]
+)
+def test_a_driver_that_fails_is_a_problem(bare, script, told):
+    nvidia_smi(bare, script)
+    _, (broken,) = machine.examine(bare)
+    assert told in broken.what
+    assert "driver" in broken.remedy
+
+
+def test_a_tpu_needs_torch_xla_and_the_torch_that_goes_with_it(bare, tmp_path, monkeypatch):
+    (bare / "dev").mkdir(parents=True)
+    (bare / "dev" / "accel0").touch()
+    facts, (missing,) = machine.examine(bare)
+    assert "TPU" in facts["devices"]
+    assert missing.remedy == "pip install 'stagesweep[tpu]'"
+    installed(tmp_path, "torch_xla", "2.9.0")
+    torch_is("2.13.0", tmp_path, monkeypatch)
+    _, (other,) = machine.examine(bare)
+    assert other.remedy == "pip install 'torch==2.9.1'"
+
+
+def test_the_cache_is_where_the_trainer_has_it(monkeypatch):
+    assert machine.CACHE_VARIABLE == cache.ROOT_VARIABLE
+    assert machine.cache_folder() == cache.cache_root()
+    monkeypatch.delenv(machine.CACHE_VARIABLE)
+    assert machine.cache_folder() == cache.cache_root()
+
+
+def test_the_size_of_the_cache_is_told(bare, tmp_path):
+    (tmp_path / "cache" / "teachers").mkdir(parents=True)
+    (tmp_path / "cache" / "teachers" / "weights").write_bytes(b"x" * 3 * 2**20)
+    facts, findings = machine.examine(bare)
+    assert facts["cache"] == f"{tmp_path / 'cache'}, 3.0 MiB"
+    assert findings == []
+
+
+def test_a_cache_that_cannot_be_written_is_a_problem(bare, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(machine.CACHE_VARIABLE, str(tmp_path / "file" / "cache"))
+    _, (finding,) = machine.examine(bare)
+    assert finding.kind == "cache"
+    assert machine.CACHE_VARIABLE in finding.remedy
+
+
+def test_a_full_disk_is_told_before_the_teacher_fills_it(bare, monkeypatch):
+    monkeypatch.setattr(machine, "_SCARCE_BYTES", 2**80)
+    _, (finding,) = machine.examine(bare)
+    assert finding.what.startswith("only ")
+    assert "are free" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (None, "of unknown size"),
+        (0, "0 bytes"),
+        (1536, "1.5 KiB"),
+        (2**20, "1.0 MiB"),
+        (5 * 2**30, "5.0 GiB"),
+    ],
+)
+def test_sizes_are_told_in_the_unit_that_fits(count, told):
+    assert machine.shown_bytes(count) == told
