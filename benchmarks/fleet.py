@@ -99,13 +99,15 @@ def premade(store: Store, index: int, seconds: float, *, done: bool = False) -> 
 
 @dataclass(kw_only=True)
 class Member:
-    """One worker process; `hurt` once it was killed or stopped."""
+    """One worker process; whether we killed it, and whether we ever killed or stopped it."""
 
     name: str
     process: Any
+    killed: bool = False
     hurt: bool = False
 
     def signal(self, signum: int) -> None:
+        self.killed = self.killed or signum == signal.SIGKILL
         self.hurt = self.hurt or signum in (signal.SIGKILL, signal.SIGSTOP)
         if self.process.is_alive():
             os.kill(self.process.pid, signum)
@@ -166,11 +168,11 @@ class Fleet:
 
     def deaths(self) -> list[str]:
         """Workers that ended otherwise than well, though nobody had killed them."""
+        last_words = {entry["worker"]: entry["why"] for entry in self.diary() if entry["event"] == "died"}
         return [
-            f"{member.name} ({member.process.exitcode})"
+            f"{member.name} ({member.process.exitcode}) {last_words.get(member.name, '')}".strip()
             for member in self.members.values()
-            if member.process.exitcode not in (0, -signal.SIGKILL)
-            or (member.process.exitcode and not member.hurt)
+            if member.process.exitcode != 0 and not member.killed
         ]
 
 

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 # How long the clock may run on the machine's own seconds before the server is asked again.
 CLOCK_FRESH_S = 10.0
 # A read is mostly waiting: this many wait together, well below what one connection pool holds (100).
-CONCURRENT_READS = 32
+CONCURRENT_READS = 64
 _PAGE = 1000  # the service gives no more objects in one page
 _SWEEP = "sweep.json"
 _DONE = frozenset({200, 201, 204})
