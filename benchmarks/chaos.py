@@ -2,10 +2,10 @@
 
 Rounds of a sweep in a fake bucket, each with fresh trials, until the faults are spent. Real worker processes
 are killed and replaced, stopped for longer than a lease and woken, told to go, cut off from the bucket;
-answers get lost, come late or say 429 or 503; clocks of workers and of the service are wrong by a minute or an
-hour. After each round every record is checked against the workers' diaries. Any problem is printed, and the
-exit status is 1. What goes wrong when is drawn from the seed; what comes of it also depends on the machine's
-own timing.
+answers get lost, come late or say 429 or 503; clocks of workers and of the service are wrong by a minute or
+an hour. After each round every record is checked against the workers' diaries. Any problem is printed, and
+the exit status is 1. What goes wrong when is drawn from the seed; what comes of it also depends on the
+machine's own timing.
 """
 
 from __future__ import annotations

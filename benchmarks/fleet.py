@@ -44,13 +44,12 @@ def bucket(*, latency_s: float, one_write_per_second: bool = True, seed: int = 0
     """A fake bucket in a process of its own."""
     argv = [sys.executable, "-m", "fake_gcs", "--latency-s", str(latency_s), "--seed", str(seed)]
     argv += ["--one-write-per-second"] if one_write_per_second else []
-    process = subprocess.Popen(argv, cwd=TESTS, stdout=subprocess.PIPE, text=True)
-    try:
+    with subprocess.Popen(argv, cwd=TESTS, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield Remote(json.loads(process.stdout.readline())["url"])
-    finally:
-        process.terminate()
-        process.wait()
+        try:
+            yield Remote(json.loads(process.stdout.readline())["url"])
+        finally:
+            process.terminate()
 
 
 # ---- the work
