@@ -1,7 +1,7 @@
 """One sweep in one store: ask for a trial, tell how it went, list what there is.
 
-The store's records are the only truth; this module is the only one that writes them, each time with a
-compare-and-swap. `worker` and the command line call it, `lifecycle` decides what a record becomes, and
+The store's records are the only truth; this module and `upkeep` are the only ones that write them, each time
+with a compare-and-swap. `worker` and the command line call it, `lifecycle` decides what a record becomes, and
 `optimizer` is opened only where candidates are generated, because it imports Ax.
 """
 
@@ -281,7 +281,7 @@ class Experiment:
             return None
 
     def _candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
-        if not records and self.space.baseline is not None:
+        if self.space.baseline is not None and all(r.generator == "imported" for r in records):
             return dict(self.space.baseline), "baseline"
         if self._optimizer is None:
             from sweeps.optimizer import Optimizer

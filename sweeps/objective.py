@@ -29,6 +29,7 @@ from sweeps.outcome import (
     was_told_to_go,
 )
 from sweeps.overrides import to_overrides
+from sweeps.runlog import METRICS_FILE
 from sweeps.space import Space, Value
 from sweeps.stopping import Interrupted, Stop
 from sweeps.trial import Failure, Trial
@@ -53,6 +54,11 @@ def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Ca
 
     if should_stop():
         return Preempted(detail="before the program was started")
+    for left_over in (
+        RESULT_FILE,
+        METRICS_FILE,
+    ):  # of a record that was lost, its index reused
+        (folder / left_over).unlink(missing_ok=True)
     argv, env = _command(space, record, folder)
     log_file = folder / LOG_FILE
     status = subprocess_run.run(argv, log_file=log_file, env=env, should_stop=should_stop)

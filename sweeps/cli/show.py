@@ -107,11 +107,13 @@ def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[st
 def status_lines(experiment: Experiment, records: Sequence[Trial]) -> list[str]:
     """The status of a sweep in a few lines for people."""
     space = experiment.space
+    imported = sum(record.generator == "imported" for record in records)
     cap = "" if space.run_cap is None else f" of {space.run_cap}"
+    extra = f" and {imported} imported" if imported else ""
     told = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in export.counts(records).items() if n)
     lines = [
         f"sweep   {space.name}  ({experiment.store.url})",
-        f"trials  {len(records)}{cap}{': ' if told else ''}{told}",
+        f"trials  {len(records) - imported}{cap}{extra}{': ' if told else ''}{told}",
     ]
     if (state := control.read(experiment.store)) != "running":
         lines.append(f"state   {state}; `sweep resume` opens it again")

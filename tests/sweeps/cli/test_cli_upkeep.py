@@ -9,22 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import sweeps.cli as cli_module
-from sweeps.cli import upkeep
 from sweeps.errors import StoreUnavailable
 from sweeps.storage.local import LocalStore
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch, tmp_path):
-    """The commands under their names, whatever else the group knows; a cache folder of this test's own."""
-    known = {"import": upkeep.import_, "doctor": upkeep.doctor, "repair": upkeep.repair}
-    inherited = cli_module._LazyGroup.get_command
-    monkeypatch.setattr(
-        cli_module._LazyGroup,
-        "get_command",
-        lambda self, ctx, name: known.get(name) or inherited(self, ctx, name),
-    )
+def _own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path / "cache"))
 
 
