@@ -53,7 +53,7 @@ with warnings.catch_warnings():
 log = logging.getLogger(__name__)
 
 SURROGATE_FAILURES = (AxError, BotorchError, NotPSDError, ArithmeticError, RuntimeError, ValueError)
-"""What a fit or an acquisition may die of; the candidate then comes from Sobol."""
+"""What a fit or an acquisition may die of: the candidate then comes from Sobol, no trial is stopped early."""
 
 SURROGATE_ATTEMPTS = 2
 SOBOL_ATTEMPTS = 256
@@ -366,6 +366,8 @@ def falls_behind(
         trial: whose last point is judged.
         curves: losses of all trials by index; Ax interpolates between the steps of each.
         done: the completed ones.
+
+    Returns False where Ax cannot tell: a heartbeat must not die of it.
     """
     axis = _config(Interval(name="trial", bounds=(0.0, 2.0**53)))
     struct = ExperimentStruct([axis], [], "curves", None, None, None)
@@ -388,4 +390,8 @@ def falls_behind(
             min_curves=early.min_trials,
         )
         at = told[trial].index
-        return at in strategy.should_stop_trials_early({at}, experiment)
+        try:
+            return at in strategy.should_stop_trials_early({at}, experiment)
+        except SURROGATE_FAILURES as error:
+            log.warning("trial %d goes on, because it could not be judged: %s", trial, error)
+            return False

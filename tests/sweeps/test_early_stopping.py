@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sweeps import worker
 from sweeps.early_stopping import should_stop
 from sweeps.experiment import Experiment
-from sweeps.optimizer import Optimizer, falls_behind
+from sweeps.optimizer import AxError, Optimizer, PercentileEarlyStoppingStrategy, falls_behind
 from sweeps.outcomes import Outcomes
 from sweeps.space import EarlyTerminate, Lease, Objective, Program, Range, Search, Space
 from sweeps.stopping import Stop
@@ -33,6 +33,7 @@ TOY = Space(
 )
 STEPS = st.integers(0, 12).map(float)
 LOSSES = st.integers(0, 9).map(float)
+ANY = st.floats(allow_nan=False, allow_infinity=False)
 
 
 class Silence:
@@ -180,6 +181,23 @@ class TestAtEveryHeartbeat:
         as_far = sum(curve[0][0] <= judged[-1][0] <= curve[-1][0] for curve in others.values())
         whole = as_far >= early.min_trials and falls_behind(early, 9, others | {9: judged}, set(others))
         assert (should_stop(space, trial(9, "running", judged), records) is not None) is whole
+
+    @settings(max_examples=50, deadline=None)
+    @given(curves=st.lists(st.dictionaries(ANY, ANY, min_size=1, max_size=6), min_size=2, max_size=5))
+    def test_no_finite_losses_upset_it(self, curves):
+        judged, *others = (tuple(sorted(curve.items())) for curve in curves)
+        space = replace(TOY, early_terminate=replace(EARLY, min_trials=1, min_step=0.0))
+        records = [trial(index, "completed", curve) for index, curve in enumerate(others)]
+        why = should_stop(space, trial(9, "running", judged), records)
+        assert why is None or ("\n" not in why and len(why) < 150)
+
+    def test_what_ax_cannot_judge_goes_on_with_a_warning(self, stopping, monkeypatch, caplog):
+        def refuse(*_):
+            raise AxError("no idea")
+
+        monkeypatch.setattr(PercentileEarlyStoppingStrategy, "should_stop_trials_early", refuse)
+        assert should_stop(stopping, trial(9, "running", descent(20, floor=50.0)), five()) is None
+        assert "trial 9 goes on, because it could not be judged: no idea" in caplog.text
 
     def test_the_same_records_give_the_same_answer(self, stopping):
         judged = trial(9, "running", descent(20, floor=4.5))
