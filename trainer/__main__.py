@@ -6,11 +6,13 @@ The configuration is checked before torch is imported, so a misspelt key is refu
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from trainer.api import METRICS_FILE, RESULT_FILE, Progress, check
 from trainer.config import Config
+from trainer.console import Lines
 from trainer.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, DivergedError, PreemptedError, TrainerError
 from trainer.preemption import StopSignal
@@ -26,8 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(usage(), end="")
         return EXIT_DONE
+    stop = StopSignal()
     try:
-        return _run(given)
+        with stop.unmangled():
+            return _run(given, stop)
     except DivergedError as error:
         return _tell(f"diverged: {error}", error)
     except PreemptedError as error:
@@ -36,65 +40,97 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _tell(f"error: {error}", error)
 
 
-def _run(given: list[str]) -> int:
-    if "--cfg" in given:
-        from trainer.usage import composed
+def _run(given: list[str], stop: StopSignal) -> int:
+    stop.install()
+    with stop.hold("loading"):  # an exception amid imports is wrapped, or swallowed, by whoever imports
+        if any(argument.partition("=")[0] == "--cfg" for argument in given):
+            from trainer.usage import composed
 
-        print(composed(given), end="")
-        return EXIT_DONE
+            print(composed(given), end="")
+            return EXIT_DONE
+        config, folder = _checked(given)
+    _train(config, folder, stop)
+    return EXIT_DONE
+
+
+def _checked(given: list[str]) -> tuple[Config, Path]:
     flags = [argument for argument in given if argument.startswith("-")]
     if flags:
         raise ConfigError(f"there is no option {flags[0]}; overrides are written key=value, see --help")
     config = check(given)
     if config.run_dir is None:
         raise ConfigError("needs a value: the folder that the result is written to", key="run_dir")
-    stop = StopSignal()
-    stop.install()
-    _train(config, _fresh_folder(config.run_dir), stop)
-    return EXIT_DONE
-
-
-def _fresh_folder(name: str) -> Path:
-    """The run's folder, without the result of an earlier run: a failure must not leave a success behind."""
-    folder = Path(name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / RESULT_FILE).unlink(missing_ok=True)
-        (folder / METRICS_FILE).touch()
-    except OSError as error:
-        raise TrainerError(f"cannot write to run_dir {name!r}: {error.strerror}") from error
-    return folder
+    return config, Path(config.run_dir)
 
 
 def _train(config: Config, folder: Path, stop: StopSignal) -> None:
-    before_torch()
-    from trainer import pipeline, result
-    from trainer.telemetry import Telemetry
-    from trainer.wandb_run import open_wandb
+    with stop.hold("loading"):
+        before_torch()
+        from trainer import pipeline, result
+        from trainer.device import open_device
+        from trainer.model import import_architectures
+        from trainer.telemetry import Telemetry
+        from trainer.wandb_run import open_wandb
 
-    wandb = open_wandb(config, folder)
-    with Telemetry(folder / METRICS_FILE, every=config.log_every, wandb=wandb) as telemetry:
-        outcome = pipeline.run(config, telemetry=telemetry, stop=stop, progress=_print_progress())
-        stop.ignore()
-        result.write(outcome.result, folder / RESULT_FILE)
-        telemetry.finish(outcome.result)
+        import_architectures(config.model)
+        device = open_device(config.device)  # a device that is not there is refused before a file is touched
+    with _fresh(folder):
+        with stop.hold("loading"):
+            wandb = open_wandb(config, folder)
+            telemetry = Telemetry(folder / METRICS_FILE, every=config.log_every, wandb=wandb)
+        with telemetry:
+            outcome = pipeline.run(
+                config, device=device, telemetry=telemetry, stop=stop, progress=_print_progress()
+            )
+            stop.ignore()
+            result.write(outcome.result, folder / RESULT_FILE)
+            telemetry.finish(outcome.result)
+
+
+@contextmanager
+def _fresh(folder: Path) -> Iterator[None]:
+    """The run's folder, with the files of an earlier run out of the way.
+
+    A failure must not leave a success behind; but a configuration that is refused did nothing, and gives
+    back what was there.
+    """
+    aside = {folder / name: folder / f".{name}.earlier" for name in (RESULT_FILE, METRICS_FILE)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, earlier in aside.items():
+            earlier.unlink(missing_ok=True)  # of a run that was killed
+            if path.is_file():
+                path.replace(earlier)
+        (folder / METRICS_FILE).touch()
+    except OSError as error:
+        raise TrainerError(f"cannot write to run_dir {str(folder)!r}: {error.strerror}") from error
+    try:
+        yield
+    except ConfigError:
+        for path, earlier in aside.items():
+            if earlier.exists():
+                earlier.replace(path)
+        raise
+    finally:
+        for earlier in aside.values():
+            earlier.unlink(missing_ok=True)
 
 
 def _print_progress() -> Progress:
     """A line per tenth of whatever is being prepared."""
-    told: set[tuple[str, int]] = set()
+    told, people = set[tuple[str, int]](), Lines(sys.stdout)
 
     def progress(message: str, fraction: float | None) -> None:
         tenth = (message, int((fraction or 0.0) * 10))
         if fraction is not None and tenth not in told:
             told.add(tenth)
-            print(f"preparing {message}: {tenth[1] * 10} %", flush=True)
+            people.write(f"preparing {message}: {tenth[1] * 10} %")
 
     return progress
 
 
 def _tell(message: str, error: TrainerError) -> int:
-    print(f"trainer: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    Lines(sys.stderr).write(f"trainer: {' '.join(message.split())}")
     return error.exit_status
 
 

@@ -25,6 +25,7 @@ from trainer.errors import ConfigError
 
 _MODULE = "trainer.conf"
 _PRIMARY = "config"
+_OPTIMIZER = "optimizer"  # the one group whose place in the tree is said behind an @
 _KINDS = ("tiny", "hf")  # pydantic names the union's member in an error's location; users do not
 
 
@@ -73,12 +74,31 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
             override = parser.parse_override(text)
         except HydraException as error:
             raise ConfigError(f"cannot read the override {text!r}: {_one_line(error)}") from None
+        _refuse_misleading(override)
         if override.is_sweep_override():
             raise ConfigError(
                 "one run takes one value; quote it if it is text", key=override.get_key_element()
             )
         parsed.append(override)
     return parsed
+
+
+def _refuse_misleading(override: Override) -> None:
+    """What Hydra takes and drops, or refuses with advice that leads nowhere."""
+    name = override.key_or_group
+    if name.split("/")[0].split(".")[0] == "hydra":
+        raise ConfigError("settings of Hydra itself have no effect here; leave it out", key=name)
+    if override.package is not None or not isinstance(override.value(), str):
+        return
+    if name == _OPTIMIZER:
+        choice = override.value()
+        raise ConfigError(
+            f"it is chosen per stage; write optimizer@stage2.optimizer={choice} "
+            f"(or stage1_9 for stage2, or both)",
+            key=name,
+        )
+    if name.endswith(f".{_OPTIMIZER}"):
+        raise ConfigError(f"write optimizer@{name}={override.value()}", key=name)
 
 
 def _diagnose(overrides: Sequence[Override], error: Exception) -> ConfigError:

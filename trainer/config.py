@@ -143,7 +143,7 @@ class Stage2Config:
     def __post_init__(self) -> None:
         _check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
         if self.lambda_warmup.enabled:
-            _check_warmup(self.lambda_warmup.warmup_steps, self.max_steps, key="lambda_warmup.warmup_steps")
+            _check_lambda_warmup(self.lambda_warmup.warmup_steps, self.max_steps)
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
@@ -182,7 +182,7 @@ class TinyModelConfig:
 class HfModelConfig:
     """A pretrained model: a folder, or a name on the Hugging Face hub. It brings its own tokenizer.
 
-    `dtype` is that of the weights; `auto` keeps what the checkpoint was saved in.
+    `dtype` is that of the weights; `auto` keeps what the checkpoint was saved in, and refuses float16.
     """
 
     kind: Literal["hf"]
@@ -197,12 +197,13 @@ class DeviceConfig:
     Args:
         type: `auto` takes CUDA where there is one.
         threads: CPU threads of one process.
-        dtype: of matrix products; the master weights of `model=tiny` are float32 either way.
+        dtype: of matrix products; the master weights of `model=tiny` are float32 either way. `float32` is
+            refused for pretrained weights in bfloat16, whose products cannot be.
         usd_per_hour: price of the machine; null asks the table in `trainer.cost`.
     """
 
     type: Literal["auto", "cpu", "cuda"]
-    threads: Positive
+    threads: Annotated[int, Field(ge=1, le=1024)]
     dtype: Literal["float32", "bfloat16"]
     usd_per_hour: NonNegative | None
 
@@ -255,3 +256,12 @@ def _check_warmup(warmup: int, steps: int, *, key: str) -> None:
     """A warmup that outlasts its stage never reaches its end; a stage of no steps has no warmup to check."""
     if 0 < steps < warmup:
         raise FieldError(f"{warmup} is longer than the stage's max_steps ({steps})", key=key)
+
+
+def _check_lambda_warmup(warmup: int, steps: int) -> None:
+    """Lambda is 1 from step `warmup` on, counted from 0: at least the last step must be trained at 1."""
+    if 0 < steps <= warmup:
+        raise FieldError(
+            f"{warmup} must be below the stage's max_steps ({steps}), or no step is trained at lambda 1",
+            key="lambda_warmup.warmup_steps",
+        )

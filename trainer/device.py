@@ -64,8 +64,13 @@ class Device:
             return int(_STATM.read_text().split()[1]) * resource.getpagesize()
         return self.peak_memory_bytes()
 
+    def reset_peak_memory(self) -> None:
+        """`peak_memory_bytes` counts from here; a CPU process cannot reset its own."""
+        if self.kind == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.torch_device)
+
     def peak_memory_bytes(self) -> int:
-        """The most that was allocated since the process started."""
+        """The most that was allocated since `reset_peak_memory`; on a CPU, since the process started."""
         if self.kind == "cuda":
             return torch.cuda.max_memory_allocated(self.torch_device)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -12,16 +12,25 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trainer.config import TinyModelConfig
+from trainer.config import HfModelConfig, TinyModelConfig
 from trainer.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Logits [B, T, V], and the outputs [B, T, H] of layers 1..L where they were asked for."""
+    """Logits [B, T, V], and L hidden states [B, T, H] where they were asked for: the outputs of layers
+    1..L-1, and that of layer L after the final norm, as transformers returns them."""
 
     logits: Tensor
     hidden: tuple[Tensor, ...] = ()
+
+
+def import_architectures(config: TinyModelConfig | HfModelConfig) -> None:
+    """Imports ahead what building or loading such a model imports; seconds, in which signals should wait."""
+    if config.kind == "hf":
+        from transformers.models.auto import modeling_auto, tokenization_auto  # noqa: F401 - for their effect
+    else:
+        from transformers.models.llama import modeling_llama  # noqa: F401 - for its effect
 
 
 def build_tiny(
@@ -58,15 +67,26 @@ def load_tiny(folder: Path, *, attention: str) -> nn.Module:
 
 
 def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
-    """Any causal language model, from a folder or the hub. Raises ConfigError if there is none."""
+    """Any causal language model, from a folder or the hub.
+
+    Raises:
+        ConfigError: there is none, it cannot be read, or its weights are float16.
+    """
+    from safetensors import SafetensorError
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
     _silence_progress_bars()
     try:
         model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, attn_implementation=attention)
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).strip().splitlines()[0]
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ConfigError(f"cannot load {name!r}: {first}", key="model.name") from error
+    if any(parameter.dtype == torch.float16 for parameter in model.parameters()):
+        raise ConfigError(
+            "the checkpoint is in float16, whose range is too small to train in; "
+            "write model.dtype=bfloat16 or model.dtype=float32",
+            key="model.dtype",
+        )
     return cast(nn.Module, model)
 
 
@@ -99,6 +119,11 @@ def attention_width(model: nn.Module) -> int:
     config = cast(Any, model).config
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(head * config.num_attention_heads * config.num_hidden_layers)
+
+
+def embedding_count(model: nn.Module) -> int:
+    """Token ids from here on have no embedding."""
+    return int(cast(Any, model).get_input_embeddings().weight.shape[0])
 
 
 def freeze(model: nn.Module) -> nn.Module:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from trainer.api import Progress
 from trainer.config import Config, sha256
 from trainer.cost import forward_cost, train_flops, usd
-from trainer.data import Corpus, batches, eval_batches
-from trainer.device import Device, open_device
+from trainer.data import Corpus, batches
+from trainer.device import Device
 from trainer.evaluate import HeldOutLoss, held_out_loss
 from trainer.loop import StageTrace
 from trainer.model import seed_everything
@@ -48,6 +48,7 @@ class _Run:
 
     config: Config
     corpus: Corpus
+    held_out: list[Tensor]
     device: Device
     stop: StopSignal
     telemetry: Telemetry
@@ -64,29 +65,33 @@ class _Run:
 
     def measure(self, student: nn.Module, when: str) -> HeldOutLoss:
         """Held-out loss now."""
-        held_out = eval_batches(
-            self.corpus.held_out,
-            batch_size=self.config.eval.batch_size,
-            sequence_length=self.config.data.sequence_length,
-            batches=self.config.eval.batches,
-        )
-        return held_out_loss(student, held_out, device=self.device, stage=when)
+        return held_out_loss(student, self.held_out, device=self.device, stage=when)
 
 
-def run(config: Config, *, telemetry: Telemetry, stop: StopSignal, progress: Progress) -> Outcome:
+def run(
+    config: Config, *, device: Device, telemetry: Telemetry, stop: StopSignal, progress: Progress
+) -> Outcome:
     """Trains, and measures what came of it.
 
     Raises:
         TrainerError: of the kind that says why the run ended early.
     """
-    device = open_device(config.device)
     ground = load_ground(config, device=device, stop=stop, progress=progress)
     seed_everything(config.seed)
-    this = _Run(config=config, corpus=ground.corpus, device=device, stop=stop, telemetry=telemetry)
+    this = _Run(
+        config=config,
+        corpus=ground.corpus,
+        held_out=ground.held_out,
+        device=device,
+        stop=stop,
+        telemetry=telemetry,
+    )
+    # Batches as Stage 1.9 will see them; the evaluation's size must not reach the weights.
     calibration = list(
-        islice(this.batches("stage1", config.eval.batch_size), config.stage1.calibration_batches)
+        islice(this.batches("stage1", config.stage1_9.batch_size), config.stage1.calibration_batches)
     )
     student, strength = make_student(ground.teacher, config.stage1, calibration, device=device)
+    device.reset_peak_memory()
     telemetry.plan(STAGE1_9_WEIGHT * config.stage1_9.max_steps + config.stage2.max_steps)
 
     aligned = _stage1_9(this, student, ground.teacher, strength)

@@ -1,7 +1,8 @@
 """SIGTERM and SIGINT, turned into one exception between two steps. Installed by `__main__`, asked by `loop`.
 
-Inside a step the signal waits until the step is done; anywhere else (loading, waiting for another process
-to build the teacher) it is raised at once, because a machine may be gone thirty seconds later.
+Inside a step and while libraries are imported the signal waits until that is done; anywhere else (waiting
+for another process to build the teacher, downloading) it is raised at once, because a machine may be gone
+thirty seconds later.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class StopSignal:
     def __init__(self) -> None:
         self._received: str | None = None
         self._held = 0
+        self._raised: PreemptedError | None = None
 
     def install(self) -> None:
         """Handles SIGTERM and SIGINT from now on. Only in a main thread."""
@@ -37,6 +39,16 @@ class StopSignal:
         if self._received and not self._held:
             raise PreemptedError(signal_name=self._received, where=where)
 
+    @contextmanager
+    def unmangled(self) -> Iterator[None]:
+        """Libraries wrap what is raised inside them; what a signal caused leaves here as PreemptedError."""
+        try:
+            yield
+        except Exception as error:
+            if self._raised is None or error is self._raised:
+                raise
+            raise self._raised from error
+
     def ignore(self) -> None:
         """The work is done: a signal that comes now changes nothing."""
         self._held += 1
@@ -44,4 +56,5 @@ class StopSignal:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self._received = signal.Signals(number).name
         if not self._held:
-            raise PreemptedError(signal_name=self._received)
+            self._raised = PreemptedError(signal_name=self._received)
+            raise self._raised

@@ -8,19 +8,37 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from trainer.api import Prepared, Progress
 from trainer.cache import artifact
 from trainer.config import Config, TinyModelConfig
-from trainer.data import Corpus, batches, eval_batches, load, load_with_tokenizer
+from trainer.data import (
+    Corpus,
+    DataError,
+    TokenizerError,
+    batches,
+    eval_batches,
+    load,
+    load_with_tokenizer,
+)
 from trainer.device import Device, open_device
 from trainer.errors import ConfigError
 from trainer.evaluate import held_out_loss
 from trainer.loop import StagePlan, train
-from trainer.model import build_tiny, freeze, load_pretrained, load_tiny, save, seed_everything
+from trainer.model import (
+    build_tiny,
+    embedding_count,
+    freeze,
+    load_pretrained,
+    load_tiny,
+    save,
+    seed_everything,
+)
 from trainer.preemption import StopSignal
 from trainer.stages.pretrain import cross_entropy
 
@@ -31,40 +49,68 @@ _MODEL_FOLDER = "model"
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What a run starts from."""
+    """What a run starts from: the text, the batches [B, T] that losses are measured on, and the teacher."""
 
     corpus: Corpus
+    held_out: list[Tensor]
     teacher: nn.Module
 
 
-def load_corpus(config: Config) -> Corpus:
-    """The text, in the ids that the model reads."""
+def load_text(config: Config) -> tuple[Corpus, list[Tensor]]:
+    """The text in the ids that the model reads, and the held-out batches. Raises ConfigError, DataError."""
     if config.model.kind == "hf":
-        return load_with_tokenizer(config.data, config.model.name)
-    return load(config.data)
+        try:
+            corpus = load_with_tokenizer(config.data, config.model.name)
+        except TokenizerError as error:
+            raise ConfigError(str(error), key="model.name") from error
+    else:
+        corpus = load(config.data)
+    try:
+        held_out = eval_batches(
+            corpus.held_out,
+            batch_size=config.eval.batch_size,
+            sequence_length=config.data.sequence_length,
+            batches=config.eval.batches,
+        )
+    except DataError as error:
+        raise ConfigError(str(error), key="eval.batches") from error
+    return corpus, held_out
 
 
 def load_ground(config: Config, *, device: Device, stop: StopSignal, progress: Progress) -> Ground:
     """Corpus and frozen teacher, built if they are not there yet. Raises TrainerError."""
     progress("corpus", None)
-    corpus = load_corpus(config)
+    corpus, held_out = load_text(config)
     if config.model.kind == "hf":
         progress(f"loading {config.model.name}", None)
         teacher = load_pretrained(config.model.name, dtype=config.model.dtype, attention=device.attention)
-        _check_length(teacher, config.data.sequence_length)
+        _check_fit(teacher, config, corpus)
     else:
-        folder = _trained(config, config.model, corpus, device=device, stop=stop, progress=progress)
+        folder = _trained(config, config.model, corpus, held_out, device=device, stop=stop, progress=progress)
         teacher = load_tiny(folder / _MODEL_FOLDER, attention=device.attention)
-    return Ground(corpus=corpus, teacher=freeze(teacher.to(device.torch_device)))
+    return Ground(corpus=corpus, held_out=held_out, teacher=freeze(teacher.to(device.torch_device)))
 
 
-def _check_length(model: nn.Module, sequence_length: int) -> None:
-    """Positions that a model was never trained on give losses that mean nothing."""
+def _check_fit(model: nn.Module, config: Config, corpus: Corpus) -> None:
+    """Refuses a pretrained model that does not go with its tokenizer, the text's windows or the device."""
+    # Positions that a model was never trained on give losses that mean nothing.
     longest = getattr(model.config, "max_position_embeddings", None)
-    if isinstance(longest, int) and sequence_length > longest:
+    if isinstance(longest, int) and config.data.sequence_length > longest:
         raise ConfigError(
-            f"{sequence_length} is more than the model's longest sequence ({longest})",
+            f"{config.data.sequence_length} is more than the model's longest sequence ({longest})",
             key="data.sequence_length",
+        )
+    embeddings = embedding_count(model)
+    if corpus.vocab_size > embeddings:
+        raise ConfigError(
+            f"its tokenizer has {corpus.vocab_size} entries, but the model only {embeddings} embeddings; "
+            "name a model together with the tokenizer that it was trained with",
+            key="model.name",
+        )
+    if config.device.dtype == "float32" and any(p.dtype == torch.bfloat16 for p in model.parameters()):
+        raise ConfigError(
+            "products of bfloat16 weights are bfloat16; write model.dtype=float32 or device.dtype=bfloat16",
+            key="device.dtype",
         )
 
 
@@ -72,7 +118,7 @@ def prepare_all(config: Config, progress: Progress) -> Prepared:
     """What `api.prepare` promises."""
     device, stop = open_device(config.device), StopSignal()
     progress("corpus", None)
-    corpus = load_corpus(config)
+    corpus, held_out = load_text(config)
     if config.model.kind == "hf":
         return Prepared(
             data_sha256=corpus.sha256,
@@ -80,7 +126,7 @@ def prepare_all(config: Config, progress: Progress) -> Prepared:
             teacher=config.model.name,
             teacher_loss=None,
         )
-    folder = _trained(config, config.model, corpus, device=device, stop=stop, progress=progress)
+    folder = _trained(config, config.model, corpus, held_out, device=device, stop=stop, progress=progress)
     return Prepared(
         data_sha256=corpus.sha256,
         tokenizer=corpus.tokenizer_dir,
@@ -93,6 +139,7 @@ def _trained(
     config: Config,
     model: TinyModelConfig,
     corpus: Corpus,
+    held_out: list[Tensor],
     *,
     device: Device,
     stop: StopSignal,
@@ -106,10 +153,13 @@ def _trained(
         "sequence_length": config.data.sequence_length,
         "device": device.kind,  # not its threads: runs with one and with two share a teacher
         "dtype": config.device.dtype,
+        "eval": asdict(config.eval),  # the loss that is kept with it was measured so
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
     }
 
     def build(folder: Path) -> None:
-        _train(config, model, corpus, folder, device=device, stop=stop, progress=progress)
+        _train(config, model, corpus, held_out, folder, device=device, stop=stop, progress=progress)
 
     progress(NAME, None)
     return artifact("teachers", spec, build)
@@ -119,6 +169,7 @@ def _train(
     config: Config,
     model: TinyModelConfig,
     corpus: Corpus,
+    held_out: list[Tensor],
     folder: Path,
     *,
     device: Device,
@@ -138,12 +189,6 @@ def _train(
         device=device,
         stop=stop,
         watch=lambda step: progress(NAME, step.step / step.of),
-    )
-    held_out = eval_batches(
-        corpus.held_out,
-        batch_size=config.eval.batch_size,
-        sequence_length=length,
-        batches=config.eval.batches,
     )
     measured = held_out_loss(teacher, held_out, device=device, stage=NAME)
     (folder / _LOSS_FILE).write_text(json.dumps({"loss": measured.mean, "sem": measured.sem}) + "\n")

@@ -5,6 +5,7 @@ Built by `__main__`, fed by `pipeline` through `watch`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
+from trainer.console import Lines
 from trainer.device import Device
 from trainer.errors import TrainerError
 from trainer.loop import Step
@@ -36,7 +38,7 @@ class Telemetry:
         self, path: Path, *, every: int, wandb: WandbRun | None = None, out: TextIO | None = sys.stdout
     ) -> None:
         self._file = path.open("w", encoding="utf-8")
-        self._every, self._wandb, self._out = every, wandb, out
+        self._every, self._wandb, self._people = every, wandb, Lines(out)
         self._total = self._before = 0.0
         self._tokens, self._seconds = 0, 0.0
 
@@ -62,30 +64,29 @@ class Telemetry:
         self._write(line)
         if self._wandb:
             self._wandb.log(line)
-        if self._out:
-            told = (
-                f"{name} {line[name]:.4g}"
-                for name in ("loss", "lr", "lambda", "tokens_per_second")
-                if name in line
-            )
-            self._out.write(f"{step.stage} {step.step}/{step.of}  {'  '.join(told)}\n")
-            self._out.flush()
+        told = (
+            f"{name} {line[name]:.4g}"
+            for name in ("loss", "lr", "lambda", "tokens_per_second")
+            if name in line
+        )
+        self._people.write(f"{step.stage} {step.step}/{step.of}  {'  '.join(told)}")
 
     def finish(self, result: Result) -> None:
         """The run is complete."""
         if self._wandb:
             self._wandb.summarise(asdict(result.metrics))
-        if self._out:
-            m = result.metrics
-            self._out.write(
-                f"final_loss {m.final_loss:.4f} ± {m.final_loss_sem:.4f} nats per token, lambda 1\n"
-            )
+        m = result.metrics
+        self._people.write(f"final_loss {m.final_loss:.4f} ± {m.final_loss_sem:.4f} nats per token, lambda 1")
 
     def close(self, status: int = 0) -> None:
         """Ends the channels; `status` is the run's exit status. May be called twice."""
-        self._file.close()
-        if self._wandb:
-            self._wandb.close(status)
+        try:
+            # What a full disk refused is still buffered, and closing tries once more; that was told already.
+            with contextlib.suppress(OSError):
+                self._file.close()
+        finally:
+            if self._wandb:
+                self._wandb.close(status)
 
     def __enter__(self) -> Telemetry:
         return self

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from omegaconf import OmegaConf
 
-from trainer.compose import compose_tree, groups, keys
+from trainer.compose import compose_tree, groups, keys, validate
 from trainer.errors import ConfigError
 
 _HEAD = """\
@@ -17,6 +17,7 @@ Trains a ternary student in two stages and writes DIR/result.json and DIR/metric
 An override is key=value, or group=option. Exit status: 0 finished; 2 configuration refused before any
 compute; 70 diverged; 75 stopped by SIGTERM or SIGINT; 1 anything else.
 """
+CFG = "--cfg"
 _PER_STAGE = "the optimizer is chosen per stage: optimizer@stage2.optimizer=adamw"
 
 
@@ -29,11 +30,18 @@ def usage() -> str:
 
 def composed(arguments: Sequence[str]) -> str:
     """The configuration that the overrides around `--cfg job` compose, as YAML. Raises ConfigError."""
-    position = list(arguments).index("--cfg")
-    if list(arguments[position + 1 : position + 2]) != ["job"]:
+    words = [word for argument in arguments for word in _split(argument)]
+    position = words.index(CFG)
+    if words[position + 1 : position + 2] != ["job"]:
         raise ConfigError("--cfg takes one word here: --cfg job")
-    overrides = [*arguments[:position], *arguments[position + 2 :]]
-    return OmegaConf.to_yaml(compose_tree(overrides))
+    tree = compose_tree([*words[:position], *words[position + 2 :]])
+    validate(OmegaConf.to_container(tree, resolve=True))
+    return OmegaConf.to_yaml(tree)
+
+
+def _split(argument: str) -> list[str]:
+    """`--cfg=job` is `--cfg job`."""
+    return argument.split("=", 1) if argument.startswith(f"{CFG}=") else [argument]
 
 
 def _value(value: object) -> str:

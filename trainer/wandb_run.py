@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import Config
+from trainer.console import Lines
 
 
 class WandbRun:
@@ -76,4 +77,4 @@ def open_wandb(config: Config, folder: Path) -> WandbRun | None:
 
 
 def _complain(error: Exception) -> None:
-    print(f"trainer: warning: wandb is off for this run: {' '.join(str(error).split())}", file=sys.stderr)
+    Lines(sys.stderr).write(f"trainer: warning: wandb is off for this run: {' '.join(str(error).split())}")

@@ -57,6 +57,7 @@ def run_small(small: tuple[str, ...], tmp_path: Path) -> Callable[..., object]:
     """Runs the pipeline in this process with further overrides; returns its `Outcome`."""
     from trainer import pipeline
     from trainer.api import METRICS_FILE, check
+    from trainer.device import open_device
     from trainer.preemption import StopSignal
     from trainer.telemetry import Telemetry
 
@@ -64,7 +65,11 @@ def run_small(small: tuple[str, ...], tmp_path: Path) -> Callable[..., object]:
         config = check([*small, *overrides])
         with Telemetry(tmp_path / METRICS_FILE, every=config.log_every, out=None) as telemetry:
             return pipeline.run(
-                config, telemetry=telemetry, stop=StopSignal(), progress=lambda message, fraction: None
+                config,
+                device=open_device(config.device),
+                telemetry=telemetry,
+                stop=StopSignal(),
+                progress=lambda message, fraction: None,
             )
 
     return run

@@ -50,6 +50,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run_hf(run_small: Callable[..., Outcome], small: tuple[str, ...], checkpoint: Path, tmp_path: Path):
     from trainer import pipeline
+    from trainer.device import open_device
     from trainer.preemption import StopSignal
     from trainer.telemetry import Telemetry
 
@@ -59,7 +60,11 @@ def run_hf(run_small: Callable[..., Outcome], small: tuple[str, ...], checkpoint
         config = api.check([*common, "model=hf", f"model.name={api.quote(str(checkpoint))}", *overrides])
         with Telemetry(tmp_path / "metrics.jsonl", every=1, out=None) as telemetry:
             return pipeline.run(
-                config, telemetry=telemetry, stop=StopSignal(), progress=lambda message, fraction: None
+                config,
+                device=open_device(config.device),
+                telemetry=telemetry,
+                stop=StopSignal(),
+                progress=lambda message, fraction: None,
             )
 
     return run

@@ -71,15 +71,30 @@ def test_the_result_has_the_contracts_fields_and_counts(run_small: Run, tmp_path
     }
 
 
-def test_the_final_loss_is_that_of_fully_ternary_weights(run_small: Run) -> None:
-    """Even where the lambda warmup ends with the stage: a half-quantised loss would let a search cheat."""
+def test_the_last_step_is_trained_at_lambda_one_after_the_longest_warmup(
+    run_small: Run, tmp_path: Path
+) -> None:
+    run_small("stage2.lambda_warmup.warmup_steps=5")
+    last = json.loads((tmp_path / METRICS_FILE).read_text().splitlines()[-1])
+    assert (last["stage"], last["step"], last["lambda"]) == ("stage2", 6, 1.0)
+
+
+def test_how_much_is_evaluated_does_not_reach_the_weights(run_small: Run) -> None:
+    assert weights_digest(run_small("eval.batch_size=3", "eval.batches=3")) == weights_digest(run_small())
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_run_on_cuda_measures_the_device_and_ends_ternary(run_small: Run) -> None:
     from trainer.quant.ternary import ternary_layers
 
-    outcome = run_small("stage2.lambda_warmup.warmup_steps=6")
-    for layer in ternary_layers(outcome.student):
-        assert layer.strength.value == 1
-        assert layer.saliency is None
-        assert layer.effective_weight().unique().numel() == 3
+    outcome = run_small("device=cuda", "device.usd_per_hour=1")
+    layers = ternary_layers(outcome.student)
+    assert {layer.weight.device.type for layer in layers} == {"cuda"}
+    assert all(layer.effective_weight().unique().numel() == 3 for layer in layers)
+    assert outcome.result.provenance.device == torch.cuda.get_device_name()
+    assert 0 < outcome.result.metrics.peak_memory_gib < 1
+    assert 0 < outcome.result.metrics.final_loss < 10
 
 
 def test_lambda_in_the_log_warms_up_in_stage2_and_is_one_in_stage1_9(run_small: Run, tmp_path: Path) -> None:

@@ -13,14 +13,24 @@ if TYPE_CHECKING:
     from trainer.data.batching import batches, eval_batches
     from trainer.data.config import DataConfig
     from trainer.data.corpus import Corpus, load, load_with_tokenizer
-    from trainer.data.errors import DataError
+    from trainer.data.errors import DataError, TokenizerError
 
-__all__ = ["Corpus", "DataConfig", "DataError", "batches", "eval_batches", "load", "load_with_tokenizer"]
+__all__ = [
+    "Corpus",
+    "DataConfig",
+    "DataError",
+    "TokenizerError",
+    "batches",
+    "eval_batches",
+    "load",
+    "load_with_tokenizer",
+]
 
 _HOME = {
     "Corpus": "corpus",
     "DataConfig": "config",
     "DataError": "errors",
+    "TokenizerError": "errors",
     "batches": "batching",
     "eval_batches": "batching",
     "load": "corpus",

@@ -15,7 +15,7 @@ SMALLEST_VOCABULARY = 257  # the 256 bytes and the end-of-text token
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """The text.
+    """The text. Defaults stand in `trainer/conf/data`, and nowhere else.
 
     Args:
         name: where it comes from; `stdlib` is the source text of Python's own standard library.
@@ -29,11 +29,11 @@ class DataConfig:
         ConfigError: for values that cannot work.
     """
 
-    name: str = "stdlib"
-    vocab_size: int = 1024
-    sequence_length: int = 128
-    held_out_fraction: float = 0.05
-    max_bytes: int | None = None
+    name: str
+    vocab_size: int
+    sequence_length: int
+    held_out_fraction: float
+    max_bytes: int | None
 
     def __post_init__(self) -> None:
         if self.name not in SOURCES:

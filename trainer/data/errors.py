@@ -7,3 +7,7 @@ from trainer.errors import TrainerError
 
 class DataError(TrainerError):
     """The text, its tokenizer or a request for batches of it does not work out."""
+
+
+class TokenizerError(DataError):
+    """There is no tokenizer of that name, or it cannot be used."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cache import artifact
-from trainer.data.errors import DataError
+from trainer.data.errors import DataError, TokenizerError
 
 END_OF_TEXT = "<|endoftext|>"
 FORMAT = 1  # raise it when the same spec would give another tokenizer
@@ -45,7 +45,7 @@ def adopted(name_or_path: str | Path) -> Path:
     """The folder of a copy of an existing tokenizer.
 
     Raises:
-        DataError: there is none, or it cannot be loaded.
+        TokenizerError: there is none, or it cannot be loaded.
     """
     tokenizer = open_tokenizer(name_or_path)
     spec = {
@@ -63,18 +63,18 @@ def open_tokenizer(name_or_path: str | Path) -> Any:
     """The tokenizer, loaded by transformers.
 
     Raises:
-        DataError: there is none, or it cannot be loaded.
+        TokenizerError: there is none, or it cannot be loaded.
     """
     from transformers import AutoTokenizer  # a second of imports that a warm cache does without
 
     _say_no_to_threads()
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(name_or_path))
-    except (OSError, ValueError, KeyError) as error:
-        reason = textwrap.shorten(str(error), 300)  # transformers writes paragraphs
-        raise DataError(f"no tokenizer can be loaded from {str(name_or_path)!r}: {reason}") from error
+    except Exception as error:  # the Rust library raises nothing narrower for a damaged file
+        reason = textwrap.shorten(str(error), 300) or type(error).__name__  # transformers writes paragraphs
+        raise TokenizerError(f"no tokenizer can be loaded from {str(name_or_path)!r}: {reason}") from error
     if not hasattr(tokenizer, "backend_tokenizer"):
-        raise DataError(
+        raise TokenizerError(
             f"the tokenizer at {str(name_or_path)!r} has no tokenizer.json (a slow tokenizer); "
             "convert it with transformers and name the converted folder"
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -72,8 +72,9 @@ def make_student(
     """A ternary copy of the teacher, and the lambda that all its layers obey (1 at first).
 
     Raises:
-        ConfigError: the model has no projections of the names in `BEFORE`.
+        ConfigError: a part of the model would stay in full precision, or a layer without a SubLN.
     """
+    _check_architecture(teacher)
     student = copy.deepcopy(teacher).requires_grad_(True)
     gains = dict.fromkeys(_projections(student), 1.0)
     if config.subln == "calibrated":
@@ -104,6 +105,38 @@ def _projections(model: nn.Module) -> dict[str, nn.Linear]:
             key="model.name",
         )
     return found
+
+
+def _check_architecture(model: nn.Module) -> None:
+    """What is not made of linear layers would stay in full precision in silence: experts kept as one 3-D
+    parameter, convolutions, layers of another kind."""
+    kind = type(model).__name__
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 3:
+            raise ConfigError(
+                f"{kind} keeps {name} as one {parameter.ndim}-dimensional tensor, which would not go ternary "
+                "(a mixture of experts?); take a dense model of the Llama family",
+                key="model.name",
+            )
+    for name, layer in _layers_with(model, list(_projections(model))):
+        missing = [each for each in BEFORE if not any(n.endswith(each) for n, _ in layer.named_modules())]
+        if missing:
+            raise ConfigError(
+                f"{kind} has no linear layer named {' or '.join(missing)} in {name}; "
+                "take a model whose layers are all of the Llama family's kind",
+                key="model.name",
+            )
+
+
+def _layers_with(model: nn.Module, projections: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
+    """The decoder layers: members of the outermost lists in which any of the projections stands."""
+    outermost: list[str] = []
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList) or any(name.startswith(f"{outer}.") for outer in outermost):
+            continue
+        if any(projection.startswith(f"{name}.") for projection in projections):
+            outermost.append(name)
+            yield from ((f"{name}.{index}", layer) for index, layer in enumerate(module))
 
 
 @torch.no_grad()

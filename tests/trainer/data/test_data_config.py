@@ -14,6 +14,14 @@ import trainer
 from trainer.data.config import DataConfig
 from trainer.errors import ConfigError
 
+VALID = {
+    "name": "stdlib",
+    "vocab_size": 1024,
+    "sequence_length": 128,
+    "held_out_fraction": 0.05,
+    "max_bytes": None,
+}
+
 
 @pytest.mark.parametrize(
     ("key", "value"),
@@ -40,7 +48,7 @@ from trainer.errors import ConfigError
 )
 def test_a_value_that_cannot_work_is_refused_with_its_key(key: str, value: Any) -> None:
     with pytest.raises(ConfigError) as error:
-        DataConfig(**{"name": "stdlib", key: value})
+        DataConfig(**{**VALID, key: value})
     assert error.value.key == f"data.{key}"
     assert repr(value) in str(error.value)
     assert "write" in str(error.value)
@@ -52,9 +60,9 @@ def test_the_smallest_values_are_taken() -> None:
 
 def test_a_config_is_frozen_and_by_keyword_only() -> None:
     with pytest.raises(FrozenInstanceError):
-        DataConfig(name="stdlib").name = "other"  # type: ignore[misc]  # that is what is tried
+        DataConfig(**VALID).name = "other"  # type: ignore[misc]  # that is what is tried
     with pytest.raises(TypeError):
-        DataConfig("stdlib")  # type: ignore[misc]  # that is what is tried
+        DataConfig("stdlib", **{key: value for key, value in VALID.items() if key != "name"})  # type: ignore[misc]  # that is what is tried
 
 
 def test_the_config_needs_nothing_heavy() -> None:

@@ -23,7 +23,9 @@ from trainer.data import Corpus, DataConfig, DataError, corpus, load, load_with_
 from trainer.data.split import split
 from trainer.data.stdlib import Document, documents
 
-SMALL = DataConfig(name="stdlib", vocab_size=400, held_out_fraction=0.2, max_bytes=300_000)
+SMALL = DataConfig(
+    name="stdlib", vocab_size=400, sequence_length=128, held_out_fraction=0.2, max_bytes=300_000
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,102 @@
+"""What a loss is measured on, and with which weights: the two ways in which a search could cheat."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from trainer.api import check, prepare
+from trainer.device import open_device
+from trainer.errors import ConfigError
+from trainer.evaluate import held_out_loss
+from trainer.pipeline import Outcome
+
+Run = Callable[..., Outcome]
+
+
+class Spied(NamedTuple):
+    """Calls of a function: their arguments and what came back."""
+
+    arguments: list[dict[str, Any]]
+    results: list[Any]
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Spied]:
+    def watch(target: str) -> Spied:
+        module_name, _, name = target.rpartition(".")
+        module = importlib.import_module(module_name)
+        function, spied = getattr(module, name), Spied([], [])
+
+        def spying(*args: Any, **kwargs: Any) -> Any:
+            spied.arguments.append(inspect.signature(function).bind(*args, **kwargs).arguments)
+            spied.results.append(function(*args, **kwargs))
+            return spied.results[-1]
+
+        monkeypatch.setattr(module, name, spying)
+        return spied
+
+    return watch
+
+
+def test_losses_are_measured_on_held_out_text_and_nothing_is_trained_on_it(
+    run_small: Run, spy: Callable[[str], Spied]
+) -> None:
+    loaded, cut = spy("trainer.teacher.load"), spy("trainer.teacher.eval_batches")
+    streams = [spy("trainer.teacher.batches"), spy("trainer.pipeline.batches")]
+    measured = [spy("trainer.teacher.held_out_loss"), spy("trainer.pipeline.held_out_loss")]
+    run_small("model.teacher.seed=12")  # a teacher that is not cached yet
+    corpus = loaded.results[0]
+    assert [call["tokens"] is corpus.held_out for call in cut.arguments] == [True]
+    assert [len(calls.arguments) for calls in measured] == [1, 2]
+    assert all(call["batches"] is cut.results[0] for calls in measured for call in calls.arguments)
+    assert [len(calls.arguments) for calls in streams] == [1, 3]  # teacher; calibration and two stages
+    assert all(call["tokens"] is corpus.train for calls in streams for call in calls.arguments)
+
+
+def test_the_final_loss_is_that_of_fully_ternary_weights(run_small: Run, spy: Callable[[str], Spied]) -> None:
+    """Even where the lambda warmup ends with the stage: a half-quantised loss would let a search cheat."""
+    from trainer.quant.ternary import ternary_layers
+
+    cut = spy("trainer.teacher.eval_batches")
+    outcome = run_small("stage2.lambda_warmup.warmup_steps=5")
+    device = open_device(check(["device=cpu", "device.threads=1"]).device)
+    again = held_out_loss(outcome.student, cut.results[0], device=device, stage="again")
+    metrics = outcome.result.metrics
+    assert (metrics.final_loss, metrics.final_loss_sem) == (again.mean, again.sem)
+    for layer in ternary_layers(outcome.student):
+        assert layer.strength.value == 1
+        assert layer.saliency is None
+        assert layer.effective_weight().unique().numel() == 3
+
+
+def test_lambda_is_one_whenever_a_loss_is_measured(run_small: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer import pipeline
+    from trainer.quant.ternary import ternary_layers
+
+    seen: list[set[float]] = []
+
+    def measure(student: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        seen.append({float(layer.strength.value) for layer in ternary_layers(student)})
+        return held_out_loss(student, *args, **kwargs)
+
+    monkeypatch.setattr(pipeline, "held_out_loss", measure)
+    run_small("stage2.lambda_warmup.warmup_steps=5")
+    assert seen == [{1.0}, {1.0}]
+
+
+@pytest.mark.parametrize("overrides", [["eval.batches=5000"], ["eval.batch_size=5000"]], ids=" ".join)
+def test_more_evaluation_than_there_is_text_is_refused_before_the_teacher_is_trained(
+    overrides: list[str], run_small: Run, small: tuple[str, ...], spy: Callable[[str], Spied]
+) -> None:
+    trained = spy("trainer.teacher.train")
+    with pytest.raises(ConfigError, match=r"^eval.batches: the evaluation asks for"):
+        run_small("model.teacher.seed=13", *overrides)
+    with pytest.raises(ConfigError, match=r"^eval.batches: "):
+        prepare([*small, "model.teacher.seed=13", *overrides])
+    assert trained.arguments == []
