@@ -17,11 +17,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sweeps import trial
+from sweeps.errors import EXIT_PREEMPTED
 from sweeps.experiment import Experiment
 from sweeps.space import Lease, Objective, Program, Range, Search, Space, Value
 from sweeps.storage.base import Store
@@ -98,16 +99,29 @@ def premade(store: Store, index: int, seconds: float, *, done: bool = False) -> 
 
 @dataclass(kw_only=True)
 class Member:
-    """One worker process; whether we killed it, and whether we ever killed or stopped it."""
+    """One worker process, and the signals that we sent it."""
 
     name: str
     process: Any
-    killed: bool = False
-    hurt: bool = False
+    sent: list[int] = field(default_factory=list)
+
+    @property
+    def hurt(self) -> bool:
+        """Whether it may have fallen silent on our account."""
+        return not {signal.SIGKILL, signal.SIGSTOP}.isdisjoint(self.sent) or self.rushed
+
+    @property
+    def rushed(self) -> bool:
+        """Whether it was told to go twice: then it leaves at once, its trial in hand or not."""
+        return self.sent.count(signal.SIGTERM) > 1
+
+    def ended_well(self) -> bool:
+        """Whether it ended as it should, given what we did to it."""
+        expected = {0, EXIT_PREEMPTED} if self.rushed else {0}
+        return signal.SIGKILL in self.sent or self.process.exitcode in expected
 
     def signal(self, signum: int) -> None:
-        self.killed = self.killed or signum == signal.SIGKILL
-        self.hurt = self.hurt or signum in (signal.SIGKILL, signal.SIGSTOP)
+        self.sent.append(signum)
         if self.process.is_alive():
             os.kill(self.process.pid, signum)
 
@@ -171,7 +185,7 @@ class Fleet:
         return [
             f"{member.name} ({member.process.exitcode}) {last_words.get(member.name, '')}".strip()
             for member in self.members.values()
-            if member.process.exitcode != 0 and not member.killed
+            if not member.ended_well()
         ]
 
 
