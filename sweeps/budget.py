@@ -39,15 +39,18 @@ def exceeded(budget: Budget, records: Sequence[Trial], now: float) -> str:
 
 
 def _total(records: Sequence[Trial], cost: Callable[[Trial], float]) -> float:
-    finished = [cost(record) for record in records if record.finished]
     completed = [cost(record) for record in records if record.status == "completed"]
     usual = sum(completed) / len(completed) if completed else 0.0
-    open_ = sum(
-        max(usual, cost(record)) if record.status == "running" else cost(record)
-        for record in records
-        if not record.finished
-    )
-    return sum(finished) + open_
+
+    def estimate(record: Trial) -> float:
+        if record.status == "running":
+            return max(usual, cost(record))
+        if record.status == "early_stopped":  # it reported nothing; how far it came is what is known
+            done = record.progress.get("done")
+            return cost(record) or usual * (float(done) if isinstance(done, int | float) else 1.0)
+        return cost(record)
+
+    return sum(estimate(record) for record in records)
 
 
 def _seconds(record: Trial, now: float) -> float:

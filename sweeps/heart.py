@@ -89,7 +89,6 @@ class Heart:
         )
         try:
             beaten = self._experiment.apply(record.trial, beat)
-            self._judge(beaten)
         except IllegalTransition as refused:
             log.info("trial %d is lost: %s", record.trial, refused.why)
             return False
@@ -98,6 +97,8 @@ class Heart:
             return False
         except (SweepError, ValueError) as error:
             log.warning("heartbeat of trial %d failed, trying again: %s", record.trial, error)
+        else:
+            self._judge(beaten)
         return True
 
     def _judge(self, record: Trial) -> None:
@@ -106,4 +107,9 @@ class Heart:
             return
         from sweeps.early_stopping import should_stop
 
-        self.verdict = should_stop(self._experiment.space, record, self._experiment.trials()) or ""
+        try:
+            verdict = should_stop(self._experiment.space, record, self._experiment.trials())
+        except Exception as error:  # noqa: BLE001 - a judge that fails must not stop the heart
+            log.warning("trial %d could not be judged, it goes on: %s", record.trial, error)
+        else:
+            self.verdict = verdict or ""

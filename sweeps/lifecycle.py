@@ -43,11 +43,12 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """The objective reported its metrics."""
+    """The objective reported its metrics, and its intermediate losses to the end."""
 
     worker: str
     attempt: int
     metrics: Mapping[str, float | None]
+    curve: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,7 @@ class StopEarly:
     worker: str
     attempt: int
     metrics: Mapping[str, float | None]
+    curve: tuple[tuple[float, float], ...] = ()
     detail: str = ""
 
 
@@ -183,7 +185,8 @@ def _report(record: Trial, event: Complete | StopEarly, now: float, status: End)
         raise _refused(record, event, "a different end was recorded first")
     _must_hold(record, event)
     detail = event.detail if isinstance(event, StopEarly) else ""
-    return _finish(replace(record, metrics=dict(event.metrics), error=None), now, status, detail)
+    told = replace(record, metrics=dict(event.metrics), curve=event.curve or record.curve, error=None)
+    return _finish(told, now, status, detail)
 
 
 def _fail(record: Trial, event: Fail, now: float) -> Trial:

@@ -62,7 +62,7 @@ def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Ca
     argv, env = _command(space, record, folder)
     log_file = folder / LOG_FILE
     status = subprocess_run.run(argv, log_file=log_file, env=env, should_stop=should_stop)
-    if status == 0:
+    if status == 0 and not (should_stop() and not (folder / RESULT_FILE).exists()):
         return read_result(space, folder / RESULT_FILE)
     if should_stop() or was_told_to_go(status):
         return Preempted(detail=f"the program {subprocess_run.describe_exit(status)}")

@@ -120,7 +120,8 @@ class EarlyTerminate:
     Args:
         percentile: a trial is stopped when its intermediate loss is among the worst so many percent
             of those of other trials at the same step.
-        min_trials: so many trials must have come that far before any is stopped.
+        min_trials: so many trials must be completed, and so many others have come that far, before one is
+            stopped.
         min_step: no trial is stopped before this step of its last stage.
     """
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from sweeps import lifecycle, objective
+from sweeps import lifecycle, objective, runlog
 from sweeps.errors import IllegalTransition, NothingToAsk, StoreUnavailable, SweepClosed, SweepError
 from sweeps.experiment import Experiment
 from sweeps.heart import Heart
@@ -134,7 +134,7 @@ def _run(experiment: Experiment, record: Trial, stop: Stop, watcher: Watcher) ->
             _hand_back(experiment, record, error)
             raise
         stopped_by_heart = heart.wants_stop
-        event = _event(experiment, record, outcome, heart.verdict)
+        event = _event(experiment, record, outcome, heart)
         end = _report(experiment, record, event, stop, watcher)
     # A program that was stopped though nobody told us: the machine is going, and our own signal is under way.
     if isinstance(outcome, Preempted) and not stopped_by_heart:
@@ -189,12 +189,13 @@ def _hand_back(experiment: Experiment, record: Trial, error: BaseException) -> N
         log.warning("trial %d was not handed back, its lease will expire: %s", record.trial, failure)
 
 
-def _event(experiment: Experiment, record: Trial, outcome: Outcome, verdict: str) -> lifecycle.Event:
+def _event(experiment: Experiment, record: Trial, outcome: Outcome, heart: Heart) -> lifecycle.Event:
     """What the store is told."""
     worker, attempt = record.worker or "", record.attempt
+    curve = runlog.curve(heart.folder)
     match outcome:
         case Completed(metrics=metrics):
-            return lifecycle.Complete(worker=worker, attempt=attempt, metrics=metrics)
+            return lifecycle.Complete(worker=worker, attempt=attempt, metrics=metrics, curve=curve)
         case Failed(error=error, failure=failure):
             return lifecycle.Fail(
                 worker=worker,
@@ -203,8 +204,10 @@ def _event(experiment: Experiment, record: Trial, outcome: Outcome, verdict: str
                 failure=failure,
                 max_attempts=experiment.space.lease.max_attempts,
             )
-        case Preempted() if verdict:
-            return lifecycle.StopEarly(worker=worker, attempt=attempt, metrics={}, detail=verdict)
+        case Preempted() if heart.verdict:
+            return lifecycle.StopEarly(
+                worker=worker, attempt=attempt, metrics={}, curve=curve, detail=heart.verdict
+            )
         case Preempted(detail=detail):
             return lifecycle.Release(worker=worker, attempt=attempt, detail=detail)
 

@@ -156,6 +156,8 @@ def _end(experiment: Experiment, record: Trial) -> str:
         last = record.history[-1]
         verb = "crashed, to be tried again" if last.reason == "crashed" else "handed back"
         return f"{verb}: {shorten(last.detail)}"
+    if record.status == "early_stopped":
+        return f"stopped early: {shorten(record.history[-1].detail)}"
     if record.status == "failed":
         return f"failed: {shorten((record.error or '').partition(chr(10))[0])}"
     taken = seconds(record)

@@ -43,6 +43,11 @@ def test_a_running_trial_counts_as_a_usual_one_or_as_what_it_has_cost_if_that_is
     assert spent([done(0, steps=80.0), young], 4.5 * HOUR).effective_steps == 160
 
 
+def test_a_trial_that_was_stopped_early_counts_by_how_far_it_came():
+    stopped = trial(2, "early_stopped", progress={"done": 0.25}, history=(attempt(0.0, HOUR),))
+    assert spent([done(0, steps=80.0), stopped], HOUR).effective_steps == 100
+
+
 def test_lost_attempts_have_cost_device_time_too():
     lost = trial(0, "pending", history=(attempt(0.0, 2 * HOUR), attempt(2 * HOUR, 3 * HOUR)))
     assert spent([lost], 3 * HOUR).device_hours == 3

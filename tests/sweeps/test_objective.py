@@ -183,6 +183,17 @@ class TestCommands:
         """A cgroup or a spot machine ends everything at once; our own signal may come a moment later."""
         assert isinstance(run(python(space, code), tmp_path), Preempted)
 
+    def test_a_program_that_leaves_politely_without_a_result_was_stopped_and_did_not_fail(
+        self, space, tmp_path
+    ):
+        code = (
+            "import os,signal,sys,time\n"
+            "signal.signal(signal.SIGTERM, lambda *a: sys.exit(0))\n"
+            "open(os.environ['SWEEP_RUN_DIR'] + '/ready', 'w').close(); time.sleep(600)"
+        )
+        ready = tmp_path / "run" / "ready"
+        assert isinstance(run(python(space, code), tmp_path, wants_stop=ready.exists), Preempted)
+
     def test_what_the_program_left_running_is_ended_with_it(self, space, tmp_path):
         marker = tmp_path / "grandchild"
         code = (

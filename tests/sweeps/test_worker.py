@@ -361,3 +361,16 @@ class TestTheMachineIsAtFault:
         rival.join()
         (record,) = experiment.trials()
         assert (record.status, record.attempt) == ("completed", 1)
+
+
+def test_the_curve_of_a_finished_trial_reaches_its_end_even_without_a_heartbeat(command_space):
+    code = (
+        'for i in 1 2 3; do echo "{\\"step\\": $i, \\"loss\\": $i}"; done > "$SWEEP_RUN_DIR/metrics.jsonl"; '
+        'echo \'{"loss": 1}\' > "$SWEEP_RUN_DIR/result.json"'
+    )
+    space = replace(
+        command_space, program=Program(kind="command", command=("sh", "-c", code, "${overrides}")), run_cap=1
+    )
+    experiment = Experiment.create(MemoryStore(), space)
+    work(experiment)
+    assert experiment.trial(0).curve == ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0))
