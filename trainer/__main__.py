@@ -30,8 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_DONE
     stop = StopSignal()
     try:
-        with stop.unmangled():
-            return _run(given, stop)
+        return _run(given, stop)
     except DivergedError as error:
         return _tell(f"diverged: {error}", error)
     except PreemptedError as error:
@@ -74,7 +73,7 @@ def _train(config: Config, folder: Path, stop: StopSignal) -> None:
 
         import_architectures(config.model)
         device = open_device(config.device)  # a device that is not there is refused before a file is touched
-    with _fresh(folder):
+    with _fresh(folder), stop.unmangled():
         with stop.hold("loading"):
             wandb = open_wandb(config, folder)
             telemetry = Telemetry(folder / METRICS_FILE, every=config.log_every, wandb=wandb)

@@ -107,6 +107,32 @@ def test_a_model_without_the_projections_is_refused_by_name() -> None:
         make_student(Other(), CONFIG, [], device=DEVICE)
 
 
+def test_a_mixture_of_experts_is_refused_instead_of_left_in_full_precision(ids: torch.Tensor) -> None:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=2,
+    )
+    with pytest.raises(ConfigError, match=r"^model.name: MixtralForCausalLM keeps .*experts.* 3-dimensional"):
+        make_student(MixtralForCausalLM(config), CONFIG, [ids], device=DEVICE)
+
+
+@pytest.mark.parametrize("lost", ["self_attn.o_proj", "mlp.down_proj"])
+def test_a_layer_without_one_of_the_projections_is_refused(
+    lost: str, teacher: nn.Module, ids: torch.Tensor
+) -> None:
+    inner, _, projection = f"model.layers.1.{lost}".rpartition(".")
+    setattr(teacher.get_submodule(inner), projection, nn.Identity())
+    with pytest.raises(ConfigError, match=rf"no linear layer named {projection} in model\.layers\.1;"):
+        make_student(teacher, CONFIG, [ids], device=DEVICE)
+
+
 def test_all_layers_are_built_with_the_linear_layers_own_weights(
     teacher: nn.Module, ids: torch.Tensor
 ) -> None:

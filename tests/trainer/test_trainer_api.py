@@ -145,6 +145,22 @@ def test_exit_statuses_are_the_contracts() -> None:
     assert (api.EXIT_DIVERGED, api.EXIT_PREEMPTED) == (70, 75)
 
 
+def test_another_library_or_evaluation_makes_another_teacher(
+    small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights come from the libraries, and the loss that is kept with it from the evaluation."""
+    import torch
+
+    from trainer import teacher
+
+    folders = [api.prepare(small).teacher, api.prepare([*small, "eval.batches=3"]).teacher]
+    monkeypatch.setattr(teacher, "version", lambda package: "5.999")
+    folders.append(api.prepare(small).teacher)
+    monkeypatch.setattr(torch, "__version__", "2.999")
+    folders.append(api.prepare(small).teacher)
+    assert len(set(folders)) == 4
+
+
 def test_prepare_builds_once_and_reports_progress(small: tuple[str, ...]) -> None:
     told: list[tuple[str, float | None]] = []
     overrides = [*small, "model.teacher.seed=11"]

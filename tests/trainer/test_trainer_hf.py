@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from trainer import api
 from trainer.errors import ConfigError
@@ -56,8 +63,8 @@ def run_hf(run_small: Callable[..., Outcome], small: tuple[str, ...], checkpoint
 
     common = [override for override in small if not override.startswith(TINY_ONLY)]
 
-    def run(*overrides: str) -> Outcome:
-        config = api.check([*common, "model=hf", f"model.name={api.quote(str(checkpoint))}", *overrides])
+    def run(*overrides: str, name: Path = checkpoint) -> Outcome:
+        config = api.check([*common, "model=hf", f"model.name={api.quote(str(name))}", *overrides])
         with Telemetry(tmp_path / "metrics.jsonl", every=1, out=None) as telemetry:
             return pipeline.run(
                 config,
@@ -107,3 +114,75 @@ def test_a_folder_without_a_model_is_refused_in_one_line(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=r"^model.name: cannot load") as caught:
         load_pretrained(str(tmp_path), dtype="auto", attention="eager")
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def copied(checkpoint: Path, tmp_path: Path) -> Path:
+    """A checkpoint of the test's own, to spoil."""
+    return shutil.copytree(checkpoint, tmp_path / "copied")
+
+
+def test_a_checkpoint_in_float16_is_refused_unless_a_dtype_is_chosen(
+    run_hf: Callable[..., Outcome], copied: Path
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(copied, dtype=torch.float16)
+    model.save_pretrained(copied)
+    with pytest.raises(ConfigError, match=r"^model.dtype: .*float16.* write model.dtype=bfloat16"):
+        run_hf(name=copied)
+    student = run_hf("model.dtype=bfloat16", "stage1_9.max_steps=0", name=copied).student
+    assert {p.dtype for p in student.parameters()} == {torch.bfloat16}
+
+
+def test_float32_products_of_bfloat16_weights_are_refused(run_hf: Callable[..., Outcome]) -> None:
+    with pytest.raises(ConfigError, match=r"^device.dtype: .* write model.dtype=float32"):
+        run_hf("device.dtype=float32")
+    run_hf("device.dtype=float32", "model.dtype=float32", "stage1_9.max_steps=0", "stage2.max_steps=0")
+
+
+def test_a_name_without_a_tokenizer_is_refused_by_its_key(
+    run_hf: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"^model.name: no tokenizer can be loaded from"):
+        run_hf(name=tmp_path / "nothing here")
+
+
+def test_a_damaged_tokenizer_is_refused_by_the_models_key(
+    run_hf: Callable[..., Outcome], copied: Path
+) -> None:
+    whole = (copied / "tokenizer.json").read_text()
+    for damaged in (whole[: len(whole) // 2], whole.replace('"type": "BPE"', '"type": "BPF"')):
+        (copied / "tokenizer.json").write_text(damaged)
+        with pytest.raises(ConfigError, match=r"^model.name: no tokenizer can be loaded"):
+            run_hf(name=copied)
+
+
+@pytest.mark.parametrize("left", [0, 7, 1000, 20000])
+def test_a_truncated_checkpoint_is_refused_in_one_line(
+    left: int, run_hf: Callable[..., Outcome], copied: Path
+) -> None:
+    weights = copied / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:left])
+    with pytest.raises(ConfigError, match=r"^model.name: cannot load ") as caught:
+        run_hf(name=copied)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_without_a_message_is_told_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer.model import load_pretrained
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fail)
+    with pytest.raises(ConfigError, match=r"^model.name: cannot load 'x': OSError$"):
+        load_pretrained("x", dtype="auto", attention="eager")
+
+
+def test_a_tokenizer_with_more_entries_than_embeddings_is_refused(
+    run_hf: Callable[..., Outcome], copied: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(copied)
+    tokenizer.add_tokens(["return x"])
+    tokenizer.save_pretrained(copied)
+    with pytest.raises(ConfigError, match=r"^model.name: its tokenizer has \d+ entries, .* \d+ embeddings"):
+        run_hf(name=copied)

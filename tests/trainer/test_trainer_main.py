@@ -12,9 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from trainer import __main__ as program
 from trainer import api
+
+NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
 
 def run_trainer(*overrides: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -69,7 +72,9 @@ def test_a_refused_config_is_one_line_and_status_2_without_torch(tmp_path: Path)
         (["seed=3"], "run_dir: needs a value"),
         (["--multirun", "run_dir=x"], "there is no option --multirun"),
         (["--cfg", "hydra"], "--cfg takes one word"),
-        (["device=cuda", "run_dir=RUN"], "there is no CUDA device here"),
+        (["--cfg=hydra"], "--cfg takes one word"),
+        (["--cfg", "job", "stage2.max_steps=many"], "stage2.max_steps: input should be a valid integer"),
+        pytest.param(["device=cuda", "run_dir=RUN"], "there is no CUDA device here", marks=NO_CUDA),
     ],
 )
 def test_other_wrong_command_lines_end_with_2(
@@ -104,6 +109,60 @@ def test_divergence_ends_with_70_names_the_step_and_leaves_no_result(
     assert " of stage2; " in error
     assert error.count("\n") == 1
     assert not (run_dir / api.RESULT_FILE).exists()  # not even the earlier run's
+
+
+@pytest.mark.parametrize(
+    ("refused", "key"),
+    [
+        pytest.param(["device=cuda"], "device.type", marks=NO_CUDA),
+        (["eval.batches=5000"], "eval.batches"),
+        (["model=hf", "model.name=/no/such/model"], "model.name"),
+    ],
+    ids=" ".join,
+)
+def test_a_refused_configuration_ends_with_2_and_leaves_an_earlier_runs_files(
+    refused: list[str],
+    key: str,
+    small: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    keep_signals: None,
+) -> None:
+    for name in (api.RESULT_FILE, api.METRICS_FILE):
+        (tmp_path / name).write_text(f"earlier {name}\n")
+    (tmp_path / f".{api.RESULT_FILE}.earlier").write_text("of a run that was killed\n")
+    given = [x for x in small if not (refused[0] == "model=hf" and x.startswith("model."))]
+    assert program.main([*given, *refused, f"run_dir={tmp_path}"]) == 2
+    assert capsys.readouterr().err.startswith(f"trainer: error: {key}: ")
+    assert (tmp_path / api.RESULT_FILE).read_text() == "earlier result.json\n"
+    assert (tmp_path / api.METRICS_FILE).read_text() == "earlier metrics.jsonl\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_ends_with_1_and_one_line(small: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / api.METRICS_FILE).symlink_to("/dev/full")
+    done = run_trainer(*small, f"run_dir={tmp_path}", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("trainer: error: cannot write ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / api.RESULT_FILE).exists()
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["stdout", "stdout and stderr"])
+def test_a_reader_who_leaves_does_not_end_the_run(both: bool, small: tuple[str, ...], tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1]))
+    process = subprocess.Popen(
+        api.command([*small, "model.teacher.seed=14"], tmp_path),
+        env=environment,
+        stdout=writer,
+        stderr=writer if both else subprocess.PIPE,
+    )
+    os.close(writer)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (0, None if both else b"")
+    assert (tmp_path / api.RESULT_FILE).exists()
 
 
 def test_sigterm_while_the_teacher_is_trained_ends_with_75_and_caches_nothing(
@@ -161,8 +220,11 @@ def test_help_names_groups_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
         assert expected in text
 
 
-def test_cfg_job_prints_the_composed_configuration(capsys: pytest.CaptureFixture[str]) -> None:
-    assert program.main(["seed=7", "--cfg", "job"]) == 0
+@pytest.mark.parametrize("flag", [["--cfg", "job"], ["--cfg=job"]], ids=" ".join)
+def test_cfg_job_prints_the_composed_configuration(
+    flag: list[str], capsys: pytest.CaptureFixture[str], keep_signals: None
+) -> None:
+    assert program.main(["seed=7", *flag]) == 0
     assert "seed: 7\n" in capsys.readouterr().out
 
 

@@ -118,8 +118,10 @@ def _check_architecture(model: nn.Module) -> None:
                 "(a mixture of experts?); take a dense model of the Llama family",
                 key="model.name",
             )
-    for name, layer in _layers_with(model, list(_projections(model))):
-        missing = [each for each in BEFORE if not any(n.endswith(each) for n, _ in layer.named_modules())]
+    found = list(_projections(model))
+    for name in _layers_with(model, found):
+        inside = {path.rpartition(".")[2] for path in found if path.startswith(f"{name}.")}
+        missing = [each for each in BEFORE if each not in inside]
         if missing:
             raise ConfigError(
                 f"{kind} has no linear layer named {' or '.join(missing)} in {name}; "
@@ -128,7 +130,7 @@ def _check_architecture(model: nn.Module) -> None:
             )
 
 
-def _layers_with(model: nn.Module, projections: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
+def _layers_with(model: nn.Module, projections: Sequence[str]) -> Iterator[str]:
     """The decoder layers: members of the outermost lists in which any of the projections stands."""
     outermost: list[str] = []
     for name, module in model.named_modules():
@@ -136,7 +138,7 @@ def _layers_with(model: nn.Module, projections: Sequence[str]) -> Iterator[tuple
             continue
         if any(projection.startswith(f"{name}.") for projection in projections):
             outermost.append(name)
-            yield from ((f"{name}.{index}", layer) for index, layer in enumerate(module))
+            yield from (f"{name}.{index}" for index in range(len(module)))
 
 
 @torch.no_grad()

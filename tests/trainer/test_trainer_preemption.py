@@ -1,0 +1,99 @@
+"""A signal while the trainer is loading: exceptions raised amid imports do not come out as they went in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer import api
+from trainer.errors import PreemptedError
+from trainer.preemption import StopSignal
+
+# A library in the way of an import, which is told to stop while it loads and wraps whatever it sees.
+SLOW_LIBRARY = """
+import importlib.abc, os, signal, sys
+
+class Signalled(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == WHERE:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                for _ in range(1000): pass
+            except Exception as error:
+                raise RuntimeError("failed to import") from error
+        return None
+
+sys.meta_path.insert(0, Signalled())
+from trainer.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def start(where: str, *overrides: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1]))
+    return subprocess.run(
+        [sys.executable, "-c", f"WHERE = {where!r}\n{SLOW_LIBRARY}", *overrides],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "where", ["hydra", "torch", "transformers.models.llama.modeling_llama", "trainer.wandb_run"]
+)
+def test_a_signal_during_an_import_ends_with_75_and_one_line(
+    where: str, small: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = start(where, *small, "run_dir=run", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (75, "trainer: stopped by SIGTERM after loading\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_while_wandb_starts_ends_with_75(small: tuple[str, ...], tmp_path: Path) -> None:
+    done = start("wandb", *small, "wandb.mode=offline", "run_dir=run", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (75, "trainer: stopped by SIGTERM after loading\n")
+
+
+def test_a_signal_in_a_library_that_wraps_it_ends_with_75(small: tuple[str, ...], tmp_path: Path) -> None:
+    """Outside of `hold`, too: tokenizers are imported only where a text is not cached yet."""
+    where = "transformers.models.auto.tokenization_auto"
+    done = start(where, *small, "data.vocab_size=303", "run_dir=run", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (75, "trainer: stopped by SIGTERM\n")
+
+
+@pytest.fixture
+def stop():
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    stop = StopSignal()
+    stop.install()
+    yield stop
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_what_a_library_made_of_a_signal_comes_out_as_the_signal(stop: StopSignal) -> None:
+    def library() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except Exception as error:
+            raise RuntimeError("failed to import") from error
+
+    with pytest.raises(PreemptedError, match=r"stopped by SIGTERM$"), stop.unmangled():
+        library()
+
+
+def test_an_error_of_a_step_that_a_signal_came_in_stays_that_error(stop: StopSignal) -> None:
+    def step() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"), stop.unmangled(), stop.hold("step 1"):
+        step()
