@@ -26,7 +26,8 @@ from sweeps.heart import Heart
 from sweeps.outcome import Completed, Failed, Outcome, Preempted
 from sweeps.space import Value
 from sweeps.stopping import Interrupted, Stop
-from sweeps.trial import Reason, Trial
+from sweeps.storage.bulk import Uploader
+from sweeps.trial import Reason, Trial, run_prefix
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,13 @@ _PAUSED_POLL_S = 5.0
 
 PATIENCE_S = 1800.0
 """How long a finished result is kept for a store that does not answer."""
+
+
+UPLOAD_S = 900.0
+"""How long a finished run folder may take into the bucket, its trial's heart beating on."""
+
+UPLOAD_GRACE_S = 12.0
+"""The same once the worker was told to go: of a notice of 30 s, the trainer's checkpoint takes some, too."""
 
 
 class Watcher(Protocol):
@@ -125,19 +133,24 @@ def work(
 def _run(experiment: Experiment, record: Trial, stop: Stop, watcher: Watcher) -> tuple[End, str]:
     """Run one claimed trial and report it: how it ended, and by what the worker was told to go, if it was."""
     with Heart(experiment, record, watcher.progressed) as heart:
+        uploads = Uploader(experiment.store, heart.folder, run_prefix(record.trial, record.attempt))
+        uploads.start()
         try:
             watcher.started(record)
             outcome = objective.run(
                 experiment.space, record, heart.folder, stop=stop, wants_stop=lambda: heart.wants_stop
             )
         except BaseException as error:
+            uploads.close(UPLOAD_GRACE_S)
             _hand_back(experiment, record, error)
             raise
-        stopped_by_heart = heart.wants_stop
-        event = _event(experiment, record, outcome, heart)
-        end = _report(experiment, record, event, stop, watcher)
-    # A program that was stopped though nobody told us: the machine is going, and our own signal is under way.
-    if isinstance(outcome, Preempted) and not stopped_by_heart:
+        # A program that was stopped though nobody told us: the machine is going, our own signal is under way.
+        preempted = isinstance(outcome, Preempted) and not heart.wants_stop
+        if preempted:  # whoever takes the trial over needs the checkpoint; a result is reported first
+            uploads.close(UPLOAD_GRACE_S)
+        end = _report(experiment, record, _event(experiment, record, outcome, heart), stop, watcher)
+        uploads.close(UPLOAD_S, leave=lambda: stop.requested, grace=UPLOAD_GRACE_S)
+    if isinstance(outcome, Preempted) and preempted:
         return end, stop.by or outcome.detail
     return end, ""
 

@@ -11,11 +11,15 @@ import pytest
 from fake_gcs import FakeGcs, Fault
 
 from sweeps import trial
+from sweeps.cli.progress import Lines
 from sweeps.experiment import Experiment
 from sweeps.lifecycle import Complete
-from sweeps.space import Space
+from sweeps.space import Program, Space
+from sweeps.stopping import Stop
+from sweeps.storage.bulk import download
 from sweeps.storage.gcs import GcsStore
 from sweeps.storage.gcs_wire import Patience
+from sweeps.worker import work as work_on
 
 QUICK = Patience(total_s=20.0, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.2)
 
@@ -73,3 +77,23 @@ def test_a_report_costs_one_read_and_one_write(gcs: FakeGcs, url: str, space: Sp
     experiment.apply(0, Complete(worker="w1", attempt=1, metrics={"loss": 1.0}))
     assert [(e.operation, e.status) for e in gcs.journal.entries()] == [("get", 200), ("insert", 200)]
     assert [e.name.endswith(trial.key(0)) for e in gcs.journal.entries()] == [True, True]
+
+
+def test_what_a_trial_leaves_is_in_the_bucket_for_the_next_machine(
+    gcs: FakeGcs, url: str, command_space: Space, tmp_path
+):
+    code = (
+        'mkdir -p "$SWEEP_RUN_DIR/checkpoints/10"; echo weights > "$SWEEP_RUN_DIR/checkpoints/10/model"; echo said; '
+        'echo \'{"loss": 1.5}\' > "$SWEEP_RUN_DIR/result.json"'
+    )
+    program = Program(kind="command", command=("sh", "-c", code, "${overrides}"))
+    space = replace(command_space, program=program, run_cap=1)
+    experiment = Experiment.create(GcsStore(url, endpoint=gcs.url, patience=QUICK), space)
+    work_on(experiment, stop=Stop(), watcher=Lines(experiment))
+    assert experiment.trial(0).metrics["loss"] == 1.5
+    elsewhere = GcsStore(url, endpoint=gcs.url, patience=QUICK)
+    prefix = trial.run_prefix(0, 1)
+    folder = elsewhere.folder(prefix)
+    assert sorted(download(elsewhere, prefix, folder)) == ["checkpoints/10/model", "log.txt", "result.json"]
+    assert (folder / "checkpoints/10/model").read_text() == "weights\n"
+    assert (folder / "log.txt").read_text() == "said\n"
