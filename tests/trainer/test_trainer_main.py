@@ -130,12 +130,19 @@ def test_a_refused_configuration_ends_with_2_and_leaves_an_earlier_runs_files(
 ) -> None:
     for name in (api.RESULT_FILE, api.METRICS_FILE):
         (tmp_path / name).write_text(f"earlier {name}\n")
-    (tmp_path / f".{api.RESULT_FILE}.earlier").write_text("of a run that was killed\n")
     given = [x for x in small if not (refused[0] == "model=hf" and x.startswith("model."))]
     assert program.main([*given, *refused, f"run_dir={tmp_path}"]) == 2
     assert capsys.readouterr().err.startswith(f"trainer: error: {key}: ")
     assert (tmp_path / api.RESULT_FILE).read_text() == "earlier result.json\n"
     assert (tmp_path / api.METRICS_FILE).read_text() == "earlier metrics.jsonl\n"
+
+
+def test_a_refusal_does_not_bring_back_what_a_killed_run_had_replaced(
+    small: tuple[str, ...], tmp_path: Path, keep_signals: None
+) -> None:
+    (tmp_path / f".{api.RESULT_FILE}.earlier").write_text("older than the run that was killed\n")
+    assert program.main([*small, "eval.batches=5000", f"run_dir={tmp_path}"]) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {api.METRICS_FILE}
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -153,6 +160,7 @@ def test_a_reader_who_leaves_does_not_end_the_run(both: bool, small: tuple[str, 
     reader, writer = os.pipe()
     os.close(reader)
     environment = dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1]))
+    environment.pop("PYTHONUNBUFFERED", None)  # what is buffered is tried once more at exit
     process = subprocess.Popen(
         api.command([*small, "model.teacher.seed=14"], tmp_path),
         env=environment,
