@@ -76,12 +76,24 @@ def sweep(tmp_path: Path) -> Experiment:
     return Experiment.create(LocalStore(tmp_path / "store"), space)
 
 
-def start(spawning, sweep: Experiment, seconds: float):
-    calls = Path(sweep.store.location("")) / "calls"
-    environment = {"CALLS": str(calls), "CALL_SECONDS": str(seconds), "OMP_NUM_THREADS": "1"}
-    process = spawning.Process(target=worker_process, args=(sweep.store.url, environment))
-    process.start()
-    return process
+@pytest.fixture
+def start(spawning):
+    """Starts a worker process; whatever is left of them, stopped ones too, is killed with the test."""
+    started = []
+
+    def start(sweep: Experiment, seconds: float):
+        calls = Path(sweep.store.location("")) / "calls"
+        environment = {"CALLS": str(calls), "CALL_SECONDS": str(seconds), "OMP_NUM_THREADS": "1"}
+        process = spawning.Process(target=worker_process, args=(sweep.store.url, environment))
+        process.start()
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
 
 
 def check_everything(sweep: Experiment) -> Counter:
@@ -107,8 +119,8 @@ def check_everything(sweep: Experiment) -> Counter:
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
-def test_every_trial_is_run_exactly_once(spawning, sweep, workers):
-    processes = [start(spawning, sweep, seconds=0.0) for _ in range(workers)]
+def test_every_trial_is_run_exactly_once(start, sweep, workers):
+    processes = [start(sweep, seconds=0.0) for _ in range(workers)]
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * workers
@@ -117,11 +129,9 @@ def test_every_trial_is_run_exactly_once(spawning, sweep, workers):
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
-def test_killing_half_of_the_workers_loses_nothing_and_repeats_only_what_was_cut_off(
-    spawning, sweep, workers
-):
+def test_killing_half_of_the_workers_loses_nothing_and_repeats_only_what_was_cut_off(start, sweep, workers):
     chance = random.Random(workers)
-    processes = [start(spawning, sweep, seconds=0.05) for _ in range(workers)]
+    processes = [start(sweep, seconds=0.05) for _ in range(workers)]
     killed = 0
     deadline = time.monotonic() + 240
     while any(process.is_alive() for process in processes) and time.monotonic() < deadline:
@@ -132,7 +142,7 @@ def test_killing_half_of_the_workers_loses_nothing_and_repeats_only_what_was_cut
                 os.kill(process.pid, signal.SIGKILL)
                 process.join()
                 killed += 1
-                processes.append(start(spawning, sweep, seconds=0.05))
+                processes.append(start(sweep, seconds=0.05))
     for process in processes:
         process.join()
     assert killed >= 2
@@ -145,15 +155,15 @@ def test_killing_half_of_the_workers_loses_nothing_and_repeats_only_what_was_cut
     assert sum(attempts.values()) - TRIALS <= killed
 
 
-def test_a_stalled_worker_comes_back_to_a_finished_trial_and_changes_nothing(spawning, sweep):
+def test_a_stalled_worker_comes_back_to_a_finished_trial_and_changes_nothing(start, sweep):
     """SIGSTOP for longer than the lease: the trial is done by another, and the late report is dropped."""
-    stalled = start(spawning, sweep, seconds=0.4)
+    stalled = start(sweep, seconds=0.4)
     deadline = time.monotonic() + 60
     while not any(record.status == "running" for record in sweep.trials()) and time.monotonic() < deadline:
         time.sleep(0.02)
     os.kill(stalled.pid, signal.SIGSTOP)
     (held,) = [record for record in sweep.trials() if record.status == "running"]
-    other = start(spawning, sweep, seconds=0.0)
+    other = start(sweep, seconds=0.0)
     other.join()
     done = sweep.trial(held.trial)
     assert (done.status, done.attempt) == ("completed", 2)
