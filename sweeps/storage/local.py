@@ -60,14 +60,18 @@ class LocalStore:
         with self._locked(key) as path:
             if path.exists():
                 raise AlreadyExists(key)
-            return self._write(path, data, above=None)
+            version = self._write(path, data, above=None)
+        _sync_folder(path.parent)
+        return version
 
     def replace(self, key: str, data: bytes, expected: str) -> str:
         with self._locked(key) as path:
             present = self._stat(path)
             if present is None or _version(present) != expected:
                 raise Conflict(key)
-            return self._write(path, data, above=present.st_mtime_ns)
+            version = self._write(path, data, above=present.st_mtime_ns)
+        _sync_folder(path.parent)
+        return version
 
     def delete(self, key: str, expected: str) -> None:
         with self._locked(key) as path:
@@ -146,7 +150,6 @@ class LocalStore:
         except OSError:
             draft.unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
         return version
 
     def _stat(self, path: Path) -> os.stat_result | None:
@@ -211,7 +214,10 @@ def _walk(folder: str, base: str) -> Iterator[Entry]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename outlast a power cut; not every file system (or platform) lets folders be synced."""
+    """Make a rename outlast a power cut; not every file system (or platform) lets folders be synced.
+
+    Called without the lock: a writer that is stopped here for long must not keep the others from the record.
+    """
     try:
         fd = os.open(folder, os.O_RDONLY)
     except OSError:
