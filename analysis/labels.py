@@ -17,7 +17,7 @@ TITLES: Mapping[str, str] = MappingProxyType(
     {
         "final_loss": "final loss (nats per token)",
         "perplexity": "perplexity",
-        "stage1_9_final_loss": "loss after Stage 1.9 (nats per token)",
+        "stage1_9_final_loss": "combined training loss at the end of Stage 1.9",
         "stage2_start_loss": "loss at the start of Stage 2 (nats per token)",
         "stage2_train_loss": "training loss of Stage 2 (nats per token)",
         "effective_steps": "effective steps",
