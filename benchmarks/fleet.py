@@ -10,11 +10,13 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -135,6 +137,7 @@ class Fleet:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOAD)
         self._diaries = Path(tempfile.mkdtemp(prefix="fleet-"))
+        weakref.finalize(self, shutil.rmtree, self._diaries, ignore_errors=True)
 
     def start(self, count: int) -> float:
         """Start workers that go off all at once; returns when that was."""
