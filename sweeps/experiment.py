@@ -43,6 +43,8 @@ SWEEP_KEY = "sweep.json"
 ASK_KEY = "ask.lock"
 _RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
 _POLL_S = (0.05, 0.25)
+# A worker of instant trials claims from one listing for so long; where trials take longer it always lists.
+_CLAIM_WITHIN_S = 1.0
 
 
 class Experiment:
@@ -51,6 +53,7 @@ class Experiment:
     def __init__(self, store: Store, space: Space) -> None:
         self.store, self.space = store, space
         self._known: dict[int, tuple[Trial, str]] = {}
+        self._listed = float("-inf")
         self._optimizer: Optimizer | None = None
 
     @classmethod
@@ -115,7 +118,7 @@ class Experiment:
         known = self._known
         changed = [i for i, version in versions.items() if i not in known or known[i][1] != version]
         known.update(zip(changed, self._fetch_all(changed), strict=True))
-        self._known = {index: known[index] for index in sorted(versions)}
+        self._known, self._listed = {index: known[index] for index in sorted(versions)}, time.monotonic()
         return [record for record, _ in self._known.values()]
 
     def trial(self, index: int) -> Trial:
@@ -204,10 +207,14 @@ class Experiment:
             NothingToAsk: the optimizer cannot make another candidate, though the sweep's cap allows one.
             SweepClosed: the sweep is paused or stopped, or its budget is spent.
         """
+        if (claimed := self._claim_lately_known(worker, leased=leased)) is not None:
+            return claimed
         while True:
-            records = self._expire_stale(self.trials())
+            records = self.trials()
             self._must_be_open(records)
-            claimed = self._claim_one(records, worker, leased=leased)
+            claimed = self._take_over(records, worker, leased=leased) or self._claim_one(
+                records, worker, leased=leased
+            )
             if claimed is not None:
                 return claimed
             if not make or self.is_full(records):
@@ -239,29 +246,51 @@ class Experiment:
         if told := budget.exceeded(self.space.budget, records, self.store.now()):
             raise SweepClosed("spent", f"the budget of {self.store.url} is reached: {told}")
 
-    def _expire_stale(self, records: list[Trial]) -> list[Trial]:
-        """Hand back the trials whose workers fell silent; whoever sees one first does it."""
+    def _claim_lately_known(self, worker: str, *, leased: bool) -> Trial | None:
+        """Claim from the last listing while it is young: the store refuses what has gone meanwhile."""
+        if time.monotonic() - self._listed > _CLAIM_WITHIN_S:
+            return None
+        records = [record for record, _ in self._known.values()]
+        if not any(record.status == "pending" for record in records):
+            return None
+        self._must_be_open(records)
+        return self._claim_one(records, worker, leased=leased)
+
+    def _take_over(self, records: list[Trial], worker: str, *, leased: bool) -> Trial | None:
+        """Claim a trial whose worker fell silent; whoever sees it first does it.
+
+        One write ends the lost attempt and begins the next: a bucket takes one write a second of a name.
+        """
         lease, now = self.space.lease, self.store.now()
         event = lifecycle.Expire(after_s=lease.expire_s, max_attempts=lease.max_attempts)
-        stale = [record for record in records if lifecycle.is_stale(record, now, lease.expire_s)]
-        for record in stale:
+        claim = lifecycle.Claim(worker=worker, leased=leased)
+        for record in records:
+            if not lifecycle.is_stale(record, now, lease.expire_s):
+                continue
+            changed = lifecycle.apply(record, event, now)
+            log.warning("trial %d: %s", record.trial, changed.history[-1])
+            if changed.status == "pending":
+                changed = lifecycle.apply(changed, claim, now)
             try:
-                changed = self.apply(record.trial, event)
-                log.warning("trial %d: %s", record.trial, changed.history[-1])
-            except IllegalTransition:
-                log.debug("trial %d was handed back by somebody else", record.trial)
-        return self.trials() if stale else records
+                stored = self._replace(record.trial, changed, self._known[record.trial][1])
+            except StoreConflict:
+                self._known.pop(record.trial, None)
+                continue
+            if stored.status == "running":
+                return stored
+        return None
 
     def _claim_one(self, records: list[Trial], worker: str, *, leased: bool) -> Trial | None:
         pending = [record for record in records if record.status == "pending"]
-        random.shuffle(pending)  # workers that race for one name lose time; nothing else depends on it
-        for record in pending:
-            claim = lifecycle.Claim(worker=worker, leased=leased)
+        claim, now = lifecycle.Claim(worker=worker, leased=leased), self.store.now()
+        while pending:
+            # At random: workers that race for one name lose time; nothing else depends on it.
+            record = pending.pop(random.randrange(len(pending)))  # noqa: S311 - guards nothing
             try:
-                changed = lifecycle.apply(record, claim, self.store.now())
+                changed = lifecycle.apply(record, claim, now)
                 return self._replace(record.trial, changed, self._known[record.trial][1])
             except (StoreConflict, IllegalTransition):
-                continue
+                self._known.pop(record.trial, None)  # somebody was faster: the next listing reads it again
         return None
 
     def _make_one(self, worker: str, *, leased: bool) -> Trial | None:

@@ -32,6 +32,7 @@ from sweeps.trial import Reason, Trial, run_prefix
 log = logging.getLogger(__name__)
 
 _PAUSED_POLL_S = 5.0
+_IDLE_POLL_S, _IDLE_POLL_REMOTE_S = 1.0, 10.0
 
 PATIENCE_S = 1800.0
 """How long a finished result is kept for a store that does not answer."""
@@ -163,6 +164,7 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
     """
     first_beats: dict[tuple[int, int], float] = {}
     used_up = False
+    pauses = _pauses()
     while True:
         try:
             if (record := experiment.ask(me, wait=stop.sleep, make=not used_up)) is not None:
@@ -170,6 +172,13 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
         except NothingToAsk as error:
             used_up = True
             log.warning("%s", error)
+        except StoreUnavailable as error:
+            pause = next(pauses, None)
+            if pause is None or experiment.store.concurrent_reads == 1:  # a folder does not heal by itself
+                raise
+            log.warning("asking failed, trying again: %s", error)
+            stop.sleep(pause)
+            continue
         except SweepClosed as closed:
             if closed.state != "paused" or limits.leave_when_idle:
                 watcher.closed(closed.told)
@@ -188,7 +197,9 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
         if not silent:
             return None
         watcher.waiting(f"waiting for a sign of life of {len(silent)} trials that run elsewhere")
-        stop.sleep(min(1.0, experiment.space.lease.heartbeat_s / 4))
+        # Nothing can happen before a heartbeat or a lease has run out; in a bucket every look is billed.
+        longest = _IDLE_POLL_S if experiment.store.concurrent_reads == 1 else _IDLE_POLL_REMOTE_S
+        stop.sleep(min(longest, experiment.space.lease.heartbeat_s / 4))
 
 
 def _hand_back(experiment: Experiment, record: Trial, error: BaseException) -> None:
@@ -233,7 +244,7 @@ def _report(
     While the store is away the report is tried again and again, the heart beating on: the result may be worth
     hours. It is given up when the worker is told to go, or after `PATIENCE_S`.
     """
-    pauses = iter(_pauses())
+    pauses = _pauses()
     while True:
         try:
             ended = experiment.apply(record.trial, event)
