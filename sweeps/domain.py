@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from sweeps.constraints import parse
 from sweeps.space import Choice, Fixed, Range, Space, Value, same_value
+from sweeps.space_checks import middle
 
 ENUMERABLE = 4096
 """Finite spaces of up to this many configurations are listed, so that each can be tried and none twice."""
@@ -47,6 +48,10 @@ class Domain:
         """The active parameters under these searched values, fixed ones included, in the space's order."""
         every = {**self.fixed, **values}
         return {name: every[name] for name in self._space.active(every)}
+
+    def middle(self) -> dict[str, Value]:
+        """The configuration in the middle of every parameter, as for what a baseline leaves out."""
+        return self.complete({name: middle(parameter) for name, parameter in self.searched.items()})
 
     def active(self, parameters: Mapping[str, Value]) -> tuple[str, ...]:
         """Names of the searched parameters that exist under these values."""

@@ -14,6 +14,7 @@ from typing import Literal
 
 from sweeps.constraints import Linear
 from sweeps.domain import Domain, from_unit, to_unit
+from sweeps.reproducible import stable_seed
 from sweeps.space import Choice, Range, Value, same_value
 
 WIDE = 100
@@ -67,6 +68,17 @@ class Encoding:
             return {self._names[name]: self._encoded(name, parameters[name]) for name in active}
         except (KeyError, TypeError, ValueError):
             return None
+
+    def filled(self, point: Mapping[str, Value], seed: int) -> dict[str, Value]:
+        """The point on all axes, those that are switched off at places drawn from the seed.
+
+        The surrogate sees all axes. Were they always in the middle when switched off, it would take every
+        other place for unknown land; spread out, they show that nothing depends on them.
+        """
+        return {
+            axis.name: point[axis.name] if axis.name in point else _drawn(axis, stable_seed(seed, axis.name))
+            for axis in self.axes
+        }
 
     def decode(self, point: Mapping[str, Value]) -> dict[str, Value]:
         """The whole parameters at a point: active ones only, fixed ones included, members of the space."""
@@ -132,6 +144,14 @@ class Encoding:
         size = max(abs(factor) for factor in factors.values())
         left = " + ".join(f"{factor / size!r}*{name}" for name, factor in factors.items())
         return f"{left} <= {bound / size - margin!r}"
+
+
+def _drawn(axis: Interval | Options, seed: int) -> Value:
+    """A place on the axis, uniform over seeds from 0 to 2^32 - 1."""
+    if isinstance(axis, Options):
+        return axis.values[seed * len(axis.values) >> 32]
+    low, high = axis.bounds
+    return int(low) + (seed * int(high - low + 1) >> 32) if axis.kind == "int" else seed / 2**32
 
 
 def _is_unit(parameter: Range) -> bool:

@@ -42,11 +42,13 @@ with warnings.catch_warnings():
     from ax.core.data import Data, DataRow
     from ax.core.data_utils import DataLoaderConfig
     from ax.core.experiment import Experiment
+    from ax.core.generator_run import GeneratorRun
     from ax.core.map_metric import MapMetric
     from ax.core.observation import ObservationFeatures
     from ax.core.optimization_config import OptimizationConfig
     from ax.early_stopping.strategies.percentile import PercentileEarlyStoppingStrategy
     from ax.exceptions.core import AxError, SearchSpaceExhausted
+    from ax.utils.common.constants import Keys
     from botorch.exceptions.errors import BotorchError, InfeasibilityError
     from linear_operator.utils.errors import NotPSDError  # type: ignore[import-untyped]  # ships no types
 
@@ -78,10 +80,11 @@ def check(space: Space) -> None:
 class Optimizer:
     """Proposes candidates for one sweep.
 
-    Quasi-random (scrambled Sobol) candidates come first, until there are `search.sobol` live trials (neither
-    failed nor abandoned; the baseline is not counted) and half as many have results. A Gaussian process over
-    all results proposes the rest. Pending, running, abandoned and failed trials are pending points for it:
-    their neighbourhood loses its attraction, so that workers do not follow each other into one place.
+    The middle of the space (unless there is a baseline) and scrambled Sobol points come first, until there
+    are `search.sobol` live trials (neither failed nor abandoned, the baseline not counted) and half as many
+    have results. A Gaussian process over all results proposes the rest. Pending, running, abandoned and
+    failed trials are pending points for it: their neighbourhood loses its attraction, so that workers do not
+    follow each other into one place.
 
     Raises:
         SpaceError: Ax cannot search this space.
@@ -141,8 +144,9 @@ class Optimizer:
         self._taken.add(self._domain.identity(record.parameters))
         if (point := self._encoding.encode(record.parameters)) is None:
             return  # of another space, as imported results may be: kept from being repeated, not learnt from
-        trial = self._ax.new_trial()
-        trial.add_arm(Arm(parameters=point))
+        arm = Arm(parameters=point)
+        metadata = {arm.signature: self._metadata(point, record.trial)}
+        trial = self._ax.new_trial(GeneratorRun([arm], candidate_metadata_by_arm_signature=metadata))
         trial.mark_running(no_runner_required=True)
         self._told[record.trial] = trial
         self._settle(record)
@@ -180,12 +184,18 @@ class Optimizer:
         waiting = [(record.parameters, self._outcomes.missing(record)) for record in self._records]
         waiting += [(candidate.parameters, list(self._outcomes.names.values())) for candidate in found]
         pending: dict[str, list[ObservationFeatures]] = {name: [] for name in self._outcomes.names.values()}
-        for parameters, missing in waiting:
+        for index, (parameters, missing) in enumerate(waiting):
             point = self._encoding.encode(parameters) if missing else None
             if point is not None and self._ax.search_space.check_membership(point):
                 for name in missing:
-                    pending[name].append(ObservationFeatures(parameters=dict(point)))
+                    features = ObservationFeatures(dict(point), metadata=self._metadata(point, index))
+                    pending[name].append(features)
         return pending
+
+    def _metadata(self, point: Mapping[str, Value], index: int) -> dict[str, Any]:
+        """Where Ax's model of all axes sees a point that lacks some."""
+        filled = self._encoding.filled(point, stable_seed(self._space.search.seed, index, "inactive"))
+        return {Keys.FULL_PARAMETERIZATION: filled} if len(filled) > len(point) else {}
 
     # --- what Ax is asked -------------------------------------------------------------------------------
 
@@ -195,10 +205,11 @@ class Optimizer:
         left = self._left(taken)
         if self._has_enough_results(found):
             for point in self._surrogate_points(index, self._pending(found)):
-                if parameters := self._accepted(point, taken):
+                parameters = self._encoding.decode(point)
+                if self._is_new(parameters, taken):
                     return Candidate(parameters=parameters, generator="botorch")
-        for point in self._sobol_points(found):
-            if parameters := self._accepted(point, taken):
+        for parameters in self._first_candidates(found):
+            if self._is_new(parameters, taken):
                 return Candidate(parameters=parameters, generator="sobol")
         if left:
             chosen = left[stable_seed(self._space.search.seed, index, "left") % len(left)]
@@ -268,14 +279,18 @@ class Optimizer:
             **spec.generator_kwargs,
         )
 
-    def _sobol_points(self, found: Sequence[Candidate]) -> Iterator[Point]:
-        """The Sobol sequence from where this sweep has come to."""
+    def _first_candidates(self, found: Sequence[Candidate]) -> Iterator[dict[str, Value]]:
+        """The middle of the space unless there is a baseline, then the Sobol sequence from where it is."""
+        count = len(self._records) + len(found)
+        if count == 0 and self._space.baseline is None:
+            yield self._domain.middle()
+        # The first candidate is the baseline or the middle; the sequence is balanced only from its own start.
+        start = max(count - 1, 0)
         if not self._encoding.axes:
             return
-        start = sum(record.generator != "baseline" for record in self._records) + len(found)
         try:
             for position in range(start, start + SOBOL_ATTEMPTS):
-                yield self._sobol[position]
+                yield self._encoding.decode(self._sobol[position])
         except (SearchSpaceExhausted, InfeasibilityError):
             return
 
@@ -295,12 +310,8 @@ class Optimizer:
         points = [arm.parameters for arm, weight in weighted for _ in range(round(weight))]
         return points, adapter.generator.init_position
 
-    def _accepted(self, point: Point, taken: set[Hashable]) -> dict[str, Value] | None:
-        """The parameters at a point of the search, unless they are taken or break a constraint."""
-        parameters = self._encoding.decode(point)
-        if self._domain.identity(parameters) in taken or not self._domain.allows(parameters):
-            return None
-        return parameters
+    def _is_new(self, parameters: Mapping[str, Value], taken: set[Hashable]) -> bool:
+        return self._domain.identity(parameters) not in taken and self._domain.allows(parameters)
 
 
 def _may_follow(old: Trial, new: Trial) -> bool:

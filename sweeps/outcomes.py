@@ -75,19 +75,21 @@ class Outcomes:
     def thresholds(self, records: Iterable[Trial]) -> list[str]:
         """Bounds of the front that several objectives are searched for, where the user set none.
 
-        For each objective the worst result that is no outlier (Tukey), and a tenth of the range beyond it.
-        Ax by itself takes the worst of the present front, and then looks only at the middle of the true one.
+        For each objective the worst result that is no outlier, or that lies on the present front, and a tenth
+        of the range beyond. Ax takes the worst on the front alone, and so hardly looks beyond its ends.
         """
         if len(self.lower_is_better) < 2:
             return []
-        means = [self.means(record) for record in records]
-        bounds = []
-        for name, lower in self.lower_is_better.items():
-            values = np.array([found[name] for found in means if name in found])
-            if name not in self._bounded and values.size:
-                worst = _worst(values) if lower else -_worst(-values)
-                bounds.append(f"{name} {'<=' if lower else '>='} {worst!r}")
-        return bounds
+        signs = {name: 1.0 if lower else -1.0 for name, lower in self.lower_is_better.items()}
+        means = [found for found in map(self.means, records) if signs.keys() <= found.keys()]
+        if not means:
+            return []
+        costs = np.array([[sign * found[name] for name, sign in signs.items()] for found in means])
+        return [
+            f"{name} {'<=' if sign > 0 else '>='} {sign * worst!r}"
+            for (name, sign), worst in zip(signs.items(), _worst(costs), strict=True)
+            if name not in self._bounded
+        ]
 
     def survival(self, records: Sequence[Trial]) -> list[tuple[Trial, float]]:
         """Which trials failed and which did not; empty where none failed.
@@ -106,11 +108,15 @@ class Outcomes:
         return f"{' + '.join(terms)} <= {constraint.bound!r}"
 
 
-def _worst(values: npt.NDArray[np.float64]) -> float:
-    """The largest value that is no outlier, and a tenth of the range down to the smallest beyond it."""
-    first, third = np.quantile(values, (0.25, 0.75))
-    largest = values[values <= third + 1.5 * (third - first)].max()
-    return float(largest + 0.1 * (largest - values.min()))
+def _worst(costs: npt.NDArray[np.float64]) -> list[float]:
+    """For each column of trials x objectives, the largest that counts, and a tenth of the range beyond it."""
+    no_worse = (costs[:, None] <= costs[None]).all(axis=-1)
+    better = (costs[:, None] < costs[None]).any(axis=-1)
+    on_front = ~np.any(no_worse & better, axis=0, keepdims=True).T
+    first, third = np.quantile(costs, (0.25, 0.75), axis=0)
+    counts = on_front | (costs <= third + 1.5 * (third - first))  # Tukey's fence
+    largest = np.where(counts, costs, -np.inf).max(axis=0)
+    return [float(worst) for worst in largest + 0.1 * (largest - costs.min(axis=0))]
 
 
 def _standard_error(record: Trial, metric: str) -> float:

@@ -68,7 +68,13 @@ def test_several_objectives_are_bounded_by_the_worst_result_that_is_no_outlier()
     records = [trial(i, eval__loss=loss, speed=-loss) for i, loss in enumerate(losses)]
     assert outcomes().thresholds(records) == ["m0 <= 5.4", "m1 >= -5.4"]
     assert outcomes("eval.loss <= 2").thresholds(records) == ["m1 >= -5.4"]
-    assert outcomes().thresholds([trial(0, "running")]) == []
+    assert outcomes().thresholds([trial(0, "running"), trial(1, eval__loss=1.0)]) == []
+
+
+def test_the_far_end_of_the_present_front_is_no_outlier():
+    records = [trial(i, eval__loss=float(loss), speed=0.0) for i, loss in enumerate([1, 2, 3, 4, 5])]
+    records.append(trial(5, eval__loss=101.0, speed=9.0))
+    assert outcomes().thresholds(records)[0] == "m0 <= 111.0"
 
 
 def test_one_objective_needs_no_bounds():
