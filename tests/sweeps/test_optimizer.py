@@ -244,8 +244,8 @@ def test_the_search_leaves_a_region_where_trials_fail():
     )
     asked = [record for record in records if record.generator == "botorch"]
     assert len(asked) >= 6
-    assert sum(record.status == "failed" for record in asked) <= len(asked) // 2
-    assert min(r.metrics["loss"] or 0.0 for r in asked if r.status == "completed") < -1.3
+    assert sum(float(record.parameters["x"]) > 0.75 for record in asked) <= len(asked) // 4
+    assert min(r.metrics["loss"] or 0.0 for r in asked if r.status == "completed") < -1.1
 
 
 @pytest.mark.parametrize(
