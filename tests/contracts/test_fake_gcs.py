@@ -177,14 +177,16 @@ def test_a_fake_of_its_own_process_takes_orders_over_http():
         remote.set(clock_skew_s=3600.0, one_write_per_second=True, latency_s=0.0)
         version = store.create("k", b"x")
         assert store.read("k") == (b"x", version)
-        assert [(e.door, e.operation, e.status) for e in remote.entries()] == [
-            ("worker-1", "insert", 0),
-            *[("worker-1", "insert", 429)] * (len(remote.entries()) - 4),
-            ("worker-1", "insert", 412),
-            ("worker-1", "get", 200),
-            ("worker-1", "get", 200),
-        ]
-        assert remote.bill()["B"] == 2
+        told = [(e.operation, e.status) for e in remote.entries()]
+        assert {e.door for e in remote.entries()} == {"worker-1"}
+        assert told[0] == ("insert", 0)  # committed, its answer lost
+        assert set(told[1:-2]) <= {
+            ("insert", 429),
+            ("insert", 412),
+            ("stat", 200),
+        }  # asked again within a second
+        assert told[-2:] == [("get", 200), ("get", 200)]  # read back, and by the test
+        assert remote.bill()["B"] == sum(operation in ("get", "stat") for operation, _ in told)
         remote.clear_journal()
         number = remote.add(Fault(action="status", times=None))
         remote.remove(number)
