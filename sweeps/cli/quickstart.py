@@ -111,6 +111,8 @@ def _work(experiment: Experiment, workers: int) -> None:
     try:
         _watch(experiment, processes)
     finally:
+        if any(process.poll() is None for process in processes):
+            _say("stopping the workers; they hand their trials back, which takes some seconds")
         down(processes)
     if not _is_done(experiment):
         told = ", ".join(describe_exit(process.returncode) for process in processes)
