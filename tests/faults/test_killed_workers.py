@@ -156,11 +156,18 @@ def test_killing_half_of_the_workers_loses_nothing_and_repeats_only_what_was_cut
 
 
 def test_a_stalled_worker_comes_back_to_a_finished_trial_and_changes_nothing(start, sweep):
-    """SIGSTOP for longer than the lease: the trial is done by another, and the late report is dropped."""
-    stalled = start(sweep, seconds=0.4)
+    """SIGSTOP for longer than the lease: the trial is done by another, and the late report is dropped.
+
+    It is stopped while its function runs. Stopped inside a write, it would hold that file's lock, and whoever
+    needs the same file would wait for LOCK_TIMEOUT_S and then give up.
+    """
+    stalled = start(sweep, seconds=1.0)
     deadline = time.monotonic() + 60
     while not any(record.status == "running" for record in sweep.trials()) and time.monotonic() < deadline:
         time.sleep(0.02)
+    while Path(sweep.store.location("ask.lock")).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)  # the claim is over, the first heartbeat is due in 0.2 s
     os.kill(stalled.pid, signal.SIGSTOP)
     (held,) = [record for record in sweep.trials() if record.status == "running"]
     other = start(sweep, seconds=0.0)
