@@ -1,0 +1,35 @@
+"""The validated configuration of a run, as frozen values; `trainer.compose` makes it from Hydra overrides.
+
+Every component's knobs stand in one dataclass in this package, away from the component, because a
+configuration is checked in processes that must not import torch. A field that is out of its range, an
+ill-typed value and an unknown key are refused by pydantic; what concerns several fields is refused in
+`__post_init__`. One file per kind of component; `run` has the whole.
+"""
+
+from __future__ import annotations
+
+from trainer.config.fields import FieldError
+from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig
+from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
+from trainer.config.quant import LambdaWarmupConfig, SaliencyConfig
+from trainer.config.run import Config, DeviceConfig, EvalConfig, WandbConfig, sha256
+from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
+
+__all__ = [
+    "Config",
+    "DeviceConfig",
+    "EvalConfig",
+    "FieldError",
+    "HfModelConfig",
+    "LambdaWarmupConfig",
+    "OptimizerConfig",
+    "SaliencyConfig",
+    "ScheduleConfig",
+    "Stage1Config",
+    "Stage2Config",
+    "Stage19Config",
+    "TeacherConfig",
+    "TinyModelConfig",
+    "WandbConfig",
+    "sha256",
+]

@@ -1,0 +1,31 @@
+"""The kinds of value that fields have, and the refusal of fields that do not go together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class FieldError(ValueError):
+    """Fields that do not go together. `key` is relative to the dataclass that raises it."""
+
+    def __init__(self, problem: str, *, key: str) -> None:
+        self.problem, self.key = problem, key
+        super().__init__(f"{key}: {problem}")
+
+
+def check_warmup(warmup: int, steps: int, *, key: str) -> None:
+    """A warmup that outlasts its stage never reaches its end; a stage of no steps has no warmup to check."""
+    if 0 < steps < warmup:
+        raise FieldError(f"{warmup} is longer than the stage's max_steps ({steps})", key=key)

@@ -1,0 +1,54 @@
+"""The model, and how its teacher comes to be. Read by `trainer.model` and `trainer.teacher`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from trainer.config.fields import STRICT, Count, FieldError, Positive, Text, check_warmup
+from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TeacherConfig:
+    """How the tiny model's full-precision teacher is trained, once for all runs that share it."""
+
+    max_steps: Positive
+    batch_size: Positive
+    seed: Count
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+
+    def __post_init__(self) -> None:
+        check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TinyModelConfig:
+    """A small Llama, and its teacher."""
+
+    kind: Literal["tiny"]
+    hidden_size: Positive
+    intermediate_size: Positive
+    layers: Positive
+    heads: Positive
+    teacher: TeacherConfig
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % (2 * self.heads):
+            raise FieldError(
+                f"{self.hidden_size} is not an even multiple of heads ({self.heads})", key="hidden_size"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class HfModelConfig:
+    """A pretrained model: a folder, or a name on the Hugging Face hub. It brings its own tokenizer.
+
+    `dtype` is that of the weights; `auto` keeps what the checkpoint was saved in, and refuses float16.
+    """
+
+    kind: Literal["hf"]
+    name: Text
+    dtype: Literal["auto", "float32", "bfloat16"]

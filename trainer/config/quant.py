@@ -1,0 +1,39 @@
+"""How weights and activations become ternary and 8-bit, and how softly. Read by `trainer.quant`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from trainer.config.fields import STRICT, Count, Decay, FieldError, Fraction, Positive
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SaliencyConfig:
+    """The share of weight columns kept in full precision, annealed from `initial_k` to `final_k`.
+
+    Args:
+        ema_decay: of the columns' L-infinity norms.
+        update_interval: optimizer steps between two measurements of the norms.
+    """
+
+    enabled: bool
+    initial_k: Fraction
+    final_k: Fraction
+    schedule_type: Literal["linear", "cosine"]
+    ema_decay: Decay
+    update_interval: Positive
+
+    def __post_init__(self) -> None:
+        if self.final_k > self.initial_k:
+            raise FieldError(f"{self.final_k} is above initial_k ({self.initial_k})", key="final_k")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LambdaWarmupConfig:
+    """Lambda in Stage 2: 0 → 1 over `warmup_steps`, then 1; always 1 where it is not `enabled`."""
+
+    enabled: bool
+    warmup_steps: Count
+    schedule: Literal["linear", "cosine"]

@@ -1,0 +1,78 @@
+"""One run, whole: its model, text and stages, and where it runs and is shown."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from trainer.config.fields import STRICT, NonNegative, Positive, Text
+from trainer.config.model import HfModelConfig, TinyModelConfig
+from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
+from trainer.data.config import DataConfig
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DeviceConfig:
+    """Where to compute.
+
+    Args:
+        type: `auto` takes CUDA where there is one.
+        threads: CPU threads of one process.
+        dtype: of matrix products; the master weights of `model=tiny` are float32 either way. `float32` is
+            refused for pretrained weights in bfloat16, whose products cannot be.
+        usd_per_hour: price of the machine; null asks the table in `trainer.cost`.
+    """
+
+    type: Literal["auto", "cpu", "cuda"]
+    threads: Annotated[int, Field(ge=1, le=1024)]
+    dtype: Literal["float32", "bfloat16"]
+    usd_per_hour: NonNegative | None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class EvalConfig:
+    """How much held-out text a loss is measured on. Two batches at least: one has no standard error."""
+
+    batches: Annotated[int, Field(ge=2)]
+    batch_size: Positive
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class WandbConfig:
+    """One Weights & Biases run per training run; `group` is the sweep, `name` the trial."""
+
+    mode: Literal["disabled", "offline", "online"]
+    project: str
+    group: str | None
+    name: str | None
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Config:
+    """One run of the trainer."""
+
+    model: Annotated[TinyModelConfig | HfModelConfig, Field(discriminator="kind")]
+    data: DataConfig
+    stage1: Stage1Config
+    stage1_9: Stage19Config
+    stage2: Stage2Config
+    device: DeviceConfig
+    eval: EvalConfig
+    wandb: WandbConfig
+    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    run_dir: Text | None
+    log_every: Positive
+
+
+def sha256(config: Config) -> str:
+    """Digest of everything that can change the result: not where it is written, nor where it is shown."""
+    document: dict[str, Any] = asdict(config)  # pydantic dataclasses are dataclasses
+    for key in ("run_dir", "wandb", "log_every"):
+        del document[key]
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

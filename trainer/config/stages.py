@@ -1,0 +1,67 @@
+"""The stages of a run. Read by `trainer.stages`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from trainer.config.fields import STRICT, Count, FieldError, Fraction, Positive, check_warmup
+from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
+from trainer.config.quant import LambdaWarmupConfig, SaliencyConfig
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Stage1Config:
+    """Stage 1, which trains nothing.
+
+    Args:
+        subln: gain of the new SubLN layers: `calibrated`, the root mean square that each one's input has in
+            the teacher, so that the network keeps its scales; or `ones`.
+        calibration_batches: training batches over which it is measured.
+    """
+
+    subln: Literal["calibrated", "ones"]
+    calibration_batches: Positive
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Stage19Config:
+    """Stage 1.9. `max_steps` 0 leaves it out. `lm_loss_weight` a: (1-a)·distillation + a·(CE + KL)/2."""
+
+    max_steps: Count
+    batch_size: Positive
+    loss_type: Literal["mse_normalized", "cosine", "mse"]
+    layer_weights: Literal["progressive", "uniform", "exponential"]
+    lm_loss_weight: Fraction
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    saliency: SaliencyConfig
+
+    def __post_init__(self) -> None:
+        check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Stage2Config:
+    """Stage 2. `max_steps` 0 leaves it out."""
+
+    max_steps: Count
+    batch_size: Positive
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    lambda_warmup: LambdaWarmupConfig
+
+    def __post_init__(self) -> None:
+        check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
+        if self.lambda_warmup.enabled:
+            _check_lambda_warmup(self.lambda_warmup.warmup_steps, self.max_steps)
+
+
+def _check_lambda_warmup(warmup: int, steps: int) -> None:
+    """Lambda is 1 from step `warmup` on, counted from 0: at least the last step must be trained at 1."""
+    if 0 < steps <= warmup:
+        raise FieldError(
+            f"{warmup} must be below the stage's max_steps ({steps}), or no step is trained at lambda 1",
+            key="lambda_warmup.warmup_steps",
+        )
