@@ -21,7 +21,7 @@ from typing import Any, Literal
 from sweeps.domain import Domain
 from sweeps.encoding import Encoding, Interval, Options
 from sweeps.errors import NothingToAsk, SpaceError
-from sweeps.outcomes import SURVIVAL, Outcomes
+from sweeps.outcomes import SURVIVAL, Outcomes, has_failed
 from sweeps.reproducible import one_thread, seeded, silence, stable_seed
 from sweeps.sequence import Point, SobolSequence
 from sweeps.space import EarlyTerminate, Space, Value
@@ -158,7 +158,7 @@ class Optimizer:
             return
         if record.status == "completed":
             trial.mark_completed()
-        elif record.status == "failed":
+        elif has_failed(record):
             trial.mark_failed()
         elif record.status == "early_stopped" and self._outcomes.means(record):
             trial.mark_early_stopped(
@@ -320,7 +320,8 @@ def _may_follow(old: Trial, new: Trial) -> bool:
         return True
     if (old.trial, old.generator, old.parameters) != (new.trial, new.generator, new.parameters):
         return False
-    return not old.finished or (old.status == new.status and old.metrics == new.metrics)
+    same_end = (old.status, old.failure, old.metrics) == (new.status, new.failure, new.metrics)
+    return not old.finished or same_end
 
 
 def _experiment(name: str, encoding: Encoding, outcomes: Outcomes) -> Experiment:

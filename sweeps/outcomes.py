@@ -18,7 +18,12 @@ from sweeps.space import Space
 from sweeps.trial import Trial
 
 SURVIVAL = "survival"
-"""Name of the metric that is 1 for a trial with results and 0 for a failed one."""
+"""Name of the metric that is 1 for a trial with results and 0 for one that `has_failed`."""
+
+
+def has_failed(record: Trial) -> bool:
+    """Whether the trial's own parameters are at fault; lost workers say nothing about its region."""
+    return record.status == "failed" and record.failure != "lost"
 
 
 class Outcomes:
@@ -96,11 +101,7 @@ class Outcomes:
 
         A diverged or out-of-memory trial has no loss, but as a constraint it says what its region is like.
         """
-        ended = [
-            (r, 0.0 if r.status == "failed" else 1.0)
-            for r in records
-            if r.status == "failed" or self.means(r)
-        ]
+        ended = [(r, 0.0 if has_failed(r) else 1.0) for r in records if has_failed(r) or self.means(r)]
         return ended if any(not survived for _, survived in ended) else []
 
     def _renamed(self, constraint: Linear) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from sweeps.optimizer import Optimizer
 from sweeps.space import Objective, Program, Range, Search, Space, Value
-from sweeps.trial import Status, Trial
+from sweeps.trial import Attempt, Status, Trial
 
 LOSS = (Objective(metric="loss"),)
 Report = tuple[Status, dict[str, float | None]]
@@ -179,3 +179,45 @@ def test_two_objectives_spread_over_the_front(constraints: tuple[str, ...]):
 def test_a_constraint_over_several_metrics_is_taken():
     report = lambda i, p: ("completed", {"loss": p["x"], "a": p["x"], "b": p["y"]})  # noqa: E731
     assert generators(search(space(constraints=("a + 2*b >= 0.5", "b <= 0.9")), report, 5)) == "sssbb"
+
+
+def test_lost_and_preempted_trials_are_not_told_to_ax_as_failed():
+    """Whoever only lost its workers is proposed around like an abandoned trial; what diverged is avoided."""
+    records = search(space(), lambda i, p: ("completed", {"loss": valley(p)}), 4)
+    history = (
+        Attempt(attempt=1, worker="spot", start=0.0, end=1.0, reason="released"),
+        Attempt(attempt=2, worker="dead", start=1.0, end=2.0, reason="expired"),
+    )
+    ended = replace(records[3], metrics={}, history=history)
+    ways = {
+        "lost": replace(ended, status="failed", failure="lost"),
+        "abandoned": replace(ended, status="abandoned"),
+        "diverged": replace(ended, status="failed", failure="diverged"),
+        "crashed": replace(ended, status="failed", failure="crashed"),
+        "preempted": replace(ended, status="pending"),
+    }
+    proposed, told = {}, {}
+    for way, record in ways.items():
+        optimizer = Optimizer(space())
+        optimizer.observe([*records[:3], record])
+        proposed[way] = optimizer.generate()[0].parameters
+        told[way] = optimizer._ax.trials[3].status.name
+    assert told == {
+        "lost": "ABANDONED",
+        "abandoned": "ABANDONED",
+        "diverged": "FAILED",
+        "crashed": "FAILED",
+        "preempted": "RUNNING",
+    }
+    assert proposed["lost"] == proposed["abandoned"] != proposed["diverged"] == proposed["crashed"]
+
+
+def test_a_trial_that_was_lost_and_then_diverged_is_learnt():
+    records = search(space(), lambda i, p: ("completed", {"loss": valley(p)}), 4)
+    lost = replace(records[3], metrics={}, status="failed", failure="lost")
+    diverged = replace(lost, failure="diverged")
+    lived, new = Optimizer(space()), Optimizer(space())
+    lived.observe([*records[:3], lost])
+    lived.observe([*records[:3], diverged])
+    new.observe([*records[:3], diverged])
+    assert lived.generate() == new.generate()

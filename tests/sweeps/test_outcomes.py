@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from sweeps.errors import SpaceError
-from sweeps.outcomes import Outcomes
+from sweeps.outcomes import Outcomes, has_failed
 from sweeps.space import Objective, Program, Range, Space
 from sweeps.trial import Status, Trial
 
@@ -94,3 +95,21 @@ def test_survival_is_told_only_where_a_trial_failed():
     waiting, abandoned = trial(2, "running"), trial(3, "abandoned")
     assert outcomes().survival([done, waiting, abandoned]) == []
     assert outcomes().survival([done, failed, waiting, abandoned]) == [(done, 1.0), (failed, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        ("diverged", 0.0),
+        ("out_of_memory", 0.0),
+        ("bad_config", 0.0),
+        ("crashed", 0.0),
+        (None, 0.0),
+        ("lost", None),
+    ],
+)
+def test_a_trial_that_only_lost_its_workers_says_nothing_about_its_region(failure, told):
+    done, failed = trial(0, eval__loss=1.0), replace(trial(1, "failed"), failure=failure)
+    expected = [(done, 1.0), (failed, told)] if told is not None else []
+    assert outcomes().survival([done, failed]) == expected
+    assert has_failed(failed) == (told is not None)
