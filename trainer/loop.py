@@ -5,20 +5,20 @@ Shapes: B sequences, T tokens; `ids_BT`.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor, nn
 
 from trainer.config import OptimizerConfig, ScheduleConfig
 from trainer.device import Device
-from trainer.errors import DivergedError
 from trainer.optim.build import build_optimizer
 from trainer.preemption import StopSignal
 from trainer.schedule import lr_factor
+from trainer.step import Objective, TrainStep
+
+__all__ = ["Objective", "Prepare", "StagePlan", "StageTrace", "Step", "Watch", "train"]
 
 LAST_STEPS = 10  # a stage's training loss is the mean over these: one batch is noise
 
@@ -31,6 +31,7 @@ class StagePlan:
     steps: int
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
+    micro_batch_size: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +79,6 @@ class StageTrace:
         return sum(last) / len(last) if last else None
 
 
-Objective = Callable[[Tensor], Mapping[str, Tensor]]
-"""ids_BT → 0-d tensors; `loss` is minimised, the others are logged."""
-
 Prepare = Callable[[int], Mapping[str, float]]
 """Called with the zero-based step before it is computed: sets lambda and the like, returns them to log."""
 
@@ -106,6 +104,15 @@ def train(
     """
     model.train()
     optimizer = build_optimizer(model, plan.optimizer)
+    take_step = TrainStep(
+        model,
+        objective,
+        optimizer,
+        device=device,
+        stage=plan.name,
+        micro_batch_size=plan.micro_batch_size,
+        max_grad_norm=plan.optimizer.max_grad_norm,
+    )
     trace = StageTrace()
     for index in range(plan.steps):
         with stop.hold(f"step {index + 1} of {plan.name}"):
@@ -114,18 +121,15 @@ def train(
             factor = lr_factor(plan.schedule, index, plan.steps)
             optimizer.scale_lr(factor)
             ids_BT = device.place(next(batches))
-            losses = _backward(objective, ids_BT, device, plan.name, index + 1)
-            grad_norm = _clip(model, plan, index + 1)
-            optimizer.step()
-            optimizer.zero_grad()
+            stepped = take_step(ids_BT, number=index + 1)
             device.synchronize()
             step = Step(
                 stage=plan.name,
                 step=index + 1,
                 of=plan.steps,
-                losses=losses,
+                losses=stepped.losses,
                 lr=plan.optimizer.lr * factor,
-                grad_norm=grad_norm,
+                grad_norm=stepped.grad_norm,
                 tokens=ids_BT.numel(),
                 seconds=time.perf_counter() - started,
                 settings=settings,
@@ -133,24 +137,3 @@ def train(
             trace.add(step)
             watch(step)
     return trace
-
-
-def _backward(
-    objective: Objective, ids_BT: Tensor, device: Device, stage: str, step: int
-) -> dict[str, float]:
-    with device.autocast():
-        losses = objective(ids_BT)
-    values = {name: float(loss.detach()) for name, loss in losses.items()}
-    if not math.isfinite(values["loss"]):
-        raise DivergedError(quantity="loss", value=values["loss"], stage=stage, step=step)
-    # torch has no annotation here
-    losses["loss"].backward()  # type: ignore[no-untyped-call]
-    return values
-
-
-def _clip(model: nn.Module, plan: StagePlan, step: int) -> float:
-    limit = plan.optimizer.max_grad_norm or math.inf
-    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), limit))
-    if not math.isfinite(norm):
-        raise DivergedError(quantity="gradient norm", value=norm, stage=plan.name, step=step)
-    return norm

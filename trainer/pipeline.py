@@ -26,6 +26,7 @@ from trainer.quant.warmup import Lambda
 from trainer.result import Metrics, Provenance, Result, code_version
 from trainer.stages import layerwise, pretrain
 from trainer.stages.subln import make_student
+from trainer.step import micro_batches
 from trainer.teacher import load_ground
 from trainer.telemetry import Telemetry
 
@@ -87,9 +88,12 @@ def run(
         telemetry=telemetry,
     )
     # Batches as Stage 1.9 will see them; the evaluation's size must not reach the weights.
-    calibration = list(
-        islice(this.batches("stage1", config.stage1_9.batch_size), config.stage1.calibration_batches)
-    )
+    stream = this.batches("stage1", config.stage1_9.batch_size)
+    calibration = [
+        ids_bT
+        for ids_BT in islice(stream, config.stage1.calibration_batches)
+        for ids_bT in micro_batches(ids_BT, config.stage1_9.micro_batch_size)
+    ]
     student, strength = make_student(ground.teacher, config.stage1, calibration, device=device)
     device.reset_peak_memory()
     telemetry.plan(STAGE1_9_WEIGHT * config.stage1_9.max_steps + config.stage2.max_steps)

@@ -182,7 +182,13 @@ def _train(
         model, vocab_size=corpus.vocab_size, sequence_length=length, attention=device.attention
     ).to(device.torch_device)
     train(
-        StagePlan(name=NAME, steps=recipe.max_steps, optimizer=recipe.optimizer, schedule=recipe.schedule),
+        StagePlan(
+            name=NAME,
+            steps=recipe.max_steps,
+            optimizer=recipe.optimizer,
+            schedule=recipe.schedule,
+            micro_batch_size=recipe.micro_batch_size,
+        ),
         teacher,
         cross_entropy(teacher),
         batches(corpus.train, batch_size=recipe.batch_size, sequence_length=length, seed=recipe.seed),

@@ -29,3 +29,9 @@ def check_warmup(warmup: int, steps: int, *, key: str) -> None:
     """A warmup that outlasts its stage never reaches its end; a stage of no steps has no warmup to check."""
     if 0 < steps < warmup:
         raise FieldError(f"{warmup} is longer than the stage's max_steps ({steps})", key=key)
+
+
+def check_micro_batch(micro: int | None, batch: int) -> None:
+    """A step is made of whole micro-batches of one size: means over them are then means over the batch."""
+    if micro is not None and batch % micro:
+        raise FieldError(f"{micro} does not divide batch_size ({batch})", key="micro_batch_size")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from trainer.config.fields import STRICT, Count, FieldError, Positive, Text, check_warmup
+from trainer.config.fields import STRICT, Count, FieldError, Positive, Text, check_micro_batch, check_warmup
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 
 
@@ -16,12 +16,14 @@ class TeacherConfig:
 
     max_steps: Positive
     batch_size: Positive
+    micro_batch_size: Positive | None
     seed: Count
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
 
     def __post_init__(self) -> None:
         check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
+        check_micro_batch(self.micro_batch_size, self.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

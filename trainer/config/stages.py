@@ -1,4 +1,9 @@
-"""The stages of a run. Read by `trainer.stages`."""
+"""The stages of a run. Read by `trainer.stages`.
+
+In every stage `batch_size` is the number of sequences per optimizer step, as a schedule and a search mean it.
+`micro_batch_size` is how many of them are computed at once (null: all); it divides `batch_size` and changes
+memory and rounding only.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,15 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from trainer.config.fields import STRICT, Count, FieldError, Fraction, Positive, check_warmup
+from trainer.config.fields import (
+    STRICT,
+    Count,
+    FieldError,
+    Fraction,
+    Positive,
+    check_micro_batch,
+    check_warmup,
+)
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 from trainer.config.quant import LambdaWarmupConfig, SaliencyConfig
 
@@ -31,6 +44,7 @@ class Stage19Config:
 
     max_steps: Count
     batch_size: Positive
+    micro_batch_size: Positive | None
     loss_type: Literal["mse_normalized", "cosine", "mse"]
     layer_weights: Literal["progressive", "uniform", "exponential"]
     lm_loss_weight: Fraction
@@ -40,6 +54,7 @@ class Stage19Config:
 
     def __post_init__(self) -> None:
         check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
+        check_micro_batch(self.micro_batch_size, self.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -48,12 +63,14 @@ class Stage2Config:
 
     max_steps: Count
     batch_size: Positive
+    micro_batch_size: Positive | None
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
     lambda_warmup: LambdaWarmupConfig
 
     def __post_init__(self) -> None:
         check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
+        check_micro_batch(self.micro_batch_size, self.batch_size)
         if self.lambda_warmup.enabled:
             _check_lambda_warmup(self.lambda_warmup.warmup_steps, self.max_steps)
 

@@ -39,7 +39,13 @@ def align(
 ) -> StageTrace:
     """Trains the student in place. Raises as `loop.train` does."""
     strength.set(1.0)
-    plan = StagePlan(name=NAME, steps=config.max_steps, optimizer=config.optimizer, schedule=config.schedule)
+    plan = StagePlan(
+        name=NAME,
+        steps=config.max_steps,
+        optimizer=config.optimizer,
+        schedule=config.schedule,
+        micro_batch_size=config.micro_batch_size,
+    )
     prepare = (
         _curriculum(student, config.saliency, config.max_steps) if config.saliency.enabled else _constant
     )

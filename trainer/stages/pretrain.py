@@ -34,7 +34,13 @@ def pretrain(
         strength.set(value)
         return {"lambda": value}
 
-    plan = StagePlan(name=NAME, steps=config.max_steps, optimizer=config.optimizer, schedule=config.schedule)
+    plan = StagePlan(
+        name=NAME,
+        steps=config.max_steps,
+        optimizer=config.optimizer,
+        schedule=config.schedule,
+        micro_batch_size=config.micro_batch_size,
+    )
     try:
         return train(
             plan,

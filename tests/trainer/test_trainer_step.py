@@ -1,0 +1,143 @@
+"""One training step: micro-batches add up to the batch, and what is not finite stops before the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from trainer.api import ConfigError, check
+from trainer.device import Device
+from trainer.errors import DivergedError
+from trainer.optim.build import build_optimizer
+from trainer.pipeline import Outcome
+from trainer.step import TrainStep, micro_batches
+
+DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
+
+
+class Bigram(nn.Module):
+    """With the two ends that the trainer asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.head = nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
+        self.middle = nn.Linear(4, 4, bias=False)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    def losses(self, ids_BT: Tensor) -> Mapping[str, Tensor]:
+        logits = self.head(self.middle(self.embedding(ids_BT[:, :-1])))
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids_BT[:, 1:].flatten())
+        return {"loss": loss, "squared": logits.square().mean()}
+
+
+def step_of(
+    model: Bigram, *, losses: object = None, micro: int | None = None, clip: float = 0.0
+) -> TrainStep:
+    config = check(["optimizer@stage2.optimizer=adamw"]).stage2.optimizer
+    return TrainStep(
+        model,
+        losses or model.losses,  # type: ignore[arg-type]
+        build_optimizer(model, config),
+        device=DEVICE,
+        stage="toy",
+        micro_batch_size=micro,
+        max_grad_norm=clip,
+    )
+
+
+def ids(sequences: int = 8) -> Tensor:
+    return torch.randint(8, (sequences, 6), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("micro", [1, 2, 4, 8])
+def test_micro_batches_have_the_loss_and_the_gradient_of_the_batch(micro: int) -> None:
+    whole, parts = Bigram(), Bigram()
+    one = step_of(whole)(ids(), number=1)
+    many = step_of(parts, micro=micro)(ids(), number=1)
+    assert many.losses == pytest.approx(one.losses, rel=1e-6)
+    assert many.grad_norm == pytest.approx(one.grad_norm, rel=1e-5)
+    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_each_forward_pass_sees_a_micro_batch_and_the_optimizer_steps_once() -> None:
+    model, seen = Bigram(), list[int]()
+
+    def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
+        seen.append(len(ids_BT))
+        return model.losses(ids_BT)
+
+    step = step_of(model, losses=losses, micro=2)
+    step(ids(), number=1)
+    assert seen == [2, 2, 2, 2]
+    assert {int(state["step"]) for state in step._optimizer.optimizers[0].state.values()} == {1}
+
+
+def test_a_batch_is_split_without_loss_or_disorder() -> None:
+    assert torch.equal(torch.cat(micro_batches(ids(), 2)), ids())
+    assert [part.shape[0] for part in micro_batches(ids(), None)] == [8]
+
+
+def test_clipping_scales_the_gradient_of_the_whole_batch() -> None:
+    """Its norm is told as it was; the weights move as with the batch in one."""
+    whole, parts = Bigram(), Bigram()
+    one, many = step_of(whole, clip=1e-3), step_of(parts, clip=1e-3, micro=1)
+    for number in (1, 2, 3):
+        assert many(ids(), number=number).grad_norm == pytest.approx(
+            one(ids(), number=number).grad_norm, rel=1e-4
+        )
+    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_no_gradient_is_left_for_the_next_step() -> None:
+    model = Bigram()
+    step_of(model)(ids(), number=1)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_one_micro_batch_that_is_not_finite_stops_before_the_weights() -> None:
+    model, calls = Bigram(), list[int]()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+
+    def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
+        calls.append(1)
+        loss = model.losses(ids_BT)["loss"]
+        return {"loss": loss * math.nan if len(calls) == 2 else loss}
+
+    with pytest.raises(DivergedError, match=r"loss is nan at step 7 of toy"):
+        step_of(model, losses=losses, micro=2)(ids(), number=7)
+    for a, b in zip(before, model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("stage", ["stage1_9", "stage2", "model.teacher"])
+def test_a_micro_batch_that_does_not_divide_the_batch_is_refused(stage: str) -> None:
+    key = f"{stage}.micro_batch_size"
+    with pytest.raises(ConfigError, match=rf"^{key}: 5 does not divide batch_size \(16\)"):
+        check([f"{key}=5"])
+
+
+def test_a_whole_run_in_micro_batches_ends_where_the_plain_one_does(
+    run_small: Callable[..., Outcome],
+) -> None:
+    """All stages, the teacher's training and the calibration among them; float32, so that rounding is small."""
+    plain = run_small("device.dtype=float32").result.metrics
+    micro = run_small(
+        "device.dtype=float32",
+        *(f"{stage}.micro_batch_size=2" for stage in ("model.teacher", "stage1_9", "stage2")),
+    ).result.metrics
+    assert micro.tokens == plain.tokens
+    # A weight near a rounding edge may quantise otherwise, hence no more than four digits.
+    assert micro.final_loss == pytest.approx(plain.final_loss, rel=1e-3)
+    assert micro.stage1_9_final_loss == pytest.approx(plain.stage1_9_final_loss, rel=1e-3)

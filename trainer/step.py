@@ -1,0 +1,96 @@
+"""One training step: forward and backward in micro-batches, clipping, the optimizer. Called by `loop`.
+
+Shapes: B sequences of a step, b of a micro-batch, T tokens; `ids_BT`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from trainer.device import Device
+from trainer.errors import DivergedError
+from trainer.optim.build import OptimizerSet
+
+Objective = Callable[[Tensor], Mapping[str, Tensor]]
+"""ids_BT → 0-d tensors; `loss` is minimised, the others are logged.
+
+Each is a mean over sequences that count alike, so that the mean over micro-batches is that over the batch.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepped:
+    """What one step came to: the mean losses, and the gradient's norm before clipping."""
+
+    losses: dict[str, float]
+    grad_norm: float
+
+
+class TrainStep:
+    """The step of one stage, over a model and the optimizer of its parameters.
+
+    Args:
+        stage: its name, for errors.
+        micro_batch_size: sequences per forward and backward pass; None: the whole batch in one.
+        max_grad_norm: gradients are scaled down to this norm; 0 switches clipping off.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        optimizer: OptimizerSet,
+        *,
+        device: Device,
+        stage: str,
+        micro_batch_size: int | None,
+        max_grad_norm: float,
+    ) -> None:
+        self._model, self._objective, self._optimizer = model, objective, optimizer
+        self._device, self._stage = device, stage
+        self._micro_batch_size = micro_batch_size
+        self._max_grad_norm = max_grad_norm or math.inf
+
+    def __call__(self, ids_BT: Tensor, *, number: int) -> Stepped:
+        """Takes the one-based step `number` on a batch [B, T] that is on the device.
+
+        Raises:
+            DivergedError: a loss or the gradient is not finite. The weights are those before the step.
+        """
+        losses = self._backward(micro_batches(ids_BT, self._micro_batch_size))
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
+        # The one place of a step that waits for the device.
+        *values, grad_norm = torch.stack([*losses.values(), norm.float()]).tolist()
+        stepped = Stepped(losses=dict(zip(losses, values, strict=True)), grad_norm=grad_norm)
+        self._refuse_divergence(stepped, number)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return stepped
+
+    def _backward(self, micro: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """Adds the gradient of the mean loss over micro-batches to the parameters', returns that mean."""
+        total: dict[str, Tensor] = {}
+        for ids_bT in micro:
+            with self._device.autocast():
+                losses = {name: loss / len(micro) for name, loss in self._objective(ids_bT).items()}
+            # torch has no annotation here
+            losses["loss"].backward()  # type: ignore[no-untyped-call]
+            for name, loss in losses.items():
+                share = loss.detach().float()
+                total[name] = total[name] + share if name in total else share
+        return total
+
+    def _refuse_divergence(self, stepped: Stepped, number: int) -> None:
+        for quantity, value in (("loss", stepped.losses["loss"]), ("gradient norm", stepped.grad_norm)):
+            if not math.isfinite(value):
+                raise DivergedError(quantity=quantity, value=value, stage=self._stage, step=number)
+
+
+def micro_batches(ids_BT: Tensor, size: int | None) -> tuple[Tensor, ...]:
+    """A batch in parts [b, T] of `size` sequences, which divides B; None: in one."""
+    return (ids_BT,) if size is None else ids_BT.split(size)
