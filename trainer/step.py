@@ -93,4 +93,4 @@ class TrainStep:
 
 def micro_batches(ids_BT: Tensor, size: int | None) -> tuple[Tensor, ...]:
     """A batch in parts [b, T] of `size` sequences, which divides B; None: in one."""
-    return (ids_BT,) if size is None else ids_BT.split(size)
+    return (ids_BT,) if size is None else ids_BT.chunk(len(ids_BT) // size)
