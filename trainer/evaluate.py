@@ -14,6 +14,7 @@ from trainer.device import Device
 from trainer.errors import DivergedError
 from trainer.losses.logits import next_token_loss
 from trainer.model import run
+from trainer.quant.ternary import fully_quantised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,11 @@ def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device
 
     Raises:
         DivergedError: it is not finite; `stage` says when it was measured.
+        RuntimeError: the model is a student at a lambda below 1, or with columns in full precision. Its loss
+            would say nothing about what is deployed, and a search could cheat with it.
     """
+    if not fully_quantised(model):
+        raise RuntimeError(f"a loss was asked for at {stage}, where the student is not fully quantised")
     model.eval()
     losses = []
     for ids_BT in batches:

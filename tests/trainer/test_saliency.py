@@ -6,9 +6,12 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 
 from trainer.config import SaliencyConfig
 from trainer.quant.saliency import ColumnSaliency, Share, k_at
+from trainer.quant.ternary import TernaryLinear, int8_activation, ternary_weight
+from trainer.quant.warmup import Lambda
 
 CONFIG = SaliencyConfig(
     enabled=True, initial_k=0.2, final_k=0.0, schedule_type="linear", ema_decay=0.9, update_interval=10
@@ -60,3 +63,23 @@ def test_k_goes_from_the_initial_to_the_final_share(kind: str) -> None:
 def test_cosine_and_linear_differ_in_between() -> None:
     cosine = dataclasses.replace(CONFIG, schedule_type="cosine")
     assert k_at(cosine, 2, 11) > k_at(CONFIG, 2, 11)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.3, 1.0])
+def test_the_notebooks_bug_a_saliency_layer_must_obey_lambda(strength: float) -> None:
+    """Its saliency-aware layer quantised what was not salient, and all activations, fully at every lambda.
+    The reference is written out column by column."""
+    torch.manual_seed(0)
+    linear = nn.Linear(10, 6)
+    layer = TernaryLinear(linear, Lambda())
+    layer.saliency = ColumnSaliency(linear.weight, Share(0.3), 0.9)
+    layer.strength.set(strength)
+    salient = linear.weight.abs().amax(dim=0).topk(3).indices.tolist()
+    weight, ternary = linear.weight.detach(), ternary_weight(linear.weight.detach())
+    columns = [
+        weight[:, i] if i in salient else (1 - strength) * weight[:, i] + strength * ternary[:, i]
+        for i in range(10)
+    ]
+    x = torch.randn(4, 10)
+    blended = (1 - strength) * x + strength * int8_activation(x)
+    torch.testing.assert_close(layer(x), blended @ torch.stack(columns, dim=1).T + linear.bias)

@@ -39,7 +39,7 @@ def test_every_linear_but_the_head_is_ternary_and_two_per_layer_are_normalised(
     student, strength = make_student(teacher, CONFIG, [ids], device=DEVICE)
     assert len(ternary_layers(student)) == 2 * 7
     assert {id(layer.strength) for layer in ternary_layers(student)} == {id(strength)}
-    assert strength.value == 1
+    assert strength.complete
     assert type(student.get_output_embeddings()) is nn.Linear
     normed = {name for name, module in student.named_modules() if isinstance(module, SubLN)}
     assert {name.split(".")[-2] for name in normed} == {"o_proj", "down_proj"}

@@ -98,10 +98,25 @@ def test_every_layer_obeys_one_lambda_also_after_a_copy_and_a_move() -> None:
     for moved in (model, copy.deepcopy(model), copy.deepcopy(model).to(torch.bfloat16)):
         layers = ternary_layers(moved)
         layers[0].strength.set(0.3)
-        assert len({id(each.strength.value) for each in layers}) == 1
-        assert layers[2].strength.value.dtype == torch.float32
-        assert layers[2].strength.value == torch.tensor(0.3)
+        for part in ("weights", "activations"):
+            values = [getattr(each.strength, part).value for each in layers]
+            assert len({id(value) for value in values}) == 1
+            assert values[2].dtype == torch.float32
+            assert values[2] == torch.tensor(0.3)
     assert not [name for name in model.state_dict() if "strength" in name]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_lambda_of_weights_and_of_activations_are_switched_apart(dtype: torch.dtype) -> None:
+    linear, ternary = layer(dtype)
+    x = torch.randn(3, 24, dtype=dtype)
+    ternary.strength.set(0.0, activations=False)
+    assert torch.equal(ternary(x), linear(int8_activation(x.float()).to(dtype)))
+    ternary.strength.set(1.0)
+    ternary.strength.set(0.0, weights=False)
+    weight = ternary_weight(linear.weight.float()).to(dtype)
+    assert torch.equal(ternary(x), nn.functional.linear(x, weight, linear.bias))
+    assert not ternary.strength.complete
 
 
 def test_the_salient_variant_does_not_forget_lambda() -> None:

@@ -41,6 +41,11 @@ REFUSED = {
     "share above one": (["stage1_9.lm_loss_weight=1.5"], "lm_loss_weight", "less than or equal to 1"),
     "long warmup": (["stage2.max_steps=30", "stage2.schedule.warmup_steps=31"], "stage2.schedule", "longer"),
     "long lambda warmup": (["stage2.max_steps=10"], "stage2.lambda_warmup.warmup_steps", "below the stage's"),
+    "lambda warmup of nothing": (
+        ["stage2.lambda_warmup.weights=false", "stage2.lambda_warmup.activations=false"],
+        "stage2.lambda_warmup.weights",
+        "write stage2.lambda_warmup.enabled=false",
+    ),
     "lambda warmup of the whole stage": (["stage2.max_steps=20"], "lambda_warmup.warmup_steps", "(20)"),
     "growing saliency": (["stage1_9.saliency.final_k=0.5"], "stage1_9.saliency.final_k", "above initial_k"),
     "odd heads": (["model.heads=3"], "model.hidden_size", "multiple of heads"),

@@ -70,7 +70,7 @@ def test_the_final_loss_is_that_of_fully_ternary_weights(run_small: Run, spy: Ca
     metrics = outcome.result.metrics
     assert (metrics.final_loss, metrics.final_loss_sem) == (again.mean, again.sem)
     for layer in ternary_layers(outcome.student):
-        assert layer.strength.value == 1
+        assert layer.strength.complete
         assert layer.saliency is None
         assert layer.effective_weight().unique().numel() == 3
 
@@ -79,15 +79,31 @@ def test_lambda_is_one_whenever_a_loss_is_measured(run_small: Run, monkeypatch: 
     from trainer import pipeline
     from trainer.quant.ternary import ternary_layers
 
-    seen: list[set[float]] = []
+    seen: list[set[bool]] = []
 
     def measure(student: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        seen.append({float(layer.strength.value) for layer in ternary_layers(student)})
+        seen.append({layer.strength.complete for layer in ternary_layers(student)})
         return held_out_loss(student, *args, **kwargs)
 
     monkeypatch.setattr(pipeline, "held_out_loss", measure)
     run_small("stage2.lambda_warmup.warmup_steps=5")
-    assert seen == [{1.0}, {1.0}]
+    assert seen == [{True}, {True}]
+
+
+@pytest.mark.parametrize("half", ["weights", "activations", "saliency"])
+def test_a_loss_is_never_measured_on_a_student_that_is_not_fully_quantised(half: str, run_small: Run) -> None:
+    from trainer.quant.saliency import ColumnSaliency, Share
+    from trainer.quant.ternary import ternary_layers
+
+    student = run_small("stage1_9.max_steps=0", "stage2.max_steps=0").student
+    layer = ternary_layers(student)[-1]
+    if half == "saliency":
+        layer.saliency = ColumnSaliency(layer.weight, Share(0.1), 0.9)
+    else:
+        layer.strength.set(0.999, **{"weights": False, "activations": False, half: True})
+    device = open_device(check(["device=cpu", "device.threads=1"]).device)
+    with pytest.raises(RuntimeError, match="not fully quantised"):
+        held_out_loss(student, [torch.zeros(1, 8, dtype=torch.int64)] * 2, device=device, stage="test")
 
 
 @pytest.mark.parametrize("overrides", [["eval.batches=5000"], ["eval.batch_size=5000"]], ids=" ".join)

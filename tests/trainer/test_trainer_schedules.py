@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 from trainer.config import LambdaWarmupConfig, ScheduleConfig
 from trainer.quant.warmup import lambda_at
 from trainer.schedule import lr_factor
+
+WARMUP = LambdaWarmupConfig(enabled=True, warmup_steps=4, schedule="linear", weights=True, activations=True)
 
 
 def test_warmup_stable_decay_at_chosen_steps() -> None:
@@ -38,12 +42,11 @@ def test_the_factor_is_between_zero_and_one_and_rises_then_falls(
 
 
 def test_lambda_rises_to_one_and_stays() -> None:
-    config = LambdaWarmupConfig(enabled=True, warmup_steps=4, schedule="linear")
-    assert [lambda_at(config, step) for step in range(6)] == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+    assert [lambda_at(WARMUP, step) for step in range(6)] == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
 
 
 def test_cosine_lambda_has_the_same_ends_and_a_slower_start() -> None:
-    config = LambdaWarmupConfig(enabled=True, warmup_steps=4, schedule="cosine")
+    config = dataclasses.replace(WARMUP, schedule="cosine")
     assert lambda_at(config, 0) == 0.0
     assert lambda_at(config, 1) < 0.25
     assert lambda_at(config, 2) == pytest.approx(0.5)
@@ -52,4 +55,4 @@ def test_cosine_lambda_has_the_same_ends_and_a_slower_start() -> None:
 
 @pytest.mark.parametrize(("enabled", "steps"), [(False, 10), (True, 0)])
 def test_without_a_warmup_lambda_is_one_from_the_start(enabled: bool, steps: int) -> None:
-    assert lambda_at(LambdaWarmupConfig(enabled=enabled, warmup_steps=steps, schedule="linear"), 0) == 1.0
+    assert lambda_at(dataclasses.replace(WARMUP, enabled=enabled, warmup_steps=steps), 0) == 1.0

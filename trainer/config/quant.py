@@ -32,8 +32,21 @@ class SaliencyConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LambdaWarmupConfig:
-    """Lambda in Stage 2: 0 → 1 over `warmup_steps`, then 1; always 1 where it is not `enabled`."""
+    """Lambda in Stage 2: 0 → 1 over `warmup_steps`, then 1; always 1 where it is not `enabled`.
+
+    Args:
+        weights, activations: what warms up; the other is fully quantised from the start.
+    """
 
     enabled: bool
     warmup_steps: Count
     schedule: Literal["linear", "cosine"]
+    weights: bool
+    activations: bool
+
+    def __post_init__(self) -> None:
+        if self.enabled and not (self.weights or self.activations):
+            raise FieldError(
+                "neither weights nor activations are to warm up; write stage2.lambda_warmup.enabled=false",
+                key="weights",
+            )

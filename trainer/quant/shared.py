@@ -1,4 +1,4 @@
-"""A number that all layers of a model share, as a tensor. `warmup.Lambda` and `saliency.Share` are two.
+"""A number that all layers of a model share, as a tensor. `warmup.Lambda` holds two, `saliency.Share` is one.
 
 A tensor and not a Python float: a float would be baked into a compiled graph, and each new value would
 compile it again. One object and not a global: two models in one process have one each.

@@ -2,9 +2,9 @@
 
 Shapes: T tokens in any leading arrangement, I input features, O output features; `w_OI`, `x_TI`.
 
-Both weights and activations are blends, by one lambda between 0 and 1, of their full-precision and their
+Both weights and activations are blends, by a lambda between 0 and 1, of their full-precision and their
 quantised values. At 0 the layer computes exactly what `nn.Linear` computes; at 1 a weight matrix holds
-exactly three values.
+exactly three values. Salient columns are an exception for weights only, and at every lambda.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class TernaryLinear(nn.Module):
         """The weights that the layer multiplies by, [O, I]."""
         salient_I = None if self.saliency is None else self.saliency.mask()
         # torch has no annotation for `apply`
-        return cast(Tensor, _BlendWeight.apply(self.weight, self.strength.value, salient_I))  # type: ignore[no-untyped-call]
+        return cast(Tensor, _BlendWeight.apply(self.weight, self.strength.weights.value, salient_I))  # type: ignore[no-untyped-call]
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """[..., I] → [..., O]."""
-        x_TI = _BlendActivation.apply(x_TI, self.strength.value)  # type: ignore[no-untyped-call] # as above
+        x_TI = _BlendActivation.apply(x_TI, self.strength.activations.value)  # type: ignore[no-untyped-call] # as above
         return F.linear(x_TI, self.effective_weight(), self.bias)
 
     def extra_repr(self) -> str:
@@ -102,3 +102,9 @@ class TernaryLinear(nn.Module):
 def ternary_layers(model: nn.Module) -> list[TernaryLinear]:
     """All quantised layers of a model, in the order of its modules."""
     return [module for module in model.modules() if isinstance(module, TernaryLinear)]
+
+
+def fully_quantised(model: nn.Module) -> bool:
+    """Whether every ternary layer computes as it will be deployed: lambda 1, no column spared. True for a
+    model that has none."""
+    return all(layer.saliency is None and layer.strength.complete for layer in ternary_layers(model))

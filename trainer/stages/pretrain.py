@@ -28,10 +28,11 @@ def pretrain(
     watch: Watch,
 ) -> StageTrace:
     """Trains the student in place and leaves lambda at 1. Raises as `loop.train` does."""
+    warmup = config.lambda_warmup
 
     def prepare(step: int) -> Mapping[str, float]:
-        value = lambda_at(config.lambda_warmup, step)
-        strength.set(value)
+        value = lambda_at(warmup, step)
+        strength.set(value, weights=warmup.weights, activations=warmup.activations)
         return {"lambda": value}
 
     plan = StagePlan(
@@ -41,6 +42,7 @@ def pretrain(
         schedule=config.schedule,
         micro_batch_size=config.micro_batch_size,
     )
+    strength.set(1.0)  # what does not warm up stays there
     try:
         return train(
             plan,
