@@ -9,8 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
+from trainer.checkpoint.keep import FORGET, Keep, Parts
+from trainer.checkpoint.parts import parts_of
+from trainer.checkpoint.state import State, Stateful
 from trainer.config import OptimizerConfig, ScheduleConfig
 from trainer.device import Device
 from trainer.optim.build import build_optimizer
@@ -72,6 +76,14 @@ class StageTrace:
         self.tokens += step.tokens
         self.seconds += step.seconds
 
+    def state(self) -> State:
+        losses = torch.tensor(self.losses, dtype=torch.float64)
+        return State(tensors={"losses": losses}, values={"tokens": self.tokens, "seconds": self.seconds})
+
+    def restore(self, state: State) -> None:
+        self.losses[:] = state.tensors["losses"].tolist()
+        self.tokens, self.seconds = state.values["tokens"], state.values["seconds"]
+
     @property
     def final_loss(self) -> float | None:
         """Mean training loss of the last steps; None for a stage without steps."""
@@ -95,8 +107,15 @@ def train(
     stop: StopSignal,
     watch: Watch,
     prepare: Prepare = lambda step: {},
+    keep: Keep = FORGET,
+    more: Mapping[str, Stateful] | None = None,
 ) -> StageTrace:
     """Trains `model` in place for `plan.steps` steps.
+
+    Args:
+        keep: where the run is kept, and brought back from: the steps done before are not done again. It asks
+            that `batches` is `Stateful`.
+        more: what else of the stage changes with its steps, beside model, optimizer and batches.
 
     Raises:
         DivergedError: a loss or a gradient is not finite. The weights are those before that step.
@@ -114,26 +133,34 @@ def train(
         max_grad_norm=plan.optimizer.max_grad_norm,
     )
     trace = StageTrace()
-    for index in range(plan.steps):
-        with stop.hold(f"step {index + 1} of {plan.name}"):
-            started = time.perf_counter()
-            settings = prepare(index)
-            factor = lr_factor(plan.schedule, index, plan.steps)
-            optimizer.scale_lr(factor)
-            ids_BT = device.place(next(batches))
-            stepped = take_step(ids_BT, number=index + 1)
-            device.synchronize()
-            step = Step(
-                stage=plan.name,
-                step=index + 1,
-                of=plan.steps,
-                losses=stepped.losses,
-                lr=plan.optimizer.lr * factor,
-                grad_norm=stepped.grad_norm,
-                tokens=ids_BT.numel(),
-                seconds=time.perf_counter() - started,
-                settings=settings,
-            )
-            trace.add(step)
-            watch(step)
+
+    def parts() -> Parts:
+        return parts_of(
+            model, optimizer.optimizers, batches, trace, device=device.torch_device, more=more or {}
+        )
+
+    with keep.stage(plan.name, plan.steps, parts) as kept:
+        for index in range(kept.done, plan.steps):
+            with stop.hold(f"step {index + 1} of {plan.name}"):
+                started = time.perf_counter()
+                settings = prepare(index)
+                factor = lr_factor(plan.schedule, index, plan.steps)
+                optimizer.scale_lr(factor)
+                ids_BT = device.place(next(batches))
+                stepped = take_step(ids_BT, number=index + 1)
+                device.synchronize()
+                step = Step(
+                    stage=plan.name,
+                    step=index + 1,
+                    of=plan.steps,
+                    losses=stepped.losses,
+                    lr=plan.optimizer.lr * factor,
+                    grad_norm=stepped.grad_norm,
+                    tokens=ids_BT.numel(),
+                    seconds=time.perf_counter() - started,
+                    settings=settings,
+                )
+                trace.add(step)
+                watch(step)
+                kept.after(index + 1, {"lr": step.lr, **settings})
     return trace

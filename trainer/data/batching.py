@@ -6,19 +6,45 @@ A window is T consecutive tokens; windows do not overlap, and a remainder shorte
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from trainer.checkpoint.state import State
 from trainer.data.corpus import Tokens
 from trainer.data.errors import DataError
 
 
+class BatchStream(Iterator[torch.Tensor]):
+    """Batches without end, and how many of them were taken: a checkpoint keeps that number.
+
+    Args:
+        start: the batches from a position on, at a cost that does not grow with it.
+        position: where to begin.
+    """
+
+    def __init__(self, start: Callable[[int], Iterator[torch.Tensor]], position: int = 0) -> None:
+        self._start, self._position = start, position
+        self._batches = start(position)
+
+    def __next__(self) -> torch.Tensor:
+        batch = next(self._batches)
+        self._position += 1
+        return batch
+
+    def state(self) -> State:
+        return State(values={"position": self._position})
+
+    def restore(self, state: State) -> None:
+        self._position = int(state.values["position"])
+        self._batches = self._start(self._position)
+
+
 def batches(
     tokens: Tokens, *, batch_size: int, sequence_length: int, seed: int, skip: int = 0
-) -> Iterator[torch.Tensor]:
+) -> BatchStream:
     """Batches without end: int64 tensors [B, T] on the CPU.
 
     Each epoch shows every window once, in an order of its own; a batch may straddle two epochs. The stream
@@ -30,7 +56,8 @@ def batches(
     """
     _require_at_least(1, batch_size=batch_size)
     _require_at_least(0, seed=seed, skip=skip)
-    return _stream(_windows(tokens, sequence_length), batch_size, seed, skip)
+    windows = _windows(tokens, sequence_length)
+    return BatchStream(lambda position: _stream(windows, batch_size, seed, position), skip)
 
 
 def eval_batches(

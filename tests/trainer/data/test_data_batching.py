@@ -137,3 +137,18 @@ def test_a_batch_is_a_copy_that_may_be_written_to() -> None:
     tokens.flags.writeable = False
     next(batches(tokens, batch_size=1, sequence_length=10, seed=0)).zero_()
     assert tokens.sum() == 190
+
+
+@pytest.mark.parametrize("taken", [0, 1, 7, 8, 30])
+def test_a_stream_goes_on_from_a_kept_position_in_any_epoch(taken: int) -> None:
+    tokens = np.arange(10 * 4, dtype=np.uint16)
+    whole = batches(tokens, batch_size=3, sequence_length=4, seed=5)
+    for _ in range(taken):
+        next(whole)
+    kept = whole.state()
+    assert kept.values == {"position": taken}
+    resumed = batches(tokens, batch_size=3, sequence_length=4, seed=5)
+    next(resumed)
+    resumed.restore(kept)
+    assert all(torch.equal(next(whole), next(resumed)) for _ in range(12))
+    assert resumed.state() == whole.state()

@@ -1,0 +1,77 @@
+"""What the loop and the pipeline know of checkpoints: `Keep`, and `FORGET` for runs that need none.
+
+`checkpoints.Checkpoints` is the real one. The teacher is trained with `FORGET`: it is an artefact of the
+cache, built whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainer.checkpoint.state import Stateful
+
+Measured = Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What there is to keep of a stage.
+
+    Args:
+        lasting: as long as the run: the weights, the random states.
+        passing: as long as the stage: the optimizer, the position in the data, …
+        trace: what the stage leaves behind when it is over.
+    """
+
+    lasting: Mapping[str, Stateful]
+    passing: Mapping[str, Stateful]
+    trace: Stateful
+
+
+class Kept(Protocol):
+    """A stage while it runs."""
+
+    @property
+    def done(self) -> int:
+        """Steps that were done before: the loop begins with the next one."""
+
+    def after(self, step: int, told: Mapping[str, float]) -> None:
+        """The one-based `step` is done; `told` is what a person may want to read beside it."""
+
+
+class Keep(Protocol):
+    """Keeps a run, and brings it back."""
+
+    def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> AbstractContextManager[Kept]:
+        """Around a stage's loop. On entry the parts are restored, if there is something to go on from."""
+
+    def once(self, name: str, measure: Callable[[], Measured]) -> Measured:
+        """What `measure` gives, now or in the attempt that got here first."""
+
+    def peak(self, peak_memory_bytes: int) -> int:
+        """The highest peak of all attempts."""
+
+
+class _Forgotten:
+    done = 0
+
+    def after(self, step: int, told: Mapping[str, float]) -> None:
+        pass
+
+
+class _Forget:
+    @contextmanager
+    def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> Iterator[Kept]:
+        yield _Forgotten()
+
+    def once(self, name: str, measure: Callable[[], Measured]) -> Measured:
+        return measure()
+
+    def peak(self, peak_memory_bytes: int) -> int:
+        return peak_memory_bytes
+
+
+FORGET: Keep = _Forget()

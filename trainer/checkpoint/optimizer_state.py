@@ -1,0 +1,116 @@
+"""The state of torch optimizers in plain tensors and values, by the names of the parameters. Used by `loop`.
+
+Not `Optimizer.load_state_dict`: that casts a state to its parameter's dtype, so float32 averages of bfloat16
+weights would come back rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trainer.checkpoint.state import State, StateError
+
+OPTIMIZER = "optimizer"
+
+
+class OptimizerState:
+    """The states of one or more optimizers over parameters of `module`.
+
+    Tensors are named `INDEX/PARAMETER/NAME`; INDEX is the optimizer's, or `INDEX/group GROUP/NAME` where a
+    parameter group has a tensor. A tensor that lies on the CPU beside a parameter that does not (the step of
+    AdamW) comes back to the CPU.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], module: nn.Module) -> None:
+        self._optimizers = optimizers
+        self._names: dict[Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
+
+    def state(self) -> State:
+        tensors: dict[str, Tensor] = {}
+        values: dict[str, Any] = {"states": {}, "groups": [], "on_cpu": []}
+        for index, optimizer in enumerate(self._optimizers):
+            for parameter, theirs in optimizer.state.items():
+                prefix = f"{index}/{self._name(parameter)}"
+                for name, value in theirs.items():
+                    if isinstance(value, Tensor):
+                        tensors[f"{prefix}/{name}"] = value
+                        if value.device.type == "cpu" != parameter.device.type:
+                            values["on_cpu"].append(f"{prefix}/{name}")
+                    else:
+                        values["states"].setdefault(prefix, {})[name] = _plain(f"{prefix}/{name}", value)
+            for number, group in enumerate(optimizer.param_groups):
+                told = {name: value for name, value in group.items() if name != "params"}
+                found = {n: v for n, v in told.items() if isinstance(v, Tensor)}
+                tensors |= {f"{index}/group {number}/{name}": value for name, value in found.items()}
+                plain = {
+                    n: _plain(f"{index}/group {number}/{n}", v) for n, v in told.items() if n not in found
+                }
+                values["groups"].append(plain)
+        return State(tensors=tensors, values=values)
+
+    def restore(self, state: State) -> None:
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        if len(groups) != len(state.values["groups"]):
+            raise StateError(OPTIMIZER, f"it has {len(state.values['groups'])} groups, not {len(groups)}")
+        parameters = {
+            f"{index}/{self._name(parameter)}": (optimizer, parameter)
+            for index, optimizer in enumerate(self._optimizers)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        theirs = self._by_parameter(state)
+        for prefix in theirs:
+            if prefix not in parameters:
+                raise StateError(OPTIMIZER, f"there is no parameter for {prefix}")
+        self._restore_groups(state)
+        for optimizer in self._optimizers:
+            optimizer.state.clear()
+        on_cpu = set(state.values["on_cpu"])
+        for prefix, entries in theirs.items():
+            optimizer, parameter = parameters[prefix]
+            optimizer.state[parameter] = {
+                name: value.to("cpu" if f"{prefix}/{name}" in on_cpu else parameter.device, copy=True)
+                if isinstance(value, Tensor)
+                else value
+                for name, value in entries.items()
+            }
+
+    def _restore_groups(self, state: State) -> None:
+        kept = iter(state.values["groups"])
+        for index, optimizer in enumerate(self._optimizers):
+            for number, group in enumerate(optimizer.param_groups):
+                for name, value in next(kept).items():
+                    group[name] = tuple(value) if isinstance(group.get(name), tuple) else value
+                for name, value in group.items():
+                    if isinstance(value, Tensor):  # in place: a compiled step may hold on to it
+                        value.copy_(state.tensors[f"{index}/group {number}/{name}"])
+
+    @staticmethod
+    def _by_parameter(state: State) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {
+            prefix: dict(values) for prefix, values in state.values["states"].items()
+        }
+        for path, tensor in state.tensors.items():
+            prefix, _, name = path.rpartition("/")
+            if not prefix.partition("/")[2].startswith("group "):
+                found.setdefault(prefix, {})[name] = tensor
+        return found
+
+    def _name(self, parameter: Tensor) -> str:
+        try:
+            return self._names[parameter]
+        except KeyError:
+            raise StateError(OPTIMIZER, "it updates a tensor that is no parameter of the model") from None
+
+
+def _plain(where: str, value: Any) -> Any:
+    """The value, if JSON can hold it. A list or tuple of such values can be held, too."""
+    if isinstance(value, list | tuple):
+        return [_plain(where, item) for item in value]
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    raise StateError(OPTIMIZER, f"{where} is a {type(value).__name__}, which no checkpoint can hold")

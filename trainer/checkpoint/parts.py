@@ -1,0 +1,128 @@
+"""The parts of a stage: weights, buffers and random states here, optimizers in `optimizer_state`.
+
+`loop` calls `parts_of`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trainer.checkpoint.keep import Parts
+from trainer.checkpoint.optimizer_state import OPTIMIZER, OptimizerState
+from trainer.checkpoint.state import State, StateError, Stateful
+
+MODEL, RANDOM, BUFFERS, BATCHES = "model", "random", "buffers", "batches"
+
+
+def parts_of(
+    model: nn.Module,
+    optimizers: Sequence[Optimizer],
+    batches: object,
+    trace: Stateful,
+    *,
+    device: torch.device,
+    more: Mapping[str, Stateful],
+) -> Parts:
+    """What there is to keep of a stage that trains `model`.
+
+    Raises:
+        TypeError: `batches` are none that can say where they are and begin anywhere.
+    """
+    if not isinstance(batches, Stateful):
+        raise TypeError(f"{type(batches).__name__} is not Stateful: the run could not go on from its middle")
+    passing: dict[str, Stateful] = {
+        BUFFERS: Buffers(model),
+        OPTIMIZER: OptimizerState(optimizers, model),
+        BATCHES: batches,
+    }
+    if taken := passing.keys() & more.keys():
+        raise ValueError(f"{taken} are parts that every stage has")
+    return Parts(
+        lasting={MODEL: Weights(model), RANDOM: Random(device)}, passing={**passing, **more}, trace=trace
+    )
+
+
+class Weights:
+    """A module's parameters and those buffers that its state dict has; tied ones once."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def state(self) -> State:
+        return State(tensors=dict(self._tensors()))
+
+    def restore(self, state: State) -> None:
+        copy_into(dict(self._tensors()), state.tensors, part=MODEL)
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self._module.named_parameters()
+        kept = self._module.state_dict().keys()
+        yield from ((name, buffer) for name, buffer in self._module.named_buffers() if name in kept)
+
+
+class Buffers:
+    """A module's other buffers: lambda, the saliency's norms and ranks, whatever a stage attaches."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def state(self) -> State:
+        return State(tensors=self._tensors())
+
+    def restore(self, state: State) -> None:
+        copy_into(self._tensors(), state.tensors, part=BUFFERS)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        kept = self._module.state_dict().keys()
+        return {name: buffer for name, buffer in self._module.named_buffers() if name not in kept}
+
+
+class Random:
+    """The global random states of torch (of the CPU, and of the CUDA device in use), numpy and Python."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def state(self) -> State:
+        version, python, python_gauss = random.getstate()
+        name, numpy, position, has_gauss, gauss = np.random.get_state(legacy=True)
+        tensors = {
+            "torch": torch.get_rng_state(),
+            "python": torch.tensor(python, dtype=torch.int64),
+            "numpy": torch.from_numpy(np.asarray(numpy).astype(np.int64)),
+        }
+        if self._device.type == "cuda":
+            tensors["cuda"] = torch.cuda.get_rng_state(self._device)
+        values = {"python": [version, python_gauss], "numpy": [name, int(position), int(has_gauss), gauss]}
+        return State(tensors=tensors, values=values)
+
+    def restore(self, state: State) -> None:
+        tensors, values = state.tensors, state.values
+        torch.set_rng_state(tensors["torch"])
+        if self._device.type == "cuda" and "cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["cuda"], self._device)
+        version, python_gauss = values["python"]
+        random.setstate((version, tuple(tensors["python"].tolist()), python_gauss))
+        name, position, has_gauss, gauss = values["numpy"]
+        key = tensors["numpy"].numpy().astype(np.uint32)
+        np.random.set_state((name, key, position, has_gauss, gauss))
+
+
+@torch.no_grad()
+def copy_into(places: Mapping[str, Tensor], kept: Mapping[str, Tensor], *, part: str) -> None:
+    """Copies every kept tensor into its place. Raises StateError if one does not fit, nothing copied."""
+    if places.keys() != kept.keys():
+        odd = sorted(places.keys() ^ kept.keys())[0]
+        raise StateError(part, f"{odd} is in {'the checkpoint' if odd in kept else 'the run'} alone")
+    for name, place in places.items():
+        ours, theirs = (tuple(place.shape), place.dtype), (tuple(kept[name].shape), kept[name].dtype)
+        if ours != theirs:
+            raise StateError(part, f"{name} is {theirs[0]} of {theirs[1]}, not {ours[0]} of {ours[1]}")
+    for name, place in places.items():
+        place.copy_(kept[name])
