@@ -9,7 +9,7 @@ JOBS   ?= 2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart test test-slow lint format docs bench clean
+.PHONY: setup quickstart test test-slow lint format docs bench findings clean
 
 setup: $(STAMP)
 
@@ -46,6 +46,10 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.ask
 	$(BIN)/python -m benchmarks.search
 	$(BIN)/python -m benchmarks.step
+
+# What the research notebook found, asked again: five seeds each, docs/findings.md. Goes on where it was stopped.
+findings: $(STAMP)
+	$(BIN)/python -m benchmarks.findings $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
