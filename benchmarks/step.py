@@ -48,7 +48,7 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- | --- |")
     print(
         f"| {parameter_count(full) / 1e6:.1f}M, batch {config.stage2.batch_size} x "
-        f"{config.data.sequence_length} | {device.name} | {config.device.threads} | {config.device.dtype} | "
+        f"{config.data.sequence_length} | {device.name} | {config.device.threads} | {device.dtype} | "
         f"{1000 * seconds['full']:.0f} | {1000 * seconds['ternary']:.0f} | {ratio:.2f} (limit {LIMIT}) |"
     )
 

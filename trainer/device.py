@@ -20,6 +20,7 @@ from trainer.config import DeviceConfig
 from trainer.errors import ConfigError
 
 _STATM = Path("/proc/self/statm")
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,22 +81,48 @@ class Device:
 def open_device(config: DeviceConfig) -> Device:
     """The device that the configuration asks for; never another one in silence. Raises ConfigError."""
     torch.set_num_threads(config.threads)
-    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
     has_cuda = torch.cuda.is_available()
     if config.type == "cuda" and not has_cuda:
         raise ConfigError("there is no CUDA device here; write device=auto or device=cpu", key="device.type")
     if config.type == "cpu" or not has_cuda:
         # Measured on 2 cores at 1M parameters: eager attention is 1.5x faster than SDPA in bfloat16.
-        return Device(torch_device=torch.device("cpu"), dtype=dtype, name=_cpu_name(), attention="eager")
+        return Device(
+            torch_device=torch.device("cpu"),
+            dtype=_dtype(config, multiplies_bfloat16=cpu_multiplies_bfloat16(_CPUINFO)),
+            name=_cpu_name(),
+            attention="eager",
+        )
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda", torch.cuda.current_device())
-    name = torch.cuda.get_device_name(device)
-    return Device(torch_device=device, dtype=dtype, name=name, attention="sdpa")
+    return Device(
+        torch_device=device,
+        dtype=_dtype(config, multiplies_bfloat16=torch.cuda.is_bf16_supported(including_emulation=False)),
+        name=torch.cuda.get_device_name(device),
+        attention="sdpa",
+    )
+
+
+def cpu_multiplies_bfloat16(cpuinfo: Path) -> bool:
+    """Whether the processor has instructions for it, by the flags in `cpuinfo`; no, where there is none.
+
+    A processor without them gets the same numbers out of torch 10 to 80 times more slowly than float32.
+    """
+    try:
+        words = set(cpuinfo.read_text().split())
+    except OSError:
+        return False
+    return not words.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})  # two of x86, one of ARM
+
+
+def _dtype(config: DeviceConfig, *, multiplies_bfloat16: bool) -> torch.dtype:
+    if config.dtype == "auto":
+        return torch.bfloat16 if multiplies_bfloat16 else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
 
 
 def _cpu_name() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = _CPUINFO.read_text().splitlines()
     except OSError:
         lines = []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -152,7 +152,7 @@ def _trained(
         "vocab_size": corpus.vocab_size,
         "sequence_length": config.data.sequence_length,
         "device": device.kind,  # not its threads: runs with one and with two share a teacher
-        "dtype": config.device.dtype,
+        "dtype": str(device.dtype).removeprefix("torch."),
         "eval": asdict(config.eval),  # the loss that is kept with it was measured so
         "torch": torch.__version__,
         "transformers": version("transformers"),

@@ -13,7 +13,7 @@ import torch
 from trainer.api import check
 from trainer.config import DeviceConfig
 from trainer.cost import ForwardCost, train_flops, usd
-from trainer.device import Device, open_device
+from trainer.device import Device, cpu_multiplies_bfloat16, open_device
 from trainer.errors import ConfigError, TrainerError
 from trainer.loop import Step
 from trainer.result import Metrics, Provenance, Result, write
@@ -55,6 +55,29 @@ def test_the_dtype_is_that_of_matrix_products(dtype: str) -> None:
     device = open_device(config(dtype=dtype))
     with device.autocast():
         assert (torch.randn(2, 2) @ torch.randn(2, 2)).dtype == getattr(torch, dtype)
+
+
+@pytest.mark.parametrize(
+    ("flags", "has"),
+    [
+        ("flags : fpu avx2 avx512f avx512_bf16 avx512_vnni", True),
+        ("flags : fpu amx_bf16 avx512_bf16", True),
+        ("Features : fp asimd bf16 i8mm", True),
+        ("flags : fpu avx avx2 avx512f", False),
+        (None, False),
+    ],
+    ids=["avx512", "amx", "arm", "without", "no such file"],
+)
+def test_bfloat16_is_taken_where_the_processor_multiplies_it(
+    flags: str | None, has: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    if flags is not None:
+        cpuinfo.write_text(f"model name : Some CPU\n{flags}\n")
+    assert cpu_multiplies_bfloat16(cpuinfo) == has
+    monkeypatch.setattr("trainer.device._CPUINFO", cpuinfo)
+    assert open_device(config(dtype="auto")).dtype == (torch.bfloat16 if has else torch.float32)
+    assert open_device(config(dtype="bfloat16")).dtype == torch.bfloat16
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

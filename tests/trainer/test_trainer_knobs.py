@@ -71,7 +71,7 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "stage2.lambda_warmup.activations=false": (),
     "eval.batches=3": (),
     "eval.batch_size=3": (),
-    "device.dtype=float32": (),
+    "device.dtype=bfloat16": ("device.dtype=float32",),  # auto is one of the two
     "device.usd_per_hour=3600": (),
     **{
         f"{stage}.{knob}": setting

@@ -23,14 +23,15 @@ class DeviceConfig:
     Args:
         type: `auto` takes CUDA where there is one.
         threads: CPU threads of one process.
-        dtype: of matrix products; the master weights of `model=tiny` are float32 either way. `float32` is
-            refused for pretrained weights in bfloat16, whose products cannot be.
+        dtype: of matrix products; the master weights of `model=tiny` are float32 either way. `auto` is
+            bfloat16 where the processor has instructions for it, and float32 elsewhere. `float32` is refused
+            for pretrained weights in bfloat16, whose products cannot be.
         usd_per_hour: price of the machine; null asks the table in `trainer.cost`.
     """
 
     type: Literal["auto", "cpu", "cuda"]
     threads: Annotated[int, Field(ge=1, le=1024)]
-    dtype: Literal["float32", "bfloat16"]
+    dtype: Literal["auto", "float32", "bfloat16"]
     usd_per_hour: NonNegative | None
 
 
