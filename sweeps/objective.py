@@ -17,7 +17,8 @@ from typing import Any
 
 from sweeps import subprocess_run
 from sweeps.errors import EnvironmentFault, InputError
-from sweeps.outcome import (
+from sweeps.overrides import to_overrides
+from sweeps.result import (
     OUT_OF_MEMORY,
     RESULT_FILE,
     Failed,
@@ -28,7 +29,6 @@ from sweeps.outcome import (
     read_result,
     was_told_to_go,
 )
-from sweeps.overrides import to_overrides
 from sweeps.runlog import METRICS_FILE
 from sweeps.space import Space, Value
 from sweeps.stopping import Interrupted, Stop

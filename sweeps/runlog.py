@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeps import subprocess_run
-from sweeps.outcome import plain
+from sweeps.result import plain
 from sweeps.space import Value
 
 METRICS_FILE = "metrics.jsonl"

@@ -23,7 +23,7 @@ from sweeps import lifecycle, objective, runlog
 from sweeps.errors import IllegalTransition, NothingToAsk, StoreUnavailable, SweepClosed, SweepError
 from sweeps.experiment import Experiment
 from sweeps.heart import Heart
-from sweeps.outcome import Completed, Failed, Outcome, Preempted
+from sweeps.result import Completed, Failed, Outcome, Preempted
 from sweeps.space import Value
 from sweeps.stopping import Interrupted, Stop
 from sweeps.storage.bulk import Uploader

@@ -8,12 +8,13 @@ from typing import Any, get_args
 
 import click
 
-from sweeps import lifecycle, outcome
+from sweeps import lifecycle
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import format_option, print_csv, print_json
 from sweeps.errors import EXIT_FAILED, IllegalTransition, InputError
 from sweeps.export import flat
 from sweeps.overrides import to_overrides
+from sweeps.result import Failed, parse_result
 from sweeps.trial import Failure
 
 
@@ -79,8 +80,8 @@ def tell(storage: str | None, name: str | None, index: int, result: Path) -> Non
             failure=_failure(document),
         )
     else:
-        judged = outcome.parse_result(experiment.space, document, str(result))
-        if isinstance(judged, outcome.Failed):
+        judged = parse_result(experiment.space, document, str(result))
+        if isinstance(judged, Failed):
             raise InputError(judged.error)  # the trial stays open: the file is wrong, not the trial
         event = lifecycle.Complete(worker=owner, attempt=record.attempt, metrics=judged.metrics)
     try:

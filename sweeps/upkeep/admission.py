@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from sweeps.constraints import parse
 from sweeps.export import METRIC, PARAMETER, TRIAL_COLUMNS
-from sweeps.outcome import needed_metrics
+from sweeps.result import needed_metrics
 from sweeps.space import Choice, Fixed, Parameter, Range, Space, Value, same_value
 from sweeps.trial import STATUSES
 from sweeps.upkeep.tables import Cell, Row, Table, TableError

@@ -15,7 +15,7 @@ import pytest
 
 from sweeps import objective, runlog
 from sweeps.errors import EnvironmentFault, InputError
-from sweeps.outcome import Completed, Failed, Preempted
+from sweeps.result import Completed, Failed, Preempted
 from sweeps.space import Program
 from sweeps.stopping import Stop
 from sweeps.trial import Trial
