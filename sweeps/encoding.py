@@ -42,29 +42,33 @@ class Options:
     dependents: Mapping[Value, list[str]]
 
 
+Axis = Interval | Options
+
+
 class Encoding:
     """Translates between the searched parameters of a domain and the axes of the search.
 
     Attributes:
+        domain: as given.
         axes: one for every searched parameter, in the same order.
         constraints: the parameter constraints in the axes' names and units, as text.
     """
 
     def __init__(self, domain: Domain) -> None:
-        self._domain = domain
+        self.domain = domain
         self._names = {name: f"p{position}" for position, name in enumerate(domain.searched)}
         self._units = {
             name: self._unit_range(p)
             for name, p in domain.searched.items()
             if isinstance(p, Range) and _is_unit(p)
         }
-        self.axes: tuple[Interval | Options, ...] = tuple(self._axis(p) for p in domain.searched.values())
+        self.axes: tuple[Axis, ...] = tuple(self._axis(p) for p in domain.searched.values())
         self.constraints = tuple(self._scaled(constraint) for constraint in domain.constraints)
 
     def encode(self, parameters: Mapping[str, Value]) -> dict[str, Value] | None:
         """The searched parameters among these on their axes; None if they are not of this space."""
         try:
-            active = self._domain.active(parameters)
+            active = self.domain.active(parameters)
             return {self._names[name]: self._encoded(name, parameters[name]) for name in active}
         except (KeyError, TypeError, ValueError):
             return None
@@ -88,17 +92,17 @@ class Encoding:
                 value = point[axis]
                 if name in self._units:
                     value = from_unit(self._units[name], float(value))
-                values[name] = self._domain.member(name, value)
-        return self._domain.complete(values)
+                values[name] = self.domain.member(name, value)
+        return self.domain.complete(values)
 
     def _unit_range(self, parameter: Range) -> Range:
         """The float range that 0 to 1 stands for."""
-        if parameter.kind == "int" and self._domain.rounding(parameter.name) is round:
+        if parameter.kind == "int" and self.domain.rounding(parameter.name) is round:
             # Half a step on either side gives the first and the last integer the same share as the others.
             return replace(parameter, min=parameter.min - 0.4999, max=parameter.max + 0.4999)
         return parameter
 
-    def _axis(self, parameter: Range | Choice) -> Interval | Options:
+    def _axis(self, parameter: Range | Choice) -> Axis:
         name = self._names[parameter.name]
         if isinstance(parameter, Range):
             if parameter.name in self._units:
@@ -118,7 +122,7 @@ class Encoding:
 
     def _encoded(self, name: str, value: Value) -> Value:
         """Raises ValueError or TypeError for a value of another space."""
-        parameter = self._domain.searched[name]
+        parameter = self.domain.searched[name]
         if isinstance(parameter, Choice):
             if not any(same_value(value, member) for member in parameter.values):
                 raise ValueError(f"{value!r} is not among the values of {name}")
@@ -132,7 +136,7 @@ class Encoding:
 
         Where it constrains a float, it is a little tighter than the user's: Ax may overstep it by 1e-8.
         """
-        searched = [self._domain.searched[name] for name in constraint.coefficients]
+        searched = [self.domain.searched[name] for name in constraint.coefficients]
         margin = 1e-7 if any(isinstance(p, Range) and p.kind == "float" for p in searched) else 0.0
         factors, bound = {}, constraint.bound
         for name, factor in constraint.coefficients.items():
@@ -146,7 +150,7 @@ class Encoding:
         return f"{left} <= {bound / size - margin!r}"
 
 
-def _drawn(axis: Interval | Options, seed: int) -> Value:
+def _drawn(axis: Axis, seed: int) -> Value:
     """A place on the axis, uniform over seeds from 0 to 2^32 - 1."""
     if isinstance(axis, Options):
         return axis.values[seed * len(axis.values) >> 32]

@@ -14,14 +14,14 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from sweeps.candidates import Candidate, Candidates
 from sweeps.domain import Domain
-from sweeps.encoding import Encoding, Interval, Options
+from sweeps.encoding import Axis, Encoding, Interval
 from sweeps.errors import NothingToAsk, SpaceError
-from sweeps.outcomes import SURVIVAL, Outcomes, has_failed
+from sweeps.outcomes import Goals, Outcomes
 from sweeps.reproducible import one_thread, seeded, silence, stable_seed
 from sweeps.sequence import Point, SobolSequence
 from sweeps.space import EarlyTerminate, Space, Value
@@ -58,15 +58,6 @@ SURROGATE_FAILURES = (AxError, BotorchError, NotPSDError, ArithmeticError, Runti
 """What a fit or an acquisition may die of: the candidate then comes from Sobol, no trial is stopped early."""
 
 SURROGATE_ATTEMPTS = 2
-SOBOL_ATTEMPTS = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """Parameters for a new trial: the active ones, in the space's order, and who proposed them."""
-
-    parameters: Mapping[str, Value]
-    generator: Literal["sobol", "botorch"]
 
 
 def check(space: Space) -> None:
@@ -92,26 +83,24 @@ class Optimizer:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._domain = Domain(space)
-        self._encoding = Encoding(self._domain)
+        self._encoding = Encoding(Domain(space))
         self._outcomes = Outcomes(space)
-        self._configurations = self._domain.configurations()
         self._sobol = SobolSequence(self._sobol_draw, space.search.seed)
         self._blank = self._new_experiment()  # what the Sobol sequence is drawn from, whatever the records
+        self._candidates = Candidates(
+            space, self._encoding, self._outcomes, sobol=self._sobol_point, surrogate=self._surrogate_points
+        )
         self._start_over()
 
     def observe(self, trials: Sequence[Trial]) -> None:
         """Take in all records of the sweep, in index order; only what is new since the last call costs."""
-        follows = all(_may_follow(old, new) for old, new in zip(self._records, trials, strict=False))
-        if not follows or len(trials) < len(self._records):
+        news = self._candidates.observe(trials)
+        if news.anew:
             self._start_over()
-        for position, record in enumerate(trials):
-            if position == len(self._records):
-                self._records.append(record)
-                self._attach(record)
-            elif self._records[position].status != record.status:
-                self._records[position] = record
-                self._settle(record)
+        for record in news.changed:
+            self._settle(record)
+        for record in news.added:
+            self._attach(record)
 
     def generate(self, count: int = 1) -> list[Candidate]:
         """Propose candidates that no observed trial has, failed and abandoned ones included.
@@ -122,29 +111,27 @@ class Optimizer:
         found: list[Candidate] = []
         with one_thread(), silence("ax"):
             while len(found) < count:
-                found.append(self._next(found))
+                found.append(self._candidates.next(found))
         return found
 
-    # --- what Ax is told --------------------------------------------------------------------------------
-
     def _start_over(self) -> None:
-        self._records: list[Trial] = []
-        self._taken: set[Hashable] = set()
         self._told: dict[int, Any] = {}  # index of the record → Ax's trial
         self._ax = self._new_experiment()
 
     def _new_experiment(self) -> Experiment:
         try:
             with silence("ax"):
-                return _experiment(self._space.name, self._encoding, self._outcomes)
+                axes, constraints = self._encoding.axes, self._encoding.constraints
+                experiment = _experiment(self._space.name, axes, constraints, self._outcomes.goals)
+                experiment.optimization_config = _goal(self._outcomes)
+                return experiment
         except (AxError, ValueError, TypeError) as error:
             raise SpaceError(" ".join(str(error).split()), file=self._space.name) from error
 
     def _attach(self, record: Trial) -> None:
-        self._taken.add(self._domain.identity(record.parameters))
-        if (point := self._encoding.encode(record.parameters)) is None:
-            return  # of another space, as imported results may be: kept from being repeated, not learnt from
-        arm = Arm(parameters=point)
+        if (point := self._candidates.points.get(record.trial)) is None:
+            return
+        arm = Arm(parameters=dict(point))
         metadata = {arm.signature: self._metadata(point, record.trial)}
         trial = self._ax.new_trial(GeneratorRun([arm], candidate_metadata_by_arm_signature=metadata))
         trial.mark_running(no_runner_required=True)
@@ -153,40 +140,31 @@ class Optimizer:
 
     def _settle(self, record: Trial) -> None:
         """Tell Ax how a trial ended, if it did."""
-        trial = self._told.get(record.trial)
-        if trial is None or not record.finished:
+        if (trial := self._told.get(record.trial)) is None:
             return
-        if record.status == "completed":
-            trial.mark_completed()
-        elif has_failed(record):
-            trial.mark_failed()
-        elif record.status == "early_stopped" and self._outcomes.means(record):
-            trial.mark_early_stopped(
-                unsafe=True
-            )  # "safe" looks for data on the experiment; ours travels apart
-        else:
-            trial.mark_abandoned()
+        match self._outcomes.ending(record):
+            case "completed":
+                trial.mark_completed()
+            case "failed":
+                trial.mark_failed()
+            case "early_stopped":
+                trial.mark_early_stopped(unsafe=True)  # "safe" wants data on the experiment; ours is apart
+            case "abandoned":
+                trial.mark_abandoned()
 
-    def _data(self, told: Sequence[Trial], survival: Sequence[tuple[Trial, float]]) -> Data:
+    def _data(self, told: Sequence[Trial]) -> Data:
         """All results in index order, whatever the order they came in."""
-        table = [
-            *self._outcomes.table(told),
-            *((r, SURVIVAL, survived, math.nan) for r, survived in survival),
-        ]
         rows = []
-        for record, name, mean, sem in table:
+        for record, name, mean, sem in self._outcomes.table(told):
             trial = self._told[record.trial]
             rows.append(DataRow(trial.index, trial.arm.name, name, name, mean, sem))
         return Data(data_rows=rows)
 
     def _pending(self, found: Sequence[Candidate]) -> dict[str, list[ObservationFeatures]]:
         """Points without a result, by metric."""
-        waiting = [(record.parameters, self._outcomes.missing(record)) for record in self._records]
-        waiting += [(candidate.parameters, list(self._outcomes.names.values())) for candidate in found]
         pending: dict[str, list[ObservationFeatures]] = {name: [] for name in self._outcomes.names.values()}
-        for index, (parameters, missing) in enumerate(waiting):
-            point = self._encoding.encode(parameters) if missing else None
-            if point is not None and self._ax.search_space.check_membership(point):
+        for index, point, missing in self._candidates.waiting(found):
+            if self._ax.search_space.check_membership(point):
                 for name in missing:
                     features = ObservationFeatures(dict(point), metadata=self._metadata(point, index))
                     pending[name].append(features)
@@ -197,55 +175,9 @@ class Optimizer:
         filled = self._encoding.filled(point, stable_seed(self._space.search.seed, index, "inactive"))
         return {Keys.FULL_PARAMETERIZATION: filled} if len(filled) > len(point) else {}
 
-    # --- what Ax is asked -------------------------------------------------------------------------------
-
-    def _next(self, found: Sequence[Candidate]) -> Candidate:
-        index = len(self._records) + len(found)
-        taken = self._taken | {self._domain.identity(candidate.parameters) for candidate in found}
-        left = self._left(taken)
-        if self._has_enough_results(found):
-            for point in self._surrogate_points(index, self._pending(found)):
-                parameters = self._encoding.decode(point)
-                if self._is_new(parameters, taken):
-                    return Candidate(parameters=parameters, generator="botorch")
-        for parameters in self._first_candidates(found):
-            if self._is_new(parameters, taken):
-                return Candidate(parameters=parameters, generator="sobol")
-        if left:
-            chosen = left[stable_seed(self._space.search.seed, index, "left") % len(left)]
-            return Candidate(parameters=chosen, generator="sobol")
-        raise NothingToAsk(
-            f"trial {index}: no new candidate in {SOBOL_ATTEMPTS} attempts; "
-            "widen the ranges or loosen the parameter constraints"
-        )
-
-    def _left(self, taken: set[Hashable]) -> list[dict[str, Value]]:
-        """The unused configurations of a small finite space; empty where they cannot be listed."""
-        if self._configurations is None:
-            return []
-        left = [parameters for identity, parameters in self._configurations.items() if identity not in taken]
-        if not left:
-            total = len(self._configurations)
-            raise NothingToAsk(
-                f"every configuration of the search space ({total}) was tried; add values to it"
-            )
-        return left
-
-    def _has_enough_results(self, found: Sequence[Candidate]) -> bool:
-        search = self._space.search
-        if search.method == "random" or not self._encoding.axes:
-            return False
-        live = sum(
-            r.status not in ("failed", "abandoned") and r.generator != "baseline" for r in self._records
-        )
-        complete = sum(r.trial in self._told and not self._outcomes.missing(r) for r in self._records)
-        return live + len(found) >= search.sobol and complete >= max(1, search.sobol // 2)
-
-    def _surrogate_points(
-        self, index: int, pending: Mapping[str, list[ObservationFeatures]]
-    ) -> Iterator[Point]:
+    def _surrogate_points(self, index: int, found: Sequence[Candidate]) -> Iterator[Point]:
         """Maximisers of the acquisition function, from different starts; none if the surrogate fails."""
-        seed = self._space.search.seed
+        seed, pending = self._space.search.seed, self._pending(found)
         try:
             with seeded(stable_seed(seed, index, "fit")):
                 adapter = self._fitted()
@@ -258,41 +190,25 @@ class Optimizer:
 
     def _fitted(self) -> Any:
         """Ax's own choice of surrogate and acquisition function ("fast"), fresh: nothing is warm-started."""
-        told = [record for record in self._records if record.trial in self._told]
-        survival = self._outcomes.survival(told)
-        strategy = choose_generation_strategy(
-            GenerationStrategyDispatchStruct(
-                method="fast", initialization_budget=0, initialize_with_center=False, torch_device="cpu"
-            )
+        told = self._candidates.told()
+        choice = GenerationStrategyDispatchStruct(
+            method="fast", initialization_budget=0, initialize_with_center=False, torch_device="cpu"
         )
-        spec = strategy.nodes_by_name["MBM"].generator_spec
+        spec = choose_generation_strategy(choice).nodes_by_name["MBM"].generator_spec
         return spec.generator_enum(
             experiment=self._ax,
-            data=self._data(told, survival),
-            optimization_config=_goal(
-                self._outcomes,
-                *self._outcomes.thresholds(told),
-                *([f"{SURVIVAL} >= 0.5"] if survival else []),
-            ),
+            data=self._data(told),
+            optimization_config=_goal(self._outcomes, *self._outcomes.learnt(told)),
             # Ax's name for: data of every trial counts. Abandoned ones have none, failed ones their survival.
             data_loader_config=DataLoaderConfig(fit_abandoned=True),
             **spec.generator_kwargs,
         )
 
-    def _first_candidates(self, found: Sequence[Candidate]) -> Iterator[dict[str, Value]]:
-        """The middle of the space unless there is a baseline, then the Sobol sequence from where it is."""
-        count = len(self._records) + len(found)
-        if count == 0 and self._space.baseline is None:
-            yield self._domain.middle()
-        # The first candidate is the baseline or the middle; the sequence is balanced only from its own start.
-        start = max(count - 1, 0)
-        if not self._encoding.axes:
-            return
+    def _sobol_point(self, position: int) -> Point | None:
         try:
-            for position in range(start, start + SOBOL_ATTEMPTS):
-                yield self._encoding.decode(self._sobol[position])
+            return self._sobol[position]
         except (SearchSpaceExhausted, InfeasibilityError):
-            return
+            return None
 
     def _sobol_draw(self, n: int, draws: int, seed: int, start: int) -> tuple[list[Point], int]:
         """Points from Ax's Sobol generator, and the position in the sequence after them."""
@@ -310,36 +226,13 @@ class Optimizer:
         points = [arm.parameters for arm, weight in weighted for _ in range(round(weight))]
         return points, adapter.generator.init_position
 
-    def _is_new(self, parameters: Mapping[str, Value], taken: set[Hashable]) -> bool:
-        return self._domain.identity(parameters) not in taken and self._domain.allows(parameters)
 
-
-def _may_follow(old: Trial, new: Trial) -> bool:
-    """Whether Ax's trial for the old record can become that of the new one (a retried trial's cannot)."""
-    if old is new:
-        return True
-    if (old.trial, old.generator, old.parameters) != (new.trial, new.generator, new.parameters):
-        return False
-    same_end = (old.status, old.failure, old.metrics) == (new.status, new.failure, new.metrics)
-    return not old.finished or same_end
-
-
-def _experiment(name: str, encoding: Encoding, outcomes: Outcomes) -> Experiment:
-    """An Ax experiment without trials."""
-    experiment = experiment_from_struct(
-        ExperimentStruct(
-            parameters=[_config(axis) for axis in encoding.axes],
-            parameter_constraints=list(encoding.constraints),
-            name=name,
-            description=None,
-            experiment_type=None,
-            owner=None,
-        )
-    )
-    for metric in [*outcomes.names.values(), SURVIVAL]:
-        lower_is_better = outcomes.lower_is_better.get(metric)
+def _experiment(name: str, axes: Iterable[Axis], constraints: Iterable[str], goals: Goals) -> Experiment:
+    """An Ax experiment without trials, over the metrics of which less is better, more is, or neither."""
+    struct = ExperimentStruct([_config(axis) for axis in axes], list(constraints), name, None, None, None)
+    experiment = experiment_from_struct(struct)
+    for metric, lower_is_better in goals.items():
         experiment.add_tracking_metric(MapMetric(name=metric, lower_is_better=lower_is_better))
-    experiment.optimization_config = _goal(outcomes)
     return experiment
 
 
@@ -348,18 +241,14 @@ def _goal(outcomes: Outcomes, *learnt: str) -> OptimizationConfig:
     return optimization_config_from_string(outcomes.objective, [*outcomes.constraints, *learnt])
 
 
-def _config(axis: Interval | Options) -> RangeParameterConfig | ChoiceParameterConfig:
+def _config(axis: Axis) -> RangeParameterConfig | ChoiceParameterConfig:
     if isinstance(axis, Interval):
-        return RangeParameterConfig(
-            name=axis.name,
-            bounds=axis.bounds,
-            parameter_type=axis.kind,
-            scaling="log" if axis.log else "linear",
-        )
+        scaling = "log" if axis.log else "linear"
+        return RangeParameterConfig(axis.name, axis.bounds, axis.kind, scaling=scaling)
     return ChoiceParameterConfig(
-        name=axis.name,
-        values=list(axis.values),
-        parameter_type=axis.kind,
+        axis.name,
+        list(axis.values),
+        axis.kind,
         is_ordered=axis.ordered,
         dependent_parameters=axis.dependents or None,
     )
@@ -381,11 +270,9 @@ def falls_behind(
 
     Returns False where Ax cannot tell: a heartbeat must not die of it.
     """
-    axis = _config(Interval(name="trial", bounds=(0.0, 2.0**53)))
-    struct = ExperimentStruct([axis], [], "curves", None, None, None)
+    axis = Interval(name="trial", bounds=(0.0, 2.0**53))
     with silence("ax"):
-        experiment = experiment_from_struct(struct)
-        experiment.add_tracking_metric(MapMetric(name="loss", lower_is_better=True))
+        experiment = _experiment("curves", [axis], [], {"loss": True})
         experiment.optimization_config = optimization_config_from_string("-loss")
         rows, told = [], {}
         for index, curve in curves.items():

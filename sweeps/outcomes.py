@@ -15,10 +15,14 @@ import numpy.typing as npt
 from sweeps.constraints import Linear, parse
 from sweeps.errors import SpaceError
 from sweeps.space import Space
-from sweeps.trial import Trial
+from sweeps.trial import Status, Trial
 
 SURVIVAL = "survival"
 """Name of the metric that is 1 for a trial with results and 0 for one that `has_failed`."""
+
+
+Goals = Mapping[str, bool | None]
+"""For each metric whether less of it is better; None where neither is."""
 
 
 def has_failed(record: Trial) -> bool:
@@ -32,6 +36,7 @@ class Outcomes:
     Attributes:
         names: the search's name of each metric.
         lower_is_better: for each objective's name.
+        goals: whether less is better, for every name; None where it is no objective, as for survival.
         objective: all objectives, as Ax writes them.
         constraints: the outcome constraints in these names, as text.
 
@@ -45,6 +50,8 @@ class Outcomes:
         metrics = dict.fromkeys([*space.metrics(), *constrained])
         self.names: Mapping[str, str] = MappingProxyType({m: f"m{i}" for i, m in enumerate(metrics)})
         self.lower_is_better = {self.names[o.metric]: o.goal == "minimize" for o in space.objectives}
+        told = (*self.names.values(), SURVIVAL)
+        self.goals: Goals = {name: self.lower_is_better.get(name) for name in told}
         self.objective = ", ".join(f"-{name}" if low else name for name, low in self.lower_is_better.items())
         self.constraints = tuple(self._renamed(constraint) for constraint in constraints)
         self._bounded = {
@@ -63,8 +70,18 @@ class Outcomes:
         means = self.means(record)
         return [name for name in self.names.values() if name not in means]
 
-    def table(self, records: Iterable[Trial]) -> list[tuple[Trial, str, float, float]]:
-        """Every result as (record, name, mean, standard error), NaN for an unknown error.
+    def ending(self, record: Trial) -> Status | None:
+        """As what the end of a trial is told to Ax; None while it has not ended."""
+        if not record.finished:
+            return None
+        if record.status == "completed":
+            return "completed"
+        if has_failed(record):
+            return "failed"
+        return "early_stopped" if self.means(record) else "abandoned"
+
+    def table(self, records: Sequence[Trial]) -> list[tuple[Trial, str, float, float]]:
+        """Every result as (record, name, mean, standard error), survival included, NaN for an unknown error.
 
         A metric's errors count only if all its results have one: Ax cannot fit known beside unknown noise.
         """
@@ -72,10 +89,15 @@ class Outcomes:
         metrics = {name: metric for metric, name in self.names.items()}
         errors = [_standard_error(record, metrics[name]) for record, name, _ in rows]
         unknown = {name for (_, name, _), error in zip(rows, errors, strict=True) if math.isnan(error)}
-        return [
+        results = [
             (record, name, mean, math.nan if name in unknown else error)
             for (record, name, mean), error in zip(rows, errors, strict=True)
         ]
+        return [*results, *((record, SURVIVAL, mean, math.nan) for record, mean in self.survival(records))]
+
+    def learnt(self, records: Sequence[Trial]) -> list[str]:
+        """The constraints that follow from the results: the front's bounds, and to survive."""
+        return [*self.thresholds(records), *([f"{SURVIVAL} >= 0.5"] if self.survival(records) else [])]
 
     def thresholds(self, records: Iterable[Trial]) -> list[str]:
         """Bounds of the front that several objectives are searched for, where the user set none.
