@@ -24,7 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from benchmarks.fleet import Fleet, Remote, bucket, nap_space, premade
+from sweeps.asking import Asking
 from sweeps.experiment import Experiment
+from sweeps.records import Records
 from sweeps.space import Lease, Value
 from sweeps.storage.gcs import GcsStore
 from sweeps.storage.gcs_wire import Patience
@@ -205,21 +207,21 @@ def thousand(trials: int) -> Thousand:
         )
         status_s = time.monotonic() - start
         assert json.loads(told.stdout)["trials"]["completed"] == trials
-        asking = _WithoutOptimizer.open(store)
+        asking = _WithoutOptimizer(store, Experiment.open(store).space, Records(store))
         first = asking.own_share()
         time.sleep(2.5)  # the trial
         following = asking.own_share()
     return Thousand(trials=trials, status_s=status_s, first_ask_s=first, next_ask_s=following)
 
 
-class _WithoutOptimizer(Experiment):
+class _WithoutOptimizer(Asking):
     """Takes the time of `ask` outside of the optimizer."""
 
     generating_s = 0.0
 
     def own_share(self) -> float:
         self.generating_s, start = 0.0, time.monotonic()
-        assert self.ask("benchmark") is not None
+        assert self.ask("benchmark", leased=True, make=True, wait=time.sleep) is not None
         return time.monotonic() - start - self.generating_s
 
     def _candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:

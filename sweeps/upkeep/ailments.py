@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
 
 from sweeps import control
+from sweeps.asking import ASK_KEY
 from sweeps.domain import Domain
-from sweeps.experiment import ASK_KEY
 from sweeps.space import Space
 from sweeps.trial import Trial, key
 from sweeps.upkeep.finding import Finding

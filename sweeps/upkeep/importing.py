@@ -18,9 +18,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from sweeps import trial
+from sweeps.asking import ASK_KEY
 from sweeps.domain import Domain
 from sweeps.errors import AlreadyExists, StoreUnavailable
-from sweeps.experiment import ASK_KEY, Experiment
+from sweeps.experiment import Experiment
 from sweeps.lease import ObjectLease
 from sweeps.space import Space
 from sweeps.trial import Trial

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from sweeps import control, lifecycle, trial
+from sweeps.asking import ASK_KEY
 from sweeps.errors import IllegalTransition, StoreConflict, SweepError
-from sweeps.experiment import ASK_KEY, Experiment
+from sweeps.experiment import Experiment
 from sweeps.storage.base import NotFound, Store
 from sweeps.upkeep import run_files
 from sweeps.upkeep.machine import shown_bytes

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from sweeps import control, lifecycle, trial
+from sweeps.asking import ASK_KEY
 from sweeps.errors import DamagedObject
-from sweeps.experiment import ASK_KEY
 from sweeps.storage.base import Entry, NotFound, Store
 from sweeps.storage.local import LocalStore
 from sweeps.storage.urls import local_path

@@ -12,8 +12,9 @@ import pytest
 from fake_gcs import FakeGcs, Fault
 
 from sweeps import trial
+from sweeps.asking import ASK_KEY
 from sweeps.errors import StoreUnavailable
-from sweeps.experiment import ASK_KEY, Experiment
+from sweeps.experiment import Experiment
 from sweeps.lifecycle import Complete
 from sweeps.space import Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.gcs import GcsStore

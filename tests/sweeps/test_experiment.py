@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from sweeps import lifecycle, trial
+from sweeps.asking import ASK_KEY
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
-from sweeps.experiment import ASK_KEY, SWEEP_KEY, Experiment
+from sweeps.experiment import SWEEP_KEY, Experiment
 from sweeps.lifecycle import Complete, Fail, Release
+from sweeps.records import Records
 from sweeps.storage.memory import MemoryStore
 
 
@@ -151,14 +153,14 @@ class TestTell:
     def test_a_race_on_the_record_is_retried_on_what_is_there(self, experiment):
         record = experiment.ask("w")
         other = Experiment.open(experiment.store)
-        original = experiment._replace
+        original = experiment.store.replace
 
-        def beaten_once(index, changed, version):
-            experiment._replace = original
-            other.apply(index, lifecycle.Heartbeat(worker="w", attempt=1))
-            return original(index, changed, version)
+        def beaten_once(key, data, expected):
+            experiment.store.replace = original
+            other.apply(record.trial, lifecycle.Heartbeat(worker="w", attempt=1))
+            return original(key, data, expected)
 
-        experiment._replace = beaten_once
+        experiment.store.replace = beaten_once
         assert finish(experiment, record).status == "completed"
 
 
@@ -203,4 +205,4 @@ class TestReading:
 def test_create_if_absent_is_what_guards_an_index(experiment):
     record = experiment.ask("w")
     with pytest.raises(AlreadyExists):
-        experiment._create(record)
+        Records(experiment.store).create(record)

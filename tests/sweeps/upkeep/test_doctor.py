@@ -11,8 +11,9 @@ import pytest
 from upkeep_cases import make_gap, make_ownerless, overwrite, put, tear
 
 from sweeps import control, trial
+from sweeps.asking import ASK_KEY
 from sweeps.errors import StoreUnavailable, SweepNotFound
-from sweeps.experiment import ASK_KEY, Experiment
+from sweeps.experiment import Experiment
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
 from sweeps.upkeep import ailments, doctor

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from sweeps import export, trial
+from sweeps.asking import ASK_KEY
 from sweeps.errors import StoreUnavailable
-from sweeps.experiment import ASK_KEY, Experiment
+from sweeps.experiment import Experiment
 from sweeps.lease import ObjectLease
 from sweeps.space import Search
 from sweeps.storage.memory import MemoryStore

@@ -10,8 +10,9 @@ import pytest
 from upkeep_cases import make_gap, make_ownerless, overwrite, put, tear
 
 from sweeps import control, trial
+from sweeps.asking import ASK_KEY
 from sweeps.errors import StoreUnavailable
-from sweeps.experiment import ASK_KEY, Experiment
+from sweeps.experiment import Experiment
 from sweeps.lifecycle import Complete
 from sweeps.storage.base import NotFound
 from sweeps.storage.local import LocalStore

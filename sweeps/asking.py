@@ -1,0 +1,147 @@
+"""Which trial a worker gets next: one that waits, one whose worker fell silent, or a new candidate.
+
+`experiment.ask` is this. `optimizer` is opened only where candidates are generated, because it imports Ax.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sweeps import budget, control, lifecycle
+from sweeps.errors import AlreadyExists, StoreConflict, SweepClosed
+from sweeps.lease import ObjectLease
+from sweeps.records import Records
+from sweeps.space import Space, Value
+from sweeps.storage.base import Store
+from sweeps.trial import Generator, Trial
+
+if TYPE_CHECKING:
+    from sweeps.optimizer import Optimizer
+
+log = logging.getLogger(__name__)
+
+ASK_KEY = "ask.lock"
+_POLL_S = (0.05, 0.25)
+
+
+class Asking:
+    """Claims and makes trials of one sweep, for one worker at a time."""
+
+    def __init__(self, store: Store, space: Space, records: Records) -> None:
+        self._store, self._space, self._records = store, space, records
+        self._optimizer: Optimizer | None = None
+
+    def ask(self, worker: str, *, leased: bool, make: bool, wait: Callable[[float], object]) -> Trial | None:
+        """See `Experiment.ask`."""
+        claim = lifecycle.Claim(worker=worker, leased=leased)
+        if (claimed := self._claim_lately_known(claim)) is not None:
+            return claimed
+        while True:
+            records = self._records.all()
+            self._must_be_open(records)
+            claimed = self._take_over(records, claim) or self._claim_one(records, claim)
+            if claimed is not None:
+                return claimed
+            if not make or self.is_full(records):
+                return None
+            with self._lease(worker).held() as mine:
+                if mine and (made := self._make_one(claim)) is not None:
+                    return made
+            if not mine:
+                wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads workers out, guards nothing
+
+    def is_full(self, records: list[Trial]) -> bool:
+        """Whether the sweep has as many trials of its own as its run cap allows; imported ones are extra."""
+        own = sum(record.generator != "imported" for record in records)
+        return self._space.run_cap is not None and own >= self._space.run_cap
+
+    def _lease(self, worker: str) -> ObjectLease:
+        times = self._space.lease
+        return ObjectLease(
+            self._store, ASK_KEY, holder=worker, heartbeat_s=times.heartbeat_s, expire_s=times.expire_s
+        )
+
+    def _must_be_open(self, records: list[Trial]) -> None:
+        url = self._store.url
+        match control.read(self._store):
+            case "paused":
+                raise SweepClosed("paused", f"{url} is paused; `sweep resume` opens it again")
+            case "stopped":
+                raise SweepClosed("stopped", f"{url} is stopped; `sweep resume` opens it again")
+        if told := budget.exceeded(self._space.budget, records, self._store.now()):
+            raise SweepClosed("spent", f"the budget of {url} is reached: {told}")
+
+    # ---- trials that are there
+
+    def _claim_lately_known(self, claim: lifecycle.Claim) -> Trial | None:
+        """Claim from the last listing while it is young: the store refuses what has gone meanwhile."""
+        records = self._records.lately()
+        if not any(record.status == "pending" for record in records):
+            return None
+        self._must_be_open(records)
+        return self._claim_one(records, claim)
+
+    def _take_over(self, records: list[Trial], claim: lifecycle.Claim) -> Trial | None:
+        """Claim a trial whose worker fell silent; whoever sees it first does it.
+
+        One write ends the lost attempt and begins the next: a bucket takes one write a second of a name.
+        """
+        lease, now = self._space.lease, self._store.now()
+        event = lifecycle.Expire(after_s=lease.expire_s, max_attempts=lease.max_attempts)
+        for record in records:
+            if not lifecycle.is_stale(record, now, lease.expire_s):
+                continue
+            changed = lifecycle.apply(record, event, now)
+            log.warning("trial %d: %s", record.trial, changed.history[-1])
+            if changed.status == "pending":
+                changed = lifecycle.apply(changed, claim, now)
+            try:
+                stored = self._records.replace(changed)
+            except StoreConflict:
+                continue
+            if stored.status == "running":
+                return stored
+        return None
+
+    def _claim_one(self, records: list[Trial], claim: lifecycle.Claim) -> Trial | None:
+        pending = [record for record in records if record.status == "pending"]
+        now = self._store.now()
+        while pending:
+            # At random: workers that race for one name lose time; nothing else depends on it.
+            record = pending.pop(random.randrange(len(pending)))  # noqa: S311 - guards nothing
+            try:
+                return self._records.replace(lifecycle.apply(record, claim, now))
+            except StoreConflict:
+                continue  # somebody was faster
+        return None
+
+    # ---- new ones, by who holds the lease
+
+    def _make_one(self, claim: lifecycle.Claim) -> Trial | None:
+        """Generate the next candidate and store it as running; None if somebody else was faster."""
+        records = self._records.all()
+        if self.is_full(records) or any(record.status == "pending" for record in records):
+            return None
+        index = records[-1].trial + 1 if records else 0
+        parameters, generator = self._candidate(records)
+        now = self._store.now()
+        fresh = Trial(trial=index, status="pending", parameters=parameters, generator=generator, created=now)
+        try:
+            return self._records.create(lifecycle.apply(fresh, claim, now))
+        except AlreadyExists:
+            log.info("trial %d was made by another worker; adopting it", index)
+            return None
+
+    def _candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
+        if self._space.baseline is not None and all(r.generator == "imported" for r in records):
+            return dict(self._space.baseline), "baseline"
+        if self._optimizer is None:
+            from sweeps.optimizer import Optimizer
+
+            self._optimizer = Optimizer(self._space)
+        self._optimizer.observe(records)
+        (candidate,) = self._optimizer.generate(1)
+        return dict(candidate.parameters), candidate.generator
