@@ -6,6 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from fake_gcs import FakeGcs
+from hypothesis import settings
+
+# A busy machine makes any example slow; tests have a time limit of their own.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

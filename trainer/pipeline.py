@@ -6,7 +6,6 @@ Called by `__main__`, which owns the run's folder, its signals and its exit stat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from trainer.api import Progress
 from trainer.config import Config, sha256
 from trainer.cost import forward_cost, train_flops, usd
-from trainer.data import Corpus, batches
+from trainer.data import Corpus, Feed
 from trainer.device import Device
 from trainer.evaluate import HeldOutLoss, held_out_loss
 from trainer.loop import StageTrace
@@ -54,11 +53,10 @@ class _Run:
     stop: StopSignal
     telemetry: Telemetry
 
-    def batches(self, stage: str, batch_size: int) -> Iterator[Tensor]:
-        """Training text for a stage, shuffled by the run's seed and the stage's name."""
+    def batches(self, stage: str, batch_size: int) -> Feed:
+        """Training text for a stage, shuffled by the run's seed and the stage's name. To be closed."""
         digest = hashlib.sha256(f"{self.config.seed}/{stage}".encode()).digest()
-        return batches(
-            self.corpus.train,
+        return self.corpus.batches(
             batch_size=batch_size,
             sequence_length=self.config.data.sequence_length,
             seed=int.from_bytes(digest[:4], "big"),
@@ -88,12 +86,12 @@ def run(
         telemetry=telemetry,
     )
     # Batches as Stage 1.9 will see them; the evaluation's size must not reach the weights.
-    stream = this.batches("stage1", config.stage1_9.batch_size)
-    calibration = [
-        ids_bT
-        for ids_BT in islice(stream, config.stage1.calibration_batches)
-        for ids_bT in micro_batches(ids_BT, config.stage1_9.micro_batch_size)
-    ]
+    with this.batches("stage1", config.stage1_9.batch_size) as feed:
+        calibration = [
+            ids_bT
+            for ids_BT in islice(feed, config.stage1.calibration_batches)
+            for ids_bT in micro_batches(ids_BT, config.stage1_9.micro_batch_size)
+        ]
     student, strength = make_student(ground.teacher, config.stage1, calibration, device=device)
     device.reset_peak_memory()
     telemetry.plan(STAGE1_9_WEIGHT * config.stage1_9.max_steps + config.stage2.max_steps)
@@ -111,16 +109,17 @@ def _stage1_9(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lamb
     if not config.max_steps:
         return StageTrace()
     this.telemetry.begin(layerwise.NAME, finished=0, weight=STAGE1_9_WEIGHT, device=this.device)
-    return layerwise.align(
-        student,
-        teacher,
-        strength,
-        config,
-        this.batches(layerwise.NAME, config.batch_size),
-        device=this.device,
-        stop=this.stop,
-        watch=this.telemetry.watch,
-    )
+    with this.batches(layerwise.NAME, config.batch_size) as feed:
+        return layerwise.align(
+            student,
+            teacher,
+            strength,
+            config,
+            feed,
+            device=this.device,
+            stop=this.stop,
+            watch=this.telemetry.watch,
+        )
 
 
 def _stage2(this: _Run, student: nn.Module, strength: Lambda) -> StageTrace:
@@ -129,15 +128,16 @@ def _stage2(this: _Run, student: nn.Module, strength: Lambda) -> StageTrace:
         return StageTrace()
     finished = STAGE1_9_WEIGHT * this.config.stage1_9.max_steps
     this.telemetry.begin(pretrain.NAME, finished=finished, weight=1, device=this.device)
-    return pretrain.pretrain(
-        student,
-        strength,
-        config,
-        this.batches(pretrain.NAME, config.batch_size),
-        device=this.device,
-        stop=this.stop,
-        watch=this.telemetry.watch,
-    )
+    with this.batches(pretrain.NAME, config.batch_size) as feed:
+        return pretrain.pretrain(
+            student,
+            strength,
+            config,
+            feed,
+            device=this.device,
+            stop=this.stop,
+            watch=this.telemetry.watch,
+        )
 
 
 def _metrics(

@@ -17,15 +17,7 @@ from torch import Tensor, nn
 from trainer.api import Prepared, Progress
 from trainer.cache import artifact
 from trainer.config import Config, TinyModelConfig
-from trainer.data import (
-    Corpus,
-    DataError,
-    TokenizerError,
-    batches,
-    eval_batches,
-    load,
-    load_with_tokenizer,
-)
+from trainer.data import Corpus, DataError, TokenizerError, eval_batches, load
 from trainer.device import Device, open_device
 from trainer.errors import ConfigError
 from trainer.evaluate import held_out_loss
@@ -58,13 +50,12 @@ class Ground:
 
 def load_text(config: Config) -> tuple[Corpus, list[Tensor]]:
     """The text in the ids that the model reads, and the held-out batches. Raises ConfigError, DataError."""
-    if config.model.kind == "hf":
-        try:
-            corpus = load_with_tokenizer(config.data, config.model.name)
-        except TokenizerError as error:
-            raise ConfigError(str(error), key="model.name") from error
-    else:
-        corpus = load(config.data)
+    own_tokenizer = config.model.name if config.model.kind == "hf" else None
+    try:
+        corpus = load(config.data, own_tokenizer=own_tokenizer)
+    except TokenizerError as error:
+        key = "data.tokenizer" if config.data.tokenizer else "model.name"
+        raise ConfigError(str(error), key=key) from error
     try:
         held_out = eval_batches(
             corpus.held_out,
@@ -181,21 +172,23 @@ def _train(
     teacher = build_tiny(
         model, vocab_size=corpus.vocab_size, sequence_length=length, attention=device.attention
     ).to(device.torch_device)
-    train(
-        StagePlan(
-            name=NAME,
-            steps=recipe.max_steps,
-            optimizer=recipe.optimizer,
-            schedule=recipe.schedule,
-            micro_batch_size=recipe.micro_batch_size,
-        ),
-        teacher,
-        cross_entropy(teacher),
-        batches(corpus.train, batch_size=recipe.batch_size, sequence_length=length, seed=recipe.seed),
-        device=device,
-        stop=stop,
-        watch=lambda step: progress(NAME, step.step / step.of),
+    plan = StagePlan(
+        name=NAME,
+        steps=recipe.max_steps,
+        optimizer=recipe.optimizer,
+        schedule=recipe.schedule,
+        micro_batch_size=recipe.micro_batch_size,
     )
+    with corpus.batches(batch_size=recipe.batch_size, sequence_length=length, seed=recipe.seed) as feed:
+        train(
+            plan,
+            teacher,
+            cross_entropy(teacher),
+            feed,
+            device=device,
+            stop=stop,
+            watch=lambda step: progress(NAME, step.step / step.of),
+        )
     measured = held_out_loss(teacher, held_out, device=device, stage=NAME)
     (folder / _LOSS_FILE).write_text(json.dumps({"loss": measured.mean, "sem": measured.sem}) + "\n")
     save(teacher, folder / _MODEL_FOLDER)

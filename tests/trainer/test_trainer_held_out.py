@@ -48,15 +48,15 @@ def test_losses_are_measured_on_held_out_text_and_nothing_is_trained_on_it(
     run_small: Run, spy: Callable[[str], Spied]
 ) -> None:
     loaded, cut = spy("trainer.teacher.load"), spy("trainer.teacher.eval_batches")
-    streams = [spy("trainer.teacher.batches"), spy("trainer.pipeline.batches")]
+    fed = spy("trainer.data.corpus.WindowFeed")
     measured = [spy("trainer.teacher.held_out_loss"), spy("trainer.pipeline.held_out_loss")]
     run_small("model.teacher.seed=12")  # a teacher that is not cached yet
     corpus = loaded.results[0]
     assert [call["tokens"] is corpus.held_out for call in cut.arguments] == [True]
     assert [len(calls.arguments) for calls in measured] == [1, 2]
     assert all(call["batches"] is cut.results[0] for calls in measured for call in calls.arguments)
-    assert [len(calls.arguments) for calls in streams] == [1, 3]  # teacher; calibration and two stages
-    assert all(call["tokens"] is corpus.train for calls in streams for call in calls.arguments)
+    assert len(fed.arguments) == 4  # teacher, calibration and two stages
+    assert all(call["tokens"] is corpus.train for call in fed.arguments)
 
 
 def test_the_final_loss_is_that_of_fully_ternary_weights(run_small: Run, spy: Callable[[str], Spied]) -> None:

@@ -146,6 +146,13 @@ def test_a_name_without_a_tokenizer_is_refused_by_its_key(
         run_hf(name=tmp_path / "nothing here")
 
 
+def test_a_chosen_tokenizer_that_is_not_there_is_refused_by_its_own_key(
+    run_hf: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"^data.tokenizer: no tokenizer can be loaded from"):
+        run_hf(f"data.tokenizer={api.quote(str(tmp_path / 'nothing here'))}")
+
+
 def test_a_damaged_tokenizer_is_refused_by_the_models_key(
     run_hf: Callable[..., Outcome], copied: Path
 ) -> None:

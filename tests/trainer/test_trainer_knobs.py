@@ -104,6 +104,7 @@ ELSEWHERE = {
         for key in ("mode", "project", "group", "name", "tags")
     },
     "model.kind": "the group model",
+    "data.tokenizer": "tests/trainer/data/test_data_corpus.py",
     "data.name": "one source so far; others are refused",
 }
 

@@ -8,6 +8,7 @@ ill-typed value and an unknown key are refused by pydantic; what concerns severa
 
 from __future__ import annotations
 
+from trainer.config.data import DataConfig, StdlibConfig
 from trainer.config.fields import FieldError
 from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
@@ -17,6 +18,7 @@ from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
 
 __all__ = [
     "Config",
+    "DataConfig",
     "DeviceConfig",
     "EvalConfig",
     "FieldError",
@@ -28,6 +30,7 @@ __all__ = [
     "Stage1Config",
     "Stage2Config",
     "Stage19Config",
+    "StdlibConfig",
     "TeacherConfig",
     "TinyModelConfig",
     "WandbConfig",

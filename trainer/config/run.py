@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from trainer.config.data import DataConfig
 from trainer.config.fields import STRICT, NonNegative, Positive, Text
 from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
-from trainer.data.config import DataConfig
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

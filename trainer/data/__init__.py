@@ -1,7 +1,7 @@
 """Training text: from files to batches of token ids. The pipeline calls what is exported here.
 
-Names are imported when first used, because the configuration (`trainer.data.config`) lives in this package
-and must be readable without numpy and torch.
+Names are imported when first used: the errors live in this package, and whoever only wants to catch them
+should not have to load numpy and torch.
 """
 
 from __future__ import annotations
@@ -10,31 +10,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer.data.batching import batches, eval_batches
-    from trainer.data.config import DataConfig
-    from trainer.data.corpus import Corpus, load, load_with_tokenizer
+    from trainer.data.batching import eval_batches
+    from trainer.data.corpus import Corpus, load
     from trainer.data.errors import DataError, TokenizerError
+    from trainer.data.feed import Feed
 
 __all__ = [
     "Corpus",
-    "DataConfig",
     "DataError",
+    "Feed",
     "TokenizerError",
-    "batches",
     "eval_batches",
     "load",
-    "load_with_tokenizer",
 ]
 
 _HOME = {
     "Corpus": "corpus",
-    "DataConfig": "config",
     "DataError": "errors",
+    "Feed": "feed",
     "TokenizerError": "errors",
-    "batches": "batching",
     "eval_batches": "batching",
     "load": "corpus",
-    "load_with_tokenizer": "corpus",
 }
 
 

@@ -1,63 +1,78 @@
-"""Token ids to batches: an endless shuffled stream for training, a fixed set for evaluation.
+"""Token ids in memory to batches: an endless shuffled feed for training, a fixed set for evaluation.
 
-Called by the training loop and by the evaluation. Shapes: B batch size, T sequence length, W windows.
+Called by `corpus` and by the evaluation. Shapes: B batch size, T sequence length, W windows.
 A window is T consecutive tokens; windows do not overlap, and a remainder shorter than T is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from trainer.checkpoint.state import State
-from trainer.data.corpus import Tokens
 from trainer.data.errors import DataError
+from trainer.data.feed import Feed, rows_before, rows_of, state_at
+
+Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
 
-class BatchStream(Iterator[torch.Tensor]):
-    """Batches without end, and how many of them were taken: a checkpoint keeps that number.
+class WindowFeed(Feed):
+    """Batches of the windows of an array.
+
+    Each epoch shows every window once, in an order of its own; a batch may straddle two epochs. To restore
+    costs no more than shuffling one epoch, however far it is.
 
     Args:
-        start: the batches from a position on, at a cost that does not grow with it.
-        position: where to begin.
-    """
-
-    def __init__(self, start: Callable[[int], Iterator[torch.Tensor]], position: int = 0) -> None:
-        self._start, self._position = start, position
-        self._batches = start(position)
-
-    def __next__(self) -> torch.Tensor:
-        batch = next(self._batches)
-        self._position += 1
-        return batch
-
-    def state(self) -> State:
-        return State(values={"position": self._position})
-
-    def restore(self, state: State) -> None:
-        self._position = int(state.values["position"])
-        self._batches = self._start(self._position)
-
-
-def batches(
-    tokens: Tokens, *, batch_size: int, sequence_length: int, seed: int, skip: int = 0
-) -> BatchStream:
-    """Batches without end: int64 tensors [B, T] on the CPU.
-
-    Each epoch shows every window once, in an order of its own; a batch may straddle two epochs. The stream
-    is a function of the arguments alone, and `skip` starts it that many batches later at no more than the
-    cost of shuffling one epoch: a resumed run sees exactly what it would have seen.
+        tokens: [N], read only as far as needed.
+        text: digest of what the tokens are.
+        batch_size: rows of all ranks.
 
     Raises:
         DataError: no whole window fits into `tokens`, or an argument is out of range.
     """
-    _require_at_least(1, batch_size=batch_size)
-    _require_at_least(0, seed=seed, skip=skip)
-    windows = _windows(tokens, sequence_length)
-    return BatchStream(lambda position: _stream(windows, batch_size, seed, position), skip)
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        *,
+        text: str,
+        batch_size: int,
+        sequence_length: int,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        _require_at_least(1, batch_size=batch_size)
+        _require_at_least(0, seed=seed)
+        self._mine = rows_of(batch_size, rank, world)
+        self._windows = _windows(tokens, sequence_length)
+        self._text, self._batch_size, self._seed = text, batch_size, seed
+        self._rows = 0
+        self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
+
+    def state(self) -> State:
+        return state_at(self._text, self._rows)
+
+    def restore(self, state: State) -> None:
+        self._rows = rows_before(state, self._text)
+
+    def __next__(self) -> torch.Tensor:
+        return _tensor(self._windows, self._next_windows()[self._mine])
+
+    def _next_windows(self) -> npt.NDArray[np.int64]:
+        chosen: list[npt.NDArray[np.int64]] = []
+        missing = self._batch_size
+        while missing:
+            epoch, start = divmod(self._rows, len(self._windows))
+            if epoch != self._epoch:
+                self._epoch, self._order = epoch, _epoch_order(len(self._windows), self._seed, epoch)
+            chosen.append(self._order[start : start + missing])
+            self._rows += len(chosen[-1])
+            missing -= len(chosen[-1])
+        return np.concatenate(chosen)
 
 
 def eval_batches(
@@ -81,22 +96,6 @@ def eval_batches(
     spread = np.arange(wanted) * len(windows) // wanted
     # Strided, so that every batch samples the whole text and batch means differ only by chance.
     return [_tensor(windows, spread[first::batches]) for first in range(batches)]
-
-
-def _stream(windows: Tokens, batch_size: int, seed: int, skip: int) -> Iterator[torch.Tensor]:
-    position = skip * batch_size
-    epoch, order = -1, np.empty(0, dtype=np.int64)
-    while True:
-        chosen: list[npt.NDArray[np.int64]] = []
-        missing = batch_size
-        while missing:
-            wanted_epoch, start = divmod(position, len(windows))
-            if wanted_epoch != epoch:
-                epoch, order = wanted_epoch, _epoch_order(len(windows), seed, wanted_epoch)
-            chosen.append(order[start : start + missing])
-            position += len(chosen[-1])
-            missing -= len(chosen[-1])
-        yield _tensor(windows, np.concatenate(chosen))
 
 
 def _epoch_order(windows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:

@@ -1,7 +1,7 @@
-"""From text to token ids, cached: what the pipeline trains and evaluates on.
+"""Text that fits into memory, from files to token ids, cached: what the pipeline trains and evaluates on.
 
-`load` and `load_with_tokenizer` are the doors. Both tokenise once per machine; afterwards they only read the
-text's files to see that they are still the same, and map the ids.
+`load` is the door. It tokenises once per machine; afterwards it only reads the text's files to see that they
+are still the same, and maps the ids.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.cache import artifact
-from trainer.data.config import DataConfig
+from trainer.config.data import StdlibConfig
+from trainer.data.batching import Tokens, WindowFeed
 from trainer.data.errors import DataError
+from trainer.data.feed import Feed
 from trainer.data.split import split
 from trainer.data.stdlib import Document, documents
 from trainer.data.tokenizer import adopted, open_tokenizer, trained
@@ -28,8 +30,6 @@ FORMAT = 1  # raise it when the same spec would give other ids
 SUMMARY = "corpus.json"
 SIDES = ("train", "held_out")
 ENCODED_AT_ONCE = 16
-
-Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,16 +53,47 @@ class Corpus:
     tokenizer_dir: Path
     bytes_per_token: float
 
+    def batches(
+        self,
+        *,
+        batch_size: int,
+        sequence_length: int,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+    ) -> Feed:
+        """The training text, shuffled by `seed`.
 
-def load(config: DataConfig) -> Corpus:
-    """The text in ids of a byte-level BPE of its own, trained on its training side only.
+        Args:
+            batch_size: rows of all ranks together; this feed gives those of `rank` of `world`.
+
+        Raises:
+            DataError: an argument is out of range.
+        """
+        return WindowFeed(
+            self.train,
+            text=self.sha256,
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+            seed=seed,
+            rank=rank,
+            world=world,
+        )
+
+
+def load(config: StdlibConfig, *, own_tokenizer: str | Path | None = None) -> Corpus:
+    """The text in ids of the tokenizer that the configuration names, else of `own_tokenizer`, that of the
+    model; where there is neither, of a byte-level BPE that is trained on the training side.
 
     Raises:
+        TokenizerError: there is no such tokenizer.
         DataError: there is no text, or too little of it.
         CacheError: the cache folder cannot be used.
     """
     found = documents(config.max_bytes)
     fingerprint = _fingerprint(found)
+    if given := config.tokenizer or own_tokenizer:
+        return _load(config, found, fingerprint, adopted(given))
 
     def training_texts() -> list[str]:
         return [document.data.decode() for document in split(found, config.held_out_fraction)[0]]
@@ -71,18 +102,7 @@ def load(config: DataConfig) -> Corpus:
     return _load(config, found, fingerprint, directory)
 
 
-def load_with_tokenizer(config: DataConfig, tokenizer: str | Path) -> Corpus:
-    """The text in ids of an existing tokenizer: a folder, or a name that transformers knows.
-
-    Raises:
-        DataError: there is no such tokenizer, no text, or too little of it.
-        CacheError: the cache folder cannot be used.
-    """
-    found = documents(config.max_bytes)
-    return _load(config, found, _fingerprint(found), adopted(tokenizer))
-
-
-def _load(config: DataConfig, found: Sequence[Document], fingerprint: str, tokenizer_dir: Path) -> Corpus:
+def _load(config: StdlibConfig, found: Sequence[Document], fingerprint: str, tokenizer_dir: Path) -> Corpus:
     spec = {
         "format": FORMAT,
         "name": config.name,

@@ -1,9 +1,12 @@
-"""trainer.data.batching: every window once an epoch, and the same batches wherever one starts."""
+"""trainer.data.batching: every window once an epoch, and the same batches wherever one starts, and for
+however many ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
 from itertools import islice, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +14,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data import DataError, batches, eval_batches
+from trainer.checkpoint.state import State, StateError
+from trainer.data import DataError, Feed, eval_batches
+from trainer.data.batching import WindowFeed
+from trainer.errors import TrainerError
+
+
+def batches(tokens: np.ndarray, **arguments: Any) -> Feed:
+    return WindowFeed(tokens, text="a digest", **arguments)
 
 
 def numbered(tokens: int) -> np.ndarray:
@@ -52,21 +62,91 @@ def test_a_row_is_a_run_of_consecutive_tokens(size: tuple[int, int, int], batch_
     assert torch.equal(batch, batch[:, :1] + torch.arange(sequence_length))
 
 
-@given(size=sizes, batch_size=st.integers(1, 50), seed=seeds, skip=st.integers(0, 60))
-def test_skipping_is_consuming(size: tuple[int, int, int], batch_size: int, seed: int, skip: int) -> None:
+@given(size=sizes, batch_size=st.integers(1, 50), seed=seeds, taken=st.integers(0, 40))
+def test_a_feed_goes_on_where_another_stood(
+    size: tuple[int, int, int], batch_size: int, seed: int, taken: int
+) -> None:
     sequence_length, windows, rest = size
-    tokens = numbered(sequence_length * windows + rest)
 
-    def stream(skip: int) -> Iterator[torch.Tensor]:
-        return batches(tokens, batch_size=batch_size, sequence_length=sequence_length, seed=seed, skip=skip)
+    def feed() -> Feed:
+        return batches(
+            numbered(sequence_length * windows + rest),
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+            seed=seed,
+        )
 
-    for skipped, consumed in zip(islice(stream(skip), 3), islice(stream(0), skip, skip + 3), strict=True):
-        assert torch.equal(skipped, consumed)
+    unbroken = feed()
+    for _ in range(taken):
+        next(unbroken)
+    kept = State(values=json.loads(json.dumps(unbroken.state().values)))
+    resumed = feed()
+    next(resumed)
+    resumed.restore(kept)
+    assert resumed.state() == unbroken.state()
+    for _ in range(3):
+        assert torch.equal(next(resumed), next(unbroken))
 
 
-def test_a_far_skip_costs_no_more_than_a_near_one() -> None:
-    stream = batches(numbered(1000), batch_size=4, sequence_length=10, seed=0, skip=10**15)
-    assert next(stream).shape == (4, 10)  # the test's time limit is the proof
+def test_a_far_place_costs_no_more_than_a_near_one() -> None:
+    feed = batches(numbered(1000), batch_size=4, sequence_length=10, seed=0)
+    feed.restore(State(values={"text": "a digest", "rows": 10**15}))
+    assert next(feed).shape == (4, 10)  # the test's time limit is the proof
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "told"),
+    [
+        (
+            {"text": "another digest", "rows": 8},
+            DataError,
+            r"its digest was another dige, now it is a digest",
+        ),
+        ({"rows": 8}, StateError, "is no place"),
+        ({"text": "a digest"}, StateError, "is no place"),
+        ({"text": "a digest", "rows": -1}, StateError, "is no place"),
+        ({"text": "a digest", "rows": "8"}, StateError, "is no place"),
+        ({"text": "a digest", "rows": True}, StateError, "is no place"),
+        ({"position": 3}, StateError, "is no place"),
+    ],
+    ids=["another-text", "no-text", "no-rows", "negative", "words", "boolean", "an-earlier-format"],
+)
+def test_a_state_that_is_none_is_refused(
+    values: dict[str, Any], error: type[TrainerError], told: str
+) -> None:
+    feed, untouched = (batches(numbered(100), batch_size=4, sequence_length=10, seed=0) for _ in range(2))
+    with pytest.raises(error, match=told):
+        feed.restore(State(values=values))
+    assert torch.equal(next(feed), next(untouched))
+
+
+@given(world=st.integers(1, 4), per_rank=st.integers(1, 5), windows=st.integers(1, 30), seed=seeds)
+def test_the_rows_of_all_ranks_are_the_batch_of_one(
+    world: int, per_rank: int, windows: int, seed: int
+) -> None:
+    def feed(rank: int, of: int) -> Feed:
+        return batches(
+            numbered(windows * 3),
+            batch_size=per_rank * world,
+            sequence_length=3,
+            seed=seed,
+            rank=rank,
+            world=of,
+        )
+
+    alone, together = feed(0, 1), [feed(rank, world) for rank in range(world)]
+    for _ in range(3):
+        whole = next(alone)
+        for rank, mine in enumerate(together):
+            assert torch.equal(next(mine), whole[rank::world])
+            assert mine.state() == alone.state()
+
+
+def test_the_order_is_what_it_always_was() -> None:
+    """Results of finished sweeps rest on it: the digest was taken before feeds had positions."""
+    feed = batches(numbered(640), batch_size=6, sequence_length=10, seed=7)
+    drawn = torch.cat(list(islice(feed, 30)))
+    assert hashlib.sha256(drawn.numpy().tobytes()).hexdigest()[:16] == "205c7b5f68b95194"
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
@@ -120,14 +200,16 @@ def test_more_evaluation_windows_than_there_are_is_refused() -> None:
         (100, {"batch_size": 0}, "batch_size is 0"),
         (100, {"sequence_length": 0}, "sequence_length is 0"),
         (100, {"seed": -1}, "seed is -1"),
-        (100, {"skip": -1}, "skip is -1"),
+        (100, {"world": 3}, "batch_size is 2; it must be a multiple of the 3"),
+        (100, {"rank": 2, "world": 2}, "no rank 2 among 2"),
+        (100, {"rank": -1}, "no rank -1 among 1"),
     ],
-    ids=["too-short", "empty", "no-batch", "no-sequence", "negative-seed", "negative-skip"],
+    ids=["too-short", "empty", "no-batch", "no-sequence", "negative-seed", "uneven", "beyond", "before"],
 )
 def test_a_stream_that_cannot_be_is_refused_when_asked_for(
     tokens: int, arguments: dict[str, int], told: str
 ) -> None:
-    wanted = {"batch_size": 2, "sequence_length": 10, "seed": 0, "skip": 0} | arguments
+    wanted = {"batch_size": 2, "sequence_length": 10, "seed": 0} | arguments
     with pytest.raises(DataError, match=told):
         batches(numbered(tokens), **wanted)
 
@@ -137,18 +219,3 @@ def test_a_batch_is_a_copy_that_may_be_written_to() -> None:
     tokens.flags.writeable = False
     next(batches(tokens, batch_size=1, sequence_length=10, seed=0)).zero_()
     assert tokens.sum() == 190
-
-
-@pytest.mark.parametrize("taken", [0, 1, 7, 8, 30])
-def test_a_stream_goes_on_from_a_kept_position_in_any_epoch(taken: int) -> None:
-    tokens = np.arange(10 * 4, dtype=np.uint16)
-    whole = batches(tokens, batch_size=3, sequence_length=4, seed=5)
-    for _ in range(taken):
-        next(whole)
-    kept = whole.state()
-    assert kept.values == {"position": taken}
-    resumed = batches(tokens, batch_size=3, sequence_length=4, seed=5)
-    next(resumed)
-    resumed.restore(kept)
-    assert all(torch.equal(next(whole), next(resumed)) for _ in range(12))
-    assert resumed.state() == whole.state()

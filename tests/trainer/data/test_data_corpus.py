@@ -19,12 +19,18 @@ import pytest
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from trainer.cache import ROOT_VARIABLE
-from trainer.data import Corpus, DataConfig, DataError, corpus, load, load_with_tokenizer, tokenizer
+from trainer.config import StdlibConfig
+from trainer.data import Corpus, DataError, corpus, load, tokenizer
 from trainer.data.split import split
 from trainer.data.stdlib import Document, documents
 
-SMALL = DataConfig(
-    name="stdlib", vocab_size=400, sequence_length=128, held_out_fraction=0.2, max_bytes=300_000
+SMALL = StdlibConfig(
+    name="stdlib",
+    tokenizer=None,
+    vocab_size=400,
+    sequence_length=128,
+    held_out_fraction=0.2,
+    max_bytes=300_000,
 )
 
 
@@ -189,7 +195,7 @@ def test_the_tokenizer_takes_one_core_unless_told_otherwise(
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", chosen or "")
     if chosen is None:
         monkeypatch.delenv("TOKENIZERS_PARALLELISM")
-    load_with_tokenizer(SMALL, small.tokenizer_dir)
+    load(SMALL, own_tokenizer=small.tokenizer_dir)
     assert os.environ["TOKENIZERS_PARALLELISM"] == expected
 
 
@@ -222,17 +228,24 @@ def save_with_gaps(corpus_of: Corpus, folder: Path) -> None:
 
 def test_an_existing_tokenizer_gives_whole_documents_in_its_own_ids(small: Corpus, tmp_path: Path) -> None:
     save_with_gaps(small, tmp_path / "model")
-    found = load_with_tokenizer(SMALL, tmp_path / "model")
+    found = load(SMALL, own_tokenizer=tmp_path / "model")
     assert np.array_equal(found.train, small.train)
     assert found.vocab_size == 70_001
     assert found.train.dtype == np.uint32
     assert found.sha256 != small.sha256
-    assert same(load_with_tokenizer(SMALL, str(tmp_path / "model")), found)
+    assert same(load(SMALL, own_tokenizer=str(tmp_path / "model")), found)
+
+
+def test_the_configured_tokenizer_goes_before_the_models(small: Corpus, tmp_path: Path) -> None:
+    save_with_gaps(small, tmp_path / "chosen")
+    chosen = dataclasses.replace(SMALL, tokenizer=str(tmp_path / "chosen"))
+    assert load(chosen).vocab_size == 70_001
+    assert same(load(chosen, own_tokenizer=small.tokenizer_dir), load(chosen))
 
 
 def test_the_copy_in_the_cache_outlives_the_original(small: Corpus, tmp_path: Path) -> None:
     shutil.copytree(small.tokenizer_dir, tmp_path / "model")
-    found = load_with_tokenizer(SMALL, tmp_path / "model")
+    found = load(SMALL, own_tokenizer=tmp_path / "model")
     shutil.rmtree(tmp_path / "model")
     copied = AutoTokenizer.from_pretrained(found.tokenizer_dir)
     assert (
@@ -245,7 +258,7 @@ def test_a_tokenizer_without_an_end_separates_nothing(small: Corpus, tmp_path: P
     PreTrainedTokenizerFast(tokenizer_file=str(small.tokenizer_dir / "tokenizer.json")).save_pretrained(
         tmp_path / "endless"
     )
-    found = load_with_tokenizer(SMALL, tmp_path / "endless")
+    found = load(SMALL, own_tokenizer=tmp_path / "endless")
     assert np.array_equal(found.train, small.train[small.train != 0])
 
 
@@ -259,7 +272,7 @@ def test_a_tokenizer_that_cannot_be_used_is_told(kind: str, tmp_path: Path) -> N
     if kind == "slow":
         ByT5Tokenizer().save_pretrained(folder)
     with pytest.raises(DataError) as error:
-        load_with_tokenizer(SMALL, folder)
+        load(SMALL, own_tokenizer=folder)
     assert str(folder) in str(error.value)
     assert "\n" not in str(error.value)
 
