@@ -88,7 +88,7 @@ def open_device(config: DeviceConfig) -> Device:
         # Measured on 2 cores at 1M parameters: eager attention is 1.5x faster than SDPA in bfloat16.
         return Device(
             torch_device=torch.device("cpu"),
-            dtype=_dtype(config, multiplies_bfloat16=cpu_multiplies_bfloat16(_CPUINFO)),
+            dtype=_dtype(config, torch.device("cpu")),
             name=_cpu_name(),
             attention="eager",
         )
@@ -96,10 +96,17 @@ def open_device(config: DeviceConfig) -> Device:
     device = torch.device("cuda", torch.cuda.current_device())
     return Device(
         torch_device=device,
-        dtype=_dtype(config, multiplies_bfloat16=torch.cuda.is_bf16_supported(including_emulation=False)),
+        dtype=_dtype(config, device),
         name=torch.cuda.get_device_name(device),
         attention="sdpa",
     )
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether the device has instructions for products in bfloat16."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return cpu_multiplies_bfloat16(_CPUINFO)
 
 
 def cpu_multiplies_bfloat16(cpuinfo: Path) -> bool:
@@ -114,9 +121,9 @@ def cpu_multiplies_bfloat16(cpuinfo: Path) -> bool:
     return not words.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})  # two of x86, one of ARM
 
 
-def _dtype(config: DeviceConfig, *, multiplies_bfloat16: bool) -> torch.dtype:
+def _dtype(config: DeviceConfig, device: torch.device) -> torch.dtype:
     if config.dtype == "auto":
-        return torch.bfloat16 if multiplies_bfloat16 else torch.float32
+        return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
 
 

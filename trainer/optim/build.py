@@ -11,7 +11,9 @@ from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from trainer.config import OptimizerConfig
+from trainer.device import multiplies_bfloat16
 from trainer.model import hidden_matrices
+from trainer.optim.muon import Float32Muon
 
 ADAMW_EPS = 1e-8
 
@@ -44,7 +46,9 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> OptimizerSet:
     theirs = {id(parameter) for parameter in matrices}
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in theirs]
     if config.type == "muon":
-        muon = Muon(
+        # Where bfloat16 is emulated, torch's own takes most of a small model's step.
+        kind = Muon if multiplies_bfloat16(matrices[0].device) else Float32Muon
+        muon = kind(
             matrices,
             lr=config.lr,
             weight_decay=config.weight_decay,

@@ -1,0 +1,69 @@
+"""Muon with float32 products, for processors that have no instructions for bfloat16. Chosen by `optim.build`.
+
+`torch.optim.Muon` orthogonalises in bfloat16, whatever the weights are. On a CPU with AVX2 alone that took 12
+times as long as in float32 (28 matrices of 128 x 128 and 384 x 128: 0.92 s a step against 0.08 s), most of a
+training step of a small model.
+
+Shapes: a weight [O, I]; the smaller of O and I comes first inside the iteration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Float32Muon(torch.optim.Muon):
+    """`torch.optim.Muon` (Jordan et al., 2024, kellerjordan.github.io/posts/muon) in float32.
+
+    Takes torch's arguments, with `adjust_lr_fn="match_rms_adamw"` (arXiv:2502.16982, equation 4), and keeps
+    torch's state.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Takes one step with the gradients as they are; those that are None are left out."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weight_OI in group["params"]:
+                if weight_OI.grad is not None:
+                    self._update(weight_OI, weight_OI.grad, group)
+        return loss
+
+    def _update(self, weight_OI: Tensor, grad_OI: Tensor, group: dict[str, Any]) -> None:
+        state, momentum = self.state[weight_OI], group["momentum"]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(grad_OI)
+        average_OI = state["momentum_buffer"].lerp_(grad_OI, 1 - momentum)
+        ahead_OI = grad_OI.lerp(average_OI, momentum) if group["nesterov"] else average_OI
+        update_OI = orthogonalised(
+            ahead_OI.float(), group["ns_coefficients"], steps=group["ns_steps"], eps=group["eps"]
+        )
+        weight_OI.mul_(1 - group["lr"] * group["weight_decay"])
+        # The root mean square of an orthogonal matrix is 1/sqrt(max(O, I)); AdamW's updates have about 0.2.
+        rate = group["lr"] * 0.2 * math.sqrt(max(weight_OI.shape))
+        weight_OI.add_(update_OI.to(weight_OI.dtype), alpha=-rate)
+
+
+def orthogonalised(
+    matrix_OI: Tensor, coefficients: tuple[float, float, float], *, steps: int, eps: float
+) -> Tensor:
+    """About U·Vᵀ of the singular value decomposition U·S·Vᵀ, by the quintic Newton-Schulz iteration.
+
+    The singular values end between about 0.7 and 1.2, which does not hurt the training (Jordan et al., 2024).
+    """
+    a, b, c = coefficients
+    tall = matrix_OI.shape[0] > matrix_OI.shape[1]
+    x_SL: Tensor = matrix_OI.T if tall else matrix_OI
+    x_SL = x_SL / torch.linalg.matrix_norm(x_SL).clamp(min=eps)  # no singular value is above the norm of all
+    for _ in range(steps):
+        gram_SS = x_SL @ x_SL.T
+        x_SL = a * x_SL + (b * gram_SS + c * (gram_SS @ gram_SS)) @ x_SL
+    return x_SL.T if tall else x_SL
