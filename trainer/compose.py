@@ -134,7 +134,7 @@ def _first_refusal(error: ValidationError) -> ConfigError:
         del path[1]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, FieldError):
-        return ConfigError(cause.problem, key=".".join([*path, cause.key]))
+        return ConfigError(cause.problem, key=".".join([*path, cause.key] if cause.key else path))
     given = (
         "" if first["type"] in ("missing", "unexpected_keyword_argument") else f" (got {first['input']!r})"
     )

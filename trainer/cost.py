@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from trainer.device import Device
-from trainer.model import attention_width, matmul_parameters
+from trainer.model import attention_width, head_parameters, matmul_parameters
 
 # On-demand price of one device in US dollars per hour, December 2025, the cheapest of the clouds that the
 # project used (RunPod; Google Cloud for TPUs). `device.usd_per_hour` overrides it.
@@ -31,10 +31,20 @@ def forward_cost(model: nn.Module, sequence_length: int) -> ForwardCost:
     return ForwardCost(flops_per_token=flops)
 
 
-def train_flops(cost: ForwardCost, *, stage1_9_tokens: int, stage2_tokens: int) -> float:
-    """Three forward passes' worth per trained token (forward 1, backward 2), and a fourth for the teacher's
-    forward pass in Stage 1.9. The teacher's own training and evaluations are not counted."""
-    return float(cost.flops_per_token * (4 * stage1_9_tokens + 3 * stage2_tokens))
+def train_flops(
+    *, student: ForwardCost, teacher: ForwardCost, taught_tokens: int, untaught_tokens: int
+) -> float:
+    """Three of the student's forward passes' worth per trained token (forward 1, backward 2), and the
+    teacher's forward pass where it runs beside the student. The teacher's own training and evaluations are
+    not counted."""
+    both = 3 * student.flops_per_token * (taught_tokens + untaught_tokens)
+    return float(both + teacher.flops_per_token * taught_tokens)
+
+
+def head_kl_flops_per_token(teacher: nn.Module, layers: int) -> int:
+    """What `stage1_9.loss_type=kl` adds: at each layer the teacher's head reads the states of both, and the
+    gradient goes back through it once."""
+    return 3 * 2 * head_parameters(teacher) * layers
 
 
 def usd(device: Device, usd_per_hour: float | None, seconds: float) -> float | None:

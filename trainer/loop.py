@@ -45,6 +45,7 @@ class Step:
     Args:
         step: one-based, of `of`.
         losses: `loss`, which was minimised, and its parts.
+        details: 1-D tensors, on the device; reading them waits for it.
         lr: what the optimizer used.
         grad_norm: before clipping.
         tokens: trained on in this step.
@@ -61,34 +62,45 @@ class Step:
     tokens: int
     seconds: float
     settings: Mapping[str, float]
+    details: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
 class StageTrace:
-    """What a stage leaves behind, beside the weights."""
+    """What a stage leaves behind, beside the weights: the loss and its parts at each step, by name."""
 
-    losses: list[float] = field(default_factory=list)
+    parts: dict[str, list[float]] = field(default_factory=dict)
     tokens: int = 0
     seconds: float = 0.0
 
     def add(self, step: Step) -> None:
-        self.losses.append(step.losses["loss"])
+        for name, value in step.losses.items():
+            self.parts.setdefault(name, []).append(value)
         self.tokens += step.tokens
         self.seconds += step.seconds
 
     def state(self) -> State:
-        losses = torch.tensor(self.losses, dtype=torch.float64)
-        return State(tensors={"losses": losses}, values={"tokens": self.tokens, "seconds": self.seconds})
+        parts = {name: torch.tensor(values, dtype=torch.float64) for name, values in self.parts.items()}
+        return State(tensors=parts, values={"tokens": self.tokens, "seconds": self.seconds})
 
     def restore(self, state: State) -> None:
-        self.losses[:] = state.tensors["losses"].tolist()
+        self.parts = {name: values.tolist() for name, values in state.tensors.items()}
         self.tokens, self.seconds = state.values["tokens"], state.values["seconds"]
+
+    @property
+    def losses(self) -> list[float]:
+        """What was minimised."""
+        return self.parts.get("loss", [])
+
+    def final(self, part: str) -> float | None:
+        """Mean of a part of the loss over the last steps; None for a stage without steps."""
+        last = self.parts.get(part, [])[-LAST_STEPS:]
+        return sum(last) / len(last) if last else None
 
     @property
     def final_loss(self) -> float | None:
         """Mean training loss of the last steps; None for a stage without steps."""
-        last = self.losses[-LAST_STEPS:]
-        return sum(last) / len(last) if last else None
+        return self.final("loss")
 
 
 Prepare = Callable[[int], Mapping[str, float]]
@@ -159,6 +171,7 @@ def train(
                     tokens=ids_BT.numel(),
                     seconds=time.perf_counter() - started,
                     settings=settings,
+                    details=stepped.details,
                 )
                 trace.add(step)
                 watch(step)

@@ -104,14 +104,17 @@ def run(model: nn.Module, ids_BT: Tensor, *, hidden: bool = False) -> Outputs:
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     """The trained 2-D weights between the embeddings and the head: those that Muon is made for."""
-    ends = {id(parameter) for parameter in _ends(model)}
-    return [p for p in model.parameters() if p.requires_grad and p.ndim == 2 and id(p) not in ends]
+    return [p for p in _matrices(model) if p.requires_grad]
 
 
 def matmul_parameters(model: nn.Module) -> int:
     """Weights that each token is multiplied with: hidden matrices and head, not the embedding table."""
-    head = cast(Any, model).get_output_embeddings()
-    return sum(p.numel() for p in hidden_matrices(model)) + int(head.weight.numel())
+    return sum(p.numel() for p in _matrices(model)) + head_parameters(model)
+
+
+def head_parameters(model: nn.Module) -> int:
+    """Weights of the language-model head."""
+    return int(cast(Any, model).get_output_embeddings().weight.numel())
 
 
 def attention_width(model: nn.Module) -> int:
@@ -121,9 +124,42 @@ def attention_width(model: nn.Module) -> int:
     return int(head * config.num_attention_heads * config.num_hidden_layers)
 
 
+def depth(model: nn.Module) -> int:
+    """Decoder layers."""
+    return int(cast(Any, model).config.num_hidden_layers)
+
+
 def embedding_count(model: nn.Module) -> int:
     """Token ids from here on have no embedding."""
     return int(cast(Any, model).get_input_embeddings().weight.shape[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputHead:
+    """What stands between the last decoder layer and the logits: the final norm, and a linear layer H → V."""
+
+    norm: nn.Module
+    linear: nn.Linear
+
+
+@torch.no_grad()
+def output_head(model: nn.Module) -> OutputHead:
+    """The model's own, checked on two tokens.
+
+    Raises:
+        ConfigError: the logits are something else than the linear layer's outputs, such as capped or scaled.
+    """
+    norm = getattr(cast(Any, model).get_decoder(), "norm", None)
+    linear = cast(Any, model).get_output_embeddings()
+    if isinstance(norm, nn.Module) and isinstance(linear, nn.Linear):
+        outputs = run(model, torch.zeros(1, 2, dtype=torch.int64, device=linear.weight.device), hidden=True)
+        if torch.allclose(linear(outputs.hidden[-1]).float(), outputs.logits.float(), rtol=1e-3, atol=1e-3):
+            return OutputHead(norm=norm, linear=linear)
+    raise ConfigError(
+        f"kl needs a model whose logits are a linear layer's, behind a final norm; {type(model).__name__} "
+        "has another output head; take mse_normalized",
+        key="stage1_9.loss_type",
+    )
 
 
 def freeze(model: nn.Module) -> nn.Module:
@@ -134,6 +170,11 @@ def freeze(model: nn.Module) -> nn.Module:
 def is_head(model: nn.Module, module: nn.Module) -> bool:
     """Whether the module is the language-model head, which stays in full precision."""
     return module is cast(Any, model).get_output_embeddings()
+
+
+def _matrices(model: nn.Module) -> list[nn.Parameter]:
+    ends = {id(parameter) for parameter in _ends(model)}
+    return [p for p in model.parameters() if p.ndim == 2 and id(p) not in ends]
 
 
 def _ends(model: nn.Module) -> list[nn.Parameter]:

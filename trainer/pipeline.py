@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from trainer.api import Progress
 from trainer.config import Config, sha256
-from trainer.cost import forward_cost, train_flops, usd
+from trainer.cost import forward_cost, head_kl_flops_per_token, train_flops, usd
 from trainer.data import Corpus, Feed
 from trainer.device import Device
 from trainer.evaluate import HeldOutLoss, held_out_loss
 from trainer.loop import StageTrace
-from trainer.model import seed_everything
+from trainer.model import depth, seed_everything
 from trainer.preemption import StopSignal
 from trainer.quant.warmup import Lambda
 from trainer.result import Metrics, Provenance, Result, code_version
@@ -100,7 +100,8 @@ def run(
     start = this.measure(student, "the start of stage2")
     trained = _stage2(this, student, strength)
     final = this.measure(student, "the final evaluation")
-    metrics = _metrics(this, student, aligned=aligned, start=start, trained=trained, final=final)
+    flops = _flops(this, student, ground.teacher, aligned=aligned, trained=trained)
+    metrics = _metrics(this, aligned=aligned, start=start, trained=trained, final=final, flops=flops)
     return Outcome(result=Result(metrics=metrics, provenance=_provenance(this)), student=student)
 
 
@@ -140,26 +141,43 @@ def _stage2(this: _Run, student: nn.Module, strength: Lambda) -> StageTrace:
         )
 
 
+def _flops(
+    this: _Run, student: nn.Module, teacher: nn.Module, *, aligned: StageTrace, trained: StageTrace
+) -> float:
+    length = this.config.data.sequence_length
+    flops = train_flops(
+        student=forward_cost(student, length),
+        teacher=forward_cost(teacher, length),
+        taught_tokens=aligned.tokens,
+        untaught_tokens=trained.tokens,
+    )
+    if this.config.stage1_9.loss_type == "kl":
+        flops += aligned.tokens * head_kl_flops_per_token(teacher, depth(student))
+    return flops
+
+
 def _metrics(
     this: _Run,
-    student: nn.Module,
     *,
     aligned: StageTrace,
     start: HeldOutLoss,
     trained: StageTrace,
     final: HeldOutLoss,
+    flops: float,
 ) -> Metrics:
-    cost = forward_cost(student, this.config.data.sequence_length)
     tokens, seconds = aligned.tokens + trained.tokens, aligned.seconds + trained.seconds
     return Metrics(
         final_loss=final.mean,
         final_loss_sem=final.sem,
         perplexity=final.perplexity,
         stage1_9_final_loss=aligned.final_loss,
+        stage1_9_distill_loss=aligned.final("distill"),
+        stage1_9_ce_loss=aligned.final("ce"),
+        stage1_9_kl_loss=aligned.final("kl"),
         stage2_start_loss=start.mean,
         stage2_train_loss=trained.final_loss,
         effective_steps=STAGE1_9_WEIGHT * len(aligned.losses) + len(trained.losses),
-        train_flops=train_flops(cost, stage1_9_tokens=aligned.tokens, stage2_tokens=trained.tokens),
+        train_flops=flops,
         train_seconds=seconds,
         tokens=tokens,
         tokens_per_second=tokens / seconds if seconds else 0.0,

@@ -25,6 +25,9 @@ class Metrics:
     final_loss_sem: float
     perplexity: float
     stage1_9_final_loss: float | None
+    stage1_9_distill_loss: float | None
+    stage1_9_ce_loss: float | None
+    stage1_9_kl_loss: float | None
     stage2_start_loss: float
     stage2_train_loss: float | None
     effective_steps: int

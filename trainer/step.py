@@ -17,7 +17,8 @@ from trainer.errors import DivergedError
 from trainer.optim.build import OptimizerSet
 
 Objective = Callable[[Tensor], Mapping[str, Tensor]]
-"""ids_BT → 0-d tensors; `loss` is minimised, the others are logged.
+"""ids_BT → tensors; `loss`, which is 0-d, is minimised, the others are logged: 0-d ones as numbers, 1-D ones
+(a number per layer, say) only where a line is written, as they would be many.
 
 Each is a mean over sequences that count alike, so that the mean over micro-batches is that over the batch.
 """
@@ -25,9 +26,11 @@ Each is a mean over sequences that count alike, so that the mean over micro-batc
 
 @dataclass(frozen=True, kw_only=True)
 class Stepped:
-    """What one step came to: the mean losses, and the gradient's norm before clipping."""
+    """What one step came to: the mean losses, the 1-D ones still on the device, and the gradient's norm
+    before clipping."""
 
     losses: dict[str, float]
+    details: dict[str, Tensor]
     grad_norm: float
 
 
@@ -62,11 +65,13 @@ class TrainStep:
         Raises:
             DivergedError: a loss or the gradient is not finite. The weights are those before the step.
         """
-        losses = self._backward(micro_batches(ids_BT, self._micro_batch_size))
+        parts = self._backward(micro_batches(ids_BT, self._micro_batch_size))
+        losses = {name: part for name, part in parts.items() if part.ndim == 0}
+        details = {name: part for name, part in parts.items() if part.ndim}
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
         # The one place of a step that waits for the device.
         *values, grad_norm = torch.stack([*losses.values(), norm.float()]).tolist()
-        stepped = Stepped(losses=dict(zip(losses, values, strict=True)), grad_norm=grad_norm)
+        stepped = Stepped(losses=dict(zip(losses, values, strict=True)), details=details, grad_norm=grad_norm)
         self._refuse_divergence(stepped, number)
         self._optimizer.step()
         self._optimizer.zero_grad()

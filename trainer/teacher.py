@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from trainer.api import Prepared, Progress
 from trainer.cache import artifact
-from trainer.config import Config, TinyModelConfig
+from trainer.config import Config, FieldError, TinyModelConfig
 from trainer.data import Corpus, DataError, TokenizerError, eval_batches, load
 from trainer.device import Device, open_device
 from trainer.errors import ConfigError
@@ -24,10 +24,12 @@ from trainer.evaluate import held_out_loss
 from trainer.loop import StagePlan, train
 from trainer.model import (
     build_tiny,
+    depth,
     embedding_count,
     freeze,
     load_pretrained,
     load_tiny,
+    output_head,
     save,
     seed_everything,
 )
@@ -98,6 +100,12 @@ def _check_fit(model: nn.Module, config: Config, corpus: Corpus) -> None:
             "name a model together with the tokenizer that it was trained with",
             key="model.name",
         )
+    try:
+        config.check_depth(depth(model))
+    except FieldError as error:
+        raise ConfigError(error.problem, key=error.key) from error
+    if config.stage1_9.max_steps and config.stage1_9.loss_type == "kl":
+        output_head(model)
     if config.device.dtype == "float32" and any(p.dtype == torch.bfloat16 for p in model.parameters()):
         raise ConfigError(
             "products of bfloat16 weights are bfloat16; write model.dtype=float32 or device.dtype=bfloat16",

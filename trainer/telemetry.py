@@ -104,6 +104,11 @@ class Telemetry:
             "of": step.of,
             "done": round(done, 6),
             **step.losses,
+            **{
+                f"{name}_{index}": value
+                for name, values in step.details.items()
+                for index, value in enumerate(values.tolist(), start=1)
+            },
             **step.settings,
             "lr": step.lr,
             "grad_norm": step.grad_norm,

@@ -16,7 +16,7 @@ from trainer.model import build_tiny, run
 from trainer.quant.ternary import TernaryLinear, ternary_layers
 from trainer.stages.subln import SubLN, make_student
 
-CONFIG = Stage1Config(subln="calibrated", calibration_batches=1)
+CONFIG = Stage1Config(subln="calibrated", calibration_batches=1, keep_layers=None)
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
 
 

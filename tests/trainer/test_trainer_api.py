@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from sweeps.overrides import to_overrides
 from trainer import api
 from trainer.compose import compose_tree
 
@@ -38,6 +39,38 @@ REFUSED = {
     "empty batch": (["stage2.batch_size=0"], "stage2.batch_size", "greater than or equal to 1"),
     "unknown optimizer": (["stage2.optimizer.type=sgd"], "stage2.optimizer.type", "muon"),
     "unknown loss": (["stage1_9.loss_type=l1"], "stage1_9.loss_type", "mse_normalized"),
+    "unknown layer weights": (["stage1_9.layer_weights=later"], "stage1_9.layer_weights", "[1,2,3,4]"),
+    "too few layer weights": (["stage1_9.layer_weights=[1,2]"], "stage1_9.layer_weights", "2 numbers for 4"),
+    "too many layer weights": (["stage1_9.layer_weights=[1,2,3,4,5]"], "layer_weights", "5 numbers for 4"),
+    "no layer weights": (["stage1_9.layer_weights=[]"], "stage1_9.layer_weights", "lm_loss_weight=1"),
+    "layer weights of nothing": (["stage1_9.layer_weights=[0,0,0,0]"], "layer_weights", "weigh nothing"),
+    "negative layer weight": (["stage1_9.layer_weights=[1,2,-1,4]"], "layer_weights", "from 0 up"),
+    "infinite layer weight": (["stage1_9.layer_weights=[1,2,inf,4]"], "layer_weights", ""),
+    "nan layer weight": (["stage1_9.layer_weights='[1,2,NaN,4]'"], "layer_weights", "from 0 up"),
+    "layer weight that is no number": (["stage1_9.layer_weights=[1,2,true,4]"], "layer_weights", "from 0 up"),
+    "one number for layer weights": (["stage1_9.layer_weights=3"], "layer_weights", "neither progressive"),
+    "layer weights of dropped layers": (
+        ["stage1_9.layer_weights=[1,2,3,4]", "stage1.keep_layers=2"],
+        "layer_weights",
+        "4 numbers for 2",
+    ),
+    "more layers than the teacher": (["stage1.keep_layers=5"], "stage1.keep_layers", "only 4 layers"),
+    "a student without layers": (
+        ["stage1.keep_layers=0"],
+        "stage1.keep_layers",
+        "greater than or equal to 1",
+    ),
+    "unknown ramp": (["stage1_9.distill_schedule.type=step"], "distill_schedule.type", "cosine"),
+    "negative distillation weight": (
+        ["stage1_9.distill_schedule.final=-1"],
+        "schedule.final",
+        "greater than",
+    ),
+    "nothing to train on": (
+        ["stage1_9.lm_loss_weight=0", "stage1_9.distill_schedule.initial=0"],
+        "stage1_9.distill_schedule.initial",
+        "write max_steps=0",
+    ),
     "share above one": (["stage1_9.lm_loss_weight=1.5"], "lm_loss_weight", "less than or equal to 1"),
     "long warmup": (["stage2.max_steps=30", "stage2.schedule.warmup_steps=31"], "stage2.schedule", "longer"),
     "long lambda warmup": (["stage2.max_steps=10"], "stage2.lambda_warmup.warmup_steps", "below the stage's"),
@@ -93,6 +126,10 @@ ACCEPTED = [
     ["stage2.max_steps=10", "stage2.lambda_warmup.enabled=false"],
     ["stage2.max_steps=21"],
     ["optimizer@model.teacher.optimizer=adamw"],
+    ["stage1_9.layer_weights=[1,2,3,4]"],
+    ["stage1_9.layer_weights=[0,0,0.5,1e3]"],
+    ["stage1_9.layer_weights=[1,2]", "stage1.keep_layers=2"],
+    ["stage1_9.lm_loss_weight=0", "stage1_9.distill_schedule.type=linear"],
     ["model=hf", "model.name=some/model"],
     ["device=cpu", "device.usd_per_hour=1"],
     ["wandb.tags=[a,b]", "wandb.mode=offline"],
@@ -102,6 +139,19 @@ ACCEPTED = [
 @pytest.mark.parametrize("overrides", ACCEPTED, ids=" ".join)
 def test_what_is_meant_to_work_is_accepted(overrides: list[str]) -> None:
     api.check(overrides)
+
+
+@pytest.mark.parametrize("listed", ["[1,2,3,4]", "'[1,2,3,4]'", "[1.0,2,3.0,4]"])
+def test_layer_weights_read_the_same_as_a_list_and_as_text(listed: str) -> None:
+    config = api.check([f"stage1_9.layer_weights={listed}"])
+    assert config.stage1_9.layer_weights == (1.0, 2.0, 3.0, 4.0)
+
+
+def test_a_sweep_can_search_over_names_and_lists_of_layer_weights() -> None:
+    """A search space holds a list as text; its override reaches the trainer as that list."""
+    for value, expected in (("progressive", "progressive"), ("[1, 0, 0, 1]", (1.0, 0.0, 0.0, 1.0))):
+        config = api.check(to_overrides({"stage1_9.layer_weights": value}))
+        assert config.stage1_9.layer_weights == expected
 
 
 def test_the_optimizer_group_is_chosen_per_stage() -> None:

@@ -96,6 +96,32 @@ def test_tied_embeddings_are_trained_once_and_stay_tied(run_hf: Callable[..., Ou
     assert student.get_input_embeddings().weight is student.get_output_embeddings().weight
 
 
+def test_a_pretrained_student_of_fewer_layers_is_saved_and_loads_back(
+    run_hf: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """What Qwen3's configuration says of each layer shrinks with them."""
+    student = run_hf("stage1.keep_layers=1", "stage1_9.loss_type=kl", "stage2.max_steps=0").student
+    assert len(ternary_layers(student)) == 7
+    config = student.config
+    assert (config.num_hidden_layers, config.layer_types) == (1, ["full_attention"])
+    config.save_pretrained(tmp_path)
+    assert len(Qwen3ForCausalLM(Qwen3Config.from_pretrained(tmp_path)).model.layers) == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "refusal"),
+    [
+        ("stage1.keep_layers=3", r"^stage1.keep_layers: the teacher has only 2 layers"),
+        ("stage1_9.layer_weights=[1,2,3]", r"^stage1_9.layer_weights: 3 numbers for 2 layers"),
+    ],
+)
+def test_what_does_not_fit_a_pretrained_models_depth_is_refused(
+    override: str, refusal: str, run_hf: Callable[..., Outcome]
+) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        run_hf(override)
+
+
 def test_a_sequence_longer_than_the_models_positions_is_refused(run_hf: Callable[..., Outcome]) -> None:
     with pytest.raises(ConfigError, match=r"data.sequence_length: 65 is more than .* \(64\)"):
         run_hf("data.sequence_length=65")

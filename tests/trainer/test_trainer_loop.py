@@ -15,7 +15,7 @@ from trainer.api import check
 from trainer.device import Device
 from trainer.errors import DivergedError, PreemptedError
 from trainer.evaluate import held_out_loss
-from trainer.loop import StagePlan, Step, train
+from trainer.loop import StagePlan, StageTrace, Step, train
 from trainer.preemption import StopSignal
 from trainer.schedule import lr_factor
 
@@ -60,6 +60,22 @@ def test_it_learns_and_reports_each_step() -> None:
     assert trace.tokens == 30 * 16
     assert trace.seconds == pytest.approx(sum(step.seconds for step in steps))
     assert trace.final_loss == pytest.approx(sum(step.losses["loss"] for step in steps[-10:]) / 10)
+
+
+def test_a_trace_that_is_brought_back_has_all_parts_of_the_loss() -> None:
+    toy = Toy()
+
+    def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
+        loss = toy.losses(ids_BT)["loss"]
+        return {"loss": loss, "half": loss / 2, "layer": torch.stack([loss.detach(), loss.detach()])}
+
+    trace = train(plan(), toy, losses, stream(), device=DEVICE, stop=StopSignal(), watch=lambda step: None)
+    back = StageTrace()
+    back.restore(trace.state())
+    assert back == trace
+    assert back.final("half") == pytest.approx(sum(trace.losses[-10:]) / 20)
+    assert set(back.parts) == {"loss", "half"}
+    assert StageTrace().final("half") is None
 
 
 def test_the_logged_learning_rate_is_the_optimizers() -> None:

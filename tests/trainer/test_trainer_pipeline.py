@@ -41,6 +41,7 @@ def test_the_result_has_the_contracts_fields_and_counts(run_small: Run, tmp_path
     metrics = document["metrics"]
     assert set(metrics) == {
         *("final_loss", "final_loss_sem", "perplexity", "stage1_9_final_loss", "stage2_start_loss"),
+        *("stage1_9_distill_loss", "stage1_9_ce_loss", "stage1_9_kl_loss"),
         *("stage2_train_loss", "effective_steps", "train_flops", "train_seconds", "tokens"),
         *("tokens_per_second", "peak_memory_gib", "usd"),
     }
@@ -127,6 +128,16 @@ def test_without_stage1_9_its_metrics_are_absent_and_it_costs_nothing(run_small:
     assert metrics.effective_steps == 6
     assert metrics.tokens == 6 * 64
     assert "stage1_9" not in (tmp_path / METRICS_FILE).read_text()
+
+
+def test_what_teacher_and_head_cost_is_counted(run_small: Run) -> None:
+    """A student of one layer beside a teacher of two; with `kl`, its layer is read by the head."""
+    overrides = ("stage1.keep_layers=1", "stage1_9.loss_type=kl")
+    layer, head, tokens = 4 * 32 * 32 + 3 * 32 * 48, 300 * 32, 6 * 64
+    teacher = 2 * (2 * layer + head) + 4 * 16 * 32 * 2
+    student = 2 * (layer + head) + 4 * 16 * 32
+    assert run_small(*overrides[:1]).result.metrics.train_flops == tokens * (2 * 3 * student + teacher)
+    assert run_small(*overrides).result.metrics.train_flops == tokens * (2 * 3 * student + teacher + 6 * head)
 
 
 def test_without_any_training_the_student_is_only_measured(run_small: Run) -> None:

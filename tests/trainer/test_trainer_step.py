@@ -37,7 +37,8 @@ class Bigram(nn.Module):
     def losses(self, ids_BT: Tensor) -> Mapping[str, Tensor]:
         logits = self.head(self.middle(self.embedding(ids_BT[:, :-1])))
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids_BT[:, 1:].flatten())
-        return {"loss": loss, "squared": logits.square().mean()}
+        by_feature = logits.detach().square().mean(dim=(0, 1))
+        return {"loss": loss, "squared": logits.square().mean(), "by_feature": by_feature}
 
 
 def step_of(
@@ -65,6 +66,8 @@ def test_micro_batches_have_the_loss_and_the_gradient_of_the_batch(micro: int) -
     one = step_of(whole)(ids(), number=1)
     many = step_of(parts, micro=micro)(ids(), number=1)
     assert many.losses == pytest.approx(one.losses, rel=1e-6)
+    assert set(one.losses) == {"loss", "squared"}
+    torch.testing.assert_close(many.details["by_feature"], one.details["by_feature"])
     assert many.grad_norm == pytest.approx(one.grad_norm, rel=1e-5)
     for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)

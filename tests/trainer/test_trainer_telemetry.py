@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -59,6 +60,17 @@ def test_each_line_is_on_the_disk_when_it_is_logged(tmp_path: Path) -> None:
         telemetry.begin("stage2", finished=0, weight=1, device=DEVICE)
         telemetry.watch(step(1, 2))
         assert len(lines_of(path)) == 1
+
+
+def test_numbers_of_layers_are_read_and_counted_from_one(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    detailed = dataclasses.replace(step(1, 1), details={"distill_layer": torch.tensor([0.5, 0.25])})
+    with Telemetry(path, every=1, out=None) as telemetry:
+        telemetry.plan(1)
+        telemetry.begin("stage2", finished=0, weight=1, device=DEVICE)
+        telemetry.watch(detailed)
+    (line,) = lines_of(path)
+    assert (line["distill_layer_1"], line["distill_layer_2"]) == (0.5, 0.25)
 
 
 def test_people_get_a_line_too(tmp_path: Path) -> None:

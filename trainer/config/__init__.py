@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from trainer.config.data import DataConfig, StdlibConfig
 from trainer.config.fields import FieldError
+from trainer.config.losses import DistillScheduleConfig
 from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 from trainer.config.quant import LambdaWarmupConfig, SaliencyConfig
@@ -20,6 +21,7 @@ __all__ = [
     "Config",
     "DataConfig",
     "DeviceConfig",
+    "DistillScheduleConfig",
     "EvalConfig",
     "FieldError",
     "HfModelConfig",

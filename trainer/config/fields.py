@@ -18,7 +18,8 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class FieldError(ValueError):
-    """Fields that do not go together. `key` is relative to the dataclass that raises it."""
+    """Fields that do not go together. `key` is relative to the dataclass that raises it; "" in a validator
+    of one field."""
 
     def __init__(self, problem: str, *, key: str) -> None:
         self.problem, self.key = problem, key

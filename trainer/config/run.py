@@ -11,7 +11,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from trainer.config.data import DataConfig
-from trainer.config.fields import STRICT, NonNegative, Positive, Text
+from trainer.config.fields import STRICT, FieldError, NonNegative, Positive, Text
+from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
 
@@ -69,6 +70,18 @@ class Config:
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     run_dir: Text | None
     log_every: Positive
+
+    def __post_init__(self) -> None:
+        if self.model.kind == "tiny":
+            self.check_depth(self.model.layers)
+
+    def check_depth(self, layers: int) -> None:
+        """Whether what is said of layers goes with a teacher of so many. A pretrained one is asked when it is
+        loaded. Raises FieldError."""
+        kept = self.stage1.keep_layers
+        if kept is not None and kept > layers:
+            raise FieldError(f"the teacher has only {layers} layers", key="stage1.keep_layers")
+        check_layer_weights(self.stage1_9.layer_weights, kept or layers)
 
 
 def sha256(config: Config) -> str:

@@ -20,6 +20,7 @@ from trainer.config.fields import (
     check_micro_batch,
     check_warmup,
 )
+from trainer.config.losses import DistillScheduleConfig, LayerWeights, LossType
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 from trainer.config.quant import LambdaWarmupConfig, SaliencyConfig
 
@@ -32,22 +33,34 @@ class Stage1Config:
         subln: gain of the new SubLN layers: `calibrated`, the root mean square that each one's input has in
             the teacher, so that the network keeps its scales; or `ones`.
         calibration_batches: training batches over which it is measured.
+        keep_layers: layers of the student, copied from as many of the teacher's that are spread evenly over
+            it, the first and the last among them; null: all.
     """
 
     subln: Literal["calibrated", "ones"]
     calibration_batches: Positive
+    keep_layers: Positive | None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Stage19Config:
-    """Stage 1.9. `max_steps` 0 leaves it out. `lm_loss_weight` a: (1-a)·distillation + a·(CE + KL)/2."""
+    """Stage 1.9: (1-a)·w·distillation + a·(CE + KL)/2. `max_steps` 0 leaves it out.
+
+    Args:
+        loss_type: the distance between hidden states; one file each in `trainer/losses/distances/`.
+        layer_weights: how much each layer's distance counts: `progressive` (1, 2, …, L), `uniform`,
+            `exponential` (2, 4, …, 2^L) or a number for each of the student's layers; scaled to sum to 1.
+        lm_loss_weight: a. At 1 the hidden states play no part.
+        distill_schedule: w over the stage.
+    """
 
     max_steps: Count
     batch_size: Positive
     micro_batch_size: Positive | None
-    loss_type: Literal["mse_normalized", "cosine", "mse"]
-    layer_weights: Literal["progressive", "uniform", "exponential"]
+    loss_type: LossType
+    layer_weights: LayerWeights
     lm_loss_weight: Fraction
+    distill_schedule: DistillScheduleConfig
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
     saliency: SaliencyConfig
@@ -55,6 +68,12 @@ class Stage19Config:
     def __post_init__(self) -> None:
         check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
         check_micro_batch(self.micro_batch_size, self.batch_size)
+        if self.lm_loss_weight == 0 and self.distill_schedule.never_positive:
+            raise FieldError(
+                "with lm_loss_weight=0 and a distillation that weighs nothing, nothing is trained; "
+                "write max_steps=0",
+                key="distill_schedule.initial",
+            )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

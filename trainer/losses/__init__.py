@@ -1,1 +1,1 @@
-"""Loss functions of the stages: pure, tensors in, a 0-d tensor out. Used by `stages`."""
+"""Loss functions of the stages, pure: tensors in, 0-d tensors out. Used by `stages` and `evaluate`."""

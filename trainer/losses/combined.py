@@ -1,10 +1,18 @@
-"""Stage 1.9's loss: hidden states, true tokens and the teacher's predictions in one sum."""
+"""Stage 1.9's loss: hidden states, true tokens and the teacher's predictions in one sum. Used by
+`stages.layerwise`."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 
-def combined_loss(*, distill: Tensor, ce: Tensor, kl: Tensor, lm_loss_weight: float) -> Tensor:
-    """(1-a)·distill + a·(CE + KL)/2, with a the `lm_loss_weight`."""
-    return (1 - lm_loss_weight) * distill + lm_loss_weight * 0.5 * (ce + kl)
+def combined_loss(
+    *, distill: Tensor, ce: Tensor, kl: Tensor, lm_loss_weight: float, distill_weight: Tensor
+) -> Tensor:
+    """(1-a)·w·distill + a·(CE + KL)/2.
+
+    Args:
+        lm_loss_weight: a, the same in every step.
+        distill_weight: w, 0-d, of this step (`distill_schedule`).
+    """
+    return (1 - lm_loss_weight) * (distill_weight * distill) + lm_loss_weight * 0.5 * (ce + kl)

@@ -1,4 +1,5 @@
-"""A number that all layers of a model share, as a tensor. `warmup.Lambda` holds two, `saliency.Share` is one.
+"""A number that all layers of a model share, as a tensor. `warmup.Lambda` holds two, `saliency.Share` and
+`losses.distill_schedule.DistillWeight` are one each.
 
 A tensor and not a Python float: a float would be baked into a compiled graph, and each new value would
 compile it again. One object and not a global: two models in one process have one each.

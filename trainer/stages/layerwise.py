@@ -6,18 +6,22 @@ saliency curriculum, where it is enabled, is what softens the start; it ends wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from trainer.config import SaliencyConfig, Stage19Config
 from trainer.device import Device
-from trainer.loop import Objective, Prepare, StagePlan, StageTrace, Watch, train
+from trainer.layer_match import matched_layers
+from trainer.loop import Objective, StagePlan, StageTrace, Watch, train
+from trainer.losses import distances
 from trainer.losses.combined import combined_loss
-from trainer.losses.hidden import hidden_loss, layer_weights
+from trainer.losses.distill_schedule import DistillWeight, distill_weight_at
+from trainer.losses.hidden import hidden_loss
+from trainer.losses.layer_weights import layer_weights
 from trainer.losses.logits import next_token_loss, teacher_divergence
-from trainer.model import run
+from trainer.model import depth, run
 from trainer.preemption import StopSignal
 from trainer.quant.saliency import ColumnSaliency, Share, k_at
 from trainer.quant.ternary import ternary_layers
@@ -46,14 +50,20 @@ def align(
         schedule=config.schedule,
         micro_batch_size=config.micro_batch_size,
     )
-    prepare = (
-        _curriculum(student, config.saliency, config.max_steps) if config.saliency.enabled else _constant
-    )
+    distill_weight = DistillWeight(config.distill_schedule.initial).to(device.torch_device)
+    curriculum = _curriculum(student, config.saliency, config.max_steps) if config.saliency.enabled else None
+
+    def prepare(step: int) -> Mapping[str, float]:
+        weight = distill_weight_at(config.distill_schedule, step, config.max_steps)
+        distill_weight.set(weight)
+        settings = {"lambda": 1.0, "distill_weight": weight}
+        return settings if curriculum is None else settings | curriculum(step)
+
     try:
         return train(
             plan,
             student,
-            _objective(student, teacher, config),
+            _objective(student, teacher, distill_weight, config),
             batches,
             device=device,
             stop=stop,
@@ -65,38 +75,54 @@ def align(
             layer.saliency = None
 
 
-def _objective(student: nn.Module, teacher: nn.Module, config: Stage19Config) -> Objective:
+def _objective(
+    student: nn.Module, teacher: nn.Module, distill_weight: DistillWeight, config: Stage19Config
+) -> Objective:
+    layers = depth(student)
+    matched = matched_layers(layers, depth(teacher))
+    weights = layer_weights(config.layer_weights, layers)
+    measures = distances.of_layers(config.loss_type, teacher, layers)
+
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         with torch.no_grad():
             theirs = run(teacher, ids_BT, hidden=True)
         ours = run(student, ids_BT, hidden=True)
-        weights = layer_weights(config.layer_weights, len(ours.hidden))
-        distill = hidden_loss(ours.hidden, theirs.hidden, distance=config.loss_type, weights=weights)
+        hidden = hidden_loss(
+            ours.hidden, [theirs.hidden[layer] for layer in matched], distances=measures, weights=weights
+        )
         ce = next_token_loss(ours.logits, ids_BT)
         kl = teacher_divergence(ours.logits, theirs.logits)
-        total = combined_loss(distill=distill, ce=ce, kl=kl, lm_loss_weight=config.lm_loss_weight)
-        return {"loss": total, "distill": distill, "ce": ce, "kl": kl}
+        total = combined_loss(
+            distill=hidden.total,
+            ce=ce,
+            kl=kl,
+            lm_loss_weight=config.lm_loss_weight,
+            distill_weight=distill_weight.value,
+        )
+        return {
+            "loss": total,
+            "distill": hidden.total,
+            "ce": ce,
+            "kl": kl,
+            "distill_layer": hidden.by_layer,
+        }
 
     return losses
 
 
-def _constant(step: int) -> Mapping[str, float]:
-    return {"lambda": 1.0}
-
-
-def _curriculum(student: nn.Module, config: SaliencyConfig, steps: int) -> Prepare:
+def _curriculum(student: nn.Module, config: SaliencyConfig, steps: int) -> Callable[[int], dict[str, float]]:
     layers = ternary_layers(student)
     share = Share(config.initial_k).to(layers[0].weight.device)
     for layer in layers:
         layer.saliency = ColumnSaliency(layer.weight, share, config.ema_decay)
 
-    def prepare(step: int) -> Mapping[str, float]:
+    def prepare(step: int) -> dict[str, float]:
         k = k_at(config, step, steps)
         share.set(k)
         if step and step % config.update_interval == 0:
             for layer in layers:
                 if layer.saliency is not None:
                     layer.saliency.observe(layer.weight)
-        return {"lambda": 1.0, "saliency_k": k}
+        return {"saliency_k": k}
 
     return prepare

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from trainer.config import Stage1Config
 from trainer.device import Device
 from trainer.errors import ConfigError
-from trainer.model import is_head, run
+from trainer.layer_match import matched_layers
+from trainer.model import depth, is_head, run
 from trainer.quant.ternary import TernaryLinear
 from trainer.quant.warmup import Lambda
+from trainer.stages.depth import keep_layers
 
 BEFORE = ("o_proj", "down_proj")  # Llama's names, which SmolLM, Qwen, Mistral, Gemma and others share
 EPS = 1e-6
@@ -76,6 +78,8 @@ def make_student(
     """
     _check_architecture(teacher)
     student = copy.deepcopy(teacher).requires_grad_(True)
+    if config.keep_layers is not None:
+        keep_layers(student, matched_layers(config.keep_layers, depth(student)))
     gains = dict.fromkeys(_projections(student), 1.0)
     if config.subln == "calibrated":
         gains = _input_scales(student, calibration, device)

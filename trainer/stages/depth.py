@@ -1,0 +1,39 @@
+"""A student that is shallower than its teacher. Called by `subln`, before anything else is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from torch import nn
+
+from trainer.errors import ConfigError
+
+
+def keep_layers(model: nn.Module, kept: Sequence[int]) -> None:
+    """Drops all decoder layers but those with the zero-based indices `kept`, in place.
+
+    Raises:
+        ConfigError: the model keeps its layers elsewhere than the Llama family does.
+    """
+    decoder, config = cast(Any, model).get_decoder(), cast(Any, model).config
+    layers = getattr(decoder, "layers", None)
+    if not isinstance(layers, nn.ModuleList) or len(layers) != config.num_hidden_layers:
+        raise ConfigError(
+            f"{type(model).__name__} has no plain list of decoder layers to choose from; write null",
+            key="stage1.keep_layers",
+        )
+    decoder.layers = nn.ModuleList(layers[index] for index in kept)
+    for index, layer in enumerate(decoder.layers):
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):  # its place in a key-value cache
+                module.layer_idx = index
+    _shorten(config, kept)
+
+
+def _shorten(config: Any, kept: Sequence[int]) -> None:
+    """The number of layers, and lists that say something of each (which attention it has, …)."""
+    for name, value in config.to_dict().items():
+        if "layer" in name and isinstance(value, list) and len(value) == config.num_hidden_layers:
+            setattr(config, name, [value[index] for index in kept])
+    config.num_hidden_layers = len(kept)
