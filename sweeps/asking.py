@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sweeps import budget, control, lifecycle
@@ -19,6 +20,7 @@ from sweeps.storage.base import Store
 from sweeps.trial import Generator, Trial
 
 if TYPE_CHECKING:
+    from sweeps.grid import Grid
     from sweeps.optimizer import Optimizer
 
 log = logging.getLogger(__name__)
@@ -54,9 +56,22 @@ class Asking:
                 wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads workers out, guards nothing
 
     def is_full(self, records: list[Trial]) -> bool:
-        """Whether the sweep has as many trials of its own as its run cap allows; imported ones are extra."""
+        """Whether the sweep has as many trials of its own as its run cap or its grid allows.
+
+        Imported ones are extra, but stand for their configuration in a grid.
+        """
         own = sum(record.generator != "imported" for record in records)
-        return self._space.run_cap is not None and own >= self._space.run_cap
+        if self._space.run_cap is not None and own >= self._space.run_cap:
+            return True
+        return self._grid is not None and not self._grid.left(records)
+
+    @cached_property
+    def _grid(self) -> Grid | None:
+        if self._space.search.method != "grid":
+            return None
+        from sweeps.grid import Grid  # with scipy, which the other methods need only beside Ax
+
+        return Grid(self._space)
 
     def _lease(self, worker: str) -> ObjectLease:
         times = self._space.lease
@@ -138,6 +153,8 @@ class Asking:
     def _candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
         if self._space.baseline is not None and all(r.generator == "imported" for r in records):
             return dict(self._space.baseline), "baseline"
+        if self._grid is not None:
+            return self._grid.left(records)[0], "grid"
         if self._optimizer is None:
             from sweeps.optimizer import Optimizer
 

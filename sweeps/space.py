@@ -80,9 +80,12 @@ class Program:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """How candidates are generated: `sobol` quasi-random trials first, then BoTorch; all from one `seed`."""
+    """How candidates are generated: `sobol` quasi-random trials first, then BoTorch; all from one `seed`.
 
-    method: Literal["bayes", "random"] = "bayes"
+    `grid` generates every configuration once, and has no use for the other two.
+    """
+
+    method: Literal["bayes", "random", "grid"] = "bayes"
     sobol: int = 12
     seed: int = 0
 

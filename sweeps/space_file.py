@@ -7,16 +7,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from sweeps import space_checks, space_limits, space_parameters, yaml_tree
+from sweeps.domain import ENUMERABLE
 from sweeps.errors import SpaceError
 from sweeps.overrides import split
-from sweeps.space import Budget, Lease, Objective, Parameter, Program, Search, Space
+from sweeps.space import Budget, Choice, Fixed, Lease, Objective, Parameter, Program, Range, Search, Space
 from sweeps.yaml_tree import Cursor
 
 KEYS = (
@@ -91,7 +94,7 @@ def loads(text: str, file: str) -> Space:
         program=_program(entries["program"], parameters),
         outcome_constraints=space_checks.outcome_constraints(outcomes, objectives) if outcomes else (),
         parameter_constraints=constraints,
-        search=_search(entries["search"]) if "search" in entries else Search(),
+        search=_search(entries["search"], parameters) if "search" in entries else Search(),
         run_cap=entries["run_cap"].integer(least=1) if "run_cap" in entries else None,
         lease=_lease(entries["lease"]) if "lease" in entries else Lease(),
         budget=space_limits.budget(entries["budget"]) if "budget" in entries else Budget(),
@@ -99,6 +102,8 @@ def loads(text: str, file: str) -> Space:
     if "early_terminate" in entries:
         early = space_limits.early_terminate(entries["early_terminate"], space)
         space = replace(space, early_terminate=early)
+    if "baseline" in entries and space.search.method == "grid":
+        raise entries["baseline"].refusal("a grid has every configuration already; take it out")
     if "baseline" in entries:
         space = replace(space, baseline=space_checks.baseline(entries["baseline"], space))
     return space
@@ -188,15 +193,47 @@ def _function(cursor: Cursor) -> str:
     return function
 
 
-def _search(section: Cursor) -> Search:
+def _search(section: Cursor, parameters: tuple[Parameter, ...]) -> Search:
     entries, search = section.table(SEARCH_KEYS), Search()
-    if "method" in entries and entries["method"].one_of(("bayes", "random")) == "random":
-        search = replace(search, method="random")
+    if "method" in entries:
+        match entries["method"].one_of(("bayes", "random", "grid")):
+            case "random":
+                search = replace(search, method="random")
+            case "grid":
+                _check_grid(section, entries, parameters)
+                search = replace(search, method="grid")
     if "sobol" in entries:
         search = replace(search, sobol=entries["sobol"].integer(least=1))
     if "seed" in entries:
         search = replace(search, seed=entries["seed"].integer(least=0, most=2**31 - 1))
     return search
+
+
+def _check_grid(section: Cursor, entries: Mapping[str, Cursor], parameters: tuple[Parameter, ...]) -> None:
+    for key in ("sobol", "seed"):
+        if key in entries:
+            raise entries[key].refusal("has no effect on a grid; take it out")
+    for parameter in parameters:
+        if isinstance(parameter, Range) and parameter.kind == "float":
+            raise section.refusal(
+                f"a grid is finite, and `{parameter.name}` is a range of floats; give it values: [...]"
+            )
+    size = math.prod(_axis(parameter) for parameter in parameters)
+    if size > ENUMERABLE:
+        raise section.refusal(
+            f"the grid has {size} configurations, more than {ENUMERABLE}; "
+            "take values out, or write method: bayes"
+        )
+
+
+def _axis(parameter: Parameter) -> int:
+    match parameter:
+        case Fixed():
+            return 1
+        case Choice():
+            return len(parameter.values)
+        case Range():
+            return int(parameter.max) - int(parameter.min) + 1
 
 
 def _lease(section: Cursor) -> Lease:

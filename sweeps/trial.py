@@ -23,7 +23,7 @@ Status = Literal["pending", "running", "completed", "failed", "early_stopped", "
 STATUSES: tuple[Status, ...] = get_args(Status)
 FINISHED: frozenset[Status] = frozenset(("completed", "failed", "early_stopped", "abandoned"))
 
-Generator = Literal["baseline", "sobol", "botorch", "imported"]
+Generator = Literal["baseline", "sobol", "botorch", "grid", "imported"]
 """Who proposed the parameters."""
 
 Reason = Literal["completed", "failed", "early_stopped", "abandoned", "released", "expired", "crashed"]

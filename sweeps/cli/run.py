@@ -50,7 +50,8 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
             f"sweep: lease.expire_s is {REMOTE_EXPIRE_S:g} in a bucket, the time a request may need", err=True
         )
     objective.check(space, probes(space))
-    optimizer.check(space)
+    if space.search.method != "grid":
+        optimizer.check(space)
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
     remember(store)
     return experiment

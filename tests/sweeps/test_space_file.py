@@ -283,8 +283,12 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path) -> N
     assert load(path) == loads(WHOLE, "x.yaml")
 
 
-def test_three_spaces_ship_with_the_project() -> None:
-    assert [path.name for path in SHIPPED] == ["quickstart.yaml", "stage1_9_stage2.yaml", "stage_length.yaml"]
+def test_three_spaces_and_the_ablations_ship_with_the_project() -> None:
+    names = [path.stem for path in SHIPPED]
+    assert [name for name in names if not name.startswith("ablation_")] == [
+        *("quickstart", "stage1_9_stage2", "stage_length"),
+    ]
+    assert {"ablation_stage1_9", "ablation_lambda_saliency", "ablation_length"} <= set(names)
 
 
 def corners(shipped: Space) -> list[dict[str, Value]]:

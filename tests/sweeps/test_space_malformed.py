@@ -611,6 +611,48 @@ CASES = [
     Case(
         "method_misspelt", "method: bayes", "method: bayesian", 11, "search.method", "did you mean `bayes`?"
     ),
+    Case(
+        "grid_of_floats",
+        "method: bayes, sobol: 4, seed: 0",
+        "method: grid",
+        11,
+        "search",
+        "`lr` is a range of floats",
+    ),
+    Case(
+        "grid_too_big",
+        *(
+            "  lr: {min: 0.001, max: 0.1, distribution: log_uniform_values}\n  steps: {min: 10, max: 100}\n  width: {min: 1, max: 8}\n  opt: {values: [adamw, muon], when: {adamw: [beta]}}\n  beta: {values: [0.9, 0.95, 0.99], ordered: true}\n  seed: {value: 3}\nsearch: {method: bayes, sobol: 4, seed: 0}",
+            "  steps: {min: 1, max: 5000}\nsearch: {method: grid}",
+        ),
+        6,
+        "search",
+        "5000 configurations, more than 4096",
+    ),
+    Case(
+        "grid_with_sobol",
+        "method: bayes, sobol: 4, seed: 0",
+        "method: grid, sobol: 4",
+        11,
+        "search.sobol",
+        "no effect on a grid",
+    ),
+    Case(
+        "grid_with_seed",
+        "method: bayes, sobol: 4, seed: 0",
+        "method: grid, seed: 1",
+        11,
+        "search.seed",
+        "no effect on a grid",
+    ),
+    Case(
+        "grid_with_baseline",
+        "  lr: {min: 0.001, max: 0.1, distribution: log_uniform_values}\n  steps: {min: 10, max: 100}\n  width: {min: 1, max: 8}\n  opt: {values: [adamw, muon], when: {adamw: [beta]}}\n  beta: {values: [0.9, 0.95, 0.99], ordered: true}\n  seed: {value: 3}\nsearch: {method: bayes, sobol: 4, seed: 0}",
+        "  steps: {min: 1, max: 5}\nsearch: {method: grid}\nbaseline: {}",
+        7,
+        "baseline",
+        "every configuration already",
+    ),
     Case("sobol_zero", "sobol: 4", "sobol: 0", 11, "search.sobol", "0 is not at least 1"),
     Case("sobol_float", "sobol: 4", "sobol: 4.5", 11, "search.sobol", "not an integer"),
     Case("seed_negative", "seed: 0}", "seed: -1}", 11, "search.seed", "not at least 0"),
