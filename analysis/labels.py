@@ -17,6 +17,7 @@ TITLES: Mapping[str, str] = MappingProxyType(
     {
         "final_loss": "final loss (nats per token)",
         "perplexity": "perplexity",
+        "bits_per_byte": "bits per byte",
         "stage1_9_final_loss": "combined training loss at the end of Stage 1.9",
         "stage1_9_distill_loss": "hidden-state loss at the end of Stage 1.9",
         "stage1_9_ce_loss": "cross-entropy at the end of Stage 1.9 (nats per token)",

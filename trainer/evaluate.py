@@ -1,4 +1,4 @@
-"""Held-out loss, with its standard error. Called by `pipeline` and `teacher`."""
+"""Held-out loss, with its standard error, and what it is per byte. Called by `pipeline` and `teacher`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ class HeldOutLoss:
     def perplexity(self) -> float:
         """exp(mean); at most the largest float, as JSON has no infinity."""
         return math.exp(min(self.mean, 709.0))
+
+
+def bits_per_byte(loss: float, batches: Sequence[Tensor], scored_bytes: int) -> float:
+    """A loss in nats per token over those batches [B, T], in bits per byte of text: comparable between
+    tokenizers, which cut the same text into more or fewer tokens.
+
+    Args:
+        scored_bytes: of tokens 2..T of each row, which are the ones that the loss counts.
+    """
+    tokens = sum(ids_BT[:, 1:].numel() for ids_BT in batches)
+    return loss * tokens / (scored_bytes * math.log(2))
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from trainer.config import Config, sha256
 from trainer.cost import forward_cost, head_kl_flops_per_token, train_flops, usd
 from trainer.data import Corpus, Feed
 from trainer.device import Device
-from trainer.evaluate import HeldOutLoss, held_out_loss
+from trainer.evaluate import HeldOutLoss, bits_per_byte, held_out_loss
 from trainer.loop import StageTrace
 from trainer.model import depth, seed_everything
 from trainer.preemption import StopSignal
@@ -49,6 +49,7 @@ class _Run:
     config: Config
     corpus: Corpus
     held_out: list[Tensor]
+    held_out_bytes: int | None
     device: Device
     stop: StopSignal
     telemetry: Telemetry
@@ -81,6 +82,7 @@ def run(
         config=config,
         corpus=ground.corpus,
         held_out=ground.held_out,
+        held_out_bytes=ground.held_out_bytes,
         device=device,
         stop=stop,
         telemetry=telemetry,
@@ -170,6 +172,7 @@ def _metrics(
         final_loss=final.mean,
         final_loss_sem=final.sem,
         perplexity=final.perplexity,
+        bits_per_byte=this.held_out_bytes and bits_per_byte(final.mean, this.held_out, this.held_out_bytes),
         stage1_9_final_loss=aligned.final_loss,
         stage1_9_distill_loss=aligned.final("distill"),
         stage1_9_ce_loss=aligned.final("ce"),

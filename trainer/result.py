@@ -24,6 +24,7 @@ class Metrics:
     final_loss: float
     final_loss_sem: float
     perplexity: float
+    bits_per_byte: float | None
     stage1_9_final_loss: float | None
     stage1_9_distill_loss: float | None
     stage1_9_ce_loss: float | None

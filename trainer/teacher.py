@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trainer.api import Prepared, Progress
 from trainer.cache import artifact
 from trainer.config import Config, FieldError, TinyModelConfig
-from trainer.data import Corpus, DataError, TokenizerError, eval_batches, load
+from trainer.data import Corpus, DataError, TokenizerError, eval_batches, load, scored_bytes
 from trainer.device import Device, open_device
 from trainer.errors import ConfigError
 from trainer.evaluate import held_out_loss
@@ -43,10 +43,12 @@ _MODEL_FOLDER = "model"
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What a run starts from: the text, the batches [B, T] that losses are measured on, and the teacher."""
+    """What a run starts from: the text, the batches [B, T] that losses are measured on, the bytes that their
+    scored tokens stand for (None: the tokenizer does not tell), and the teacher."""
 
     corpus: Corpus
     held_out: list[Tensor]
+    held_out_bytes: int | None
     teacher: nn.Module
 
 
@@ -81,7 +83,12 @@ def load_ground(config: Config, *, device: Device, stop: StopSignal, progress: P
     else:
         folder = _trained(config, config.model, corpus, held_out, device=device, stop=stop, progress=progress)
         teacher = load_tiny(folder / _MODEL_FOLDER, attention=device.attention)
-    return Ground(corpus=corpus, held_out=held_out, teacher=freeze(teacher.to(device.torch_device)))
+    return Ground(
+        corpus=corpus,
+        held_out=held_out,
+        held_out_bytes=scored_bytes(corpus, held_out),
+        teacher=freeze(teacher.to(device.torch_device)),
+    )
 
 
 def _check_fit(model: nn.Module, config: Config, corpus: Corpus) -> None:

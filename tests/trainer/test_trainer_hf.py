@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -79,7 +80,11 @@ def run_hf(run_small: Callable[..., Outcome], small: tuple[str, ...], checkpoint
 
 def test_a_saved_checkpoint_goes_through_both_stages_in_its_own_dtype(run_hf: Callable[..., Outcome]) -> None:
     outcome = run_hf()
-    assert 0 < outcome.result.metrics.final_loss < 10
+    metrics = outcome.result.metrics
+    assert 0 < metrics.final_loss < 10
+    # Its tokenizer has hardly any merges: a token is little more than a byte.
+    assert metrics.bits_per_byte is not None
+    assert 0.6 < metrics.bits_per_byte / (metrics.final_loss / math.log(2)) < 1
     assert {p.dtype for p in outcome.student.parameters()} == {torch.bfloat16}
     layers = ternary_layers(outcome.student)
     assert len(layers) == 2 * 7

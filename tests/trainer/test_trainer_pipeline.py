@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from trainer_outcomes import weights_digest, without_times
+from transformers import AutoTokenizer
 
 from trainer import result as result_file
 from trainer.api import METRICS_FILE, check
 from trainer.config import sha256
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import TernaryLinear
+from trainer.teacher import load_text
 
 Run = Callable[..., Outcome]
 
@@ -41,7 +44,7 @@ def test_the_result_has_the_contracts_fields_and_counts(run_small: Run, tmp_path
     metrics = document["metrics"]
     assert set(metrics) == {
         *("final_loss", "final_loss_sem", "perplexity", "stage1_9_final_loss", "stage2_start_loss"),
-        *("stage1_9_distill_loss", "stage1_9_ce_loss", "stage1_9_kl_loss"),
+        *("stage1_9_distill_loss", "stage1_9_ce_loss", "stage1_9_kl_loss", "bits_per_byte"),
         *("stage2_train_loss", "effective_steps", "train_flops", "train_seconds", "tokens"),
         *("tokens_per_second", "peak_memory_gib", "usd"),
     }
@@ -54,6 +57,19 @@ def test_the_result_has_the_contracts_fields_and_counts(run_small: Run, tmp_path
     assert set(document["provenance"]) == {
         *("config_sha256", "code_version", "device", "torch", "seed", "data_sha256", "reused_stages"),
     }
+
+
+def test_bits_per_byte_by_hand(run_small: Run, small: tuple[str, ...]) -> None:
+    """Nats of tokens 2..16 of each window over the bytes of their text, as the tokenizer spells them."""
+    metrics = run_small("stage1_9.max_steps=0", "stage2.max_steps=0").result.metrics
+    corpus, batches = load_text(check(small))
+    tokenizer = AutoTokenizer.from_pretrained(corpus.tokenizer_dir)
+    scored = [index for ids in batches for row in ids.tolist() for index in row[1:]]
+    assert len(scored) == 2 * 4 * 15
+    spelt = "".join(t for t in tokenizer.convert_ids_to_tokens(scored) if t != tokenizer.eos_token)
+    assert metrics.bits_per_byte == pytest.approx(
+        metrics.final_loss * len(scored) / (len(spelt) * math.log(2))
+    )
 
 
 def test_the_last_step_is_trained_at_lambda_one_after_the_longest_warmup(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainer.data.corpus import Corpus, load
     from trainer.data.errors import DataError, TokenizerError
     from trainer.data.feed import Feed
+    from trainer.data.token_bytes import scored_bytes
 
 __all__ = [
     "Corpus",
@@ -22,6 +23,7 @@ __all__ = [
     "TokenizerError",
     "eval_batches",
     "load",
+    "scored_bytes",
 ]
 
 _HOME = {
@@ -31,6 +33,7 @@ _HOME = {
     "TokenizerError": "errors",
     "eval_batches": "batching",
     "load": "corpus",
+    "scored_bytes": "token_bytes",
 }
 
 

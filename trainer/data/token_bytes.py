@@ -1,0 +1,69 @@
+"""How many bytes of text each token stands for, so that losses of different tokenizers can be compared.
+
+Called by `trainer.teacher`, once for the batches that every loss of a run is measured on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tokenizers import Tokenizer
+
+from trainer.data.corpus import Corpus
+
+UNACCOUNTED = 0.005  # share of the text: a SentencePiece tokenizer adds a space per document
+
+
+def scored_bytes(corpus: Corpus, batches: Sequence[torch.Tensor]) -> int | None:
+    """Bytes of exactly the tokens that a loss over these batches [B, T] scores: 2..T of each row, as the
+    first has nothing before it. The end-of-text token stands for none.
+
+    None where the tokenizer's entries do not add up to the held-out text, because it changes what it reads
+    (lower case, dropped spaces, …), or where the tokens scored stand for nothing.
+    """
+    lengths = token_bytes(corpus.tokenizer_dir)
+    text_bytes = corpus.bytes_per_token * len(corpus.held_out)
+    if abs(int(lengths[corpus.held_out].sum()) - text_bytes) > UNACCOUNTED * text_bytes:
+        return None
+    return sum(int(lengths[ids_BT[:, 1:].numpy()].sum()) for ids_BT in batches) or None
+
+
+def token_bytes(tokenizer_dir: Path) -> npt.NDArray[np.int64]:
+    """For each id the bytes that it stands for; 0 for special tokens and for ids that there are not."""
+    text = (tokenizer_dir / "tokenizer.json").read_text(encoding="utf-8")
+    tokenizer, document = Tokenizer.from_str(text), json.loads(text)
+    kinds = {kind for part in ("normalizer", "pre_tokenizer", "decoder") for kind in _types(document[part])}
+    added = tokenizer.get_added_tokens_decoder()
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    lengths = np.zeros(max(vocabulary.values()) + 1, dtype=np.int64)
+    for token, index in vocabulary.items():
+        if index in added:
+            lengths[index] = 0 if added[index].special else len(token.encode())
+        elif "ByteLevel" in kinds:
+            lengths[index] = len(token)  # one character for each byte
+        elif "ByteFallback" in kinds and _is_byte(token):
+            lengths[index] = 1
+        else:
+            lengths[index] = len(token.replace("▁", " ").encode())
+    return lengths
+
+
+def _types(part: Any) -> Iterator[str]:
+    """The types of a component of tokenizer.json and of all that it is made of."""
+    if isinstance(part, dict):
+        yield from (part["type"],) if "type" in part else ()
+        for inner in part.values():
+            yield from _types(inner)
+    elif isinstance(part, list):
+        for inner in part:
+            yield from _types(inner)
+
+
+def _is_byte(token: str) -> bool:
+    return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
