@@ -61,7 +61,9 @@ def _models(config: Config, device: Device) -> tuple[nn.Module, nn.Module]:
     full = build_tiny(
         config.model, vocab_size=config.data.vocab_size, sequence_length=length, attention=device.attention
     ).to(device.torch_device)
-    ternary, _ = make_student(copy.deepcopy(full), config.stage1, [next(_batches(config))], device=device)
+    ternary, _ = make_student(
+        copy.deepcopy(full), config.stage1, [next(_batches(config))], quant=config.quant, device=device
+    )
     return full, ternary
 
 

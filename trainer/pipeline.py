@@ -94,7 +94,9 @@ def run(
             for ids_BT in islice(feed, config.stage1.calibration_batches)
             for ids_bT in micro_batches(ids_BT, config.stage1_9.micro_batch_size)
         ]
-    student, strength = make_student(ground.teacher, config.stage1, calibration, device=device)
+    student, strength = make_student(
+        ground.teacher, config.stage1, calibration, quant=config.quant, device=device
+    )
     device.reset_peak_memory()
     telemetry.plan(STAGE1_9_WEIGHT * config.stage1_9.max_steps + config.stage2.max_steps)
 

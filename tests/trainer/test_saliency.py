@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
+from quant_forms import BITNET
 from torch import nn
 
 from trainer.config import SaliencyConfig
+from trainer.pipeline import Outcome
 from trainer.quant.saliency import ColumnSaliency, Share, k_at
-from trainer.quant.ternary import TernaryLinear, int8_activation, ternary_weight
+from trainer.quant.ternary import TernaryLinear, int8_activation
 from trainer.quant.warmup import Lambda
+from trainer.quant.weights import ternary_weight
 
 CONFIG = SaliencyConfig(
-    enabled=True, initial_k=0.2, final_k=0.0, schedule_type="linear", ema_decay=0.9, update_interval=10
+    enabled=True,
+    initial_k=0.2,
+    final_k=0.0,
+    schedule_type="linear",
+    warmup_steps=0,
+    ema_decay=0.9,
+    update_interval=10,
 )
 
 
@@ -60,6 +71,20 @@ def test_k_goes_from_the_initial_to_the_final_share(kind: str) -> None:
     assert values == sorted(values, reverse=True)
 
 
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_k_stays_at_first_for_the_warmup_and_then_reaches_the_final_share(kind: str) -> None:
+    config = dataclasses.replace(CONFIG, schedule_type=kind, warmup_steps=4)
+    values = [k_at(config, step, 11) for step in range(11)]
+    assert values[:5] == [0.2] * 5
+    assert values[7] == pytest.approx(0.1)
+    assert values[-1] == pytest.approx(0.0, abs=1e-12)
+    assert values == sorted(values, reverse=True)
+
+
+def test_a_stage_of_one_step_is_not_annealed() -> None:
+    assert k_at(CONFIG, 0, 1) == 0.2
+
+
 def test_cosine_and_linear_differ_in_between() -> None:
     cosine = dataclasses.replace(CONFIG, schedule_type="cosine")
     assert k_at(cosine, 2, 11) > k_at(CONFIG, 2, 11)
@@ -71,11 +96,11 @@ def test_the_notebooks_bug_a_saliency_layer_must_obey_lambda(strength: float) ->
     The reference is written out column by column."""
     torch.manual_seed(0)
     linear = nn.Linear(10, 6)
-    layer = TernaryLinear(linear, Lambda())
+    layer = TernaryLinear(linear, Lambda(), BITNET)
     layer.saliency = ColumnSaliency(linear.weight, Share(0.3), 0.9)
     layer.strength.set(strength)
     salient = linear.weight.abs().amax(dim=0).topk(3).indices.tolist()
-    weight, ternary = linear.weight.detach(), ternary_weight(linear.weight.detach())
+    weight, ternary = linear.weight.detach(), ternary_weight(linear.weight.detach(), "absmean", None)
     columns = [
         weight[:, i] if i in salient else (1 - strength) * weight[:, i] + strength * ternary[:, i]
         for i in range(10)
@@ -83,3 +108,45 @@ def test_the_notebooks_bug_a_saliency_layer_must_obey_lambda(strength: float) ->
     x = torch.randn(4, 10)
     blended = (1 - strength) * x + strength * int8_activation(x)
     torch.testing.assert_close(layer(x), blended @ torch.stack(columns, dim=1).T + linear.bias)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_run_keeps_the_columns_that_numpy_says(
+    schedule: str, run_small: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Top k by L-infinity norm, k annealed, norms averaged at every `update_interval`-th step: the whole
+    curriculum written out, fed with the weights that the layer had at each step."""
+    seen: list[tuple[np.ndarray, np.ndarray]] = []
+    forward = TernaryLinear.forward
+
+    def spying(layer: TernaryLinear, x: torch.Tensor) -> torch.Tensor:
+        if layer.training and layer.saliency is not None and layer.in_features == 48:
+            seen.append((layer.weight.detach().numpy().copy(), layer.saliency.mask().numpy().copy()))
+        return forward(layer, x)
+
+    monkeypatch.setattr(TernaryLinear, "forward", spying)
+    steps, interval, decay, initial, final = 12, 3, 0.5, 0.5, 0.1
+    run_small(
+        f"stage1_9.max_steps={steps}",
+        "stage1_9.optimizer.lr=0.05",
+        "stage1_9.saliency.enabled=true",
+        f"stage1_9.saliency.schedule_type={schedule}",
+        f"stage1_9.saliency.update_interval={interval}",
+        f"stage1_9.saliency.ema_decay={decay}",
+        f"stage1_9.saliency.initial_k={initial}",
+        f"stage1_9.saliency.final_k={final}",
+        "stage2.max_steps=0",
+        "model.layers=1",
+    )
+    assert len(seen) == steps
+    norms, order = np.abs(seen[0][0]).max(axis=0), []
+    for step, (weight, mask) in enumerate(seen):
+        if step and step % interval == 0:
+            norms = decay * norms + (1 - decay) * np.abs(weight).max(axis=0)
+        share = step / (steps - 1)
+        share = share if schedule == "linear" else (1 - np.cos(np.pi * share)) / 2
+        count = round((initial + (final - initial) * share) * 48)
+        salient = np.argsort(-norms, kind="stable")[:count]
+        assert set(np.flatnonzero(mask)) == set(salient), step
+        order.append(tuple(np.argsort(-norms, kind="stable")))
+    assert len(set(order)) == steps // interval, "the ranks never changed: this compares nothing"

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from quant_forms import BITNET
 from torch import nn
 
 from trainer.api import check
@@ -14,6 +15,7 @@ from trainer.device import Device
 from trainer.errors import ConfigError
 from trainer.model import build_tiny, run
 from trainer.quant.ternary import TernaryLinear, ternary_layers
+from trainer.quant.warmup import Lambda
 from trainer.stages.subln import SubLN, make_student
 
 CONFIG = Stage1Config(subln="calibrated", calibration_batches=1, keep_layers=None)
@@ -36,7 +38,7 @@ def ids() -> torch.Tensor:
 def test_every_linear_but_the_head_is_ternary_and_two_per_layer_are_normalised(
     teacher: nn.Module, ids: torch.Tensor
 ) -> None:
-    student, strength = make_student(teacher, CONFIG, [ids], device=DEVICE)
+    student, strength = make_student(teacher, CONFIG, [ids], quant=BITNET, device=DEVICE)
     assert len(ternary_layers(student)) == 2 * 7
     assert {id(layer.strength) for layer in ternary_layers(student)} == {id(strength)}
     assert strength.complete
@@ -48,7 +50,7 @@ def test_every_linear_but_the_head_is_ternary_and_two_per_layer_are_normalised(
 
 def test_the_teacher_is_left_as_it_was(teacher: nn.Module, ids: torch.Tensor) -> None:
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
-    student, _ = make_student(teacher, CONFIG, [ids], device=DEVICE)
+    student, _ = make_student(teacher, CONFIG, [ids], quant=BITNET, device=DEVICE)
     with torch.no_grad():
         for parameter in student.parameters():
             parameter.add_(1.0)
@@ -63,7 +65,7 @@ def test_the_gain_is_the_scale_of_the_projections_input(teacher: nn.Module, ids:
     run(teacher, ids)
     handle.remove()
     expected = seen[0].square().mean(-1).sqrt().mean()
-    student, _ = make_student(teacher, CONFIG, [ids], device=DEVICE)
+    student, _ = make_student(teacher, CONFIG, [ids], quant=BITNET, device=DEVICE)
     gain = student.get_submodule("model.layers.1.mlp.down_proj.norm").weight
     torch.testing.assert_close(gain, expected.expand_as(gain))
 
@@ -75,11 +77,79 @@ def test_a_calibrated_gain_changes_the_unquantised_model_less_than_ones(
     error = {}
     for kind in ("calibrated", "ones"):
         student, strength = make_student(
-            teacher, dataclasses.replace(CONFIG, subln=kind), [ids], device=DEVICE
+            teacher, dataclasses.replace(CONFIG, subln=kind), [ids], quant=BITNET, device=DEVICE
         )
         strength.set(0.0)
         error[kind] = (run(student, ids).logits - expected).square().mean().item()
     assert error["calibrated"] < 0.5 * error["ones"]
+
+
+@pytest.mark.parametrize("kind", ["blended", "none"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_at_lambda_zero_stage1_changes_nothing_bit_for_bit(
+    kind: str, dtype: torch.dtype, teacher: nn.Module, ids: torch.Tensor
+) -> None:
+    device = dataclasses.replace(DEVICE, dtype=dtype)
+    config = dataclasses.replace(CONFIG, subln=kind)
+    student, strength = make_student(teacher, config, [ids], quant=BITNET, device=device)
+    strength.set(0.0)
+    with device.autocast():
+        assert torch.equal(run(student, ids).logits, run(teacher, ids).logits)
+
+
+def test_at_lambda_one_a_blended_student_is_the_calibrated_one(teacher: nn.Module, ids: torch.Tensor) -> None:
+    logits = [
+        run(make_student(teacher, config, [ids], quant=BITNET, device=DEVICE)[0], ids).logits
+        for config in (CONFIG, dataclasses.replace(CONFIG, subln="blended"))
+    ]
+    assert torch.equal(logits[0], logits[1])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_blended_subln_agrees_with_autograd(share: float) -> None:
+    torch.manual_seed(0)
+    strength = Lambda(share)
+    mine = SubLN(12, 0.7, torch.empty(0), strength=strength)
+    x = torch.randn(3, 5, 12)
+    inputs = [x.clone().requires_grad_(True) for _ in range(2)]
+    gain = torch.full((12,), 0.7, requires_grad=True)
+    normed = inputs[1] * (inputs[1].square().mean(-1, keepdim=True) + 1e-6).rsqrt() * gain
+    outputs = [mine(inputs[0]), (1 - share) * inputs[1] + share * normed]
+    torch.testing.assert_close(outputs[0], outputs[1])
+    for output in outputs:
+        output.backward(torch.linspace(-1, 1, x.numel()).view_as(x))
+    torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
+    torch.testing.assert_close(mine.weight.grad, gain.grad)
+
+
+def test_without_subln_there_are_none(teacher: nn.Module, ids: torch.Tensor) -> None:
+    config = dataclasses.replace(CONFIG, subln="none")
+    student, _ = make_student(teacher, config, [ids], quant=BITNET, device=DEVICE)
+    assert not [module for module in student.modules() if isinstance(module, SubLN)]
+    assert len(ternary_layers(student)) == 2 * 7
+
+
+def test_subln_has_the_models_own_eps(teacher: nn.Module, ids: torch.Tensor) -> None:
+    teacher.config.rms_norm_eps = 1e-3
+    student, _ = make_student(teacher, CONFIG, [ids], quant=BITNET, device=DEVICE)
+    norms = [module for module in student.modules() if isinstance(module, SubLN)]
+    assert {norm.eps for norm in norms} == {1e-3}
+    tiny = torch.full((1, 32), 1e-3)
+    torch.testing.assert_close(
+        norms[0](tiny) / norms[0].weight,
+        tiny * (1e-6 + 1e-3) ** -0.5,  # its mean square, and eps
+    )
+
+
+def test_groups_that_do_not_fit_are_refused_with_the_layer_named(
+    teacher: nn.Module, ids: torch.Tensor
+) -> None:
+    quant = dataclasses.replace(BITNET, group_size=32)  # of 32 and 48 inputs
+    with pytest.raises(
+        ConfigError,
+        match=r"^quant.group_size: 32 does not divide the 48 inputs of model\.layers\.0\.mlp\.down_proj;",
+    ):
+        make_student(teacher, CONFIG, [ids], quant=quant, device=DEVICE)
 
 
 def test_subln_agrees_with_torchs_rms_norm_forward_and_backward() -> None:
@@ -104,7 +174,7 @@ def test_a_model_without_the_projections_is_refused_by_name() -> None:
             self.c_proj = nn.Linear(4, 4)
 
     with pytest.raises(ConfigError, match="Other has no linear layers named o_proj or down_proj"):
-        make_student(Other(), CONFIG, [], device=DEVICE)
+        make_student(Other(), CONFIG, [], quant=BITNET, device=DEVICE)
 
 
 def test_a_mixture_of_experts_is_refused_instead_of_left_in_full_precision(ids: torch.Tensor) -> None:
@@ -120,7 +190,7 @@ def test_a_mixture_of_experts_is_refused_instead_of_left_in_full_precision(ids: 
         num_local_experts=2,
     )
     with pytest.raises(ConfigError, match=r"^model.name: MixtralForCausalLM keeps .*experts.* 3-dimensional"):
-        make_student(MixtralForCausalLM(config), CONFIG, [ids], device=DEVICE)
+        make_student(MixtralForCausalLM(config), CONFIG, [ids], quant=BITNET, device=DEVICE)
 
 
 @pytest.mark.parametrize("lost", ["self_attn.o_proj", "mlp.down_proj"])
@@ -130,13 +200,13 @@ def test_a_layer_without_one_of_the_projections_is_refused(
     inner, _, projection = f"model.layers.1.{lost}".rpartition(".")
     setattr(teacher.get_submodule(inner), projection, nn.Identity())
     with pytest.raises(ConfigError, match=rf"no linear layer named {projection} in model\.layers\.1;"):
-        make_student(teacher, CONFIG, [ids], device=DEVICE)
+        make_student(teacher, CONFIG, [ids], quant=BITNET, device=DEVICE)
 
 
 def test_all_layers_are_built_with_the_linear_layers_own_weights(
     teacher: nn.Module, ids: torch.Tensor
 ) -> None:
-    student, _ = make_student(teacher, CONFIG, [ids], device=DEVICE)
+    student, _ = make_student(teacher, CONFIG, [ids], quant=BITNET, device=DEVICE)
     layer = student.get_submodule("model.layers.0.self_attn.o_proj.projection")
     assert isinstance(layer, TernaryLinear)
     assert torch.equal(layer.weight, teacher.get_submodule("model.layers.0.self_attn.o_proj").weight)

@@ -6,11 +6,13 @@ import copy
 
 import pytest
 import torch
+from quant_forms import BITNET, FORMS
 from torch import nn
 
 from trainer.quant.saliency import ColumnSaliency, Share
-from trainer.quant.ternary import TernaryLinear, int8_activation, ternary_layers, ternary_weight
+from trainer.quant.ternary import TernaryLinear, int8_activation, ternary_layers
 from trainer.quant.warmup import Lambda
+from trainer.quant.weights import ternary_weight
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -18,14 +20,39 @@ DTYPES = (torch.float32, torch.bfloat16)
 def layer(dtype: torch.dtype = torch.float32, *, bias: bool = True) -> tuple[nn.Linear, TernaryLinear]:
     torch.manual_seed(0)
     linear = nn.Linear(24, 16, bias=bias).to(dtype)
-    return linear, TernaryLinear(copy.deepcopy(linear), Lambda())
+    return linear, TernaryLinear(copy.deepcopy(linear), Lambda(), BITNET)
+
+
+def absmean(weight: torch.Tensor) -> torch.Tensor:
+    return ternary_weight(weight, "absmean", None)
 
 
 def test_ternary_weights_match_the_papers_definition() -> None:
     weight = torch.tensor([[0.1, -0.9, 0.5], [0.4, 0.0, -2.0]])
     scale = (0.1 + 0.9 + 0.5 + 0.4 + 2.0) / 6  # 0.65: 0.1/0.65 → 0, 0.5/0.65 → 1, 0.4/0.65 → 1
     expected = scale * torch.tensor([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0]])
-    torch.testing.assert_close(ternary_weight(weight), expected)
+    torch.testing.assert_close(absmean(weight), expected)
+
+
+def test_a_median_is_the_lower_of_two_in_the_middle() -> None:
+    weight = torch.tensor([[0.1, -0.3], [0.5, 2.0]])
+    expected = torch.tensor([[0.0, -0.3], [0.3, 0.3]])  # 0.1 / 0.3 → 0
+    torch.testing.assert_close(ternary_weight(weight, "absmedian", None), expected)
+
+
+def test_each_group_of_inputs_has_its_own_scale_in_each_row() -> None:
+    weight = torch.tensor([[1.0, 3.0, 0.1, -0.1], [8.0, 2.0, 0.0, 0.0]])
+    expected = torch.tensor(
+        [[0.0, 2.0, 0.1, -0.1], [5.0, 0.0, 0.0, 0.0]]
+    )  # means 2, 0.1, 5, 0; 1 / 2 → 0, to even
+    torch.testing.assert_close(ternary_weight(weight, "absmean", 2), expected)
+
+
+def test_without_quantised_activations_a_layer_is_its_weights_alone() -> None:
+    linear, _ = layer()
+    ternary = TernaryLinear(linear, Lambda(), FORMS["absmean, one scale, none"])
+    x = torch.randn(3, 24)
+    assert torch.equal(ternary(x), nn.functional.linear(x, absmean(linear.weight), linear.bias))
 
 
 def test_activations_have_at_most_255_levels_per_token_and_keep_their_largest() -> None:
@@ -58,7 +85,7 @@ def test_at_lambda_one_weights_have_exactly_three_values(dtype: torch.dtype) -> 
 def test_between_zero_and_one_weights_are_the_blend() -> None:
     linear, ternary = layer()
     ternary.strength.set(0.25)
-    expected = 0.75 * linear.weight + 0.25 * ternary_weight(linear.weight)
+    expected = 0.75 * linear.weight + 0.25 * absmean(linear.weight)
     torch.testing.assert_close(ternary.effective_weight(), expected)
 
 
@@ -89,12 +116,12 @@ def test_what_is_not_finite_is_not_hidden(poison: float) -> None:
 
 def test_a_row_of_zeros_stays_zero() -> None:
     assert torch.equal(int8_activation(torch.zeros(2, 8)), torch.zeros(2, 8))
-    assert torch.equal(ternary_weight(torch.zeros(2, 8)), torch.zeros(2, 8))
+    assert torch.equal(absmean(torch.zeros(2, 8)), torch.zeros(2, 8))
 
 
 def test_every_layer_obeys_one_lambda_also_after_a_copy_and_a_move() -> None:
     strength = Lambda()
-    model = nn.Sequential(*(TernaryLinear(nn.Linear(8, 8), strength) for _ in range(3)))
+    model = nn.Sequential(*(TernaryLinear(nn.Linear(8, 8), strength, BITNET) for _ in range(3)))
     for moved in (model, copy.deepcopy(model), copy.deepcopy(model).to(torch.bfloat16)):
         layers = ternary_layers(moved)
         layers[0].strength.set(0.3)
@@ -114,7 +141,7 @@ def test_lambda_of_weights_and_of_activations_are_switched_apart(dtype: torch.dt
     assert torch.equal(ternary(x), linear(int8_activation(x.float()).to(dtype)))
     ternary.strength.set(1.0)
     ternary.strength.set(0.0, weights=False)
-    weight = ternary_weight(linear.weight.float()).to(dtype)
+    weight = absmean(linear.weight.float()).to(dtype)
     assert torch.equal(ternary(x), nn.functional.linear(x, weight, linear.bias))
     assert not ternary.strength.complete
 
@@ -129,7 +156,7 @@ def test_the_salient_variant_does_not_forget_lambda() -> None:
     ternary.strength.set(0.5)
     kept = ternary.saliency.mask()
     assert int(kept.sum()) == 6
-    blend = torch.lerp(linear.weight, ternary_weight(linear.weight), 0.5)
+    blend = torch.lerp(linear.weight, absmean(linear.weight), 0.5)
     torch.testing.assert_close(ternary.effective_weight()[:, ~kept], blend[:, ~kept])
     assert torch.equal(ternary.effective_weight()[:, kept], linear.weight[:, kept])
 

@@ -13,7 +13,7 @@ from trainer.config.fields import FieldError
 from trainer.config.losses import DistillScheduleConfig
 from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
-from trainer.config.quant import LambdaWarmupConfig, SaliencyConfig
+from trainer.config.quant import LambdaWarmupConfig, QuantConfig, SaliencyConfig
 from trainer.config.run import Config, DeviceConfig, EvalConfig, WandbConfig, sha256
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
 
@@ -27,6 +27,7 @@ __all__ = [
     "HfModelConfig",
     "LambdaWarmupConfig",
     "OptimizerConfig",
+    "QuantConfig",
     "SaliencyConfig",
     "ScheduleConfig",
     "Stage1Config",

@@ -10,10 +10,38 @@ from trainer.config.fields import STRICT, Count, Decay, FieldError, Fraction, Po
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class QuantConfig:
+    """What lambda = 1 means: the form that weights and activations are deployed in.
+
+    Args:
+        weight_scale: what ternary weights are multiples of: `absmean`, the mean of |w| (BitNet
+            b1.58, arXiv:2402.17764 eq. 3); `absmedian`, its median, which outliers cannot move
+            (arXiv:2407.09527).
+        group_size: weights of one row that share a scale, counted along the inputs; null: one scale for the
+            whole matrix. It must divide the inputs of every layer.
+        activations: `int8`, per token by its largest magnitude; or `none`, which leaves them as they are.
+    """
+
+    weight_scale: Literal["absmean", "absmedian"]
+    group_size: Positive | None
+    activations: Literal["int8", "none"]
+
+    def check_group(self, layer: str, inputs: int) -> None:
+        """Raises FieldError where the layer's inputs do not fall into whole groups."""
+        if self.group_size and inputs % self.group_size:
+            raise FieldError(
+                f"{self.group_size} does not divide the {inputs} inputs of {layer}; "
+                "take a divisor of them, or null for one scale per matrix",
+                key="group_size",
+            )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class SaliencyConfig:
     """The share of weight columns kept in full precision, annealed from `initial_k` to `final_k`.
 
     Args:
+        warmup_steps: the first steps, in which k stays at `initial_k`.
         ema_decay: of the columns' L-infinity norms.
         update_interval: optimizer steps between two measurements of the norms.
     """
@@ -22,6 +50,7 @@ class SaliencyConfig:
     initial_k: Fraction
     final_k: Fraction
     schedule_type: Literal["linear", "cosine"]
+    warmup_steps: Count
     ema_decay: Decay
     update_interval: Positive
 

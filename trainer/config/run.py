@@ -14,6 +14,7 @@ from trainer.config.data import DataConfig
 from trainer.config.fields import STRICT, FieldError, NonNegative, Positive, Text
 from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
+from trainer.config.quant import QuantConfig
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
 
 
@@ -61,6 +62,7 @@ class Config:
 
     model: Annotated[TinyModelConfig | HfModelConfig, Field(discriminator="kind")]
     data: DataConfig
+    quant: QuantConfig
     stage1: Stage1Config
     stage1_9: Stage19Config
     stage2: Stage2Config
@@ -72,8 +74,25 @@ class Config:
     log_every: Positive
 
     def __post_init__(self) -> None:
-        if self.model.kind == "tiny":
+        if self.model.kind == "tiny":  # the layers of other models are known once they are loaded
             self.check_depth(self.model.layers)
+        self._check_quant()
+
+    def _check_quant(self) -> None:
+        warmup = self.stage2.lambda_warmup
+        if self.quant.activations == "none" and warmup.enabled and not warmup.weights:
+            raise FieldError(
+                "with quant.activations=none there is nothing else to warm up; "
+                "write stage2.lambda_warmup.enabled=false",
+                key="stage2.lambda_warmup.weights",
+            )
+        if self.model.kind != "tiny":
+            return
+        try:
+            self.quant.check_group("q_proj (model.hidden_size)", self.model.hidden_size)
+            self.quant.check_group("down_proj (model.intermediate_size)", self.model.intermediate_size)
+        except FieldError as error:
+            raise FieldError(error.problem, key=f"quant.{error.key}") from None
 
     def check_depth(self, layers: int) -> None:
         """Whether what is said of layers goes with a teacher of so many. A pretrained one is asked when it is

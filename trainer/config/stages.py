@@ -30,14 +30,16 @@ class Stage1Config:
     """Stage 1, which trains nothing.
 
     Args:
-        subln: gain of the new SubLN layers: `calibrated`, the root mean square that each one's input has in
-            the teacher, so that the network keeps its scales; or `ones`.
-        calibration_batches: training batches over which it is measured.
+        subln: the new SubLN layers. `calibrated`: the gain is the root mean square that each one's input has
+            in the teacher, so that the network keeps its scales. `blended`: the same gain, and lambda blends
+            the normalisation in, so that nothing changes before quantisation. `ones`: the gain is 1.
+            `none`: there are no SubLN layers.
+        calibration_batches: training batches over which the gain is measured, where it is.
         keep_layers: layers of the student, copied from as many of the teacher's that are spread evenly over
             it, the first and the last among them; null: all.
     """
 
-    subln: Literal["calibrated", "ones"]
+    subln: Literal["calibrated", "blended", "ones", "none"]
     calibration_batches: Positive
     keep_layers: Positive | None
 
@@ -73,6 +75,12 @@ class Stage19Config:
                 "with lm_loss_weight=0 and a distillation that weighs nothing, nothing is trained; "
                 "write max_steps=0",
                 key="distill_schedule.initial",
+            )
+        if self.saliency.enabled and 0 < self.max_steps - 1 <= self.saliency.warmup_steps:
+            raise FieldError(
+                f"{self.saliency.warmup_steps} leaves none of the stage's {self.max_steps} steps "
+                "to anneal k in",
+                key="saliency.warmup_steps",
             )
 
 

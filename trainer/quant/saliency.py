@@ -54,7 +54,7 @@ class ColumnSaliency(nn.Module):
 
 def k_at(config: SaliencyConfig, step: int, steps: int) -> float:
     """k during the zero-based `step` of a stage of `steps`: `initial_k` first, `final_k` last."""
-    share = step / max(steps - 1, 1)
+    share = max(step - config.warmup_steps, 0) / max(steps - 1 - config.warmup_steps, 1)
     if config.schedule_type == "cosine":
         share = (1 - math.cos(math.pi * share)) / 2
     return config.initial_k + (config.final_k - config.initial_k) * share

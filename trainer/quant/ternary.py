@@ -3,8 +3,9 @@
 Shapes: T tokens in any leading arrangement, I input features, O output features; `w_OI`, `x_TI`.
 
 Both weights and activations are blends, by a lambda between 0 and 1, of their full-precision and their
-quantised values. At 0 the layer computes exactly what `nn.Linear` computes; at 1 a weight matrix holds
-exactly three values. Salient columns are an exception for weights only, and at every lambda.
+quantised values. At 0 the layer computes exactly what `nn.Linear` computes; at 1 the weights that share a
+scale hold three values. Salient columns are an exception for weights only, and at every lambda.
+`QuantConfig` says which weights share a scale, and whether activations are quantised at all.
 """
 
 from __future__ import annotations
@@ -15,17 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trainer.config import QuantConfig
 from trainer.quant.saliency import ColumnSaliency
 from trainer.quant.warmup import Lambda
+from trainer.quant.weights import WeightScale, ternary_weight
 
-EPS = 1e-5  # the floor under both scales, as in the paper: an all-zero row must not divide by zero
+EPS = 1e-5  # the floor under the scale of activations, as in the paper: a row of zeros must not divide by 0
 INT8_MAX = 127.0
-
-
-def ternary_weight(w_OI: Tensor) -> Tensor:
-    """Absmean quantisation, eq. 1-3: {-1, 0, 1} times the mean of |w|. NaN and infinity propagate."""
-    scale = w_OI.abs().mean().clamp_(min=EPS)
-    return (w_OI / scale).round_().clamp_(-1, 1).mul_(scale)
 
 
 def int8_activation(x_TI: Tensor) -> Tensor:
@@ -42,16 +39,23 @@ class _BlendWeight(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, w_OI: Tensor, strength: Tensor, salient_I: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any,
+        w_OI: Tensor,
+        strength: Tensor,
+        salient_I: Tensor | None,
+        weight_scale: WeightScale,
+        group_size: int | None,
+    ) -> Tensor:
         w32_OI = w_OI.float()
-        blend_OI = torch.lerp(w32_OI, ternary_weight(w32_OI), strength)
+        blend_OI = torch.lerp(w32_OI, ternary_weight(w32_OI, weight_scale, group_size), strength)
         if salient_I is not None:
             blend_OI = torch.where(salient_I, w32_OI, blend_OI)
         return blend_OI.to(w_OI.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return grads[0], None, None
+        return grads[0], None, None, None, None
 
 
 class _BlendActivation(torch.autograd.Function):
@@ -73,29 +77,39 @@ class TernaryLinear(nn.Module):
     Args:
         linear: the layer to take over; its parameters are adopted, not copied.
         strength: lambda, one object shared by all layers of a model.
+        config: what is quantised, and to which values.
     """
 
-    def __init__(self, linear: nn.Linear, strength: Lambda) -> None:
+    def __init__(self, linear: nn.Linear, strength: Lambda, config: QuantConfig) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
-        self.strength = strength
+        self.strength, self.config = strength, config
         self.saliency: ColumnSaliency | None = None
 
     def effective_weight(self) -> Tensor:
         """The weights that the layer multiplies by, [O, I]."""
         salient_I = None if self.saliency is None else self.saliency.mask()
-        # torch has no annotation for `apply`
-        return cast(Tensor, _BlendWeight.apply(self.weight, self.strength.weights.value, salient_I))  # type: ignore[no-untyped-call]
+        blend = _BlendWeight.apply(  # type: ignore[no-untyped-call] # torch has no annotation for it
+            self.weight,
+            self.strength.weights.value,
+            salient_I,
+            self.config.weight_scale,
+            self.config.group_size,
+        )
+        return cast(Tensor, blend)
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """[..., I] → [..., O]."""
-        x_TI = _BlendActivation.apply(x_TI, self.strength.activations.value)  # type: ignore[no-untyped-call] # as above
+        if self.config.activations == "int8":
+            x_TI = _BlendActivation.apply(x_TI, self.strength.activations.value)  # type: ignore[no-untyped-call] # as above
         return F.linear(x_TI, self.effective_weight(), self.bias)
 
     def extra_repr(self) -> str:
         return (
-            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, weight_scale={self.config.weight_scale}, "
+            f"group_size={self.config.group_size}, activations={self.config.activations}"
         )
 
 

@@ -1,21 +1,23 @@
 """Stage 1: the teacher's copy becomes a student. SubLN layers go in, linear layers become ternary ones.
 
 Nothing is trained here. SubLN is the normalisation before the attention output and the MLP down projection
-that BitNet needs (arXiv:2510.13998 §3.1). With a gain of 1 it damages what the teacher knows, since it
-changes the scale of what those projections see; so the gain is set to the scale that they saw.
+that BitNet needs (arXiv:2510.13998 §3.1). No gain makes a normalisation the identity: it takes away how large
+one token is beside another. With a gain of 1 it damages what the teacher knows, since it changes the scale of
+what those projections see; so the gain is set to the scale that they saw. What is left of the damage goes
+where lambda blends the normalisation in, or where there is none (`Stage1Config.subln`).
 """
 
 from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from trainer.config import Stage1Config
+from trainer.config import FieldError, QuantConfig, Stage1Config
 from trainer.device import Device
 from trainer.errors import ConfigError
 from trainer.layer_match import matched_layers
@@ -25,7 +27,7 @@ from trainer.quant.warmup import Lambda
 from trainer.stages.depth import keep_layers
 
 BEFORE = ("o_proj", "down_proj")  # Llama's names, which SmolLM, Qwen, Mistral, Gemma and others share
-EPS = 1e-6
+EPS = 1e-6  # where the model's own normalisations have none
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -36,10 +38,10 @@ class _RmsNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x_TI: Tensor, gain_I: Tensor) -> Tensor:
+    def forward(ctx: Any, x_TI: Tensor, gain_I: Tensor, eps: float) -> Tensor:
         x32_TI = x_TI.float()
         norm_T1 = torch.linalg.vector_norm(x32_TI, dim=-1, keepdim=True)
-        inverse_T1 = norm_T1.square_().div_(x_TI.shape[-1]).add_(EPS).rsqrt_()
+        inverse_T1 = norm_T1.square_().div_(x_TI.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x_TI, gain_I, inverse_T1)
         normed_TI: Tensor = (x32_TI * inverse_T1).mul_(gain_I)
         return normed_TI.to(x_TI.dtype)
@@ -52,48 +54,96 @@ class _RmsNorm(torch.autograd.Function):
         scaled_TI = grad_TI * gain_I
         shared_T1 = torch.linalg.vecdot(scaled_TI, unit_TI).unsqueeze(-1).div_(x_TI.shape[-1])
         grad_x_TI = scaled_TI.addcmul_(unit_TI, shared_T1, value=-1).mul_(inverse_T1)
-        return grad_x_TI.to(x_TI.dtype), grad_gain_I
+        return grad_x_TI.to(x_TI.dtype), grad_gain_I, None
 
 
 class SubLN(nn.Module):
-    """RMS normalisation over the last dimension, in float32, times a gain [I]."""
+    """RMS normalisation over the last dimension, in float32, times a gain [I].
 
-    def __init__(self, features: int, gain: float, like: Tensor) -> None:
+    Args:
+        features: I.
+        gain: what all of the gain is at first.
+        like: has the gain's dtype and device.
+        eps: is added to the mean square. The model's own, so that the student is a network with one eps.
+        strength: the share of the normalised values in the output, `blended`; None: all of it.
+    """
+
+    def __init__(
+        self, features: int, gain: float, like: Tensor, *, eps: float = EPS, strength: Lambda | None = None
+    ) -> None:
         super().__init__()
+        self.eps, self.strength = eps, strength
         self.weight = nn.Parameter(torch.full((features,), gain, dtype=like.dtype, device=like.device))
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """[..., I] → [..., I], in the input's dtype."""
         # torch has no annotation for `apply`
-        return cast(Tensor, _RmsNorm.apply(x_TI, self.weight))  # type: ignore[no-untyped-call]
+        if self.strength is None:
+            return cast(Tensor, _RmsNorm.apply(x_TI, self.weight, self.eps))  # type: ignore[no-untyped-call]
+        x32_TI = x_TI.float()
+        normed_TI = _RmsNorm.apply(x32_TI, self.weight, self.eps)  # type: ignore[no-untyped-call]
+        return torch.lerp(x32_TI, normed_TI, self.strength.weights.value).to(x_TI.dtype)
 
 
 def make_student(
-    teacher: nn.Module, config: Stage1Config, calibration: Sequence[Tensor], *, device: Device
+    teacher: nn.Module,
+    config: Stage1Config,
+    calibration: Sequence[Tensor],
+    *,
+    quant: QuantConfig,
+    device: Device,
 ) -> tuple[nn.Module, Lambda]:
     """A ternary copy of the teacher, and the lambda that all its layers obey (1 at first).
 
+    Args:
+        calibration: training batches [B, T]; read where the gains are measured.
+
     Raises:
-        ConfigError: a part of the model would stay in full precision, or a layer without a SubLN.
+        ConfigError: a part of the model would stay in full precision, a layer without a SubLN, or scale
+            groups do not fit a layer.
     """
     _check_architecture(teacher)
     student = copy.deepcopy(teacher).requires_grad_(True)
     if config.keep_layers is not None:
         keep_layers(student, matched_layers(config.keep_layers, depth(student)))
-    gains = dict.fromkeys(_projections(student), 1.0)
-    if config.subln == "calibrated":
+    gains: dict[str, float] = {}
+    if config.subln in ("calibrated", "blended"):
         gains = _input_scales(student, calibration, device)
+    elif config.subln == "ones":
+        gains = dict.fromkeys(_projections(student), 1.0)
     strength = Lambda().to(device.torch_device)
-    for name, module in list(student.named_modules()):
-        if not isinstance(module, nn.Linear) or is_head(student, module):
+    quantise(student, strength, quant, gains, blended=config.subln == "blended")
+    return student, strength
+
+
+def quantise(
+    model: nn.Module, strength: Lambda, quant: QuantConfig, gains: Mapping[str, float], *, blended: bool
+) -> None:
+    """Replaces the linear layers of `model`, all but the head, and puts a SubLN before each that has a gain.
+
+    Raises:
+        ConfigError: scale groups do not fit a layer.
+    """
+    eps = float(getattr(model.config, "rms_norm_eps", EPS))
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, nn.Linear) or is_head(model, module):
             continue
-        ternary: nn.Module = TernaryLinear(module, strength)
+        try:
+            quant.check_group(name, module.in_features)
+        except FieldError as error:
+            raise ConfigError(error.problem, key=f"quant.{error.key}") from None
+        ternary: nn.Module = TernaryLinear(module, strength, quant)
         if name in gains:
-            norm = SubLN(module.in_features, gains[name], module.weight)
+            norm = SubLN(
+                module.in_features,
+                gains[name],
+                module.weight,
+                eps=eps,
+                strength=strength if blended else None,
+            )
             ternary = nn.Sequential(OrderedDict(norm=norm, projection=ternary))
         parent, _, attribute = name.rpartition(".")
-        setattr(student.get_submodule(parent), attribute, ternary)
-    return student, strength
+        setattr(model.get_submodule(parent), attribute, ternary)
 
 
 def _projections(model: nn.Module) -> dict[str, nn.Linear]:
