@@ -1,6 +1,7 @@
-"""The stores under load: `python -m benchmarks.store [PART…]`, by default all four parts in one run.
+"""The stores under load: `python -m benchmarks.store [PART…]`, by default all five parts in one run.
 
     local      claim-and-complete cycles a second over one folder, beside Optuna's two file storages
+    fresh      how soon sixteen workers that start at once over a fake bucket have a trial each
     storm      a sweep in a fake bucket while workers are killed and stopped, beside the ideal schedule
     costs      requests and dollars: of the storm for each trial, of a worker that waits for an hour
     thousand   `sweep status` and asking in a fake bucket with a thousand finished trials
@@ -14,7 +15,7 @@ import argparse
 
 from benchmarks import store_bucket, store_local
 
-PARTS = ("local", "storm", "costs", "thousand")
+PARTS = ("local", "fresh", "storm", "costs", "thousand")
 
 
 def main() -> None:
@@ -32,6 +33,8 @@ def main() -> None:
         parser.error(f"unknown part {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
     if "local" in parts:
         _local(given.processes, given.cycles, given.limit_s)
+    if "fresh" in parts:
+        _fresh()
     if "storm" in parts or "costs" in parts:
         _storm(given.seed)
     if "costs" in parts:
@@ -51,6 +54,16 @@ def _local(processes: int, cycles: int, limit_s: float) -> None:
             f"| {1000 * rate.cpu_s / rate.cycles:.1f} | {ours / rate.per_second:.1f}x |",
             flush=True,
         )
+
+
+def _fresh() -> None:
+    found = store_bucket.fresh(16)
+    print("\n| 16 fresh workers over an empty sweep in a bucket | |\n|---|---|")
+    print(
+        f"| a trial each: first, half, last | {found.first_s:.1f}, {found.half_s:.1f}, {found.last_s:.1f} s |"
+    )
+    print(f"| trials that were made | {found.trials} |")
+    print(f"| class A, class B | {found.requests['A']:.0f}, {found.requests['B']:.0f} |", flush=True)
 
 
 def _storm(seed: int) -> None:

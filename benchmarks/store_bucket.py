@@ -157,7 +157,46 @@ def _account(fleet: Fleet, remote: Remote, experiment: Experiment, start: float,
     )
 
 
-# ---- what waiting costs, and a sweep of a thousand trials
+# ---- a fleet that starts at once, what waiting costs, and a sweep of a thousand trials
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fresh:
+    """Seconds until the first, half of the workers and the last had a trial; requests until then."""
+
+    first_s: float
+    half_s: float
+    last_s: float
+    trials: int
+    requests: dict[str, float]
+
+
+def fresh(workers: int, *, limit_s: float = 120.0) -> Fresh:
+    """Start all workers at once over an empty sweep: every trial must be generated under `ask.lock`."""
+    lease = Lease(heartbeat_s=30.0, expire_s=150.0)
+    with bucket(latency_s=LATENCY_S) as remote:
+        url = f"gs://bucket/benchmark/{uuid.uuid4().hex}"
+        space = nap_space(name="fresh", trials=10 * workers, seconds=(limit_s, 2 * limit_s), lease=lease)
+        experiment = Experiment.create(GcsStore(url, endpoint=remote.url), space)
+        fleet = Fleet(remote, url, Patience())
+        start = fleet.start(workers)
+        remote.clear_journal()
+        has_trial: list[float] = []
+        while len(has_trial) < workers and time.monotonic() < start + limit_s:
+            time.sleep(0.2)
+            has_trial = [entry["at"] - start for entry in fleet.diary() if entry["event"] == "started"]
+        requests = remote.bill()
+        for member in fleet.members.values():
+            member.signal(signal.SIGKILL)
+        fleet.join(timeout_s=60)
+        assert len(has_trial) == workers, f"only {len(has_trial)} have a trial after {limit_s:g} s"
+        return Fresh(
+            first_s=has_trial[0],
+            half_s=has_trial[workers // 2 - 1],
+            last_s=has_trial[-1],
+            trials=len(experiment.trials()),
+            requests=requests,
+        )
 
 
 def idle_hour(*, seconds: float) -> dict[str, float]:

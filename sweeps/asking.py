@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
+import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,6 +18,7 @@ from sweeps.errors import AlreadyExists, StoreConflict, SweepClosed
 from sweeps.lease import ObjectLease
 from sweeps.records import Records
 from sweeps.space import Space, Value
+from sweeps.stopping import Interrupted
 from sweeps.storage.base import Store
 from sweeps.trial import Generator, Trial
 
@@ -27,6 +30,10 @@ log = logging.getLogger(__name__)
 
 ASK_KEY = "ask.lock"
 _POLL_S = (0.05, 0.25)
+# Races that are lost before the trials are listed again: what is left of an old list is mostly gone.
+_TRIES = 3
+# Each takes a tenth of a second or, by the surrogate, a second; meanwhile our own trial waits.
+_MOST_SPARE = 15
 
 
 class Asking:
@@ -35,24 +42,31 @@ class Asking:
     def __init__(self, store: Store, space: Space, records: Records) -> None:
         self._store, self._space, self._records = store, space, records
         self._optimizer: Optimizer | None = None
+        times = space.lease
+        self._lease = ObjectLease(store, ASK_KEY, heartbeat_s=times.heartbeat_s, expire_s=times.expire_s)
 
     def ask(self, worker: str, *, leased: bool, make: bool, wait: Callable[[float], object]) -> Trial | None:
         """See `Experiment.ask`."""
         claim = lifecycle.Claim(worker=worker, leased=leased)
         if (claimed := self._claim_lately_known(claim)) is not None:
             return claimed
+        rivals: set[str] = set()
         while True:
             records = self._records.all()
             self._must_be_open(records)
             claimed = self._take_over(records, claim) or self._claim_one(records, claim)
             if claimed is not None:
                 return claimed
+            if _pending(records):
+                continue  # others were faster, and have left some
             if not make or self.is_full(records):
                 return None
-            with self._lease(worker).held() as mine:
-                if mine and (made := self._make_one(claim)) is not None:
+            with self._lease.held(worker) as mine:
+                if mine and (made := self._make_own(claim)) is not None:
+                    self._make_for_others(made, len(rivals), wait)
                     return made
             if not mine:
+                rivals.add(self._lease.rival)
                 wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads workers out, guards nothing
 
     def is_full(self, records: list[Trial]) -> bool:
@@ -73,12 +87,6 @@ class Asking:
 
         return Grid(self._space)
 
-    def _lease(self, worker: str) -> ObjectLease:
-        times = self._space.lease
-        return ObjectLease(
-            self._store, ASK_KEY, holder=worker, heartbeat_s=times.heartbeat_s, expire_s=times.expire_s
-        )
-
     def _must_be_open(self, records: list[Trial]) -> None:
         url = self._store.url
         match control.read(self._store):
@@ -94,7 +102,7 @@ class Asking:
     def _claim_lately_known(self, claim: lifecycle.Claim) -> Trial | None:
         """Claim from the last listing while it is young: the store refuses what has gone meanwhile."""
         records = self._records.lately()
-        if not any(record.status == "pending" for record in records):
+        if not _pending(records):
             return None
         self._must_be_open(records)
         return self._claim_one(records, claim)
@@ -122,33 +130,66 @@ class Asking:
         return None
 
     def _claim_one(self, records: list[Trial], claim: lifecycle.Claim) -> Trial | None:
-        pending = [record for record in records if record.status == "pending"]
-        now = self._store.now()
-        while pending:
-            # At random: workers that race for one name lose time; nothing else depends on it.
-            record = pending.pop(random.randrange(len(pending)))  # noqa: S311 - guards nothing
+        """Claim a pending trial; None if there is none, or others were faster a few times.
+
+        At random: workers that race for one name lose time; nothing else depends on it.
+        """
+        pending, now = _pending(records), self._store.now()
+        for record in random.sample(pending, min(_TRIES, len(pending))):
             try:
                 return self._records.replace(lifecycle.apply(record, claim, now))
             except StoreConflict:
-                continue  # somebody was faster
+                continue
         return None
 
     # ---- new ones, by who holds the lease
 
-    def _make_one(self, claim: lifecycle.Claim) -> Trial | None:
+    def _make_own(self, claim: lifecycle.Claim) -> Trial | None:
         """Generate the next candidate and store it as running; None if somebody else was faster."""
         records = self._records.all()
-        if self.is_full(records) or any(record.status == "pending" for record in records):
+        if self.is_full(records) or _pending(records):
             return None
+        return self._make_one(records, claim)
+
+    def _make_one(self, records: list[Trial], claim: lifecycle.Claim | None = None) -> Trial | None:
+        """Generate the next candidate and store it, claimed or pending; None if its index was taken."""
         index = records[-1].trial + 1 if records else 0
         parameters, generator = self._candidate(records)
         now = self._store.now()
         fresh = Trial(trial=index, status="pending", parameters=parameters, generator=generator, created=now)
         try:
-            return self._records.create(lifecycle.apply(fresh, claim, now))
+            return self._records.create(fresh if claim is None else lifecycle.apply(fresh, claim, now))
         except AlreadyExists:
             log.info("trial %d was made by another worker; adopting it", index)
             return None
+
+    def _make_for_others(self, made: Trial, rivals: int, wait: Callable[[float], object]) -> None:
+        """Generate pending trials for those who wait for the lease as we did.
+
+        In a bucket the lease changes hands every two seconds or so, since its name takes one change a second;
+        sixteen workers that start together would wait for half a minute. Each trial is stored before the next
+        is generated: it is the candidate that its taker would have been given. Our own trial, which is
+        running already, waits meanwhile: this ends before its heartbeat is overdue, and whatever goes wrong
+        here is no reason not to run it.
+        """
+        if self._store.write_interval_s == 0:
+            return
+        until = time.monotonic() + self._space.lease.heartbeat_s / 2
+        newest: Trial | None = made
+        try:
+            for count in itertools.count():
+                if newest is None or count >= _spare(newest, rivals) or time.monotonic() >= until:
+                    return
+                wait(0.0)  # whoever is told to go goes
+                records = self._records.lately()
+                if not records or newest.generator == "botorch":
+                    records = self._records.all()
+                    self._must_be_open(records)
+                if self.is_full(records):
+                    return
+                newest = self._make_one(records)
+        except (Exception, Interrupted) as error:  # noqa: BLE001 - see above
+            log.info("no more trials are made for others: %s", error)
 
     def _candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
         if self._space.baseline is not None and all(r.generator == "imported" for r in records):
@@ -162,3 +203,18 @@ class Asking:
         self._optimizer.observe(records)
         (candidate,) = self._optimizer.generate(1)
         return dict(candidate.parameters), candidate.generator
+
+
+def _pending(records: list[Trial]) -> list[Trial]:
+    return [record for record in records if record.status == "pending"]
+
+
+def _spare(newest: Trial, rivals: int) -> int:
+    """How many trials are made for others, where `rivals` had the lease before us, one after another.
+
+    A point of the Sobol sequence is the same whenever it is made: nothing is lost if nobody takes it yet. The
+    surrogate's candidate knows less the earlier it is made: the longer the queue was, the more of them.
+    """
+    if newest.generator == "botorch":
+        return min(rivals - 1, _MOST_SPARE)
+    return _MOST_SPARE if rivals else 0

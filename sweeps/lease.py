@@ -9,60 +9,84 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
-from sweeps.errors import StoreConflict, StoreUnavailable
+from sweeps.errors import StoreConflict, StoreUnavailable, SweepError
 from sweeps.storage.base import NotFound, Store
 
 log = logging.getLogger(__name__)
 
 
 class ObjectLease:
-    """The lease in the object `key`, wanted by `holder`; free for anybody `expire_s` after its last renewal.
+    """The lease in the object `key`; free for anybody `expire_s` after its last renewal.
 
     Args:
         heartbeat_s: seconds between renewals while it is held.
         expire_s: seconds by the store's clock.
+
+    Attributes:
+        rival: who held it when it could last not be taken.
     """
 
-    def __init__(self, store: Store, key: str, *, holder: str, heartbeat_s: float, expire_s: float) -> None:
-        self._store, self._key, self._holder = store, key, holder
+    def __init__(self, store: Store, key: str, *, heartbeat_s: float, expire_s: float) -> None:
+        self._store, self._key = store, key
         self._heartbeat_s, self._expire_s = heartbeat_s, expire_s
+        self._slow = store.write_interval_s > 0
         self._version: str | None = None
+        self._written = 0.0
+        self._renewer: threading.Thread | None = None
+        self.rival = ""
 
     @contextmanager
-    def held(self) -> Iterator[bool]:
-        """Try once to take the lease; True inside the block if it is ours, renewed until the block ends."""
-        if not self._acquire():
+    def held(self, holder: str) -> Iterator[bool]:
+        """Try once to take the lease; True inside the block if it is ours, renewed until the block ends.
+
+        Then it is given back. A store that takes changes of one name only slowly would refuse that for a
+        moment: there, the renewing thread sees to it, and only this lease's next `held` (and the end of the
+        process) waits for it.
+        """
+        self.settle()
+        if not self._acquire(holder):
             yield False
             return
         done = threading.Event()
-        renewer = threading.Thread(
-            target=self._renew_until, args=(done,), name=f"lease-{self._key}", daemon=True
+        self._renewer = threading.Thread(
+            target=self._keep, args=(holder, done), name=f"lease-{self._key}", daemon=False
         )
-        renewer.start()
+        self._renewer.start()
         try:
             yield True
         finally:
             done.set()
-            renewer.join()
-            self._release()
+            if not self._slow:
+                self.settle()
+                self._release()
 
-    def _acquire(self) -> bool:
+    def settle(self) -> None:
+        """Wait until the renewing thread has ended, and with it what was held is given back."""
+        if self._renewer is not None:
+            self._renewer.join()
+            self._renewer = None
+
+    def _acquire(self, holder: str) -> bool:
+        self.rival = ""
         try:
             data, version = self._store.read(self._key)
         except NotFound:
-            return self._write(None)
-        if (
-            abs(self._store.now() - _renewed_at(data)) <= self._expire_s
-        ):  # the future is no sign of life either
+            return self._write(holder, None)
+        lock = _parse(data)
+        # A renewal in the future is no sign of life either.
+        if abs(self._store.now() - lock.renewed) <= self._expire_s:
+            self.rival = lock.holder
             return False
         log.info("taking over %s: its holder has been silent for over %g s", self._key, self._expire_s)
-        return self._write(version)
+        return self._write(holder, version)
 
-    def _write(self, expected: str | None) -> bool:
-        data = json.dumps({"schema": 1, "holder": self._holder, "renewed": self._store.now()}).encode()
+    def _write(self, holder: str, expected: str | None) -> bool:
+        data = json.dumps({"schema": 1, "holder": holder, "renewed": self._store.now()}).encode()
         try:
             if expected is None:
                 self._version = self._store.create(self._key, data)
@@ -70,16 +94,21 @@ class ObjectLease:
                 self._version = self._store.replace(self._key, data, expected)
         except StoreConflict:
             return False
+        self._written = time.monotonic()
         return True
 
-    def _renew_until(self, done: threading.Event) -> None:
+    def _keep(self, holder: str, done: threading.Event) -> None:
+        """Renew the lease until it is done with."""
         while not done.wait(self._heartbeat_s):
             try:
-                if self._version is None or not self._write(self._version):
+                if self._version is None or not self._write(holder, self._version):
                     self._version = None  # taken over: the new holder's lease is not ours to touch
                     return
             except StoreUnavailable as error:
                 log.warning("%s could not be renewed: %s", self._key, error)
+        if self._slow:
+            time.sleep(max(0.0, self._written + self._store.write_interval_s - time.monotonic()))
+            self._release()
 
     def _release(self) -> None:
         if self._version is None:
@@ -88,15 +117,23 @@ class ObjectLease:
             self._store.delete(self._key, self._version)
         except StoreConflict:
             log.info("%s was taken over while it was held", self._key)
-        except StoreUnavailable as error:
+        except SweepError as error:
             log.warning("%s was not given back, it will expire: %s", self._key, error)
         finally:
             self._version = None
 
 
-def _renewed_at(data: bytes) -> float:
-    """When the lease was last renewed; 0 for anything unreadable, which makes it free to take."""
+class _Lock(NamedTuple):
+    """What the holder last wrote."""
+
+    holder: str
+    renewed: float
+
+
+def _parse(data: bytes) -> _Lock:
+    """What is in the lease's object; renewed at 0 for anything unreadable, which makes it free to take."""
     try:
-        return float(json.loads(data)["renewed"])
-    except (ValueError, KeyError, TypeError):
-        return 0.0
+        document = json.loads(data)
+        return _Lock(str(document.get("holder", "")), float(document["renewed"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return _Lock("", 0.0)

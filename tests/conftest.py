@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 from fake_gcs import FakeGcs
@@ -20,8 +21,21 @@ def _fake_gcs() -> Iterator[FakeGcs]:
 
 
 @pytest.fixture
-def gcs(_fake_gcs: FakeGcs) -> Iterator[FakeGcs]:
+def let_go_of_leases() -> Callable[[], None]:
+    """Waits until every lease that was held in this process is given back."""
+
+    def join() -> None:
+        for thread in threading.enumerate():
+            if thread.name.startswith("lease-"):
+                thread.join()
+
+    return join
+
+
+@pytest.fixture
+def gcs(_fake_gcs: FakeGcs, let_go_of_leases: Callable[[], None]) -> Iterator[FakeGcs]:
     """The session's fake service with a bucket `bucket`, without faults; use a prefix of your own in it."""
     _fake_gcs.reset()
     yield _fake_gcs
+    let_go_of_leases()  # what is given back in the background shall not meet the next test
     _fake_gcs.reset()

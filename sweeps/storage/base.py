@@ -39,6 +39,10 @@ class Store(Protocol):
     def concurrent_reads(self) -> int:
         """How many reads at once are worth their threads: 1 where a read waits for no network."""
 
+    @property
+    def write_interval_s(self) -> float:
+        """Seconds that must lie between two changes of one name; 0 where nothing limits them."""
+
     def location(self, key: str) -> str:
         """Where a person finds the object: a path or a URL."""
 

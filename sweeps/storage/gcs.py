@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 CLOCK_FRESH_S = 10.0
 # A read is mostly waiting: this many wait together, well below what one connection pool holds (100).
 CONCURRENT_READS = 64
+# The service's own limit; a change that comes too early is refused with 429.
+WRITE_INTERVAL_S = 1.0
 _PAGE = 1000  # the service gives no more objects in one page
 _SWEEP = "sweep.json"
 _DONE = frozenset({200, 201, 204})
@@ -73,6 +75,10 @@ class GcsStore:
     @property
     def concurrent_reads(self) -> int:
         return CONCURRENT_READS
+
+    @property
+    def write_interval_s(self) -> float:
+        return WRITE_INTERVAL_S
 
     def location(self, key: str) -> str:
         return f"{self._url}/{key}"

@@ -43,6 +43,10 @@ class LocalStore:
     def concurrent_reads(self) -> int:
         return 1
 
+    @property
+    def write_interval_s(self) -> float:
+        return 0.0
+
     def location(self, key: str) -> str:
         return os.path.join(self._given, key)  # noqa: PTH118 - keeps the `./` that the user typed
 

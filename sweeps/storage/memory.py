@@ -32,6 +32,10 @@ class MemoryStore:
     def concurrent_reads(self) -> int:
         return 1
 
+    @property
+    def write_interval_s(self) -> float:
+        return 0.0
+
     def location(self, key: str) -> str:
         return f"{self.url}/{key}"
 

@@ -82,13 +82,12 @@ def _add(
     lease = ObjectLease(
         experiment.store,
         ASK_KEY,
-        holder=worker,
         heartbeat_s=leases.heartbeat_s,
         expire_s=leases.expire_s,
     )
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        with lease.held() as mine:
+        with lease.held(worker) as mine:
             if mine:
                 records = experiment.trials()
                 new = list(results) if again else _unknown(experiment.space, records, results)

@@ -69,10 +69,11 @@ def test_workers_in_bad_weather_end_every_trial_once(gcs: FakeGcs, url: str, spa
     assert len({tuple(sorted(record.parameters.items())) for record in records}) == 12
 
 
-def test_a_report_costs_one_read_and_one_write(gcs: FakeGcs, url: str, space: Space):
+def test_a_report_costs_one_read_and_one_write(gcs: FakeGcs, url: str, space: Space, let_go_of_leases):
     store = GcsStore(url, endpoint=gcs.url, patience=QUICK)
     experiment = Experiment.create(store, space)
     experiment.ask("w1")
+    let_go_of_leases()
     gcs.journal.clear()
     experiment.apply(0, Complete(worker="w1", attempt=1, metrics={"loss": 1.0}))
     assert [(e.operation, e.status) for e in gcs.journal.entries()] == [("get", 200), ("insert", 200)]

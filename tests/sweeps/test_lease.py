@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,43 +16,43 @@ from sweeps.lease import ObjectLease
 from sweeps.storage.memory import MemoryStore
 
 
-def lease(store, holder, heartbeat_s=10.0, expire_s=30.0) -> ObjectLease:
-    return ObjectLease(store, "ask.lock", holder=holder, heartbeat_s=heartbeat_s, expire_s=expire_s)
+def lease(store, heartbeat_s=10.0, expire_s=30.0) -> ObjectLease:
+    return ObjectLease(store, "ask.lock", heartbeat_s=heartbeat_s, expire_s=expire_s)
 
 
 def test_only_one_holds_it_and_the_next_may_after_it_is_given_back(clock):
     store = MemoryStore(clock=clock)
-    with lease(store, "a").held() as first, lease(store, "b").held() as second:
+    with lease(store).held("a") as first, lease(store).held("b") as second:
         assert (first, second) == (True, False)
-    with lease(store, "b").held() as second:
+    with lease(store).held("b") as second:
         assert second
     assert store.list("ask.lock") == []
 
 
 def test_it_is_given_back_when_the_block_fails(clock):
     store = MemoryStore(clock=clock)
-    with pytest.raises(RuntimeError), lease(store, "a").held():
+    with pytest.raises(RuntimeError), lease(store).held("a"):
         raise RuntimeError
     assert store.list("ask.lock") == []
 
 
 def test_a_dead_holder_is_followed_only_after_the_lease_by_the_stores_clock(clock):
     store = MemoryStore(clock=clock)
-    lease(store, "dead")._acquire()
+    lease(store)._acquire("dead")
     clock.advance(30)
-    with lease(store, "b").held() as mine:
+    with lease(store).held("b") as mine:
         assert not mine
     clock.advance(0.1)
-    with lease(store, "b").held() as mine:
+    with lease(store).held("b") as mine:
         assert mine
 
 
 def test_a_holder_that_was_taken_over_does_not_remove_the_new_holders_lease(clock):
     store = MemoryStore(clock=clock)
-    stalled = lease(store, "stalled").held()
+    stalled = lease(store).held("stalled")
     assert stalled.__enter__()
     clock.advance(31)
-    with lease(store, "b").held() as mine:
+    with lease(store).held("b") as mine:
         assert mine
         stalled.__exit__(None, None, None)
         assert [entry.key for entry in store.list("ask.lock")] == ["ask.lock"]
@@ -56,21 +60,21 @@ def test_a_holder_that_was_taken_over_does_not_remove_the_new_holders_lease(cloc
 
 def test_a_long_holder_renews(clock):
     store = MemoryStore(clock=clock)
-    with lease(store, "a", heartbeat_s=0.01).held():
+    with lease(store, heartbeat_s=0.01).held("a"):
         before = store.read("ask.lock")[1]
         clock.advance(29)
         deadline = time.monotonic() + 5
         while store.read("ask.lock")[1] == before and time.monotonic() < deadline:
             time.sleep(0.01)
         clock.advance(29)  # 58 s after the start, 29 after the renewal
-        with lease(store, "b").held() as mine:
+        with lease(store).held("b") as mine:
             assert not mine
 
 
 def test_an_unreadable_lock_is_free_to_take(clock):
     store = MemoryStore(clock=clock)
     store.create("ask.lock", b"{torn")
-    with lease(store, "a").held() as mine:
+    with lease(store).held("a") as mine:
         assert mine
 
 
@@ -79,7 +83,7 @@ def test_a_store_that_fails_while_the_lease_is_given_back_does_not_hide_the_work
         def delete(self, key: str, expected: str) -> None:
             raise StoreUnavailable("gone")
 
-    with lease(Failing(clock=clock), "a").held() as mine:
+    with lease(Failing(clock=clock)).held("a") as mine:
         assert mine
     assert "was not given back" in caplog.text
 
@@ -92,7 +96,7 @@ def test_of_many_threads_one_at_a_time_is_inside():
         nonlocal inside, most
         done = 0
         while done < 5:
-            with lease(store, name).held() as mine:
+            with lease(store).held(name) as mine:
                 if not mine:
                     continue
                 with guard:
@@ -109,3 +113,79 @@ def test_of_many_threads_one_at_a_time_is_inside():
     for thread in threads:
         thread.join()
     assert most == 1
+
+
+class Slow(MemoryStore):
+    """Takes one change of a name in a tenth of a second, and refuses the others as a bucket would."""
+
+    changed = float("-inf")
+
+    @property
+    def write_interval_s(self) -> float:
+        return 0.1
+
+    def _take_time(self) -> None:
+        if time.monotonic() - self.changed < 0.1:
+            raise StoreUnavailable("429")
+        self.changed = time.monotonic()
+
+    def create(self, key: str, data: bytes) -> str:
+        self._take_time()
+        return super().create(key, data)
+
+    def delete(self, key: str, expected: str) -> None:
+        self._take_time()
+        super().delete(key, expected)
+
+
+def test_where_a_name_changes_slowly_nobody_waits_until_the_lease_is_given_back(caplog):
+    store = Slow()
+    held = lease(store)
+    with held.held("a") as mine:
+        assert mine
+    assert [entry.key for entry in store.list("ask.lock")] == ["ask.lock"]  # the block has ended before
+    held.settle()
+    assert store.list("ask.lock") == []
+    assert "was not given back" not in caplog.text
+
+
+def test_the_next_use_of_the_same_lease_waits_until_it_was_given_back():
+    store = Slow()
+    held = lease(store)
+    with held.held("a"):
+        pass
+    with pytest.raises(StoreUnavailable, match="429"), held.held("a"):
+        pytest.fail("the name was changed a moment ago")
+    assert store.list("ask.lock") == []
+
+
+def test_a_process_that_ends_gives_the_lease_back_first():
+    """The thread that does it must outlive the main one: a lock that is left behind stops everybody."""
+    code = (
+        "import sys, test_lease\n"
+        "class Told(test_lease.Slow):\n"
+        "    def delete(self, key, expected):\n"
+        "        super().delete(key, expected)\n"
+        "        print('given back', flush=True)\n"
+        "with test_lease.lease(Told()).held('a'):\n"
+        "    sys.exit(7)\n"
+    )
+    here = Path(__file__)
+    path = os.pathsep.join([str(here.parent), str(here.parents[2])])
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout) == (7, "given back\n"), ended.stderr
+
+
+def test_whoever_does_not_get_it_learns_who_has_it(clock):
+    store = MemoryStore(clock=clock)
+    late = lease(store)
+    with lease(store).held("a"), late.held("b") as mine:
+        assert (mine, late.rival) == (False, "a")
+    with late.held("b") as mine:
+        assert (mine, late.rival) == (True, "")

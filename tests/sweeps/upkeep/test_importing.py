@@ -141,8 +141,8 @@ def test_imports_at_once_lose_no_row(space, tmp_path):
 
 def test_an_import_waits_for_whoever_generates_and_gives_up_in_words(empty, table, monkeypatch):
     monkeypatch.setattr(importing, "PATIENCE_S", 0.0)
-    busy = ObjectLease(empty.store, ASK_KEY, holder="w1", heartbeat_s=10, expire_s=30)
-    with busy.held(), pytest.raises(StoreUnavailable, match="held by others"):
+    busy = ObjectLease(empty.store, ASK_KEY, heartbeat_s=10, expire_s=30)
+    with busy.held("w1"), pytest.raises(StoreUnavailable, match="held by others"):
         import_table(empty, table, worker="me")
     assert empty.trials() == []
     assert import_table(empty, table, worker="me").trials == (0, 1, 2)

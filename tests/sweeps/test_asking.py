@@ -1,0 +1,239 @@
+"""Trials for those who wait: what the holder of the ask lock makes beside its own, and when it stops."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from dataclasses import replace
+
+import pytest
+from fake_gcs import FakeGcs
+
+from sweeps import asking, control, lifecycle
+from sweeps.asking import ASK_KEY
+from sweeps.experiment import Experiment
+from sweeps.space import Budget, Search
+from sweeps.stopping import Interrupted
+from sweeps.storage.gcs import GcsStore
+from sweeps.storage.memory import MemoryStore
+
+
+class Bucket(MemoryStore):
+    """Names change slowly here, though nothing refuses a faster change."""
+
+    @property
+    def write_interval_s(self) -> float:
+        return 0.001
+
+
+@pytest.fixture(autouse=True)
+def _settled(let_go_of_leases):
+    yield
+    let_go_of_leases()
+
+
+@pytest.fixture
+def space(space):
+    return replace(space, run_cap=40)
+
+
+@pytest.fixture
+def bucket(space, clock) -> Experiment:
+    return Experiment.create(Bucket(clock=clock), space)
+
+
+def ask_after(experiment: Experiment, *holders: str, worker: str = "me", wait=time.sleep):
+    """Ask while others hold the lock, one after another."""
+    store, holders_left = experiment.store, list(holders)
+    experiment._asking._lease.settle()
+
+    def step(seconds: float) -> None:
+        if not holders_left:
+            wait(seconds)  # it is our turn, or has been
+            return
+        store.delete(ASK_KEY, store.read(ASK_KEY)[1])
+        holders_left.pop(0)
+        if holders_left:
+            _hold(store, holders_left[0])
+
+    if holders_left:
+        _hold(store, holders_left[0])
+    return experiment.ask(worker, wait=step)
+
+
+def _hold(store: MemoryStore, holder: str) -> None:
+    store.create(ASK_KEY, json.dumps({"holder": holder, "renewed": store.now()}).encode())
+
+
+def statuses(experiment: Experiment) -> str:
+    return "".join(record.status[0] for record in experiment.trials())
+
+
+def test_who_had_to_wait_makes_trials_for_those_who_still_do(bucket):
+    assert ask_after(bucket, "other").trial == 0
+    assert statuses(bucket) == "r" + 15 * "p"
+
+
+def test_they_are_the_candidates_that_asking_one_by_one_gives(bucket, space):
+    one_by_one = Experiment.create(MemoryStore(), space)
+    expected = [dict(one_by_one.ask("w").parameters) for _ in range(16)]
+    ask_after(bucket, "other")
+    assert [dict(record.parameters) for record in bucket.trials()] == expected
+
+
+def test_who_did_not_have_to_wait_makes_one(bucket):
+    bucket.ask("me")
+    assert statuses(bucket) == "r"
+
+
+def test_where_the_lock_changes_hands_at_once_there_is_no_need(experiment):
+    ask_after(experiment, "other")
+    assert statuses(experiment) == "r"
+
+
+def test_the_run_cap_holds(space, clock):
+    experiment = Experiment.create(Bucket(clock=clock), replace(space, run_cap=3))
+    ask_after(experiment, "other")
+    assert statuses(experiment) == "rpp"
+
+
+def searching(space, clock, **rest) -> Experiment:
+    """A sweep whose next candidates come from the surrogate, if what it costs is no matter."""
+    space = replace(space, search=Search(method="bayes", sobol=2, seed=1), **rest)
+    experiment = Experiment.create(Bucket(clock=clock), space)
+    for loss in (3.0, 2.0, 1.0):
+        record = experiment.ask("w")
+        done = lifecycle.Complete(worker="w", attempt=1, metrics={"loss": loss})
+        experiment.apply(record.trial, done)
+    return experiment
+
+
+def test_the_surrogate_makes_as_many_ahead_as_the_queue_was_long(space, clock):
+    """What it knows counts: a candidate is not made before somebody needs it."""
+    made = {}
+    for holders in (("a",), ("a", "b", "c")):
+        experiment = searching(space, clock)
+        assert ask_after(experiment, *holders).generator == "botorch"
+        made[len(holders)] = statuses(experiment)
+    assert made == {1: "cccr", 3: "cccrpp"}
+
+
+def test_the_sobol_phase_does_not_grow_because_its_points_are_made_early(space, clock):
+    few = replace(space, search=Search(method="bayes", sobol=6, seed=1))
+    experiment = Experiment.create(Bucket(clock=clock), few)
+    for loss in (3.0, 2.0, 1.0):
+        record = experiment.ask("w")
+        experiment.apply(record.trial, lifecycle.Complete(worker="w", attempt=1, metrics={"loss": loss}))
+    ask_after(experiment, "a")
+    assert [record.generator for record in experiment.trials()] == 6 * ["sobol"] + ["botorch"]
+
+
+@pytest.mark.parametrize("state", ["paused", "stopped"])
+def test_a_sweep_that_was_closed_meanwhile_gets_no_more(space, clock, state, monkeypatch):
+    experiment = searching(space, clock)
+    make_own = asking.Asking._make_own
+
+    def close(self, claim):
+        made = make_own(self, claim)
+        control.write(experiment.store, state, by="test")
+        return made
+
+    monkeypatch.setattr(asking.Asking, "_make_own", close)
+    assert ask_after(experiment, "a", "b", "c").status == "running"
+    assert statuses(experiment) == "cccr"
+
+
+def test_a_budget_that_was_spent_meanwhile_makes_no_more(space, clock):
+    experiment = searching(space, clock, budget=Budget(wall_hours=1.0))
+    clock.advance(3599.5)
+    ask_after(experiment, "a", "b", "c", wait=lambda seconds: clock.advance(1.0))
+    assert statuses(experiment) == "cccr"
+
+
+def test_a_worker_that_is_told_to_go_meanwhile_still_has_its_trial_in_hand(bucket):
+    def told(seconds: float) -> None:
+        raise Interrupted("SIGTERM")
+
+    record = ask_after(bucket, "other", wait=told)
+    assert (record.trial, record.worker, record.status) == (0, "me", "running")
+
+
+def test_whatever_goes_wrong_with_the_others_trials_ours_is_run(bucket, monkeypatch):
+    candidate = asking.Asking._candidate
+
+    def broken(self, records):
+        if records:
+            raise RuntimeError("no memory")
+        return candidate(self, records)
+
+    monkeypatch.setattr(asking.Asking, "_candidate", broken)
+    assert ask_after(bucket, "other").trial == 0
+    assert statuses(bucket) == "r"
+
+
+def test_it_ends_before_the_first_heartbeat_is_overdue(space, monkeypatch):
+    """Only the time can end it."""
+    monkeypatch.setattr(asking, "_spare", lambda newest, rivals: 10**6)
+    endless = replace(space, run_cap=None, lease=replace(space.lease, heartbeat_s=0.4))
+    experiment = Experiment.create(Bucket(), endless)
+    made = []
+    candidate = asking.Asking._candidate
+
+    def timed(self, records):
+        made.append(time.monotonic())
+        return candidate(self, records)
+
+    monkeypatch.setattr(asking.Asking, "_candidate", timed)
+    ask_after(experiment, "other")
+    assert len(made) > 1
+    assert made[-1] - made[1] < 0.2 + 0.1
+
+
+def test_a_worker_that_dies_while_it_makes_trials_for_others_leaves_them_to_be_taken(bucket, clock):
+    """Killed after two of them: they are anybody's at once, its own trial is taken over after its lease."""
+
+    class Killed(BaseException):
+        pass
+
+    create, made = bucket.store.create, []
+
+    def killed(key: str, data: bytes) -> str:
+        if key.startswith("trials/"):
+            made.append(key)
+            if len(made) == 4:
+                raise Killed
+        return create(key, data)
+
+    bucket.store.create = killed
+    with pytest.raises(Killed):
+        ask_after(bucket, "other")
+    bucket.store.create = create
+    assert statuses(bucket) == "rpp"
+    others = Experiment.open(bucket.store)
+    assert {others.ask("w1").trial, others.ask("w2").trial} == {1, 2}
+    clock.advance(31)
+    taken_over = others.ask("w3")
+    assert (taken_over.trial, taken_over.attempt) == (0, 2)
+
+
+def test_many_fresh_workers_share_few_turns_of_the_lock(gcs: FakeGcs, space):
+    """Each turn of the lock costs two changes of its name, two seconds in a bucket."""
+    gcs.objects.one_write_per_second = True
+    gcs.latency_s = 0.01
+    url = f"gs://bucket/asking/{uuid.uuid4().hex}"
+    Experiment.create(GcsStore(url, endpoint=gcs.url), space)
+    records = []
+
+    def work(name: str) -> None:
+        records.append(Experiment.open(GcsStore(url, endpoint=gcs.door(name))).ask(name))
+
+    threads = [threading.Thread(target=work, args=(f"w{i}",)) for i in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    turns = sum(e.name.endswith(ASK_KEY) and e.status == 200 for e in gcs.journal.entries("insert"))
+    assert len({record.trial for record in records}) == 10
+    assert turns <= 3
