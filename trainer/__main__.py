@@ -13,7 +13,7 @@ from pathlib import Path
 from trainer.api import METRICS_FILE, RESULT_FILE, Progress, check
 from trainer.config import Config
 from trainer.console import Lines
-from trainer.environment import before_torch
+from trainer.environment import before_torch, keep_freed_memory
 from trainer.errors import EXIT_DONE, ConfigError, DivergedError, PreemptedError, TrainerError
 from trainer.preemption import StopSignal
 
@@ -65,6 +65,7 @@ def _checked(given: list[str]) -> tuple[Config, Path]:
 def _train(config: Config, folder: Path, stop: StopSignal) -> None:
     with stop.hold("loading"):
         before_torch()
+        keep_freed_memory()
         from trainer import pipeline, result
         from trainer.device import open_device
         from trainer.model import import_architectures

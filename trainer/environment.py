@@ -1,8 +1,15 @@
-"""Settings that libraries read once, when they are loaded. Called by whoever is about to import torch."""
+"""Settings of the process: those that libraries read when they are loaded, and the allocator's.
+
+Called by whoever is about to import torch.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
+_LARGEST = 2**31 - 1
 
 
 def before_torch() -> None:
@@ -15,3 +22,17 @@ def before_torch() -> None:
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def keep_freed_memory() -> bool:
+    """Tells glibc's malloc to keep what is freed for the next allocation; False where there is no glibc.
+
+    A training step frees and allocates the same large blocks over and over. Given back to the kernel, they
+    come back as pages to be zeroed one fault at a time: 51,000 faults and 4 to 7 % of a step at 10M
+    parameters. For processes that train and end: what they once used stays theirs.
+    """
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return False
+    return all([mallopt(_M_MMAP_THRESHOLD, _LARGEST), mallopt(_M_TRIM_THRESHOLD, _LARGEST)])

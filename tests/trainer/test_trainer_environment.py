@@ -1,0 +1,35 @@
+"""The process's settings: an allocator that does not hand a step's memory back and forth."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = """
+import resource, sys
+import numpy as np
+from trainer.environment import keep_freed_memory
+
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+
+def allocate():
+    blocks = [np.ones(3 * 2**20) for _ in range(5)]  # 24 MiB each, 120 MiB together
+
+allocate()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+allocate()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_memory_that_was_used_once_costs_no_page_faults_again() -> None:
+    faults = {
+        how: int(subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, check=True).stdout)
+        for how in ("leave", "keep")
+    }
+    assert faults["keep"] < min(100, faults["leave"] / 2)  # huge pages make few faults of many
