@@ -10,7 +10,7 @@ import torch
 from quant_forms import FORMS
 
 from trainer.api import check
-from trainer.config import Config, Stage1Config, TinyModelConfig
+from trainer.config import Config, TinyModelConfig
 from trainer.device import Device
 from trainer.errors import DivergedError
 from trainer.loop import StagePlan, train
@@ -27,9 +27,8 @@ LAYERS = ("self_attn.k_proj", "self_attn.o_proj.projection", "mlp.gate_proj", "m
 
 @pytest.fixture(scope="module")
 def config() -> Config:
-    return check(
-        ["model.hidden_size=32", "model.intermediate_size=48", "model.heads=2", "stage2.optimizer.type=adamw"]
-    )
+    sizes = ["model.hidden_size=32", "model.intermediate_size=48", "model.heads=2"]
+    return check([*sizes, "stage1.subln=ones", "stage2.optimizer.type=adamw"])
 
 
 def stream() -> Iterator[torch.Tensor]:
@@ -48,8 +47,7 @@ def test_training_ends_at_the_step_that_met_it(
     assert isinstance(config.model, TinyModelConfig)
     torch.manual_seed(0)
     teacher = build_tiny(config.model, vocab_size=300, sequence_length=16, attention="eager")
-    stage1 = Stage1Config(subln="ones", calibration_batches=1)
-    student, blend = make_student(teacher, stage1, [], quant=FORMS[form], device=DEVICE)
+    student, blend = make_student(teacher, config.stage1, [], quant=FORMS[form], device=DEVICE)
     layer = student.get_submodule(f"model.layers.1.{name}")
     assert isinstance(layer, TernaryLinear)
     layer.saliency = ColumnSaliency(layer.weight, Share(0.25), ema_decay=0.9)
