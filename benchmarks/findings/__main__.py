@@ -29,8 +29,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/findings.md"))
     parser.add_argument("overrides", nargs="*", help="Hydra overrides of every run")
     arguments = parser.parse_args()
-    common = tuple(arguments.overrides) or ("device=cpu", "device.threads=1")
-    setting, began = setting_for(common), time.monotonic()
+    given = tuple(arguments.overrides) or ("device=cpu", "device.threads=1")
+    setting, began = setting_for(given), time.monotonic()
+    common = (*setting.common, *given)
     try:
         runs = run_all(
             setting.conditions(),

@@ -90,8 +90,8 @@ def test_the_balance_at_equal_compute_is_where_the_mean_is_lowest() -> None:
         return 3 + abs(steps(condition, "stage1_9.max_steps") - 50) / 100 + 0.01 * seed
 
     found = by_name(findings(TINY, made(best_at_50)))
-    assert found["compute-360"].verdicts[0] == "Lowest mean: 50 steps of Stage 1.9, 28% of the compute."
-    assert len(found["compute-360"].verdicts) == len(TINY.budgets[360])
+    assert found["compute-320"].verdicts[0] == "Lowest mean: 50 steps of Stage 1.9, 31% of the compute."
+    assert len(found["compute-320"].verdicts) == len(TINY.budgets[320])
 
 
 def test_conditions_are_unique_valid_and_spend_their_budget() -> None:
