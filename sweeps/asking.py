@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sweeps import budget, control, lifecycle
-from sweeps.errors import AlreadyExists, StoreConflict, SweepClosed
+from sweeps.errors import AlreadyExists, Busy, StoreConflict, SweepClosed
 from sweeps.lease import ObjectLease
 from sweeps.records import Records
 from sweeps.space import Space, Value
@@ -32,6 +32,8 @@ ASK_KEY = "ask.lock"
 _POLL_S = (0.05, 0.25)
 # Races that are lost before the trials are listed again: what is left of an old list is mostly gone.
 _TRIES = 3
+# A trial whose record somebody else keeps locked is not tried again before this.
+_STUCK_S = 30.0
 # Each takes a tenth of a second or, by the surrogate, a second; meanwhile our own trial waits.
 _MOST_SPARE = 15
 
@@ -42,6 +44,7 @@ class Asking:
     def __init__(self, store: Store, space: Space, records: Records) -> None:
         self._store, self._space, self._records = store, space, records
         self._optimizer: Optimizer | None = None
+        self._stuck: dict[int, float] = {}  # index → the monotonic time until when it is left out
         times = space.lease
         self._lease = ObjectLease(store, ASK_KEY, heartbeat_s=times.heartbeat_s, expire_s=times.expire_s)
 
@@ -57,7 +60,7 @@ class Asking:
             claimed = self._take_over(records, claim) or self._claim_one(records, claim)
             if claimed is not None:
                 return claimed
-            if _pending(records):
+            if self._claimable(records):
                 continue  # others were faster, and have left some
             if not make or self.is_full(records):
                 return None
@@ -102,7 +105,7 @@ class Asking:
     def _claim_lately_known(self, claim: lifecycle.Claim) -> Trial | None:
         """Claim from the last listing while it is young: the store refuses what has gone meanwhile."""
         records = self._records.lately()
-        if not _pending(records):
+        if not self._claimable(records):
             return None
         self._must_be_open(records)
         return self._claim_one(records, claim)
@@ -115,17 +118,14 @@ class Asking:
         lease, now = self._space.lease, self._store.now()
         event = lifecycle.Expire(after_s=lease.expire_s, max_attempts=lease.max_attempts)
         for record in records:
-            if not lifecycle.is_stale(record, now, lease.expire_s):
+            if not lifecycle.is_stale(record, now, lease.expire_s) or self._is_stuck(record):
                 continue
             changed = lifecycle.apply(record, event, now)
             log.warning("trial %d: %s", record.trial, changed.history[-1])
             if changed.status == "pending":
                 changed = lifecycle.apply(changed, claim, now)
-            try:
-                stored = self._records.replace(changed)
-            except StoreConflict:
-                continue
-            if stored.status == "running":
+            stored = self._replace(changed)
+            if stored is not None and stored.status == "running":
                 return stored
         return None
 
@@ -134,20 +134,35 @@ class Asking:
 
         At random: workers that race for one name lose time; nothing else depends on it.
         """
-        pending, now = _pending(records), self._store.now()
+        pending, now = self._claimable(records), self._store.now()
         for record in random.sample(pending, min(_TRIES, len(pending))):
-            try:
-                return self._records.replace(lifecycle.apply(record, claim, now))
-            except StoreConflict:
-                continue
+            if (claimed := self._replace(lifecycle.apply(record, claim, now))) is not None:
+                return claimed
         return None
+
+    def _claimable(self, records: list[Trial]) -> list[Trial]:
+        return [record for record in records if record.status == "pending" and not self._is_stuck(record)]
+
+    def _replace(self, changed: Trial) -> Trial | None:
+        """Store the trial; None where somebody was faster, or is stuck in the middle of a write of it."""
+        try:
+            return self._records.replace(changed)
+        except StoreConflict:
+            return None
+        except Busy as error:
+            log.warning("trial %d is left out for now: %s", changed.trial, error)
+            self._stuck[changed.trial] = time.monotonic() + _STUCK_S
+            return None
+
+    def _is_stuck(self, record: Trial) -> bool:
+        return self._stuck.get(record.trial, 0.0) > time.monotonic()
 
     # ---- new ones, by who holds the lease
 
     def _make_own(self, claim: lifecycle.Claim) -> Trial | None:
         """Generate the next candidate and store it as running; None if somebody else was faster."""
         records = self._records.all()
-        if self.is_full(records) or _pending(records):
+        if self.is_full(records) or self._claimable(records):
             return None
         return self._make_one(records, claim)
 
@@ -161,7 +176,9 @@ class Asking:
             return self._records.create(fresh if claim is None else lifecycle.apply(fresh, claim, now))
         except AlreadyExists:
             log.info("trial %d was made by another worker; adopting it", index)
-            return None
+        except Busy as error:
+            log.warning("trial %d cannot be made: %s", index, error)
+        return None
 
     def _make_for_others(self, made: Trial, rivals: int, wait: Callable[[float], object]) -> None:
         """Generate pending trials for those who wait for the lease as we did.
@@ -203,10 +220,6 @@ class Asking:
         self._optimizer.observe(records)
         (candidate,) = self._optimizer.generate(1)
         return dict(candidate.parameters), candidate.generator
-
-
-def _pending(records: list[Trial]) -> list[Trial]:
-    return [record for record in records if record.status == "pending"]
 
 
 def _spare(newest: Trial, rivals: int) -> int:

@@ -6,6 +6,7 @@
     │   └── SweepNotFound           no sweep at this URL
     ├── EnvironmentFault        1   the machine, the disk or the network is at fault
     │   ├── StoreUnavailable        the store cannot be read or written
+    │   │   └── Busy                    one object cannot: another process keeps it locked
     │   └── DamagedObject           an object in the store is not what was written there
     ├── SweepClosed             1   no trial is handed out now: paused, stopped, or the budget is spent
     ├── IllegalTransition       1   a lifecycle event that the trial's state does not allow
@@ -66,6 +67,19 @@ class EnvironmentFault(SweepError):
 
 class StoreUnavailable(EnvironmentFault):
     """The store cannot be read or written (permissions, disk full, network)."""
+
+
+class Busy(StoreUnavailable):
+    """One object cannot be written, because another process is in the middle of that and does not go on.
+
+    Args:
+        key: the object's.
+        problem: which lock it is, and what to do.
+    """
+
+    def __init__(self, key: str, problem: str) -> None:
+        self.key = key
+        super().__init__(problem)
 
 
 class DamagedObject(EnvironmentFault):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from sweeps.errors import StoreConflict, StoreUnavailable, SweepError
+from sweeps.errors import Busy, StoreConflict, StoreUnavailable, SweepError
 from sweeps.storage.base import NotFound, Store
 
 log = logging.getLogger(__name__)
@@ -76,14 +76,21 @@ class ObjectLease:
         try:
             data, version = self._store.read(self._key)
         except NotFound:
-            return self._write(holder, None)
+            return self._take(holder, None)
         lock = _parse(data)
         # A renewal in the future is no sign of life either.
         if abs(self._store.now() - lock.renewed) <= self._expire_s:
             self.rival = lock.holder
             return False
         log.info("taking over %s: its holder has been silent for over %g s", self._key, self._expire_s)
-        return self._write(holder, version)
+        return self._take(holder, version)
+
+    def _take(self, holder: str, expected: str | None) -> bool:
+        try:
+            return self._write(holder, expected)
+        except Busy as error:
+            log.warning("%s cannot be taken: %s", self._key, error)
+            return False
 
     def _write(self, holder: str, expected: str | None) -> bool:
         data = json.dumps({"schema": 1, "holder": holder, "renewed": self._store.now()}).encode()

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from sweeps import lifecycle, objective, runlog
-from sweeps.errors import IllegalTransition, NothingToAsk, StoreUnavailable, SweepClosed, SweepError
+from sweeps.errors import Busy, IllegalTransition, NothingToAsk, StoreUnavailable, SweepClosed, SweepError
 from sweeps.experiment import Experiment
 from sweeps.heart import Heart
 from sweeps.result import Completed, Failed, Outcome, Preempted
@@ -174,7 +174,8 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
             log.warning("%s", error)
         except StoreUnavailable as error:
             pause = next(pauses, None)
-            if pause is None or experiment.store.concurrent_reads == 1:  # a folder does not heal by itself
+            heals = isinstance(error, Busy) or experiment.store.concurrent_reads > 1  # a folder does not
+            if pause is None or not heals:
                 raise
             log.warning("asking failed, trying again: %s", error)
             stop.sleep(pause)
@@ -188,15 +189,20 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
             continue
         if limits.leave_when_idle:
             return None
+        others = experiment.trials()
         running = {
             (other.trial, other.attempt): other.heartbeat
-            for other in experiment.trials()
+            for other in others
             if other.status == "running" and other.heartbeat is not None
         }
         silent = [who for who, beat in running.items() if first_beats.setdefault(who, beat) == beat]
-        if not silent:
+        stuck = sum(other.status == "pending" for other in others)  # else it would be ours
+        if stuck:
+            watcher.waiting(f"waiting for {stuck} trials that cannot be claimed now")
+        elif silent:
+            watcher.waiting(f"waiting for a sign of life of {len(silent)} trials that run elsewhere")
+        else:
             return None
-        watcher.waiting(f"waiting for a sign of life of {len(silent)} trials that run elsewhere")
         # Nothing can happen before a heartbeat or a lease has run out; in a bucket every look is billed.
         longest = _IDLE_POLL_S if experiment.store.concurrent_reads == 1 else _IDLE_POLL_REMOTE_S
         stop.sleep(min(longest, experiment.space.lease.heartbeat_s / 4))

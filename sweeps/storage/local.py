@@ -20,10 +20,11 @@ from typing import NoReturn
 
 import filelock
 
-from sweeps.errors import AlreadyExists, Conflict, StoreUnavailable
+from sweeps.errors import AlreadyExists, Busy, Conflict, StoreUnavailable
 from sweeps.storage.base import Entry, NotFound
 
-LOCK_TIMEOUT_S = 60.0
+LOCK_TIMEOUT_S = 5.0
+"""A write takes milliseconds. Whoever has held a lock for so long is stopped, or its disk does not answer."""
 _LOCKS = ".locks"
 
 
@@ -133,9 +134,10 @@ class LocalStore:
             with filelock.FileLock(lock, timeout=self._lock_timeout_s):
                 yield path
         except filelock.Timeout:
-            raise StoreUnavailable(
-                f"{lock}: held by another process for over {self._lock_timeout_s:.0f} s; "
-                "if that process is stuck, end it"
+            raise Busy(
+                key,
+                f"{lock}: held by another process for over {self._lock_timeout_s:g} s; "
+                "if that process is stuck, end it",
             ) from None
         except OSError as error:
             self._unavailable("write", path, error)

@@ -158,8 +158,7 @@ def test_killing_half_of_the_workers_loses_nothing_and_repeats_only_what_was_cut
 def test_a_stalled_worker_comes_back_to_a_finished_trial_and_changes_nothing(start, sweep):
     """SIGSTOP for longer than the lease: the trial is done by another, and the late report is dropped.
 
-    It is stopped while its function runs. Stopped inside a write, it would hold that file's lock, and whoever
-    needs the same file would wait for LOCK_TIMEOUT_S and then give up.
+    It is stopped while its function runs; `test_frozen_writers` stops workers in the middle of a write.
     """
     stalled = start(sweep, seconds=1.0)
     deadline = time.monotonic() + 60

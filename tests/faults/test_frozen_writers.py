@@ -1,0 +1,182 @@
+"""Real worker processes that are stopped in the middle of a write, the record's lock in their hands: the others
+leave that record out, go on with what there is, and do not die of it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeps import trial, worker
+from sweeps.errors import Busy
+from sweeps.experiment import Experiment
+from sweeps.lifecycle import Complete
+from sweeps.space import Lease, Objective, Program, Range, Search, Space
+from sweeps.stopping import Stop
+from sweeps.storage.local import LocalStore
+from sweeps.trial import Trial
+
+TRIALS = 4
+FUNCTIONS = str(Path(__file__).parents[1] / "sweeps" / "functions")
+
+pytestmark = pytest.mark.timeout(200)
+
+
+class Freezing(LocalStore):
+    """Stops its process in the middle of the write that makes `key` hold `content`, before it is visible."""
+
+    def __init__(self, root: str, key: str, content: bytes) -> None:
+        super().__init__(root, lock_timeout_s=0.5)
+        self._freeze_at, self._content = key, content
+
+    def _write(self, path: Path, data: bytes, above: int | None) -> str:
+        if self._content and path.match(f"*/{self._freeze_at}") and self._content in data:
+            self._content = b""
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super()._write(path, data, above)
+
+
+class Silent:
+    def started(self, record) -> None: ...
+    def progressed(self, record, progress) -> None: ...
+    def ended(self, record) -> None: ...
+    def dropped(self, record, why) -> None: ...
+    def waiting(self, why) -> None: ...
+    def closed(self, why) -> None: ...
+
+
+def worker_process(folder: str, key: str, content: bytes) -> None:
+    """What `sweep worker` does, in a process forked from the server."""
+    import sys
+
+    sys.path.insert(0, FUNCTIONS)
+    stop = Stop()
+    stop.listen()
+    worker.work(Experiment.open(Freezing(folder, key, content)), stop=stop, watcher=Silent())
+
+
+@pytest.fixture(scope="module")
+def spawning():
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sweeps.optimizer", "sweeps.worker"])
+    return context
+
+
+@pytest.fixture
+def start(spawning, sweep: Experiment):
+    """Starts a worker process; whatever is left of them, stopped ones too, is killed with the test."""
+    started = []
+
+    def start(key: str = "", content: bytes = b""):
+        process = spawning.Process(target=worker_process, args=(sweep.store.url, key, content))
+        process.start()
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Experiment:
+    space = Space(
+        name="frozen",
+        objectives=(Objective(metric="loss"),),
+        parameters=(
+            Range(name="x", min=0.0, max=1.0, kind="float"),
+            Range(name="n", min=1, max=100, kind="int"),
+        ),
+        program=Program(kind="function", function="objectives_for_tests:paraboloid"),
+        search=Search(method="random", seed=1),
+        run_cap=TRIALS,
+        lease=Lease(heartbeat_s=0.3, expire_s=1.5, max_attempts=50),
+    )
+    return Experiment.create(LocalStore(tmp_path / "store"), space)
+
+
+def until(what: Callable[[], bool], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.05)
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def statuses(sweep: Experiment) -> list[str]:
+    return [record.status for record in sweep.trials()]
+
+
+@pytest.mark.parametrize("wakes", [True, False], ids=["woken", "killed"])
+def test_others_do_the_other_trials_and_then_wait_for_the_one_whose_report_is_stuck(start, sweep, wakes):
+    frozen = start(trial.key(0), b'"completed"')
+    until(lambda: is_stopped(frozen.pid))
+    other = start()
+    until(lambda: statuses(sweep) == ["running"] + ["completed"] * (TRIALS - 1))
+    time.sleep(3.0)  # the lease of the first has run out, and its record could not be had
+    assert other.is_alive()
+    os.kill(frozen.pid, signal.SIGCONT if wakes else signal.SIGKILL)
+    other.join()
+    frozen.join()
+    assert (other.exitcode, frozen.exitcode) == (0, 0 if wakes else -signal.SIGKILL)
+    assert statuses(sweep) == ["completed"] * TRIALS
+    # Woken, its write goes through under the lock that it never gave up; killed, the lock goes with it.
+    assert sweep.trial(0).attempt == (1 if wakes else 2)
+
+
+def test_whoever_waits_for_a_candidate_that_is_stuck_half_made_does_not_die(start, sweep):
+    frozen = start(trial.key(0), b'"running"')
+    until(lambda: is_stopped(frozen.pid))
+    other = start()
+    time.sleep(5.0)  # the ask lock was taken over, and the record tried more than once
+    assert other.is_alive()
+    assert statuses(sweep) == []
+    os.kill(frozen.pid, signal.SIGCONT)
+    other.join()
+    frozen.join()
+    assert (other.exitcode, frozen.exitcode) == (0, 0)
+    assert statuses(sweep) == ["completed"] * TRIALS
+
+
+def test_a_lock_that_is_held_for_long_is_named_with_what_to_do(tmp_path, start, sweep):
+    frozen = start(trial.key(0), b'"running"')
+    until(lambda: is_stopped(frozen.pid))
+    with pytest.raises(Busy, match=r"000000\.json\.lock: held by another process.*end it") as caught:
+        LocalStore(tmp_path / "store", lock_timeout_s=0.1).create(trial.key(0), b"{}")
+    assert caught.value.key == trial.key(0)
+
+
+def test_a_report_is_tried_again_until_its_record_can_be_had(sweep, monkeypatch):
+    """The result may be worth hours: five refusals in a row do not lose it."""
+    record = Trial(
+        trial=0,
+        status="running",
+        parameters={"x": 0.5, "n": 1},
+        generator="sobol",
+        attempt=1,
+        worker="me",
+        heartbeat=sweep.store.now(),
+    )
+    sweep.store.create(trial.key(0), trial.encode(record, "t"))
+    real, refusals = sweep.store.replace, iter(range(5))
+
+    def busy(key: str, data: bytes, expected: str) -> str:
+        if next(refusals, None) is not None:
+            raise Busy(key, "held by another process")
+        return real(key, data, expected)
+
+    monkeypatch.setattr(sweep.store, "replace", busy)
+    monkeypatch.setattr(worker, "_pauses", lambda: iter([0.0] * 9))
+    done = Complete(worker="me", attempt=record.attempt, metrics={"loss": 0.5})
+    assert worker._report(sweep, record, done, Stop(), Silent()) == "completed"
+    assert sweep.trial(0).metrics == {"loss": 0.5}
