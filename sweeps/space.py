@@ -104,7 +104,7 @@ class Budget:
     """What the whole sweep may spend; None is no limit.
 
     Args:
-        effective_steps: 2 x Stage 1.9 steps + Stage 2 steps, summed over trials.
+        effective_steps: 2 x Stage 1.9 steps + Stage 2 steps + 2 x Stage 3 steps, summed over trials.
         device_hours: hours that trials were running, all attempts of all workers together.
         usd: dollars, as the trials report them (`usd`).
         wall_hours: hours since the first trial was made.

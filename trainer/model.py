@@ -129,6 +129,12 @@ def depth(model: nn.Module) -> int:
     return int(cast(Any, model).config.num_hidden_layers)
 
 
+def key_heads(model: nn.Module) -> int:
+    """Heads of the keys and values; the query heads share them."""
+    config = cast(Any, model).config
+    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+
+
 def embedding_count(model: nn.Module) -> int:
     """Token ids from here on have no embedding."""
     return int(cast(Any, model).get_input_embeddings().weight.shape[0])

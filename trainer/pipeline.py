@@ -1,4 +1,4 @@
-"""One run, from its configuration to its result: teacher → Stage 1 → 1.9 → 2 → held-out loss.
+"""One run, from its configuration to its result: teacher → Stage 1 → 1.9 → 2 → 3 → held-out loss.
 
 Called by `__main__`, which owns the run's folder, its signals and its exit status.
 """
@@ -23,15 +23,14 @@ from trainer.model import depth, seed_everything
 from trainer.preemption import StopSignal
 from trainer.quant.warmup import Lambda
 from trainer.result import Metrics, Provenance, Result, code_version
-from trainer.stages import layerwise, pretrain
+from trainer.stages import distill, layerwise, pretrain
 from trainer.stages.subln import make_student
 from trainer.step import micro_batches
 from trainer.teacher import load_ground
 from trainer.telemetry import Telemetry
 
-STAGE1_9_WEIGHT = (
-    2  # of one step in effective steps: a teacher's forward pass comes on top (the notebook's measure)
-)
+# Of one step in effective steps, the notebook's measure: a teacher's forward pass comes on top.
+STAGE1_9_WEIGHT = STAGE3_WEIGHT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +96,19 @@ def run(
     student, strength = make_student(
         ground.teacher, config.stage1, calibration, quant=config.quant, device=device
     )
+    distill.check(student, config.stage3)
     device.reset_peak_memory()
-    telemetry.plan(STAGE1_9_WEIGHT * config.stage1_9.max_steps + config.stage2.max_steps)
+    telemetry.plan(_before_stage3(config) + STAGE3_WEIGHT * config.stage3.max_steps)
 
     aligned = _stage1_9(this, student, ground.teacher, strength)
     start = this.measure(student, "the start of stage2")
     trained = _stage2(this, student, strength)
+    distilled = _stage3(this, student, ground.teacher, strength)
     final = this.measure(student, "the final evaluation")
-    flops = _flops(this, student, ground.teacher, aligned=aligned, trained=trained)
-    metrics = _metrics(this, aligned=aligned, start=start, trained=trained, final=final, flops=flops)
+    flops = _flops(this, student, ground.teacher, aligned=aligned, trained=trained, distilled=distilled)
+    metrics = _metrics(
+        this, aligned=aligned, start=start, trained=trained, distilled=distilled, final=final, flops=flops
+    )
     return Outcome(result=Result(metrics=metrics, provenance=_provenance(this)), student=student)
 
 
@@ -145,14 +148,44 @@ def _stage2(this: _Run, student: nn.Module, strength: Lambda) -> StageTrace:
         )
 
 
+def _stage3(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda) -> StageTrace:
+    config = this.config.stage3
+    if not config.max_steps:
+        return StageTrace()
+    finished = _before_stage3(this.config)
+    this.telemetry.begin(distill.NAME, finished=finished, weight=STAGE3_WEIGHT, device=this.device)
+    with this.batches(distill.NAME, config.batch_size) as feed:
+        return distill.distill(
+            student,
+            teacher,
+            strength,
+            config,
+            feed,
+            device=this.device,
+            stop=this.stop,
+            watch=this.telemetry.watch,
+        )
+
+
+def _before_stage3(config: Config) -> int:
+    """Effective steps of the stages before it."""
+    return STAGE1_9_WEIGHT * config.stage1_9.max_steps + config.stage2.max_steps
+
+
 def _flops(
-    this: _Run, student: nn.Module, teacher: nn.Module, *, aligned: StageTrace, trained: StageTrace
+    this: _Run,
+    student: nn.Module,
+    teacher: nn.Module,
+    *,
+    aligned: StageTrace,
+    trained: StageTrace,
+    distilled: StageTrace,
 ) -> float:
     length = this.config.data.sequence_length
     flops = train_flops(
         student=forward_cost(student, length),
         teacher=forward_cost(teacher, length),
-        taught_tokens=aligned.tokens,
+        taught_tokens=aligned.tokens + distilled.tokens,
         untaught_tokens=trained.tokens,
     )
     if this.config.stage1_9.loss_type == "kl":
@@ -166,10 +199,13 @@ def _metrics(
     aligned: StageTrace,
     start: HeldOutLoss,
     trained: StageTrace,
+    distilled: StageTrace,
     final: HeldOutLoss,
     flops: float,
 ) -> Metrics:
-    tokens, seconds = aligned.tokens + trained.tokens, aligned.seconds + trained.seconds
+    stages = (aligned, trained, distilled)
+    tokens, seconds = sum(stage.tokens for stage in stages), sum(stage.seconds for stage in stages)
+    taught_steps = STAGE1_9_WEIGHT * len(aligned.losses) + STAGE3_WEIGHT * len(distilled.losses)
     return Metrics(
         final_loss=final.mean,
         final_loss_sem=final.sem,
@@ -181,7 +217,8 @@ def _metrics(
         stage1_9_kl_loss=aligned.final("kl"),
         stage2_start_loss=start.mean,
         stage2_train_loss=trained.final_loss,
-        effective_steps=STAGE1_9_WEIGHT * len(aligned.losses) + len(trained.losses),
+        stage3_final_loss=distilled.final_loss,
+        effective_steps=taught_steps + len(trained.losses),
         train_flops=flops,
         train_seconds=seconds,
         tokens=tokens,

@@ -31,6 +31,7 @@ class Metrics:
     stage1_9_kl_loss: float | None
     stage2_start_loss: float
     stage2_train_loss: float | None
+    stage3_final_loss: float | None
     effective_steps: int
     train_flops: float
     train_seconds: float

@@ -119,9 +119,10 @@ def test_two_hours_cost(kind: str, name: str, price: float | None, expected: flo
     assert cost == (expected if expected is None else pytest.approx(expected))
 
 
-def test_a_stage1_9_token_costs_four_forward_passes_and_a_stage2_token_three() -> None:
-    cost = ForwardCost(flops_per_token=10)
-    assert train_flops(cost, stage1_9_tokens=2, stage2_tokens=5) == 10 * (4 * 2 + 3 * 5)
+def test_a_token_costs_three_forward_passes_and_a_taught_one_the_teachers_too() -> None:
+    student, teacher = ForwardCost(flops_per_token=10), ForwardCost(flops_per_token=100)
+    flops = train_flops(student=student, teacher=teacher, taught_tokens=2, untaught_tokens=5)
+    assert flops == 3 * 10 * 7 + 100 * 2
 
 
 def result(final_loss: float = 3.0) -> Result:
@@ -129,9 +130,14 @@ def result(final_loss: float = 3.0) -> Result:
         final_loss=final_loss,
         final_loss_sem=0.1,
         perplexity=20.0,
+        bits_per_byte=1.0,
         stage1_9_final_loss=None,
+        stage1_9_distill_loss=None,
+        stage1_9_ce_loss=None,
+        stage1_9_kl_loss=None,
         stage2_start_loss=4.0,
         stage2_train_loss=3.1,
+        stage3_final_loss=None,
         effective_steps=10,
         train_flops=1e9,
         train_seconds=1.0,

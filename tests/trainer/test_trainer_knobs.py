@@ -19,6 +19,7 @@ Run = Callable[..., Outcome]
 # Flipped values for every key that changes what is computed, and what else must be set for it to matter.
 SALIENT = ("stage1_9.saliency.enabled=true",)
 ADAMW = ("stage1_9.optimizer.type=adamw",)
+STAGE3 = ("stage3.max_steps=6", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1")
 KNOBS: dict[str, tuple[str, ...]] = {
     "seed=1": (),
     "model.hidden_size=16": (),
@@ -83,13 +84,21 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "stage2.lambda_warmup.schedule=cosine": (),
     "stage2.lambda_warmup.weights=false": (),
     "stage2.lambda_warmup.activations=false": (),
+    "stage3.max_steps=5": STAGE3,
+    "stage3.batch_size=2": STAGE3,
+    "stage3.logits_weight=2.0": STAGE3,
+    "stage3.attention_weight=2.0": STAGE3,
+    "stage3.temperature=1.0": STAGE3,
+    "stage3.attention_layer=0": STAGE3,
+    "stage3.attention_heads=1": STAGE3,
+    "stage3.attention_relation=cosine": STAGE3,
     "eval.batches=3": (),
     "eval.batch_size=3": (),
     "device.dtype=bfloat16": ("device.dtype=float32",),  # auto is one of the two
     "device.usd_per_hour=3600": (),
     **{
-        f"{stage}.{knob}": setting
-        for stage in ("model.teacher", "stage1_9", "stage2")
+        f"{stage}.{knob}": (*setting, *(STAGE3 if stage == "stage3" else ()))
+        for stage in ("model.teacher", "stage1_9", "stage2", "stage3")
         for knob, setting in {
             "micro_batch_size=2": (),  # rounding only; `test_trainer_step.py` says how little
             "optimizer.type=adamw": (),
@@ -103,8 +112,8 @@ KNOBS: dict[str, tuple[str, ...]] = {
         }.items()
     },
     **{
-        f"{stage}.{knob}": ()
-        for stage in ("stage1_9", "stage2")
+        f"{stage}.{knob}": STAGE3 if stage == "stage3" else ()
+        for stage in ("stage1_9", "stage2", "stage3")
         for knob in ("schedule.warmup_steps=4", "schedule.decay_fraction=0.0", "schedule.final_lr_ratio=0.9")
     },
 }
@@ -118,6 +127,7 @@ ELSEWHERE = {
         for key in ("mode", "project", "group", "name", "tags")
     },
     "model.kind": "the group model",
+    "stage3.teacher.kind": "the group stage3/teacher",
     "data.tokenizer": "tests/trainer/data/test_data_corpus.py",
     "data.name": "one source so far; others are refused",
 }

@@ -9,6 +9,7 @@ ill-typed value and an unknown key are refused by pydantic; what concerns severa
 from __future__ import annotations
 
 from trainer.config.data import DataConfig, StdlibConfig
+from trainer.config.distill import InProcessTeacherConfig, Stage3Config
 from trainer.config.fields import FieldError
 from trainer.config.losses import DistillScheduleConfig
 from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig
@@ -25,6 +26,7 @@ __all__ = [
     "EvalConfig",
     "FieldError",
     "HfModelConfig",
+    "InProcessTeacherConfig",
     "LambdaWarmupConfig",
     "OptimizerConfig",
     "QuantConfig",
@@ -32,6 +34,7 @@ __all__ = [
     "ScheduleConfig",
     "Stage1Config",
     "Stage2Config",
+    "Stage3Config",
     "Stage19Config",
     "StdlibConfig",
     "TeacherConfig",

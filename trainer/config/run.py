@@ -11,6 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from trainer.config.data import DataConfig
+from trainer.config.distill import Stage3Config, check_attention_heads, check_attention_layer
 from trainer.config.fields import STRICT, FieldError, NonNegative, Positive, Text
 from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
@@ -66,6 +67,7 @@ class Config:
     stage1: Stage1Config
     stage1_9: Stage19Config
     stage2: Stage2Config
+    stage3: Stage3Config
     device: DeviceConfig
     eval: EvalConfig
     wandb: WandbConfig
@@ -76,6 +78,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.model.kind == "tiny":  # the layers of other models are known once they are loaded
             self.check_depth(self.model.layers)
+            width, heads = self.model.hidden_size, self.model.heads
+            check_attention_heads(self.stage3, widths=(width, width, width), key_heads=heads)
         self._check_quant()
 
     def _check_quant(self) -> None:
@@ -101,6 +105,7 @@ class Config:
         if kept is not None and kept > layers:
             raise FieldError(f"the teacher has only {layers} layers", key="stage1.keep_layers")
         check_layer_weights(self.stage1_9.layer_weights, kept or layers)
+        check_attention_layer(self.stage3, kept or layers)
 
 
 def sha256(config: Config) -> str:

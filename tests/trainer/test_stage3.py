@@ -1,0 +1,171 @@
+"""Stage 3 in whole small runs with the teacher in the same process: what it counts, logs, trains and refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from trainer_outcomes import weights_digest, without_times
+
+from trainer.api import METRICS_FILE, check
+from trainer.errors import ConfigError, DivergedError
+from trainer.pipeline import Outcome
+from trainer.quant.ternary import ternary_layers
+from trainer.stages import distill
+from trainer.stages.projections import Projections
+
+Run = Callable[..., Outcome]
+ON = ("stage3.max_steps=4", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1")
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
+
+
+def hooks(model: nn.Module) -> int:
+    """On projections; transformers keeps some of its own elsewhere."""
+    projections = (module for name, module in model.named_modules() if name.endswith("_proj"))
+    return sum(len(module._forward_hooks) for module in projections)
+
+
+def test_it_comes_after_stage_2_at_lambda_one_and_logs_its_parts(run_small: Run, tmp_path: Path) -> None:
+    outcome = run_small(*ON)
+    lines = [line for line in logged(tmp_path) if line["stage"] == "stage3"]
+    assert [line["stage"] for line in logged(tmp_path)][-5:] == ["stage2", *["stage3"] * 4]
+    assert [line["lambda"] for line in lines] == [1.0] * 4
+    for line in lines:
+        total = line["ce"] + 1.0 * line["logits_kl"] + 1.0 * line["attention_kl"]
+        assert line["loss"] == pytest.approx(total, rel=1e-5)
+        assert min(line["logits_kl"], line["attention_kl"]) > 0
+    assert [line["done"] for line in lines] == pytest.approx([20 / 26, 22 / 26, 24 / 26, 1], abs=1e-6)
+    assert hooks(outcome.student) == 0
+    assert all(layer.effective_weight().unique().numel() == 3 for layer in ternary_layers(outcome.student))
+
+
+def test_its_costs_count_the_teacher(run_small: Run) -> None:
+    without, metrics = run_small().result.metrics, run_small(*ON).result.metrics
+    assert without.stage3_final_loss is None
+    assert metrics.stage3_final_loss is not None
+    assert metrics.effective_steps == without.effective_steps + 2 * 4
+    assert metrics.tokens == without.tokens + 4 * 4 * 16
+    forward = without.train_flops / (4 * 6 * 64 + 3 * 6 * 64)
+    assert metrics.train_flops == pytest.approx(without.train_flops + 4 * forward * 4 * 4 * 16)
+    assert metrics.stage2_train_loss == without.stage2_train_loss
+
+
+def test_the_final_loss_is_measured_after_it(run_small: Run) -> None:
+    assert run_small(*ON).result.metrics.final_loss != run_small().result.metrics.final_loss
+
+
+def test_left_out_its_other_knobs_change_nothing(run_small: Run) -> None:
+    first, second = run_small(), run_small("stage3.temperature=1.0", "stage3.optimizer.lr=1.0")
+    assert weights_digest(first) == weights_digest(second)
+    assert without_times(first) == without_times(second)
+
+
+def test_it_brings_the_students_predictions_and_relations_back_to_the_teachers(
+    run_small: Run, tmp_path: Path
+) -> None:
+    """The teacher has learnt little, and Stage 2 leads away from it: the way back is long enough to measure."""
+    run_small(
+        *("stage1_9.max_steps=0", "stage2.max_steps=20", *ON, "stage3.max_steps=30"),
+        *("stage3.temperature=1.0", "stage3.logits_weight=100.0", "stage3.attention_weight=100.0"),
+    )
+    lines = [line for line in logged(tmp_path) if line["stage"] == "stage3"]
+    for part in ("logits_kl", "attention_kl"):
+        values = [line[part] for line in lines]
+        assert sum(values[-5:]) < 0.6 * sum(values[:5]), (part, values)
+
+
+def test_without_a_weight_the_attention_is_not_looked_at(run_small: Run, tmp_path: Path) -> None:
+    run_small(*ON, "stage3.attention_weight=0.0")
+    assert all("attention_kl" not in line for line in logged(tmp_path))
+
+
+def test_micro_batches_add_up_to_the_batch(run_small: Run, tmp_path: Path) -> None:
+    losses = []
+    for size in ("null", "2"):
+        run_small(*ON, f"stage3.micro_batch_size={size}", "device.dtype=float32")
+        losses.append([line["loss"] for line in logged(tmp_path) if line["stage"] == "stage3"])
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-6)
+    assert losses[0] == pytest.approx(
+        losses[1], rel=1e-3
+    )  # a rounding may tip a weight from one value to another
+
+
+def test_a_shallower_students_layer_is_compared_with_the_one_it_was_copied_from(
+    run_small: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Spied(Projections):
+        def __init__(self, model: nn.Module, layer: int) -> None:
+            asked.append(layer)
+            super().__init__(model, layer)
+
+    monkeypatch.setattr(distill, "Projections", Spied)
+    run_small("model.layers=5", "stage1.keep_layers=3", *ON, "stage3.attention_layer=1")
+    assert asked == [1, 2]  # layers 0, 2 and 4 of the teacher were kept
+
+
+def test_hooks_are_gone_after_a_run_that_diverged(run_small: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[nn.Module] = []
+    stage = distill.distill
+
+    def spied(student: nn.Module, teacher: nn.Module, *rest: Any, **named: Any) -> Any:
+        seen.extend([student, teacher])
+        monkeypatch.setattr(
+            distill, "next_token_loss", lambda *_: torch.tensor(float("nan"), requires_grad=True)
+        )
+        return stage(student, teacher, *rest, **named)
+
+    monkeypatch.setattr(distill, "distill", spied)
+    with pytest.raises(DivergedError, match="step 1 of stage3"):
+        run_small(*ON)
+    assert [hooks(model) for model in seen] == [0, 0]
+
+
+REFUSED: dict[str, tuple[str | tuple[str, ...], str]] = {
+    "layer": (
+        "stage3.attention_layer=2",
+        r"stage3.attention_layer: there is no layer 2: the student has 2, 0 to 1",
+    ),
+    "layer from the end": ("stage3.attention_layer=-3", r"stage3.attention_layer: there is no layer -3"),
+    "layer of a shallower student": (
+        ("stage1.keep_layers=1", "stage3.attention_layer=1"),
+        "stage3.attention_layer: there is no layer 1: the student has 1",
+    ),
+    "heads": ("stage3.attention_heads=3", r"stage3.attention_heads: 3 does not divide .* \(32, 32, 32\)"),
+    "nothing": (
+        ("stage3.logits_weight=0.0", "stage3.attention_weight=0.0"),
+        r"stage3.logits_weight: without it, .* nothing is distilled",
+    ),
+    "temperature": ("stage3.temperature=0.0", r"stage3.temperature: .*greater than 0 \(got 0.0\)"),
+    "infinite": ("stage3.temperature=inf", r"stage3.temperature: .*finite"),
+    "negative": ("stage3.logits_weight=-1.0", r"stage3.logits_weight: .*greater than or equal to 0"),
+    "relation": ("stage3.attention_relation=dot", r"stage3.attention_relation: .*'scaled' or 'cosine'"),
+    "warmup": ("stage3.schedule.warmup_steps=5", r"stage3.schedule.warmup_steps: 5 is longer"),
+    "micro-batch": (
+        "stage3.micro_batch_size=3",
+        r"stage3.micro_batch_size: 3 does not divide batch_size \(4\)",
+    ),
+    "teacher": ("stage3.teacher.kind=other", r"stage3.teacher.*other"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_sense_is_refused_in_one_line(case: str, small: tuple[str, ...]) -> None:
+    given, message = REFUSED[case]
+    overrides = (given,) if isinstance(given, str) else given
+    with pytest.raises(ConfigError, match=message) as caught:
+        check([*small, *ON, *overrides])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_stage_that_is_left_out_may_name_a_layer_that_is_not_there(small: tuple[str, ...]) -> None:
+    assert check([*small, "stage3.attention_layer=7"]).stage3.max_steps == 0
