@@ -6,21 +6,19 @@ its uploads a deadline while one of them is under way.
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import dataclasses
-import io
 import logging
 import math
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode
 
 from sweeps.errors import StoreUnavailable
+from sweeps.storage.gcs_request import Request, Sent, send
 from sweeps.storage.gcs_verdict import Answer, Transient, Unauthorized, judge, sign_in_advice
 
 log = logging.getLogger(__name__)
@@ -108,19 +106,13 @@ class Tempo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """One request.
+class BulkRequest(Request):
+    """A request for bulk data.
 
     Args:
-        path: below the endpoint and quoted, or a whole URL that the service gave us.
         expected_bytes: size of the answer, which is granted time accordingly.
     """
 
-    method: str
-    path: str
-    query: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes | None = None
     expected_bytes: int = 0
 
 
@@ -154,40 +146,28 @@ class Patient:
                 self._bound = min(2 * self._bound, self._tempo.pace.longest_wait_s)
 
 
-def exchange(open_filesystem: Callable[[], Any], request: Request, what: str, tempo: Tempo) -> Answer:
+def exchange(open_filesystem: Callable[[], Any], request: BulkRequest, what: str, tempo: Tempo) -> Answer:
     """Send one request once.
 
     Raises:
         Transient: worth another try.
         StoreUnavailable: not worth one, or the deadline has passed.
     """
-    import aiohttp
-    from gcsfs.retry import HttpError, NonRetryableError
-    from google.auth.exceptions import GoogleAuthError
-
     try:
-        filesystem = open_filesystem()
-        limit_s = filesystem.requests_timeout.total + _transfer_s(request)
-        sending = asyncio.run_coroutine_threadsafe(_send(filesystem, request, limit_s), filesystem.loop)
-        try:
-            return _judged(_wait(sending, limit_s + 1.0, tempo), what)
-        finally:
-            sending.cancel()  # if it has not ended: nobody waits for it any more
-    except aiohttp.ClientConnectorCertificateError as error:
-        raise StoreUnavailable(
-            f"{what}: the storage service's certificate is not trusted ({_line(error)}); "
-            "check the machine's clock and its proxy"
-        ) from None
-    except (aiohttp.ClientError, OSError) as error:
-        raise Transient(_line(error), in_doubt=True) from None
-    except (HttpError, NonRetryableError, Unauthorized) as error:
-        raise Transient(sign_in_advice(what, _line(error)), in_doubt=False) from None
-    except GoogleAuthError as error:
-        raise Transient(_line(error), in_doubt=False) from None
+        answer = send(
+            open_filesystem,
+            request,
+            what,
+            wait=lambda sending, limit_s: _wait(sending, limit_s + 1.0, tempo),
+            extra_s=_transfer_s(request),
+        )
+        return _judged(answer, what)
+    except Unauthorized as error:
+        raise Transient(sign_in_advice(what, str(error)), in_doubt=False) from None
 
 
-def _wait(sending: concurrent.futures.Future[Answer], limit_s: float, tempo: Tempo) -> Answer:
-    """The answer, looked for often enough to notice a deadline."""
+def _wait(sending: concurrent.futures.Future[Sent], limit_s: float, tempo: Tempo) -> Sent:
+    """What came of it, looked for often enough to notice a deadline."""
     give_up = time.monotonic() + limit_s
     while not concurrent.futures.wait([sending], timeout=_POLL_S).done:
         tempo.check()
@@ -204,38 +184,5 @@ def _judged(answer: Answer, what: str) -> Answer:
     return answer
 
 
-async def _send(filesystem: Any, request: Request, limit_s: float) -> Answer:
-    from aiohttp import ClientTimeout
-    from yarl import URL
-
-    session = await filesystem._set_session()
-    session._retry_connection = (
-        False  # a repeat that we are not told of could look like somebody else's write
-    )
-    headers = filesystem._get_headers(dict(request.headers))  # may refresh the credentials
-    await asyncio.sleep(0)  # whoever gave up meanwhile has cancelled this
-    async with session.request(
-        request.method,
-        URL(_address(filesystem, request), encoded=True),
-        headers=headers,
-        data=None if request.body is None else io.BytesIO(request.body),  # so sent in pieces
-        timeout=ClientTimeout(total=limit_s),
-        allow_redirects=False,
-    ) as response:
-        return Answer(status=response.status, headers=response.headers, body=await response.read())
-
-
-def _address(filesystem: Any, request: Request) -> str:
-    if request.path.startswith(("http://", "https://")):
-        return request.path
-    query = urlencode(filesystem._get_params(request.query), quote_via=quote)
-    return f"{filesystem._location}{request.path}?{query}"
-
-
-def _transfer_s(request: Request) -> float:
+def _transfer_s(request: BulkRequest) -> float:
     return (len(request.body or b"") + request.expected_bytes) / _SLOWEST_BYTES_PER_S
-
-
-def _line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import Store
-from sweeps.storage.bulk_exchange import Patient, Request, Tempo, exchange
+from sweeps.storage.bulk_exchange import BulkRequest, Patient, Tempo, exchange
 from sweeps.storage.bulk_manifest import Digest, digest
 from sweeps.storage.gcs_names import checked_key, parse_url
 from sweeps.storage.gcs_verdict import Answer, Transient
@@ -79,7 +79,7 @@ class BulkWire:
         query = {"prefix": start, "maxResults": "1000", "fields": f"items({_OBJECT}),nextPageToken"}
         found: dict[str, Remote] = {}
         while True:
-            request = Request(method="GET", path=f"{self._bucket_path}/o", query=query)
+            request = BulkRequest(method="GET", path=f"{self._bucket_path}/o", query=query)
             page = json.loads(self._answer(request, "").body)
             found |= {item["name"][len(start) :]: _remote(item) for item in page.get("items", ())}
             if "nextPageToken" not in page:
@@ -114,7 +114,7 @@ class BulkWire:
 
     def stat(self, name: str) -> Remote:
         """The object's description; generation "0" where there is none."""
-        request = Request(method="GET", path=self._object_path(name), query={"fields": _OBJECT})
+        request = BulkRequest(method="GET", path=self._object_path(name), query={"fields": _OBJECT})
         answer = self._answer(request, name, missing=True)
         return Remote("0", 0, "") if answer.status == 404 else _remote(json.loads(answer.body))
 
@@ -126,7 +126,7 @@ class BulkWire:
         """
         while (start := file.tell()) < size:
             stop = min(start + self._chunk, size)
-            request = Request(
+            request = BulkRequest(
                 method="GET",
                 path=f"/download{self._object_path(name)}",
                 query={"alt": "media", "generation": generation},
@@ -140,7 +140,7 @@ class BulkWire:
 
     def delete(self, name: str, generation: str) -> None:
         """Remove this generation of the object; no matter if it is gone."""
-        request = Request(
+        request = BulkRequest(
             method="DELETE", path=self._object_path(name), query={"ifGenerationMatch": generation}
         )
         self._answer(request, name, missing=True)
@@ -178,7 +178,7 @@ class BulkWire:
             raise StoreUnavailable(f"{self._what(name)}: there is no bucket {self._bucket}")
         return answer
 
-    def _send_parts(self, upload: _Upload, start: Request, file: IO[bytes], size: int) -> Answer:
+    def _send_parts(self, upload: _Upload, start: BulkRequest, file: IO[bytes], size: int) -> Answer:
         """Send what has not arrived; the answer to the last part, or the refusal of the first request."""
         if not upload.url:
             answer = self._ask(start, "")
@@ -197,13 +197,13 @@ class BulkWire:
 
     # ---- requests
 
-    def _answer(self, request: Request, name: str, *, missing: bool = False) -> Answer:
+    def _answer(self, request: BulkRequest, name: str, *, missing: bool = False) -> Answer:
         answer = Patient(self._tempo, self._what(name)).call(lambda: self._ask(request, name))
         if answer.status == 404 and not missing:
             raise StoreUnavailable(f"{self._what(name)}: there is no bucket {self._bucket}")
         return answer
 
-    def _ask(self, request: Request, name: str) -> Answer:
+    def _ask(self, request: BulkRequest, name: str) -> Answer:
         return exchange(self._store.filesystem, request, self._what(name), self._tempo)
 
     def _what(self, name: str) -> str:
@@ -251,13 +251,13 @@ def _remote(item: dict[str, str]) -> Remote:
     return Remote(item["generation"], int(item["size"]), item.get("md5Hash", ""))
 
 
-def _multipart(path: str, query: dict[str, str], about: dict[str, str], data: bytes) -> Request:
+def _multipart(path: str, query: dict[str, str], about: dict[str, str], data: bytes) -> BulkRequest:
     boundary = uuid.uuid4().hex
     head = (
         f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(about)}\r\n"
         f"--{boundary}\r\nContent-Type: {about['contentType']}\r\n\r\n"
     ).encode()
-    return Request(
+    return BulkRequest(
         method="POST",
         path=path,
         query=query | {"uploadType": "multipart"},
@@ -266,8 +266,8 @@ def _multipart(path: str, query: dict[str, str], about: dict[str, str], data: by
     )
 
 
-def _start(path: str, query: dict[str, str], about: dict[str, str]) -> Request:
-    return Request(
+def _start(path: str, query: dict[str, str], about: dict[str, str]) -> BulkRequest:
+    return BulkRequest(
         method="POST",
         path=path,
         query=query | {"uploadType": "resumable"},
@@ -276,15 +276,17 @@ def _start(path: str, query: dict[str, str], about: dict[str, str]) -> Request:
     )
 
 
-def _next_part(upload: _Upload, file: IO[bytes], size: int, chunk: int) -> Request:
+def _next_part(upload: _Upload, file: IO[bytes], size: int, chunk: int) -> BulkRequest:
     """The next part; where we do not know what has arrived, the question how much."""
     if upload.in_doubt:
-        return Request(method="PUT", path=upload.url, headers={"Content-Range": f"bytes */{size}"}, body=b"")
+        return BulkRequest(
+            method="PUT", path=upload.url, headers={"Content-Range": f"bytes */{size}"}, body=b""
+        )
     part = os.pread(file.fileno(), min(chunk, size - upload.arrived), upload.arrived)
     if not part:
         raise Changed("the file became shorter while it was uploaded")
     stop = upload.arrived + len(part)
-    return Request(
+    return BulkRequest(
         method="PUT",
         path=upload.url,
         headers={"Content-Range": f"bytes {upload.arrived}-{stop - 1}/{size}"},

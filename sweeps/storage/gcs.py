@@ -29,7 +29,7 @@ from sweeps.storage.base import Entry, NotFound
 from sweeps.storage.gcs_clock import ServerClock
 from sweeps.storage.gcs_names import checked_key, parse_url
 from sweeps.storage.gcs_verdict import Answer
-from sweeps.storage.gcs_wire import Patience, Request, Wire
+from sweeps.storage.gcs_wire import Patience, RecordRequest, Wire
 
 if TYPE_CHECKING:
     from gcsfs.core import GCSFileSystem
@@ -177,7 +177,7 @@ class GcsStore:
             key,
             query={"uploadType": "multipart", "ifGenerationMatch": generation, "fields": "generation"},
             body=body + f"\r\n--{boundary}--\r\n".encode(),
-            content_type=f"multipart/related; boundary={boundary}",
+            headers={"Content-Type": f"multipart/related; boundary={boundary}"},
             is_moot=lambda: self._generation(key) != generation,
         )
         if answer.status == 404:
@@ -215,7 +215,7 @@ class GcsStore:
 
     def _request(self, method: str, path: str, key: str, **options: Any) -> Answer:
         what = self.location(key) if key else self._url
-        answer = self._wire.request(Request(method=method, path=path, what=what, **options))
+        answer = self._wire.request(RecordRequest(method=method, path=path, what=what, **options))
         if answer.status in _DONE:
             self._bucket_seen = True
         return answer

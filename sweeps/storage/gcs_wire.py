@@ -1,27 +1,24 @@
 """Requests to the JSON API of Google Cloud Storage, sent and tried again with patience.
 
-`gcs` is the only caller; `gcs_verdict` judges the answers. gcsfs brings the credentials, the session and the
-event loop. The tries are our own: gcsfs ends its six after 33 s with a logged traceback, its requests have no
-deadline of their own, and it does not say whether an earlier try may have taken effect, which is what decides
-whether a conflict is real.
+`gcs` is the only caller; `gcs_request` sends, `gcs_verdict` judges the answers. The tries are our own: gcsfs
+ends its six after 33 s with a logged traceback, its requests have no deadline of their own, and it does not
+say whether an earlier try may have taken effect, which is what decides whether a conflict is real.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import io
 import logging
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlencode
 
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.storage.gcs_clock import ServerClock
+from sweeps.storage.gcs_request import Request, send
 from sweeps.storage.gcs_verdict import Answer, Transient, Unauthorized, judge, sign_in_advice
 
 if TYPE_CHECKING:
@@ -64,22 +61,16 @@ class Patience:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """One request.
+class RecordRequest(Request):
+    """A request for a record, or for a listing of them.
 
     Args:
-        path: below the endpoint, quoted.
         what: the URL that a message names.
         is_moot: for a change, whether its precondition is broken by now. It is asked after a 429, which the
             service also gives to those who lost a race: they need not wait to be told.
     """
 
-    method: str
-    path: str
     what: str
-    query: Mapping[str, str] = field(default_factory=dict)
-    body: bytes | None = None
-    content_type: str | None = None
     is_moot: Callable[[], bool] | None = None
 
 
@@ -99,7 +90,7 @@ class Wire:
         # What a parent opened stays referenced: closing it would speak on the parent's connections.
         self._inherited: list[GCSFileSystem] = []
 
-    def request(self, request: Request) -> Answer:
+    def request(self, request: RecordRequest) -> Answer:
         """Send one request until it is answered.
 
         Raises:
@@ -178,7 +169,6 @@ class Wire:
             endpoint_url=self._endpoint,
             use_listings_cache=False,
             skip_instance_cache=True,
-            # aiohttp's default of five minutes would outlast every lease.
             requests_timeout=aiohttp.ClientTimeout(total=self._patience.attempt_s),
         )
 
@@ -190,68 +180,17 @@ class Wire:
         with _creating:
             self._filesystems.pop(os.getpid(), None)
 
-    def _attempt(self, request: Request) -> Answer:
-        import aiohttp
-        from gcsfs.retry import HttpError, NonRetryableError
-        from google.auth.exceptions import GoogleAuthError
-
+    def _attempt(self, request: RecordRequest) -> Answer:
         try:
-            filesystem = self.filesystem()
-            sending = asyncio.run_coroutine_threadsafe(
-                _send(filesystem, self._clock, request), filesystem.loop
+            return send(
+                self.filesystem,
+                request,
+                request.what,
+                wait=lambda sending, limit_s: sending.result(timeout=limit_s + 1.0),
+                clock=self._clock,
             )
-            try:
-                # The session has a deadline of its own; this one counts where the loop itself is stuck (a
-                # refresh of the credentials blocks it).
-                return sending.result(timeout=self._patience.attempt_s + 1.0)
-            finally:
-                sending.cancel()  # if it has not ended: nobody waits for it any more
-        except ValueError:  # from building the URL; everything else in it is quoted
+        except ValueError:
             raise InputError(
                 f"{request.what}: {self._address()!r} is not the URL of a storage service; "
                 "correct or unset STORAGE_EMULATOR_HOST"
             ) from None
-        except aiohttp.ClientConnectorCertificateError as error:
-            raise StoreUnavailable(
-                f"{request.what}: the storage service's certificate is not trusted ({_line(error)}); "
-                "check the machine's clock and its proxy"
-            ) from None
-        except aiohttp.ClientConnectorError as error:
-            raise Transient(_line(error), in_doubt=False) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise Transient(_line(error), in_doubt=True) from None
-        except (HttpError, NonRetryableError) as error:  # from refreshing the credentials
-            raise Unauthorized(_line(error)) from None
-        except GoogleAuthError as error:
-            raise Transient(_line(error), in_doubt=False) from None
-
-
-async def _send(filesystem: GCSFileSystem, clock: ServerClock, request: Request) -> Answer:
-    from yarl import URL
-
-    session = await filesystem._set_session()
-    # aiohttp would repeat what it takes for idempotent (a delete, too) without telling, and then a conflict
-    # could be an echo of our own.
-    session._retry_connection = False
-    headers = {} if request.content_type is None else {"Content-Type": request.content_type}
-    headers = filesystem._get_headers(headers)  # may refresh the credentials, which blocks the loop
-    await asyncio.sleep(0)  # whoever gave up meanwhile has cancelled this: nothing is written behind his back
-    query = urlencode(filesystem._get_params(request.query), quote_via=quote)
-    # `encoded`: yarl would otherwise normalise what is quoted in an object's name.
-    url = URL(f"{filesystem._location}{request.path}?{query}", encoded=True)
-    sent = clock.local()
-    async with session.request(
-        request.method,
-        url,
-        headers=headers,
-        data=None if request.body is None else io.BytesIO(request.body),  # so sent in pieces
-        timeout=filesystem.requests_timeout,
-        allow_redirects=False,
-    ) as response:
-        clock.observe(response.headers.get("Date"), sent, clock.local())
-        return Answer(status=response.status, headers=response.headers, body=await response.read())
-
-
-def _line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -12,6 +13,7 @@ import time
 import uuid
 from pathlib import Path
 
+import aiohttp
 import pytest
 from fake_gcs import FakeGcs, Fault
 
@@ -473,6 +475,29 @@ class TestCredentials:
         refreshed.set()
         assert other.list("") == []
         assert gcs.journal.entries("insert") == []
+
+    def test_a_request_that_fails_while_it_is_given_up_is_not_logged(self, gcs, url, monkeypatch, caplog):
+        """asyncio would log "Task exception was never retrieved" for a failed task that nobody asked."""
+        patience = Patience(total_s=0.1, attempt_s=0.1, first_wait_s=0.02, longest_wait_s=0.1)
+        store = GcsStore(url, endpoint=gcs.url, patience=patience)
+        store.list("")
+        filesystem, torn_down = store.filesystem(), threading.Event()
+
+        async def connect() -> None:
+            try:
+                await asyncio.sleep(10)
+            except asyncio.CancelledError:  # as aiohttp does where its own limit is over at that moment
+                torn_down.set()
+                raise aiohttp.ServerTimeoutError from None
+
+        with monkeypatch.context() as patched:
+            patched.setattr(filesystem, "_set_session", connect)
+            with pytest.raises(StoreUnavailable, match="TimeoutError"):
+                store.create("late", b"x")
+            assert torn_down.wait(10)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.1), filesystem.loop).result()
+        gc.collect()
+        assert [record.message for record in caplog.records if record.name == "asyncio"] == []
 
     def test_a_service_by_https_signs_in_by_gcsfs_own_rules(self, monkeypatch, url):
         from gcsfs.credentials import GoogleCredentials
