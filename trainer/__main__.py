@@ -69,11 +69,14 @@ def _train(config: Config, folder: Path, stop: StopSignal) -> None:
         from trainer import pipeline, result
         from trainer.device import open_device
         from trainer.model import import_architectures
+        from trainer.optim.fit import require_packages
         from trainer.telemetry import Telemetry
         from trainer.wandb_run import open_wandb
 
         import_architectures(config.model)
-        device = open_device(config.device)  # a device that is not there is refused before a file is touched
+        # A device or a package that is not there is refused before a file is touched.
+        device = open_device(config.device)
+        require_packages(config)
     with _fresh(folder), stop.unmangled():
         with stop.hold("loading"):
             wandb = open_wandb(config, folder)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import torch
@@ -45,7 +46,7 @@ class Step:
     Args:
         step: one-based, of `of`.
         losses: `loss`, which was minimised, and its parts.
-        details: 1-D tensors, on the device; reading them waits for it.
+        details: 0-d and 1-D tensors, on the device; reading them waits for it.
         lr: what the optimizer used.
         grad_norm: before clipping.
         tokens: trained on in this step.
@@ -151,7 +152,7 @@ def train(
             model, optimizer.optimizers, batches, trace, device=device.torch_device, more=more or {}
         )
 
-    with keep.stage(plan.name, plan.steps, parts) as kept:
+    with closing(optimizer), keep.stage(plan.name, plan.steps, parts) as kept:
         for index in range(kept.done, plan.steps):
             with stop.hold(f"step {index + 1} of {plan.name}"):
                 started = time.perf_counter()

@@ -20,6 +20,7 @@ from trainer.device import Device
 from trainer.evaluate import HeldOutLoss, bits_per_byte, held_out_loss
 from trainer.loop import StageTrace
 from trainer.model import depth, seed_everything
+from trainer.optim.fit import require_model
 from trainer.preemption import StopSignal
 from trainer.quant.warmup import Lambda
 from trainer.result import Metrics, Provenance, Result, code_version
@@ -76,6 +77,7 @@ def run(
         TrainerError: of the kind that says why the run ended early.
     """
     ground = load_ground(config, device=device, stop=stop, progress=progress)
+    require_model(config, ground.teacher)
     seed_everything(config.seed)
     this = _Run(
         config=config,

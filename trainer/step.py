@@ -26,8 +26,13 @@ Each is a mean over sequences that count alike, so that the mean over micro-batc
 
 @dataclass(frozen=True, kw_only=True)
 class Stepped:
-    """What one step came to: the mean losses, the 1-D ones still on the device, and the gradient's norm
-    before clipping."""
+    """What one step came to.
+
+    Args:
+        losses: means.
+        details: still on the device: the 1-D losses, and what the optimizer has to tell.
+        grad_norm: before clipping.
+    """
 
     losses: dict[str, float]
     details: dict[str, Tensor]
@@ -68,6 +73,7 @@ class TrainStep:
         parts = self._backward(micro_batches(ids_BT, self._micro_batch_size))
         losses = {name: part for name, part in parts.items() if part.ndim == 0}
         details = {name: part for name, part in parts.items() if part.ndim}
+        details |= self._optimizer.readings()
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
         # The one place of a step that waits for the device.
         *values, grad_norm = torch.stack([*losses.values(), norm.float()]).tolist()

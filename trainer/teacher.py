@@ -33,6 +33,7 @@ from trainer.model import (
     save,
     seed_everything,
 )
+from trainer.optim.fit import require_packages
 from trainer.preemption import StopSignal
 from trainer.stages.pretrain import cross_entropy
 
@@ -123,6 +124,7 @@ def _check_fit(model: nn.Module, config: Config, corpus: Corpus) -> None:
 def prepare_all(config: Config, progress: Progress) -> Prepared:
     """What `api.prepare` promises."""
     device, stop = open_device(config.device), StopSignal()
+    require_packages(config)
     progress("corpus", None)
     corpus, held_out = load_text(config)
     if config.model.kind == "hf":

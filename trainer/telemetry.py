@@ -107,11 +107,13 @@ class Telemetry:
             **{
                 f"{name}_{index}": value
                 for name, values in step.details.items()
+                if values.ndim
                 for index, value in enumerate(values.tolist(), start=1)
             },
             **step.settings,
             "lr": step.lr,
             "grad_norm": step.grad_norm,
+            **{name: value.item() for name, value in step.details.items() if not value.ndim},
             "tokens_per_second": self._tokens / max(self._seconds, 1e-9),
             "memory_mib": self._device.memory_bytes() / _MIB,
         }

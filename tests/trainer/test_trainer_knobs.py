@@ -109,6 +109,15 @@ KNOBS: dict[str, tuple[str, ...]] = {
             "optimizer.beta1=0.5": (),
             "optimizer.beta2=0.5": (),
             "optimizer.max_grad_norm=0.01": (f"{stage}.optimizer.type=adamw",),
+            "optimizer.muonclip.tau=0.001": (f"{stage}.optimizer.type=muonclip",),
+            "optimizer.apollo.rank=4": (f"{stage}.optimizer.type=apollo",),
+            "optimizer.apollo.update_interval=2": (f"{stage}.optimizer.type=apollo",),
+            "optimizer.apollo.scale=1.0": (
+                f"{stage}.optimizer.type=apollo",
+                f"{stage}.optimizer.apollo.rank=4",
+            ),
+            "optimizer.apollo_mini.update_interval=2": (f"{stage}.optimizer.type=apollo_mini",),
+            "optimizer.apollo_mini.scale=1.0": (f"{stage}.optimizer.type=apollo_mini",),
         }.items()
     },
     **{

@@ -222,7 +222,7 @@ def test_help_names_groups_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for expected in (
         "usage: python -m trainer",
-        "optimizer: adamw, muon",
+        "optimizer: adamw, adamw_8bit, apollo, apollo_mini, muon, muonclip",
         "stage1_9.saliency.ema_decay=0.99",
     ):
         assert expected in text

@@ -6,24 +6,62 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from trainer.config.fields import STRICT, AboveZero, Count, Decay, Fraction, NonNegative
+from trainer.config.fields import STRICT, AboveZero, Count, Decay, Fraction, NonNegative, Positive
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class MuonClipConfig:
+    """Of `type=muonclip`, and read by no other (see `trainer.optim.qk_clip`).
+
+    Args:
+        tau: the largest attention logit; a head that went above it has its queries and keys scaled down.
+    """
+
+    tau: AboveZero
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ApolloConfig:
+    """Of `type=apollo`, and read by no other (see `trainer.optim.apollo`).
+
+    Args:
+        rank: of the random projection in which the moments are kept; a matrix whose smaller side is smaller
+            than that takes its smaller side.
+        update_interval: steps between two projections.
+        scale: alpha, the factor on every update; null takes √(smaller side / rank) of each matrix, with
+            which `lr` means what it means to AdamW.
+    """
+
+    rank: Positive
+    update_interval: Positive
+    scale: AboveZero | None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ApolloMiniConfig:
+    """Of `type=apollo_mini`, and read by no other. Fields as in `ApolloConfig`; the rank is 1."""
+
+    update_interval: Positive
+    scale: AboveZero | None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OptimizerConfig:
-    """How parameters are updated. Learning rates mean the same for both types (see `trainer.optim.build`).
+    """How parameters are updated. Learning rates mean the same for all types (see `trainer.optim.build`).
 
     Args:
-        type: `muon`: Muon for the hidden matrices and AdamW for the rest; `adamw`: AdamW for everything.
+        type: `muon`, `muonclip`, `apollo`, `apollo_mini`: that one for the hidden matrices and AdamW for the
+            rest; `adamw`: AdamW for everything; `adamw_8bit`: the same with its state in 8 bits.
         lr: peak learning rate.
         weight_decay: decoupled, times the learning rate; matrices only.
-        momentum: of Muon; `adamw` has none.
+        momentum: of Muon and MuonClip; the others have none.
         adamw_lr_ratio: learning rate of what is no hidden matrix (embeddings, head, norms), over `lr`.
-        beta1, beta2: AdamW's decays.
+        beta1, beta2: decays of the first and second moments, of AdamW and of Apollo.
         max_grad_norm: gradients are scaled down to this norm; 0 switches clipping off.
+        muonclip, apollo, apollo_mini: what only the type of that name reads.
     """
 
-    type: Literal["muon", "adamw"]
+    type: Literal["muon", "muonclip", "adamw", "adamw_8bit", "apollo", "apollo_mini"]
     lr: AboveZero
     weight_decay: NonNegative
     momentum: Decay
@@ -31,6 +69,9 @@ class OptimizerConfig:
     beta1: Decay
     beta2: Decay
     max_grad_norm: NonNegative
+    muonclip: MuonClipConfig
+    apollo: ApolloConfig
+    apollo_mini: ApolloMiniConfig
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -1,28 +1,35 @@
 """Optimizers from their configuration. Called by `loop`.
 
-Muon orthogonalises the update of a hidden matrix, and its update is scaled to the root mean square that
-AdamW's has (`match_rms_adamw`, arXiv:2502.16982 §2.2), so one learning rate means about the same for both
-parts of the model and for `type=adamw`: a search may share one range.
+All types give a hidden matrix an update of about the root mean square that AdamW's has, so one learning rate
+means about the same for all of them and a search may share one range: Muon's orthogonalised update is scaled
+to it (`match_rms_adamw`, arXiv:2502.16982 §2.2), and so is Apollo's (its `scale`, where that is null).
 """
 
 from __future__ import annotations
 
-from torch import nn
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from trainer.config import OptimizerConfig
 from trainer.device import multiplies_bfloat16
 from trainer.model import hidden_matrices
+from trainer.optim.adamw_8bit import build_adamw_8bit
+from trainer.optim.apollo import Apollo
 from trainer.optim.muon import Float32Muon
+from trainer.optim.qk_clip import QkClip
 
-ADAMW_EPS = 1e-8
+EPS = 1e-8
 
 
 class OptimizerSet:
-    """One or two torch optimizers that are stepped as one."""
+    """One or two torch optimizers that are stepped as one, and QK-clip after them where it is asked for."""
 
-    def __init__(self, optimizers: list[Optimizer]) -> None:
+    def __init__(self, optimizers: list[Optimizer], clip: QkClip | None = None) -> None:
         self.optimizers = optimizers
+        self._clip = clip
         self._peaks = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in optimizers]
 
     def scale_lr(self, factor: float) -> None:
@@ -34,35 +41,51 @@ class OptimizerSet:
     def step(self) -> None:
         for optimizer in self.optimizers:
             optimizer.step()
+        if self._clip:
+            self._clip.clip()
 
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
+    def readings(self) -> dict[str, Tensor]:
+        """What the optimizer has seen of the step that it is about to take, as 0-d float32 tensors."""
+        return self._clip.readings() if self._clip else {}
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> OptimizerSet:
-    """The optimizer of a stage, over all parameters that are trained."""
+    def close(self) -> None:
+        """To be called when the training is over: nothing watches the model any longer."""
+        if self._clip:
+            self._clip.close()
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig, *, key: str = "optimizer") -> OptimizerSet:
+    """The optimizer of a stage, over all parameters that are trained.
+
+    Args:
+        key: of `config` in the run's configuration, for refusals.
+
+    Raises:
+        ConfigError: the type needs a package that is not here, or a model of another kind.
+    """
     matrices = hidden_matrices(model)
     theirs = {id(parameter) for parameter in matrices}
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in theirs]
-    if config.type == "muon":
-        # Where bfloat16 is emulated, torch's own takes most of a small model's step.
-        kind = Muon if multiplies_bfloat16(matrices[0].device) else Float32Muon
-        muon = kind(
-            matrices,
-            lr=config.lr,
-            weight_decay=config.weight_decay,
-            momentum=config.momentum,
-            adjust_lr_fn="match_rms_adamw",
-        )
-        return OptimizerSet([muon, _adamw(_groups(rest, config, config.adamw_lr_ratio), config)])
-    groups = _groups(matrices, config, 1.0) + _groups(rest, config, config.adamw_lr_ratio)
-    return OptimizerSet([_adamw(groups, config)])
+    others = _groups(rest, config, config.adamw_lr_ratio)
+    betas = (config.beta1, config.beta2)
+    match config.type:
+        case "adamw":
+            return OptimizerSet([_adamw(_groups(matrices, config, 1.0) + others, config)])
+        case "adamw_8bit":
+            groups = _groups(matrices, config, 1.0) + others
+            return OptimizerSet([build_adamw_8bit(groups, betas=betas, eps=EPS, key=key)])
+        case "apollo" | "apollo_mini":
+            return OptimizerSet([_apollo(matrices, config), _adamw(others, config)])
+        case "muon" | "muonclip":
+            clip = QkClip(model, config.muonclip.tau, key=key) if config.type == "muonclip" else None
+            return OptimizerSet([_muon(matrices, config), _adamw(others, config)], clip)
 
 
-def _groups(
-    parameters: list[nn.Parameter], config: OptimizerConfig, lr_ratio: float
-) -> list[dict[str, object]]:
+def _groups(parameters: list[nn.Parameter], config: OptimizerConfig, lr_ratio: float) -> list[dict[str, Any]]:
     """Matrices decay; gains and biases do not, as pulling a gain to zero changes what the layer computes."""
     lr = config.lr * lr_ratio
     decayed = {
@@ -74,5 +97,34 @@ def _groups(
     return [group for group in (decayed, free) if group["params"]]
 
 
-def _adamw(groups: list[dict[str, object]], config: OptimizerConfig) -> AdamW:
-    return AdamW(groups, betas=(config.beta1, config.beta2), eps=ADAMW_EPS, foreach=True)
+def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig) -> AdamW:
+    return AdamW(groups, betas=(config.beta1, config.beta2), eps=EPS, foreach=True)
+
+
+def _muon(matrices: list[nn.Parameter], config: OptimizerConfig) -> Muon:
+    # Where bfloat16 is emulated, torch's own takes most of a small model's step.
+    kind = Muon if multiplies_bfloat16(matrices[0].device) else Float32Muon
+    return kind(
+        matrices,
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        momentum=config.momentum,
+        adjust_lr_fn="match_rms_adamw",
+    )
+
+
+def _apollo(matrices: list[nn.Parameter], config: OptimizerConfig) -> Apollo:
+    mini = config.type == "apollo_mini"
+    own = config.apollo_mini if mini else config.apollo
+    return Apollo(
+        matrices,
+        lr=config.lr,
+        betas=(config.beta1, config.beta2),
+        eps=EPS,
+        weight_decay=config.weight_decay,
+        rank=1 if mini else config.apollo.rank,
+        tensorwise=mini,
+        scale=own.scale,
+        update_interval=own.update_interval,
+        seed=torch.initial_seed(),  # of the run: `model.seed_everything`
+    )

@@ -1,0 +1,45 @@
+"""An optimizer that cannot work here is refused before any stage, and only where its stage is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainer.api import check
+from trainer.errors import ConfigError
+from trainer.optim import fit
+from trainer.optim.fit import optimizers, require_model
+
+
+def test_every_optimizer_is_found_by_its_key() -> None:
+    found = dict(optimizers(check(["stage2.optimizer.lr=0.5"])))
+    assert {"model.teacher.optimizer", "stage1_9.optimizer", "stage2.optimizer"} <= set(found)
+    assert found["stage2.optimizer"].lr == 0.5
+
+
+def test_stages_that_are_left_out_are_not_asked() -> None:
+    config = check(["stage1_9.max_steps=0", "stage1_9.schedule.warmup_steps=0"])
+    assert "stage1_9.optimizer" not in dict(optimizers(config))
+
+
+@pytest.mark.parametrize("stage", ["stage1_9", "stage2"])
+def test_the_key_of_a_refusal_is_the_stages(stage: str) -> None:
+    from torch import nn
+
+    config = check([f"{stage}.optimizer.type=muonclip"])
+    with pytest.raises(ConfigError, match=rf"^{stage}\.optimizer\.type: Identity has no attention"):
+        require_model(config, nn.Identity())
+
+
+def test_the_second_stage_is_asked_before_the_first_is_trained(
+    run_small: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(model: object, *, key: str) -> None:
+        raise ConfigError("no", key=key)
+
+    monkeypatch.setattr(fit, "clippable_attentions", refuse)
+    with pytest.raises(ConfigError, match=r"^stage2\.optimizer: no"):
+        run_small("stage2.optimizer.type=muonclip")
+    assert (tmp_path / "metrics.jsonl").read_text() == ""

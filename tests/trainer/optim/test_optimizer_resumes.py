@@ -1,0 +1,84 @@
+"""Every type goes on bit for bit, through a checkpoint on the disk and through torch's own state dicts."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from trainer.checkpoint.optimizer_state import OptimizerState
+from trainer.checkpoint.state import State
+from trainer.optim.build import OptimizerSet, build_optimizer
+
+TYPES = ["muon", "muonclip", "adamw", "adamw_8bit", "apollo", "apollo_mini"]
+IDS = torch.arange(24).reshape(2, 12) % 50
+
+
+@pytest.fixture
+def begin(llama: Callable[..., nn.Module], configure):
+    """A model and its optimizer, of fresh weights or of those of another."""
+
+    def begun(kind: str, dtype: torch.dtype, like: nn.Module | None = None) -> tuple[nn.Module, OptimizerSet]:
+        changes = {"muonclip": {"tau": 0.5}, "apollo": {"rank": 4, "update_interval": 3}}
+        model = llama(hidden_size=64).to(dtype).train()  # 64 x 64: a matrix that is kept in 8 bits
+        if like is not None:
+            model.load_state_dict(like.state_dict())
+        return model, build_optimizer(model, configure(kind, **changes))
+
+    return begun
+
+
+def train(model: nn.Module, optimizer: OptimizerSet, steps: range) -> None:
+    for step in steps:
+        optimizer.scale_lr(1 / (1 + step))
+        model(input_ids=(IDS + step) % 50, labels=(IDS + step) % 50).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def through_a_checkpoint(
+    whole: nn.Module, ours: OptimizerSet, model: nn.Module, folder: Path
+) -> OptimizerState:
+    state = OptimizerState(ours.optimizers, whole).state()
+    tensors = {name: tensor.contiguous().clone() for name, tensor in state.tensors.items()}
+    save_file(tensors, folder / "state.safetensors")
+    return State(
+        tensors=load_file(folder / "state.safetensors"), values=json.loads(json.dumps(dict(state.values)))
+    )
+
+
+@pytest.mark.parametrize("way", ["checkpoint", "state dict"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", TYPES)
+def test_it_goes_on_bit_for_bit(kind: str, dtype: torch.dtype, way: str, begin, tmp_path: Path) -> None:
+    whole, ours = begin(kind, dtype)
+    train(whole, ours, range(4))
+    torch.manual_seed(99)  # the projections of Apollo follow the seed that it began with
+    resumed, theirs = begin(kind, dtype, like=whole)
+    if way == "checkpoint":
+        kept = through_a_checkpoint(whole, ours, resumed, tmp_path)
+        OptimizerState(theirs.optimizers, resumed).restore(kept)
+    else:
+        for mine, yours in zip(ours.optimizers, theirs.optimizers, strict=True):
+            yours.load_state_dict(copy.deepcopy(mine.state_dict()))
+    train(whole, ours, range(4, 9))
+    train(resumed, theirs, range(4, 9))
+    for (name, mine), yours in zip(whole.named_parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(mine, yours), name
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_without_its_state_it_would_not(kind: str, begin) -> None:
+    """What the test above would miss if states did not matter."""
+    whole, ours = begin(kind, torch.float32)
+    train(whole, ours, range(4))
+    resumed, theirs = begin(kind, torch.float32, like=whole)
+    train(whole, ours, range(4, 6))
+    train(resumed, theirs, range(4, 6))
+    assert not torch.equal(whole.lm_head.weight, resumed.lm_head.weight)
