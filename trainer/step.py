@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from trainer.device import Device
 from trainer.errors import DivergedError
 from trainer.optim.build import OptimizerSet
+from trainer.optim.gradient_norms import GradientNorms
 
 Objective = Callable[[Tensor], Mapping[str, Tensor]]
 """ids_BT → tensors; `loss`, which is 0-d, is minimised, the others are logged: 0-d ones as numbers, 1-D ones
@@ -30,7 +31,8 @@ class Stepped:
 
     Args:
         losses: means.
-        details: still on the device: the 1-D losses, and what the optimizer has to tell.
+        details: still on the device: the 1-D losses; norms of the gradient by kind of parameter, before
+            clipping; what the optimizer has to tell.
         grad_norm: before clipping.
     """
 
@@ -63,6 +65,7 @@ class TrainStep:
         self._device, self._stage = device, stage
         self._micro_batch_size = micro_batch_size
         self._max_grad_norm = max_grad_norm or math.inf
+        self._gradient_norms = GradientNorms(model)
 
     def __call__(self, ids_BT: Tensor, *, number: int) -> Stepped:
         """Takes the one-based step `number` on a batch [B, T] that is on the device.
@@ -73,7 +76,7 @@ class TrainStep:
         parts = self._backward(micro_batches(ids_BT, self._micro_batch_size))
         losses = {name: part for name, part in parts.items() if part.ndim == 0}
         details = {name: part for name, part in parts.items() if part.ndim}
-        details |= self._optimizer.readings()
+        details |= self._gradient_norms() | self._optimizer.readings()
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
         # The one place of a step that waits for the device.
         *values, grad_norm = torch.stack([*losses.values(), norm.float()]).tolist()

@@ -1,0 +1,31 @@
+"""Norms of gradients by kind of parameter: which part of a model is about to blow up. Called by `step`."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+from trainer.model import hidden_matrices
+
+
+class GradientNorms:
+    """The kinds are those that optimizers tell apart: hidden matrices; embeddings and head; gains, biases."""
+
+    def __init__(self, model: nn.Module) -> None:
+        matrices = hidden_matrices(model)
+        theirs = {id(parameter) for parameter in matrices}
+        rest = [p for p in model.parameters() if p.requires_grad and id(p) not in theirs]
+        self._kinds = {
+            "grad_norm_matrices": matrices,
+            "grad_norm_ends": [p for p in rest if p.ndim >= 2],
+            "grad_norm_gains": [p for p in rest if p.ndim < 2],
+        }
+
+    def __call__(self) -> dict[str, Tensor]:
+        """The norms now, as 0-d tensors; a kind without gradients is left out."""
+        norms = {}
+        for name, parameters in self._kinds.items():
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            if gradients:
+                norms[name] = get_total_norm(gradients)
+        return norms
