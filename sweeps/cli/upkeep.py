@@ -130,11 +130,18 @@ def repair(ctx: click.Context, storage: str | None, name: str | None, yes: bool,
     found = survey(experiment.store)
     mends = plan(experiment, found)
     outcomes = [carry_out(mend) for mend in mends] if yes else []
-    foreign = [experiment.store.location(key) for key in found.foreign]
+    where = experiment.store.location
+    left = {
+        "foreign": [where(key) for key in found.foreign],
+        "ownerless": [where(run.prefix) for run in found.ownerless_runs()],
+    }
     if style == "json":
-        print_json({"done": yes, "steps": _step_documents(mends, outcomes), "foreign": foreign})
+        print_json({"done": yes, "steps": _step_documents(mends, outcomes), **left})
     else:
-        _print_steps(mends, outcomes, foreign)
+        _print_steps(mends, outcomes)
+        for kind, places in left.items():
+            for place in places:
+                click.echo(f"left alone: {_LEFT_ALONE[kind]}\n  where: {place}")
     ctx.exit(EXIT_FAILED if any(outcome.state == "failed" for outcome in outcomes) else EXIT_DONE)
 
 
@@ -146,12 +153,13 @@ def _step_documents(mends: list[Mend], outcomes: list[Outcome]) -> list[dict[str
     return [step | {"state": o.state, "told": o.told} for step, o in zip(steps, outcomes, strict=True)]
 
 
-def _print_steps(mends: list[Mend], outcomes: list[Outcome], foreign: list[str]) -> None:
+_LEFT_ALONE = {"foreign": "nobody here knows this object", "ownerless": "files of a trial without a record"}
+
+
+def _print_steps(mends: list[Mend], outcomes: list[Outcome]) -> None:
     for step in _step_documents(mends, outcomes):
         told = f" ({shorten(step['told'])})" if step["told"] else ""
         click.echo(f"{step['state']}: {shorten(step['what'])}{told}\n  where: {step['where']}")
-    for where in foreign:
-        click.echo(f"left alone: nobody here knows this object\n  where: {where}")
     if not mends:
         click.echo("there is nothing to mend")
     elif not outcomes:

@@ -14,7 +14,8 @@ from sweeps.domain import Domain
 from sweeps.space import Space
 from sweeps.trial import Trial, key
 from sweeps.upkeep.finding import Finding
-from sweeps.upkeep.survey import RUNS, Survey
+from sweeps.upkeep.runs import RUNS
+from sweeps.upkeep.survey import Survey
 
 _FORGOTTEN_S = 24 * 3600.0
 _REPAIR = "`sweep repair`"
@@ -141,6 +142,14 @@ def _runs(survey: Survey, where: Where) -> Iterator[Finding]:
             what=f"files of {len(superseded)} attempts are left whose trials a later attempt completed",
             where=where(superseded[0].prefix),
             remedy=f"{_REPAIR} tells their size and removes them",
+        )
+    if halves := survey.half_uploads():
+        yield Finding(
+            kind="half",
+            level="note",
+            what=f"uploads of {len(halves)} attempts were cut short: objects are left that no manifest names",
+            where=where(halves[0].prefix),
+            remedy=f"they are never read; {_REPAIR} tells their size and removes them",
         )
 
 

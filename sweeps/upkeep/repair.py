@@ -22,9 +22,10 @@ from sweeps.experiment import Experiment
 from sweeps.storage.base import NotFound, Store
 from sweeps.upkeep import run_files
 from sweeps.upkeep.machine import shown_bytes
-from sweeps.upkeep.survey import QUARANTINE, RUNS, StoredRecord, Survey
+from sweeps.upkeep.runs import RUNS
+from sweeps.upkeep.survey import QUARANTINE, StoredRecord, Survey
 
-Kind = Literal["torn", "expired", "outdated", "lock", "superseded", "draft"]
+Kind = Literal["torn", "expired", "outdated", "lock", "superseded", "half", "draft"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +49,14 @@ class Outcome:
 
 def plan(experiment: Experiment, survey: Survey) -> list[Mend]:
     """What to do about what the survey found; foreign objects and newer records are left alone."""
+    store = experiment.store
     return [
-        *_quarantine(experiment.store, survey),
+        *_quarantine(store, survey),
         *_hand_back(experiment, survey),
-        *_rewrite(experiment.store, survey),
+        *_rewrite(store, survey),
         *_unlock(experiment, survey),
-        *_remove_runs(experiment.store, survey),
+        *_remove_runs(store, survey),
+        *_remove_halves(store, survey),
         *_remove_drafts(survey),
     ]
 
@@ -167,6 +170,18 @@ def _remove_runs(store: Store, survey: Survey) -> Iterator[Mend]:
         yield Mend(
             kind="superseded",
             what=f"remove {taken} of trial {run.index}'s attempt {run.attempt}: a later one completed it",
+            where=store.location(run.prefix),
+            step=partial(run_files.remove, store, run),
+        )
+
+
+def _remove_halves(store: Store, survey: Survey) -> Iterator[Mend]:
+    for run in survey.half_uploads():
+        taken = shown_bytes(run_files.size(store, run))
+        yield Mend(
+            kind="half",
+            what=f"remove {taken} of trial {run.index}'s attempt {run.attempt} ({len(run.entries)} objects): "
+            "an upload was cut short, no manifest names them",
             where=store.location(run.prefix),
             step=partial(run_files.remove, store, run),
         )

@@ -8,36 +8,29 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
 
 from sweeps.errors import Conflict, StoreUnavailable
 from sweeps.storage.base import Store
-from sweeps.upkeep.survey import RunFolder, local_root
-
-if TYPE_CHECKING:
-    from gcsfs.core import GCSFileSystem
-
-_MANIFEST = "manifest.json"
-
-
-class _Bucket(Protocol):
-    """A store whose bulk data lies in a file system of fsspec."""
-
-    def filesystem(self) -> GCSFileSystem: ...
+from sweeps.storage.bulk_manifest import MANIFEST
+from sweeps.storage.bulk_wire import Bucket
+from sweeps.upkeep.runs import RunFolder
+from sweeps.upkeep.survey import local_root
 
 
 def size(store: Store, run: RunFolder) -> int | None:
-    """Bytes that the run takes; None where the store cannot say."""
+    """Bytes that the run's entries take; None where the store cannot say."""
     root = local_root(store)
     if root is not None:
         return _folder_size(root / run.prefix)
-    if hasattr(store, "filesystem"):
-        bucket = cast(_Bucket, store).filesystem()
-        try:
-            return int(bucket.du(f"{store.location(run.prefix).removeprefix('gs://')}/"))
-        except OSError:
-            return None
-    return None
+    if not isinstance(store, Bucket):
+        return None
+    root_url = store.location("").removeprefix("gs://")
+    try:
+        found = store.filesystem().find(f"{root_url}{run.prefix}/", detail=True)
+    except OSError:
+        return None
+    sizes = {name.removeprefix(root_url): int(about["size"]) for name, about in found.items()}
+    return sum(sizes.get(entry.key, 0) for entry in run.entries)
 
 
 def remove(store: Store, run: RunFolder) -> None:
@@ -47,7 +40,7 @@ def remove(store: Store, run: RunFolder) -> None:
         _remove_folder(root / run.prefix)
         return
     # The manifest first: what is left of an interrupted removal must not look like a whole run.
-    for entry in sorted(run.entries, key=lambda entry: not entry.key.endswith(f"/{_MANIFEST}")):
+    for entry in sorted(run.entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}")):
         try:
             store.delete(entry.key, entry.version)
         except Conflict:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,16 +17,15 @@ from typing import Literal
 from sweeps import control, lifecycle, trial
 from sweeps.asking import ASK_KEY
 from sweeps.errors import DamagedObject
-from sweeps.storage.base import Entry, NotFound, Store
+from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
 from sweeps.storage.urls import local_path
 from sweeps.trial import Trial
+from sweeps.upkeep.runs import RUNS, RunFolder, half_uploads, run_folders
 
 QUARANTINE = "quarantine/"
-RUNS = "runs/"
 
 _RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
-_ATTEMPT = re.compile(rf"({RUNS}(\d{{6}})/attempt-(\d+))/.+")
 _QUARANTINED = re.compile(rf"{QUARANTINE}(\d{{6}})\.json-.*")
 _FIELDS = frozenset(field.name for field in fields(Trial)) | {"schema"}
 _DRAFT_AGE_S = 3600.0
@@ -50,16 +49,6 @@ class StoredRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFolder:
-    """What an attempt left: the objects under `runs/000012/attempt-1/`."""
-
-    index: int
-    attempt: int
-    prefix: str
-    entries: tuple[Entry, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class AskLock:
     """The lease of whoever generates candidates, as its holder last wrote it."""
 
@@ -73,6 +62,7 @@ class Survey:
     """What there is, at the store's time `now`.
 
     Args:
+        halves: of runs in a bucket, the objects that no manifest names and that nobody uploads any more.
         foreign: keys among records and runs that no version of this program writes.
         quarantined: indices of records that were moved aside.
         drafts: files that writers who were killed left behind (in a folder only).
@@ -82,6 +72,7 @@ class Survey:
     now: float
     records: Mapping[int, StoredRecord]
     runs: tuple[RunFolder, ...]
+    halves: tuple[RunFolder, ...]
     foreign: tuple[str, ...]
     quarantined: frozenset[int]
     ask_lock: AskLock | None
@@ -115,6 +106,11 @@ class Survey:
         completed = {r.trial: r.attempt for r in self.trials() if r.status == "completed"}
         return [run for run in self.runs if run.attempt < completed.get(run.index, 0)]
 
+    def half_uploads(self) -> list[RunFolder]:
+        """What uploads that were cut short have left, but for runs that are superseded or ownerless."""
+        others = {run.prefix for run in (*self.superseded_runs(), *self.ownerless_runs())}
+        return [run for run in self.halves if run.prefix not in others]
+
     def ownerless_runs(self) -> list[RunFolder]:
         """Runs of trials that have no record at all, not even a damaged one."""
         return [run for run in self.runs if run.index not in self.records]
@@ -130,16 +126,19 @@ def survey(store: Store) -> Survey:
     entries = store.list(trial.PREFIX)
     keys = {int(match[1]): entry.key for entry in entries if (match := _RECORD.fullmatch(entry.key))}
     objects = store.list(RUNS)
-    runs = _run_folders(objects)
+    runs = run_folders(objects)
     in_runs = {entry.key for run in runs for entry in run.entries}
     foreign = [entry.key for entry in entries if not _RECORD.fullmatch(entry.key)]
     foreign += [entry.key for entry in objects if entry.key not in in_runs]
     moved = (_QUARANTINED.fullmatch(entry.key) for entry in store.list(QUARANTINE))
     now = store.now()
+    records = _records(store, keys)
+    trials = [stored.trial for stored in records.values() if stored.trial is not None]
     return Survey(
         now=now,
-        records=MappingProxyType(_records(store, keys)),
+        records=MappingProxyType(records),
         runs=tuple(runs),
+        halves=tuple(half_uploads(store, runs, trials, now)),
         foreign=tuple(foreign),
         quarantined=frozenset(int(match[1]) for match in moved if match),
         ask_lock=_ask_lock(store),
@@ -193,19 +192,6 @@ def _is_newer(data: bytes) -> bool:
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
     return isinstance(schema, int) and schema > trial.SCHEMA
-
-
-def _run_folders(entries: Sequence[Entry]) -> list[RunFolder]:
-    folders: dict[str, list[Entry]] = {}
-    names: dict[str, tuple[int, int]] = {}
-    for entry in entries:
-        if match := _ATTEMPT.fullmatch(entry.key):
-            folders.setdefault(match[1], []).append(entry)
-            names[match[1]] = int(match[2]), int(match[3])
-    return [
-        RunFolder(index=names[prefix][0], attempt=names[prefix][1], prefix=prefix, entries=tuple(inside))
-        for prefix, inside in folders.items()
-    ]
 
 
 def _ask_lock(store: Store) -> AskLock | None:

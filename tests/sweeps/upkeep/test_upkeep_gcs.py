@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import pytest
 from fake_gcs import FakeGcs, Fault
-from upkeep_cases import healthy, put, tear
+from upkeep_cases import healthy, made, put, tear
 
 from sweeps.experiment import Experiment
+from sweeps.storage.bulk_exchange import Pace, Tempo
+from sweeps.storage.bulk_upload import FolderUpload
 from sweeps.storage.gcs import GcsStore
 from sweeps.storage.gcs_wire import Patience
-from sweeps.upkeep import doctor
+from sweeps.upkeep import ailments, doctor
 from sweeps.upkeep.repair import carry_out, plan
 from sweeps.upkeep.survey import survey
 
@@ -58,3 +60,48 @@ def test_a_bucket_with_a_wrong_clock_is_told(gcs, bucket, space):
     experiment = Experiment.create(bucket(), space)
     diagnosis = doctor.examine(lambda: experiment, expected=True)
     assert [(f.kind, f.level) for f in diagnosis.findings] == [("clock", "problem")]
+
+
+def test_halves_of_uploads_are_listed_with_their_size_and_removed(gcs, bucket, space, tmp_path):
+    """Old objects that no manifest names; what a manifest names, what is young, and what runs stays."""
+    store = bucket()
+    experiment = Experiment.create(store, space)
+    gcs.objects.clock_skew_s = -7200.0
+    for record in healthy(store.now()):
+        put(store, record)
+    whole, half, none, running = (f"runs/00000{i}/attempt-1" for i in (0, 1, 2, 3))
+    put(store, replace(made(3, x=0.9, now=store.now()), status="running", worker="w", attempt=1))
+    (tmp_path / "log.txt").write_text("said")
+    for prefix in (whole, half):
+        upload = FolderUpload(store, tmp_path, prefix, Tempo(Pace()))
+        upload.round(final=True)
+    for prefix in (half, none, running):
+        store.create(f"{prefix}/checkpoints/10/model", b"x" * 2000)
+    gcs.objects.clock_skew_s = 0.0
+    store = bucket()  # the clock of the first one remembers
+    store.create(f"{whole}/checkpoints/20/model", b"young")
+    before = {entry.key for entry in store.list("runs/")}
+
+    steps = plan(experiment, survey(store))
+    assert [(step.kind, step.where) for step in steps] == [
+        ("half", store.location(half)),
+        ("half", store.location(none)),
+    ]
+    assert all("2.0 KiB" in step.what and "(1 objects)" in step.what for step in steps)
+    findings = ailments.examine(survey(store), space, store.location)
+    assert ("half", "note") in [(f.kind, f.level) for f in findings]
+    assert [carry_out(step).state for step in steps] == ["done", "done"]
+    gone = {f"{prefix}/checkpoints/10/model" for prefix in (half, none)}
+    assert {entry.key for entry in store.list("runs/")} == before - gone
+    assert plan(experiment, survey(store)) == []
+
+
+def test_a_manifest_that_cannot_be_read_keeps_its_objects(gcs, bucket, space):
+    gcs.objects.clock_skew_s = -7200.0
+    store = bucket()
+    experiment = Experiment.create(store, space)
+    put(store, healthy(store.now())[0])
+    store.create("runs/000000/attempt-1/manifest.json", b'{"schema": 2}')
+    store.create("runs/000000/attempt-1/model", b"x")
+    gcs.objects.clock_skew_s = 0.0
+    assert plan(experiment, survey(bucket())) == []

@@ -1,0 +1,76 @@
+"""What attempts have left in the store, `runs/000012/attempt-1/…`, and what of it an upload left half done.
+
+`survey` reads it, `run_files` takes its size and removes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from sweeps.storage import bulk_manifest as manifest
+from sweeps.storage.base import Entry, NotFound, Store
+from sweeps.storage.bulk_manifest import MANIFEST
+from sweeps.storage.bulk_wire import Bucket
+from sweeps.trial import Trial
+
+RUNS = "runs/"
+
+_ATTEMPT = re.compile(rf"({RUNS}(\d{{6}})/attempt-(\d+))/.+")
+_UPLOAD_AGE_S = 3600.0
+"""A worker uploads for a quarter of an hour after its trial at most: an older half has lost its uploader."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """What an attempt left: the objects under `runs/000012/attempt-1/`, or some of them."""
+
+    index: int
+    attempt: int
+    prefix: str
+    entries: tuple[Entry, ...]
+
+
+def run_folders(entries: Iterable[Entry]) -> list[RunFolder]:
+    """The entries that are an attempt's, by attempt."""
+    folders: dict[str, list[Entry]] = {}
+    names: dict[str, tuple[int, int]] = {}
+    for entry in entries:
+        if match := _ATTEMPT.fullmatch(entry.key):
+            folders.setdefault(match[1], []).append(entry)
+            names[match[1]] = int(match[2]), int(match[3])
+    return [
+        RunFolder(index=names[prefix][0], attempt=names[prefix][1], prefix=prefix, entries=tuple(inside))
+        for prefix, inside in folders.items()
+    ]
+
+
+def half_uploads(
+    store: Store, runs: Sequence[RunFolder], trials: Iterable[Trial], now: float
+) -> list[RunFolder]:
+    """Of each run in a bucket the old objects that no manifest names, where nobody uploads any more.
+
+    A folder on this machine has none: there, the run folder is the place itself.
+    """
+    if not isinstance(store, Bucket):
+        return []
+    running = {(record.trial, record.attempt) for record in trials if record.status == "running"}
+    idle = [run for run in runs if (run.index, run.attempt) not in running]
+    with ThreadPoolExecutor(max(1, min(store.concurrent_reads, len(idle)))) as pool:
+        found = pool.map(lambda run: _unnamed(store, run, now), idle)
+        return [run for run in found if run.entries]
+
+
+def _unnamed(store: Store, run: RunFolder, now: float) -> RunFolder:
+    key = f"{run.prefix}/{MANIFEST}"
+    named = {key}
+    if any(entry.key == key for entry in run.entries):
+        try:
+            files = manifest.decode(store.read(key)[0])
+        except (NotFound, ValueError):
+            return replace(run, entries=())  # of a later version, perhaps: not ours to judge
+        named |= {f"{run.prefix}/{stored.object}" for stored in files.values()}
+    old = (entry for entry in run.entries if entry.key not in named and now - entry.updated > _UPLOAD_AGE_S)
+    return replace(run, entries=tuple(old))
