@@ -288,7 +288,9 @@ def test_three_spaces_and_the_ablations_ship_with_the_project() -> None:
     assert [name for name in names if not name.startswith("ablation_")] == [
         *("quickstart", "stage1_9_stage2", "stage_length"),
     ]
-    assert {"ablation_stage1_9", "ablation_lambda_saliency", "ablation_length"} <= set(names)
+    assert [name for name in names if name.startswith("ablation_")] == [
+        *("ablation_lambda_saliency", "ablation_length", "ablation_optimizers", "ablation_stage1_9"),
+    ]
 
 
 def corners(shipped: Space) -> list[dict[str, Value]]:
