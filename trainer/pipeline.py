@@ -30,8 +30,8 @@ from trainer.step import micro_batches
 from trainer.teacher import load_ground
 from trainer.telemetry import Telemetry
 
-# Of one step in effective steps, the notebook's measure: a teacher's forward pass comes on top.
-STAGE1_9_WEIGHT = STAGE3_WEIGHT = 2
+# Of one step in effective steps, the notebook's measure: a teacher's forward pass makes a step count twice.
+ALONE, TAUGHT = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +100,11 @@ def run(
     )
     distill.check(student, config.stage3)
     device.reset_peak_memory()
-    telemetry.plan(_before_stage3(config) + STAGE3_WEIGHT * config.stage3.max_steps)
+    telemetry.plan(_before_stage3(config) + TAUGHT * config.stage3.max_steps)
 
     aligned = _stage1_9(this, student, ground.teacher, strength)
     start = this.measure(student, "the start of stage2")
-    trained = _stage2(this, student, strength)
+    trained = _stage2(this, student, ground.teacher, strength)
     distilled = _stage3(this, student, ground.teacher, strength)
     final = this.measure(student, "the final evaluation")
     flops = _flops(this, student, ground.teacher, aligned=aligned, trained=trained, distilled=distilled)
@@ -118,7 +118,7 @@ def _stage1_9(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lamb
     config = this.config.stage1_9
     if not config.max_steps:
         return StageTrace()
-    this.telemetry.begin(layerwise.NAME, finished=0, weight=STAGE1_9_WEIGHT, device=this.device)
+    this.telemetry.begin(layerwise.NAME, finished=0, weight=TAUGHT, device=this.device)
     with this.batches(layerwise.NAME, config.batch_size) as feed:
         return layerwise.align(
             student,
@@ -132,15 +132,16 @@ def _stage1_9(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lamb
         )
 
 
-def _stage2(this: _Run, student: nn.Module, strength: Lambda) -> StageTrace:
+def _stage2(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda) -> StageTrace:
     config = this.config.stage2
     if not config.max_steps:
         return StageTrace()
-    finished = STAGE1_9_WEIGHT * this.config.stage1_9.max_steps
-    this.telemetry.begin(pretrain.NAME, finished=finished, weight=1, device=this.device)
+    finished, weight = TAUGHT * this.config.stage1_9.max_steps, _stage2_weight(this.config)
+    this.telemetry.begin(pretrain.NAME, finished=finished, weight=weight, device=this.device)
     with this.batches(pretrain.NAME, config.batch_size) as feed:
         return pretrain.pretrain(
             student,
+            teacher,
             strength,
             config,
             feed,
@@ -155,7 +156,7 @@ def _stage3(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda
     if not config.max_steps:
         return StageTrace()
     finished = _before_stage3(this.config)
-    this.telemetry.begin(distill.NAME, finished=finished, weight=STAGE3_WEIGHT, device=this.device)
+    this.telemetry.begin(distill.NAME, finished=finished, weight=TAUGHT, device=this.device)
     with this.batches(distill.NAME, config.batch_size) as feed:
         return distill.distill(
             student,
@@ -171,7 +172,11 @@ def _stage3(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda
 
 def _before_stage3(config: Config) -> int:
     """Effective steps of the stages before it."""
-    return STAGE1_9_WEIGHT * config.stage1_9.max_steps + config.stage2.max_steps
+    return TAUGHT * config.stage1_9.max_steps + _stage2_weight(config) * config.stage2.max_steps
+
+
+def _stage2_weight(config: Config) -> int:
+    return TAUGHT if config.stage2.distill.enabled else ALONE
 
 
 def _flops(
@@ -184,11 +189,12 @@ def _flops(
     distilled: StageTrace,
 ) -> float:
     length = this.config.data.sequence_length
+    taught = this.config.stage2.distill.enabled
     flops = train_flops(
         student=forward_cost(student, length),
         teacher=forward_cost(teacher, length),
-        taught_tokens=aligned.tokens + distilled.tokens,
-        untaught_tokens=trained.tokens,
+        taught_tokens=aligned.tokens + distilled.tokens + (trained.tokens if taught else 0),
+        untaught_tokens=0 if taught else trained.tokens,
     )
     if this.config.stage1_9.loss_type == "kl":
         flops += aligned.tokens * head_kl_flops_per_token(teacher, depth(student))
@@ -207,7 +213,7 @@ def _metrics(
 ) -> Metrics:
     stages = (aligned, trained, distilled)
     tokens, seconds = sum(stage.tokens for stage in stages), sum(stage.seconds for stage in stages)
-    taught_steps = STAGE1_9_WEIGHT * len(aligned.losses) + STAGE3_WEIGHT * len(distilled.losses)
+    taught_steps = len(aligned.losses) + len(distilled.losses)
     return Metrics(
         final_loss=final.mean,
         final_loss_sem=final.sem,
@@ -218,9 +224,9 @@ def _metrics(
         stage1_9_ce_loss=aligned.final("ce"),
         stage1_9_kl_loss=aligned.final("kl"),
         stage2_start_loss=start.mean,
-        stage2_train_loss=trained.final_loss,
+        stage2_train_loss=trained.final("ce" if this.config.stage2.distill.enabled else "loss"),
         stage3_final_loss=distilled.final_loss,
-        effective_steps=taught_steps + len(trained.losses),
+        effective_steps=TAUGHT * taught_steps + _stage2_weight(this.config) * len(trained.losses),
         train_flops=flops,
         train_seconds=seconds,
         tokens=tokens,

@@ -79,6 +79,8 @@ KNOBS: dict[str, tuple[str, ...]] = {
     ),
     "stage2.max_steps=5": (),
     "stage2.batch_size=3": (),
+    "stage2.distill.weight=0.5": (),
+    "stage2.distill.temperature=2.0": ("stage2.distill.weight=0.5",),
     "stage2.lambda_warmup.enabled=false": (),
     "stage2.lambda_warmup.warmup_steps=5": (),
     "stage2.lambda_warmup.schedule=cosine": (),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from trainer.config.data import DataConfig, StdlibConfig
 from trainer.config.distill import InProcessTeacherConfig, Stage3Config
 from trainer.config.fields import FieldError
-from trainer.config.losses import DistillScheduleConfig
+from trainer.config.losses import DistillScheduleConfig, Stage2DistillConfig
 from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 from trainer.config.quant import LambdaWarmupConfig, QuantConfig, SaliencyConfig
@@ -34,6 +34,7 @@ __all__ = [
     "ScheduleConfig",
     "Stage1Config",
     "Stage2Config",
+    "Stage2DistillConfig",
     "Stage3Config",
     "Stage19Config",
     "StdlibConfig",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import PlainValidator
 from pydantic.dataclasses import dataclass
 
-from trainer.config.fields import STRICT, FieldError, NonNegative
+from trainer.config.fields import STRICT, AboveZero, FieldError, NonNegative
 
 LossType = Literal["mse_normalized", "cosine", "mse", "kl", "inner_product"]
 LAYER_WEIGHTS = ("progressive", "uniform", "exponential")
@@ -70,3 +70,21 @@ class DistillScheduleConfig:
     def never_positive(self) -> bool:
         """Whether w is 0 in every step."""
         return self.initial == 0 and (self.type == "constant" or self.final == 0)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Stage2DistillConfig:
+    """What the teacher's predictions add to Stage 2's cross-entropy.
+
+    Args:
+        weight: of τ²·KL; 0 leaves the teacher out, and `temperature` means nothing.
+        temperature: τ, of both models' predictions.
+    """
+
+    weight: NonNegative
+    temperature: AboveZero
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the teacher is run in each step."""
+        return self.weight > 0

@@ -20,7 +20,7 @@ from trainer.config.fields import (
     check_micro_batch,
     check_warmup,
 )
-from trainer.config.losses import DistillScheduleConfig, LayerWeights, LossType
+from trainer.config.losses import DistillScheduleConfig, LayerWeights, LossType, Stage2DistillConfig
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 from trainer.config.quant import LambdaWarmupConfig, SaliencyConfig
 
@@ -94,6 +94,7 @@ class Stage2Config:
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
     lambda_warmup: LambdaWarmupConfig
+    distill: Stage2DistillConfig
 
     def __post_init__(self) -> None:
         check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")

@@ -1,14 +1,16 @@
-"""Stage 2: the student goes on pre-training on text alone, while lambda rises to 1."""
+"""Stage 2: the student goes on pre-training on text while lambda rises to 1, with or without its teacher."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import torch
 from torch import Tensor, nn
 
-from trainer.config import Stage2Config
+from trainer.config import Stage2Config, Stage2DistillConfig
 from trainer.device import Device
 from trainer.loop import Objective, StagePlan, StageTrace, Watch, train
+from trainer.losses.distillation import tempered_divergence
 from trainer.losses.logits import next_token_loss
 from trainer.model import run
 from trainer.preemption import StopSignal
@@ -19,6 +21,7 @@ NAME = "stage2"
 
 def pretrain(
     student: nn.Module,
+    teacher: nn.Module,
     strength: Lambda,
     config: Stage2Config,
     batches: Iterator[Tensor],
@@ -27,7 +30,8 @@ def pretrain(
     stop: StopSignal,
     watch: Watch,
 ) -> StageTrace:
-    """Trains the student in place and leaves lambda at 1. Raises as `loop.train` does."""
+    """Trains the student in place and leaves lambda at 1. The teacher is run only where the distillation has
+    a weight. Raises as `loop.train` does."""
     warmup = config.lambda_warmup
 
     def prepare(step: int) -> Mapping[str, float]:
@@ -47,7 +51,7 @@ def pretrain(
         return train(
             plan,
             student,
-            cross_entropy(student),
+            taught(student, teacher, config.distill) if config.distill.enabled else cross_entropy(student),
             batches,
             device=device,
             stop=stop,
@@ -63,5 +67,23 @@ def cross_entropy(model: nn.Module) -> Objective:
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         return {"loss": next_token_loss(run(model, ids_BT).logits, ids_BT)}
+
+    return losses
+
+
+def taught(student: nn.Module, teacher: nn.Module, config: Stage2DistillConfig) -> Objective:
+    """CE + weight·τ²·KL(teacher ‖ student) of predictions at temperature τ (Hinton et al., arXiv:1503.02531).
+
+    Gradients of the divergence shrink with τ²; with the factor, the weight means the same at every τ.
+    """
+    factor = config.weight * config.temperature**2
+
+    def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
+        with torch.no_grad():
+            teacher_BTV = run(teacher, ids_BT).logits
+        logits_BTV = run(student, ids_BT).logits
+        ce = next_token_loss(logits_BTV, ids_BT)
+        kl = tempered_divergence(logits_BTV, teacher_BTV, temperature=config.temperature)
+        return {"loss": ce + factor * kl, "ce": ce, "kl": kl}
 
     return losses
