@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trainer.api import METRICS_FILE, check
-from trainer.config import Config, Stage1Config, TinyModelConfig
+from trainer.config import Config, TinyModelConfig
 from trainer.device import Device
 from trainer.layer_match import matched_layers
 from trainer.loop import Step
@@ -93,7 +93,7 @@ def test_a_shallower_student_is_compared_with_the_layers_that_it_was_made_of(
         return hidden_loss(student, teacher, **others)
 
     monkeypatch.setattr(layerwise, "hidden_loss", spying)
-    student, strength = make_student(teacher, config.stage1, [IDS], device=DEVICE)
+    student, strength = make_student(teacher, config.stage1, [IDS], quant=config.quant, device=DEVICE)
     steps: list[Step] = []
     layerwise.align(
         student, teacher, strength, config.stage1_9, iter([IDS] * 6),
@@ -110,9 +110,8 @@ def test_a_shallower_student_is_compared_with_the_layers_that_it_was_made_of(
 
 
 def test_a_shallower_student_has_copies_of_the_matched_layers(small: tuple[str, ...]) -> None:
-    _, teacher = config_of(small, "model.layers=5")
-    config = Stage1Config(subln="ones", calibration_batches=1, keep_layers=3)
-    student, _ = make_student(teacher, config, [IDS], device=DEVICE)
+    config, teacher = config_of(small, "model.layers=5", "stage1.keep_layers=3")
+    student, _ = make_student(teacher, config.stage1, [IDS], quant=config.quant, device=DEVICE)
     assert len(ternary_layers(student)) == 3 * 7
     for ours, theirs in enumerate((0, 2, 4)):
         mine = student.get_submodule(f"model.layers.{ours}.self_attn.q_proj").weight
@@ -135,7 +134,7 @@ def test_every_distance_brings_the_student_nearer_to_its_teacher(
         "stage1_9.max_steps=25",
         "stage1_9.optimizer.lr=0.002",
     )
-    student, strength = make_student(teacher, config.stage1, [IDS], device=DEVICE)
+    student, strength = make_student(teacher, config.stage1, [IDS], quant=config.quant, device=DEVICE)
     steps: list[Step] = []
     layerwise.align(
         student, teacher, strength, config.stage1_9, iter([IDS] * 25),
