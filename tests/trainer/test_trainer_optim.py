@@ -128,6 +128,30 @@ def test_one_learning_rate_moves_a_matrix_about_as_far_with_every_type(model: nn
     assert moved == pytest.approx(0.25 * 0.01, rel=0.4)
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("muon", 4),
+        ("muonclip", 4),
+        ("adamw", 8),
+        ("adamw_8bit", 2.03),
+        ("apollo", 8 * 32 / 128),
+        ("apollo_mini", 8 / 128),
+    ],
+)
+def test_a_hidden_matrix_costs_the_bytes_that_the_docs_say(kind: str, expected: float) -> None:
+    config = check([f"optimizer@stage2.optimizer={kind}", "model.layers=1"])
+    assert isinstance(config.model, TinyModelConfig)
+    model = build_tiny(config.model, vocab_size=300, sequence_length=16, attention="eager")
+    optimizer, weight = build_optimizer(model, config.stage2.optimizer), model.get_submodule(LAYER).weight
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    (state,) = (each.state[weight] for each in optimizer.optimizers if weight in each.state)
+    shared = ("step", "scaled_norm", "qmap1", "qmap2")  # a number, or the same table for all matrices
+    kept = [value for name, value in state.items() if name not in shared]
+    assert sum(value.nbytes for value in kept) / weight.numel() == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_loss_goes_down_with_every_type(small: tuple[str, ...], kind: str) -> None:
     config = check([*small, f"optimizer@stage2.optimizer={kind}"])

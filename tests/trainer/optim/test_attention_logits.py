@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from trainer.optim import attention_logits
 from trainer.optim.attention_logits import largest_logits, record_logits, recorded, reset, stop_recording
@@ -73,6 +74,33 @@ def test_an_evaluation_is_not_recorded_and_training_after_it_is(llama: Build) ->
     model.train()
     model(input_ids=IDS)
     assert recorded(attention).isfinite().all()
+
+
+def test_recomputed_activations_are_recorded_as_the_same(llama: Build) -> None:
+    model = llama().train()
+    attention = attention_of(model)
+    record_logits(model, {attention: 4})
+    model(input_ids=IDS)
+    once = recorded(attention).clone()
+    reset(attention)
+    loss = checkpoint(lambda: model(input_ids=IDS, labels=IDS).loss, use_reentrant=False)
+    loss.backward()
+    assert torch.equal(recorded(attention), once)
+
+
+def test_a_compiled_model_records_too_and_again_after_an_evaluation(llama: Build) -> None:
+    """Traced whole: a break in the graph would be an error."""
+    model = llama(attn_implementation="sdpa").train()
+    attention = attention_of(model)
+    record_logits(model, {attention: 4})
+    model(input_ids=IDS)
+    plain = recorded(attention).clone()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    for training in (True, False, True):
+        reset(attention)
+        model.train(training)
+        compiled(input_ids=IDS, use_cache=False)
+        assert torch.equal(recorded(attention), plain if training else torch.full((4,), -math.inf))
 
 
 def test_a_model_that_is_no_longer_recorded_is_what_it_was(llama: Build) -> None:
