@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from sweeps.storage.gcs_names import checked_key
+from sweeps.storage.keys import checked_key
 
 MANIFEST = "manifest.json"
 SCHEMA = 1

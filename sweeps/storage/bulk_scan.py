@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from sweeps.storage.gcs_names import checked_key
+from sweeps.storage.keys import checked_key
 
 log = logging.getLogger(__name__)
 

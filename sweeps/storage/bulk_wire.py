@@ -21,8 +21,9 @@ from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import Store
 from sweeps.storage.bulk_exchange import BulkRequest, Patient, Tempo, exchange
 from sweeps.storage.bulk_manifest import Digest, digest
-from sweeps.storage.gcs_names import checked_key, parse_url
+from sweeps.storage.gcs_names import parse_url
 from sweeps.storage.gcs_verdict import Answer, Transient
+from sweeps.storage.keys import checked_key
 
 _TRIES_OF_A_RACE = 5
 _RANGE = re.compile(r"bytes=0-(\d+)")

@@ -27,9 +27,10 @@ from urllib.parse import quote
 from sweeps.errors import AlreadyExists, Conflict, InputError, StoreUnavailable
 from sweeps.storage.base import Entry, NotFound
 from sweeps.storage.gcs_clock import ServerClock
-from sweeps.storage.gcs_names import checked_key, parse_url
+from sweeps.storage.gcs_names import parse_url
 from sweeps.storage.gcs_verdict import Answer
 from sweeps.storage.gcs_wire import Patience, RecordRequest, Wire
+from sweeps.storage.keys import checked_key, checked_prefix
 
 if TYPE_CHECKING:
     from gcsfs.core import GCSFileSystem
@@ -122,7 +123,7 @@ class GcsStore:
 
     def list(self, prefix: str) -> list[Entry]:
         """Every object whose key starts with `prefix`: one request for each thousand."""
-        start = self._name(checked_key(prefix)) if prefix else self._name("")
+        start = self._name(checked_prefix(prefix))
         return sorted(self._entry(item) for page in self._pages(start) for item in page.get("items", ()))
 
     def now(self) -> float:

@@ -15,13 +15,14 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NoReturn
 
 import filelock
 
 from sweeps.errors import AlreadyExists, Busy, Conflict, StoreUnavailable
 from sweeps.storage.base import Entry, NotFound
+from sweeps.storage.keys import checked_key, checked_prefix
 
 LOCK_TIMEOUT_S = 5.0
 """A write takes milliseconds. Whoever has held a lock for so long is stopped, or its disk does not answer."""
@@ -86,13 +87,13 @@ class LocalStore:
             path.unlink()
 
     def list(self, prefix: str) -> list[Entry]:
-        folder = self._path(prefix) if prefix.endswith("/") else self._path(prefix).parent
-        root = os.fspath(self._root)
-        base = "" if (inside := os.path.relpath(folder, root)) == "." else f"{inside}/"
+        base = checked_prefix(prefix).rpartition("/")[0]
+        folder = os.path.join(self._root, base)  # noqa: PTH118 - asked at every step
+        base = f"{base}/" if base else ""
         try:
-            return sorted(entry for entry in _walk(os.fspath(folder), base) if entry.key.startswith(prefix))
+            return sorted(entry for entry in _walk(folder, base) if entry.key.startswith(prefix))
         except OSError as error:
-            self._unavailable("list", folder, error)
+            self._unavailable("list", Path(folder), error)
 
     def now(self) -> float:
         """The file system's clock: on a network mount that is the server's, the same for every worker."""
@@ -118,10 +119,7 @@ class LocalStore:
         return folder
 
     def _path(self, key: str) -> Path:
-        parts = PurePosixPath(key).parts
-        if not parts or key.startswith("/") or ".." in parts:
-            raise ValueError(f"not a key: {key!r}")
-        return self._root.joinpath(*parts)
+        return self._root.joinpath(*checked_key(key).split("/"))
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sweeps.errors import AlreadyExists, Conflict
 from sweeps.storage.base import Entry, NotFound
+from sweeps.storage.keys import checked_key, checked_prefix
 
 
 class MemoryStore:
@@ -41,14 +42,14 @@ class MemoryStore:
 
     def read(self, key: str) -> tuple[bytes, str]:
         with self._lock:
-            if key not in self._objects:
+            if checked_key(key) not in self._objects:
                 raise NotFound(key, self.location(key))
             data, version, _ = self._objects[key]
             return data, version
 
     def create(self, key: str, data: bytes) -> str:
         with self._lock:
-            if key in self._objects:
+            if checked_key(key) in self._objects:
                 raise AlreadyExists(key)
             return self._put(key, data)
 
@@ -67,7 +68,7 @@ class MemoryStore:
             return [
                 Entry(key, version, updated)
                 for key, (_, version, updated) in sorted(self._objects.items())
-                if key.startswith(prefix)
+                if key.startswith(checked_prefix(prefix))
             ]
 
     def now(self) -> float:
@@ -77,12 +78,12 @@ class MemoryStore:
         if self._bulk is None:
             self._bulk = Path(tempfile.mkdtemp(prefix="stagesweep-"))
             weakref.finalize(self, shutil.rmtree, self._bulk, ignore_errors=True)
-        folder = self._bulk / prefix
+        folder = self._bulk / checked_key(prefix)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def _must_be(self, key: str, expected: str) -> None:
-        if key not in self._objects or self._objects[key][1] != expected:
+        if checked_key(key) not in self._objects or self._objects[key][1] != expected:
             raise Conflict(key)
 
     def _put(self, key: str, data: bytes) -> str:

@@ -1,0 +1,153 @@
+"""Nothing leaves the sweep's prefix: keys, sweeps' names and the names in manifests, in a folder and in a bucket."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import tempfile
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sweeps.errors import InputError
+from sweeps.storage import bulk_manifest, urls
+from sweeps.storage.base import Store
+from sweeps.storage.gcs import GcsStore
+from sweeps.storage.keys import checked_key
+from sweeps.storage.local import LocalStore
+from sweeps.storage.memory import MemoryStore
+
+PARTS = [
+    ".",
+    "..",
+    "",
+    "a",
+    "b.json",
+    "~",
+    "\\",
+    "..\\..",
+    "%2e%2e",
+    "%2f",
+    "．．",
+    "‥",
+    "∕",
+    "a\x00",
+    "\u202e",
+    "é",
+    "e\u0301",
+    "a" * 300,
+]
+HOSTILE = (
+    "../outside", "/absolute", "", "a/../../b", "a//b", "./a", "a/.", "a/", "..", "a\x00b", "a\nb", "\ud800",
+    "//server/share", "trials/../../x", "\x7f", "a/" * 200 + "b",
+)  # fmt: skip
+names = st.one_of(
+    st.text(max_size=40),
+    st.lists(st.sampled_from(PARTS), min_size=1, max_size=6).map("/".join),
+)
+
+
+def hostile(test):
+    for name in HOSTILE:
+        test = example(name)(test)
+    return test
+
+
+@pytest.mark.parametrize("key", HOSTILE, ids=ascii)
+@pytest.mark.parametrize("kind", ["memory", "local", "gcs"])
+def test_every_store_refuses_a_key_that_could_mean_another_object(kind, key, tmp_path):
+    store: Store = {
+        "memory": MemoryStore,
+        "local": lambda: LocalStore(tmp_path / "sweep"),
+        "gcs": lambda: GcsStore("gs://bucket/sweep", endpoint="http://127.0.0.1:9"),  # nobody answers there
+    }[kind]()
+    for action in (
+        store.read,
+        lambda k: store.create(k, b"x"),
+        lambda k: store.replace(k, b"x", "1"),
+        lambda k: store.delete(k, "1"),
+        store.folder,
+    ):
+        with pytest.raises(ValueError, match="not a key"):
+            action(key)
+    assert list(tmp_path.rglob("*")) == []
+
+
+@given(names)
+@hostile
+def test_a_key_is_refused_or_its_file_lies_in_the_folder_under_that_very_name(key):
+    with tempfile.TemporaryDirectory() as folder:
+        store = LocalStore(Path(folder, "sweep"))
+        try:
+            store.create(key, b"x")
+        except ValueError:
+            assert list(Path(folder).iterdir()) == []
+            return
+        except OSError:  # a part is too long for this file system
+            if len(os.fsencode(key)) > 200:
+                return
+            raise
+        assert [path.name for path in Path(folder).iterdir()] == ["sweep"]
+        assert Path(folder, "sweep", key).read_bytes() == b"x"
+        hidden = any(part.startswith(".") for part in key.split("/"))
+        assert [entry.key for entry in store.list("")] == ([] if hidden else [key])
+
+
+@given(names)
+@hostile
+def test_a_key_is_refused_or_its_object_lies_below_the_prefix_under_that_very_name(key):
+    store = GcsStore("gs://bucket/deep/sweep")
+    try:
+        path = store._object_path(key)
+    except ValueError:
+        return
+    quoted = path.removeprefix("/storage/v1/b/bucket/o/")
+    assert "/" not in quoted
+    assert unquote(quoted) == f"deep/sweep/{key}"
+    assert posixpath.normpath(f"deep/sweep/{key}") == f"deep/sweep/{key}"
+
+
+@given(names)
+@hostile
+def test_a_name_of_a_sweep_is_refused_or_is_one_folder_below_the_storage(name):
+    for storage in ("./store", "file:///store", "gs://bucket/store"):
+        try:
+            url = urls.join(storage, name)
+        except InputError:
+            continue
+        assert urls.name_of(url) == name
+        root = urls.parent(url)
+        assert root == storage if storage.startswith("gs") else Path(root) == Path(urls.local_path(storage))
+        assert posixpath.basename(posixpath.normpath(url)) == name
+
+
+def entry(stored: str) -> dict[str, object]:
+    return {
+        "object": stored,
+        "generation": "1",
+        "size": 0,
+        "sha256": "0" * 64,
+        "md5": "",
+        "growing": False,
+    }
+
+
+@given(names)
+@hostile
+def test_a_manifest_names_files_and_objects_below_its_own_folder_or_is_refused(name):
+    for document in ({name: entry("model")}, {"model": entry(name)}):
+        data = json.dumps({"schema": 1, "files": document}).encode()
+        try:
+            files = bulk_manifest.decode(data)
+        except ValueError:
+            continue
+        for file, stored in files.items():
+            for path in (file, stored.object):
+                inside = posixpath.normpath(posixpath.join("/runs/1", path))
+                assert inside == f"/runs/1/{path}"
+                assert checked_key(path) == path
+            assert not any(part.startswith(".") for part in file.split("/"))
