@@ -2,17 +2,22 @@
 
 Inside a step and while libraries are imported the signal waits until that is done; anywhere else (waiting
 for another process to build the teacher, downloading) it is raised at once, because a machine may be gone
-thirty seconds later.
+thirty seconds later. Whoever signals again, after a moment, wants no checkpoint and no good-bye: out at once.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from trainer.errors import PreemptedError
+from trainer.errors import EXIT_PREEMPTED, PreemptedError
+
+# Who signals a whole process group or job reaches a trainer twice: directly, and through its worker.
+ECHO_S = 1.0
 
 
 class StopSignal:
@@ -20,7 +25,9 @@ class StopSignal:
 
     def __init__(self) -> None:
         self._received: str | None = None
+        self._received_at = 0.0
         self._held = 0
+        self._ignored = False
         self._raised: PreemptedError | None = None
 
     def install(self) -> None:
@@ -51,10 +58,17 @@ class StopSignal:
 
     def ignore(self) -> None:
         """The work is done: a signal that comes now changes nothing."""
-        self._held += 1
+        self._ignored = True
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self._received = signal.Signals(number).name
+        if self._ignored:
+            return
+        now = time.monotonic()
+        if self._received is not None:
+            if now - self._received_at >= ECHO_S:
+                os._exit(EXIT_PREEMPTED)  # even out of a system call that does not come back
+            return
+        self._received, self._received_at = signal.Signals(number).name, now
         if not self._held:
             self._raised = PreemptedError(signal_name=self._received)
             raise self._raised

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,42 @@ def test_a_signal_in_a_library_that_wraps_it_ends_with_75(small: tuple[str, ...]
     where = "transformers.models.auto.tokenization_auto"
     done = start(where, *small, "data.vocab_size=303", "run_dir=run", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (75, "trainer: stopped by SIGTERM\n")
+
+
+PATIENT = """
+import time
+from trainer.preemption import StopSignal
+
+stop = StopSignal()
+stop.install()
+with stop.hold("step 1"):
+    print("now", flush=True)
+    end = time.monotonic() + float(SECONDS)
+    while time.monotonic() < end:
+        time.sleep(0.01)
+    print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("pause", "seconds"), [(1.1, 60), (0.0, 2)], ids=["a second signal", "its echo"])
+def test_a_second_signal_ends_at_once_and_the_echo_of_the_first_does_not(
+    pause: float, seconds: float
+) -> None:
+    """Whoever signals a whole job reaches the trainer twice, the second time through its worker."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PATIENT.replace("SECONDS", repr(seconds))],
+        env=dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1])),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "now\n"
+    process.send_signal(signal.SIGTERM)
+    time.sleep(pause)
+    process.send_signal(signal.SIGTERM)
+    told, _ = process.communicate(timeout=30)
+    assert (process.returncode == 75, told) == ((True, "") if pause else (False, "done\n"))
 
 
 @pytest.fixture
