@@ -6,16 +6,21 @@ The configuration is checked before torch is imported, so a misspelt key is refu
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from trainer import run_folder
 from trainer.api import METRICS_FILE, RESULT_FILE, Progress, check
-from trainer.config import Config
+from trainer.checkpoint import layout
+from trainer.config import Config, sha256
 from trainer.console import Lines
 from trainer.environment import before_torch, keep_freed_memory
 from trainer.errors import EXIT_DONE, ConfigError, DivergedError, PreemptedError, TrainerError
 from trainer.preemption import StopSignal
+
+if TYPE_CHECKING:
+    from trainer.pipeline import Outcome
 
 _HELP_FLAGS = ("--help", "-h")
 
@@ -48,7 +53,7 @@ def _run(given: list[str], stop: StopSignal) -> int:
             print(composed(given), end="")
             return EXIT_DONE
         config, folder = _checked(given)
-    _train(config, folder, stop)
+    train_in(folder, config, stop)
     return EXIT_DONE
 
 
@@ -62,11 +67,14 @@ def _checked(given: list[str]) -> tuple[Config, Path]:
     return config, Path(config.run_dir)
 
 
-def _train(config: Config, folder: Path, stop: StopSignal) -> None:
+def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
+    """The run of a configuration in its folder: begun there, or gone on with. Raises TrainerError."""
+    run_folder.refuse_another(config, folder)
     with stop.hold("loading"):
         before_torch()
         keep_freed_memory()
         from trainer import pipeline, result
+        from trainer.checkpoint.checkpoints import Checkpoints
         from trainer.device import open_device
         from trainer.model import import_architectures
         from trainer.optim.fit import require_packages
@@ -77,46 +85,37 @@ def _train(config: Config, folder: Path, stop: StopSignal) -> None:
         # A device or a package that is not there is refused before a file is touched.
         device = open_device(config.device)
         require_packages(config)
-    with _fresh(folder), stop.unmangled():
+    with run_folder.opened(config, folder, _warn) as found, stop.unmangled():
+        if found:
+            _say(f"going on after {found.document.where}, from checkpoint {found.path.name}")
         with stop.hold("loading"):
             wandb = open_wandb(config, folder)
-            telemetry = Telemetry(folder / METRICS_FILE, every=config.log_every, wandb=wandb)
-        with telemetry:
+            telemetry = Telemetry(
+                folder / METRICS_FILE, every=config.log_every, append=found is not None, wandb=wandb
+            )
+        checkpoints = Checkpoints(
+            folder / layout.FOLDER,
+            metrics=folder / METRICS_FILE,
+            config=config.checkpoint,
+            config_sha256=sha256(config),
+            found=found,
+            peak_memory=device.peak_memory_bytes,
+            warn=_warn,
+        )
+        with telemetry, checkpoints:
             outcome = pipeline.run(
-                config, device=device, telemetry=telemetry, stop=stop, progress=_print_progress()
+                config,
+                device=device,
+                telemetry=telemetry,
+                stop=stop,
+                progress=_print_progress(),
+                keep=checkpoints,
             )
             stop.ignore()
             result.write(outcome.result, folder / RESULT_FILE)
+            checkpoints.discard()
             telemetry.finish(outcome.result)
-
-
-@contextmanager
-def _fresh(folder: Path) -> Iterator[None]:
-    """The run's folder, with the files of an earlier run out of the way.
-
-    A failure must not leave a success behind; but a configuration that is refused did nothing, and gives
-    back what was there.
-    """
-    aside = {folder / name: folder / f".{name}.earlier" for name in (RESULT_FILE, METRICS_FILE)}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, earlier in aside.items():
-            earlier.unlink(missing_ok=True)  # of a run that was killed
-            if path.is_file():
-                path.replace(earlier)
-        (folder / METRICS_FILE).touch()
-    except OSError as error:
-        raise TrainerError(f"cannot write to run_dir {str(folder)!r}: {error.strerror}") from error
-    try:
-        yield
-    except ConfigError:
-        for path, earlier in aside.items():
-            if earlier.exists():
-                earlier.replace(path)
-        raise
-    finally:
-        for earlier in aside.values():
-            earlier.unlink(missing_ok=True)
+    return outcome
 
 
 def _print_progress() -> Progress:
@@ -130,6 +129,14 @@ def _print_progress() -> Progress:
             people.write(f"preparing {message}: {tenth[1] * 10} %")
 
     return progress
+
+
+def _say(line: str) -> None:
+    Lines(sys.stdout).write(line)
+
+
+def _warn(problem: str) -> None:
+    Lines(sys.stderr).write(f"trainer: warning: {' '.join(problem.split())}")
 
 
 def _tell(message: str, error: TrainerError) -> int:

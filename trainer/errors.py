@@ -70,4 +70,11 @@ class PreemptedError(TrainerError):
 
     def __init__(self, *, signal_name: str, where: str = "") -> None:
         self.signal_name, self.where = signal_name, where
-        super().__init__(f"stopped by {signal_name}" + (f" after {where}" if where else ""))
+        self.resumable = False
+        """Whether a checkpoint stands; set by whoever answers the signal."""
+        super().__init__(signal_name, where)
+
+    def __str__(self) -> str:
+        after = f" after {self.where}" if self.where else ""
+        next_ = "; the same command goes on from its checkpoint" if self.resumable else ""
+        return f"stopped by {self.signal_name}{after}{next_}"

@@ -6,13 +6,14 @@ Called by `__main__`, which owns the run's folder, its signals and its exit stat
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
 from trainer.api import Progress
+from trainer.checkpoint.keep import FORGET, Keep
 from trainer.config import Config, sha256
 from trainer.cost import forward_cost, head_kl_flops_per_token, train_flops, usd
 from trainer.data import Corpus, Feed
@@ -53,6 +54,7 @@ class _Run:
     device: Device
     stop: StopSignal
     telemetry: Telemetry
+    keep: Keep
 
     def batches(self, stage: str, batch_size: int) -> Feed:
         """Training text for a stage, shuffled by the run's seed and the stage's name. To be closed."""
@@ -69,9 +71,15 @@ class _Run:
 
 
 def run(
-    config: Config, *, device: Device, telemetry: Telemetry, stop: StopSignal, progress: Progress
+    config: Config,
+    *,
+    device: Device,
+    telemetry: Telemetry,
+    stop: StopSignal,
+    progress: Progress,
+    keep: Keep = FORGET,
 ) -> Outcome:
-    """Trains, and measures what came of it.
+    """Trains, and measures what came of it. Goes on from where `keep` brings it back to.
 
     Raises:
         TrainerError: of the kind that says why the run ended early.
@@ -87,6 +95,7 @@ def run(
         device=device,
         stop=stop,
         telemetry=telemetry,
+        keep=keep,
     )
     # Batches as Stage 1.9 will see them; the evaluation's size must not reach the weights.
     with this.batches("stage1", config.stage1_9.batch_size) as feed:
@@ -103,7 +112,9 @@ def run(
     telemetry.plan(_before_stage3(config) + TAUGHT * config.stage3.max_steps)
 
     aligned = _stage1_9(this, student, ground.teacher, strength)
-    start = this.measure(student, "the start of stage2")
+    start = HeldOutLoss(
+        **keep.once("stage2_start", lambda: asdict(this.measure(student, "the start of stage2")))
+    )
     trained = _stage2(this, student, ground.teacher, strength)
     distilled = _stage3(this, student, ground.teacher, strength)
     final = this.measure(student, "the final evaluation")
@@ -129,6 +140,7 @@ def _stage1_9(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lamb
             device=this.device,
             stop=this.stop,
             watch=this.telemetry.watch,
+            keep=this.keep,
         )
 
 
@@ -148,6 +160,7 @@ def _stage2(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda
             device=this.device,
             stop=this.stop,
             watch=this.telemetry.watch,
+            keep=this.keep,
         )
 
 
@@ -167,6 +180,7 @@ def _stage3(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda
             device=this.device,
             stop=this.stop,
             watch=this.telemetry.watch,
+            keep=this.keep,
         )
 
 
@@ -231,7 +245,7 @@ def _metrics(
         train_seconds=seconds,
         tokens=tokens,
         tokens_per_second=tokens / seconds if seconds else 0.0,
-        peak_memory_gib=this.device.peak_memory_bytes() / 2**30,
+        peak_memory_gib=this.keep.peak(this.device.peak_memory_bytes()) / 2**30,
         usd=usd(this.device, this.config.device.usd_per_hour, seconds),
     )
 

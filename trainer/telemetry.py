@@ -28,16 +28,22 @@ class Telemetry:
     """The channels of one run. Use as a context manager.
 
     Args:
-        path: of `metrics.jsonl`; begun anew.
+        path: of `metrics.jsonl`; begun anew, unless `append`.
         every: log each that many steps, and the first and last of a stage.
         wandb: its run, or None.
         out: where people read, or None.
     """
 
     def __init__(
-        self, path: Path, *, every: int, wandb: WandbRun | None = None, out: TextIO | None = sys.stdout
+        self,
+        path: Path,
+        *,
+        every: int,
+        append: bool = False,
+        wandb: WandbRun | None = None,
+        out: TextIO | None = sys.stdout,
     ) -> None:
-        self._file = path.open("w", encoding="utf-8")
+        self._file = path.open("a" if append else "w", encoding="utf-8")
         self._every, self._wandb, self._people = every, wandb, Lines(out)
         self._total = self._before = 0.0
         self._tokens, self._seconds = 0, 0.0

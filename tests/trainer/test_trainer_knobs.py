@@ -129,6 +129,10 @@ KNOBS: dict[str, tuple[str, ...]] = {
     },
 }
 ELSEWHERE = {
+    **{
+        f"checkpoint.{key}": "tests/trainer/checkpoint/test_checkpoint_when.py"
+        for key in ("every_steps", "every_seconds", "keep")
+    },
     "run_dir": "tests/trainer/test_trainer_main.py",
     "log_every": "tests/trainer/test_trainer_telemetry.py",
     "device.type": "tests/trainer/test_trainer_device.py",

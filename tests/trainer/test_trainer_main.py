@@ -37,7 +37,7 @@ def test_a_run_writes_its_result_and_metrics_and_nothing_else(small: tuple[str, 
     command = api.command(small, run_dir)
     done = run_trainer(*command[3:], cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert {path.name for path in run_dir.iterdir()} == {"result.json", "metrics.jsonl"}
+    assert {path.name for path in run_dir.iterdir()} == {"config.json", "result.json", "metrics.jsonl"}
     assert list(tmp_path.iterdir()) == [run_dir]
     metrics = json.loads((run_dir / api.RESULT_FILE).read_text())["metrics"]
     assert 0 < metrics["final_loss"] < 10
@@ -213,7 +213,10 @@ def test_sigterm_ends_with_75_after_the_step(small: tuple[str, ...], tmp_path: P
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 75
     last = json.loads(metrics.read_text().splitlines()[-1])
-    assert stderr == f"trainer: stopped by SIGTERM after step {last['step']} of stage2\n"
+    assert (
+        stderr
+        == f"trainer: stopped by SIGTERM after step {last['step']} of stage2; the same command goes on from its checkpoint\n"
+    )
     assert not (tmp_path / api.RESULT_FILE).exists()
 
 

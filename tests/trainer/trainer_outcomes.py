@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,3 +25,8 @@ def weights_digest(outcome: Outcome) -> str:
     for name, value in outcome.student.state_dict().items():
         digest.update(name.encode() + value.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def lines_without_times(metrics: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("tokens_per_second", "memory_mib")} for line in lines]

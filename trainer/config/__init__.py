@@ -8,6 +8,7 @@ ill-typed value and an unknown key are refused by pydantic; what concerns severa
 
 from __future__ import annotations
 
+from trainer.config.checkpoint import CheckpointConfig
 from trainer.config.data import DataConfig, StdlibConfig
 from trainer.config.distill import InProcessTeacherConfig, Stage3Config
 from trainer.config.fields import FieldError
@@ -15,10 +16,11 @@ from trainer.config.losses import DistillScheduleConfig, Stage2DistillConfig
 from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 from trainer.config.quant import LambdaWarmupConfig, QuantConfig, SaliencyConfig
-from trainer.config.run import Config, DeviceConfig, EvalConfig, WandbConfig, sha256
+from trainer.config.run import Config, DeviceConfig, EvalConfig, WandbConfig, decisive, sha256
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
 
 __all__ = [
+    "CheckpointConfig",
     "Config",
     "DataConfig",
     "DeviceConfig",
@@ -41,5 +43,6 @@ __all__ = [
     "TeacherConfig",
     "TinyModelConfig",
     "WandbConfig",
+    "decisive",
     "sha256",
 ]

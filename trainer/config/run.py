@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from trainer.config.checkpoint import CheckpointConfig
 from trainer.config.data import DataConfig
 from trainer.config.distill import Stage3Config, check_attention_heads, check_attention_layer
 from trainer.config.fields import STRICT, FieldError, NonNegative, Positive, Text
@@ -17,6 +19,8 @@ from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.quant import QuantConfig
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
+
+_INDECISIVE = ("run_dir", "wandb", "log_every", "checkpoint")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -70,6 +74,7 @@ class Config:
     stage3: Stage3Config
     device: DeviceConfig
     eval: EvalConfig
+    checkpoint: CheckpointConfig
     wandb: WandbConfig
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     run_dir: Text | None
@@ -108,9 +113,13 @@ class Config:
         check_attention_layer(self.stage3, kept or layers)
 
 
+def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a configuration, as plain values, can change the result: not where it is written, nor where it
+    is shown, nor how often it is saved. A run that goes on must agree with itself in all of it."""
+    return {key: value for key, value in document.items() if key not in _INDECISIVE}
+
+
 def sha256(config: Config) -> str:
-    """Digest of everything that can change the result: not where it is written, nor where it is shown."""
-    document: dict[str, Any] = asdict(config)  # pydantic dataclasses are dataclasses
-    for key in ("run_dir", "wandb", "log_every"):
-        del document[key]
+    """Digest of what is decisive."""
+    document = decisive(asdict(config))  # pydantic dataclasses are dataclasses
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
+from trainer.checkpoint.keep import FORGET, Keep
 from trainer.config import FieldError, Stage3Config
 from trainer.config.distill import check_attention_heads
 from trainer.device import Device
@@ -50,6 +51,7 @@ def distill(
     device: Device,
     stop: StopSignal,
     watch: Watch,
+    keep: Keep = FORGET,
 ) -> StageTrace:
     """Trains the student in place. Raises as `loop.train` does."""
     strength.set(1.0)
@@ -70,6 +72,7 @@ def distill(
             stop=stop,
             watch=watch,
             prepare=lambda step: {"lambda": 1.0},
+            keep=keep,
         )
 
 

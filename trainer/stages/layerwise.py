@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from trainer.checkpoint.keep import FORGET, Keep
 from trainer.config import SaliencyConfig, Stage19Config
 from trainer.device import Device
 from trainer.layer_match import matched_layers
@@ -40,6 +41,7 @@ def align(
     device: Device,
     stop: StopSignal,
     watch: Watch,
+    keep: Keep = FORGET,
 ) -> StageTrace:
     """Trains the student in place. Raises as `loop.train` does."""
     strength.set(1.0)
@@ -69,6 +71,7 @@ def align(
             stop=stop,
             watch=watch,
             prepare=prepare,
+            keep=keep,
         )
     finally:
         for layer in ternary_layers(student):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from trainer.checkpoint.keep import FORGET, Keep
 from trainer.config import Stage2Config, Stage2DistillConfig
 from trainer.device import Device
 from trainer.loop import Objective, StagePlan, StageTrace, Watch, train
@@ -29,6 +30,7 @@ def pretrain(
     device: Device,
     stop: StopSignal,
     watch: Watch,
+    keep: Keep = FORGET,
 ) -> StageTrace:
     """Trains the student in place and leaves lambda at 1. The teacher is run only where the distillation has
     a weight. Raises as `loop.train` does."""
@@ -57,6 +59,7 @@ def pretrain(
             stop=stop,
             watch=watch,
             prepare=prepare,
+            keep=keep,
         )
     finally:
         strength.set(1.0)

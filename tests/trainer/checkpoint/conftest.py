@@ -1,0 +1,51 @@
+"""Runs in this process, ended at a step of choice, and gone on with in the same folder."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kept_runs import Attempt
+
+from trainer import __main__ as program
+from trainer.api import check
+from trainer.pipeline import Outcome
+from trainer.preemption import StopSignal
+from trainer.telemetry import Telemetry
+
+
+@pytest.fixture(autouse=True)
+def _keep_signals() -> Iterator[None]:
+    """A run installs handlers; the test process gets its own back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def attempt(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Attempt:
+    """`attempt(folder, *overrides, end=kill, at=7)`: a run in a folder, ended after so many steps in all."""
+    taken = 0
+    how: tuple[Callable[[], None] | None, int] = (None, 0)
+    watch = Telemetry.watch
+
+    def watching(self: Telemetry, step: object) -> None:
+        nonlocal taken
+        watch(self, step)  # type: ignore[arg-type]
+        taken += 1
+        if how[0] and taken == how[1]:
+            how[0]()
+
+    monkeypatch.setattr(Telemetry, "watch", watching)
+
+    def attempt(folder: Path, *overrides: str, end: Callable[[], None] | None = None, at: int = 0) -> Outcome:
+        nonlocal taken, how
+        taken, how = 0, (end, at)
+        stop = StopSignal()
+        stop.install()
+        return program.train_in(folder, check([*small, *overrides, f"run_dir={folder}"]), stop)
+
+    return attempt

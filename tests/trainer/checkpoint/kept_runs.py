@@ -1,0 +1,42 @@
+"""How the tests of checkpoints end a run, and what they compare it by."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Protocol
+
+from trainer_outcomes import lines_without_times, weights_digest, without_times
+
+from trainer.api import METRICS_FILE
+from trainer.pipeline import Outcome
+
+
+class Attempt(Protocol):
+    """A run in a folder; `end` is called after so many steps of this attempt."""
+
+    def __call__(self, folder: Path, *overrides: str, end: object = None, at: int = 0) -> Outcome: ...
+
+
+class KilledError(BaseException):
+    """What a test raises where a real process would get SIGKILL: nothing may be done about it."""
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def kill() -> None:
+    raise KilledError
+
+
+def came_to(outcome: Outcome, folder: Path) -> object:
+    """All that two runs must have in common, bit for bit."""
+    return weights_digest(outcome), without_times(outcome), lines_without_times(folder / METRICS_FILE)
+
+
+def names(folder: Path) -> list[str]:
+    """The checkpoints of a run, oldest first."""
+    root = folder / "checkpoints"
+    return sorted(path.name for path in root.iterdir() if path.name.isdecimal()) if root.is_dir() else []

@@ -1,0 +1,104 @@
+"""Real processes: killed with SIGKILL, told to go with SIGTERM, and gone on with by the same command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kept_runs import Attempt, names
+from trainer_outcomes import TIMES, lines_without_times
+
+from trainer import api
+
+pytestmark = pytest.mark.timeout(300)  # three processes, each of which loads torch
+
+LONG = ("stage2.max_steps=150", "log_every=5", "stage2.schedule.decay_fraction=0.9")
+
+
+def start(small: tuple[str, ...], folder: Path, *overrides: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        api.command([*small, *LONG, *overrides], folder),
+        env=dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1])),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(process: subprocess.Popen[str], steps: int, folder: Path) -> None:
+    """Until a checkpoint of so many steps stands."""
+    deadline = time.monotonic() + 90
+    while not (there := names(folder)) or int(there[-1]) < steps:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def came_to(folder: Path) -> object:
+    document = json.loads((folder / api.RESULT_FILE).read_text())
+    metrics = {name: value for name, value in document["metrics"].items() if name not in TIMES}
+    return metrics, document["provenance"], lines_without_times(folder / api.METRICS_FILE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
+def test_the_same_command_ends_as_if_nothing_had_happened(
+    number: signal.Signals, small: tuple[str, ...], attempt: Attempt, tmp_path: Path
+) -> None:
+    attempt(tmp_path / "whole", *LONG)
+    folder = tmp_path / "run"
+    process = start(small, folder, "checkpoint.every_steps=20")
+    wait_for(process, 40, folder)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=90)
+    kept = int(names(folder)[-1])
+    if number == signal.SIGKILL:
+        assert (process.returncode, kept % 20) == (-signal.SIGKILL, 0)
+    else:
+        assert process.returncode == 75
+        assert stderr == (
+            f"trainer: stopped by SIGTERM after step {kept - 6} of stage2; "
+            "the same command goes on from its checkpoint\n"
+        )
+    assert not (folder / api.RESULT_FILE).exists()
+
+    again = start(small, folder, "checkpoint.every_steps=20")
+    stdout, stderr = again.communicate(timeout=90)
+    assert (again.returncode, stderr) == (0, "")
+    assert stdout.startswith(f"going on after step {kept - 6} of stage2, from checkpoint {kept:08d}\n")
+    assert came_to(folder) == came_to(tmp_path / "whole")
+    assert {path.name for path in folder.iterdir()} == {"config.json", "metrics.jsonl", "result.json"}
+
+
+def test_another_configuration_is_refused_before_torch_is_loaded_and_touches_nothing(
+    small: tuple[str, ...], attempt: Attempt, tmp_path: Path
+) -> None:
+    from kept_runs import terminate
+
+    from trainer.errors import PreemptedError
+
+    with pytest.raises(PreemptedError):
+        attempt(tmp_path, end=terminate, at=3)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    code = (
+        "import sys; from trainer.__main__ import main; "
+        f"print(main({[*small, 'seed=4', f'run_dir={tmp_path}']!r}), 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1])),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "2 False\n"
+    assert done.stderr == (
+        f"trainer: error: run_dir: '{tmp_path}' holds an unfinished run of another configuration "
+        "(seed: 0 → 4); go on with that one, write another run_dir, or delete the folder\n"
+    )
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before

@@ -1,0 +1,227 @@
+"""A run that was ended and gone on with is the run that was never ended: weights, metrics and lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kept_runs import Attempt, KilledError, came_to, kill, names, terminate
+
+from trainer import pipeline
+from trainer.api import METRICS_FILE, RESULT_FILE
+from trainer.checkpoint.document import decode
+from trainer.errors import PreemptedError
+
+# A curriculum whose norms change from step to step, so that a forgotten average or rank would show.
+SALIENT = (
+    "stage1_9.saliency.enabled=true",
+    "stage1_9.saliency.initial_k=0.5",
+    "stage1_9.saliency.final_k=0.2",
+    "stage1_9.saliency.update_interval=2",
+    "stage1_9.saliency.ema_decay=0.5",
+    "stage1_9.optimizer.lr=0.05",
+)
+ALL_STAGES = (*SALIENT, "stage3.max_steps=4", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1")
+ENDS = {
+    "killed in Stage 1.9": [(kill, 4)],
+    "killed in Stage 2, then in its repetition": [(kill, 10), (kill, 2)],
+    "told to go after the last step of each": [(terminate, 6), (terminate, 6)],
+    "told to go after each step": [(terminate, 1)] * 4,
+    "killed in Stage 3": [(kill, 14)],
+    "told to go in Stage 3": [(terminate, 13)],
+}
+
+
+@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
+def test_a_run_that_was_ended_comes_to_the_same_bit_for_bit(
+    ends: list, attempt: Attempt, tmp_path: Path
+) -> None:
+    expected = came_to(attempt(tmp_path / "whole", *ALL_STAGES), tmp_path / "whole")
+    folder = tmp_path / "run"
+    for end, at in ends:
+        with pytest.raises((KilledError, PreemptedError)):
+            attempt(folder, *ALL_STAGES, "checkpoint.every_steps=3", end=end, at=at)
+    assert came_to(attempt(folder, *ALL_STAGES), folder) == expected
+    assert {path.name for path in folder.iterdir()} == {RESULT_FILE, METRICS_FILE, "config.json"}
+
+
+@pytest.mark.parametrize("where", ["the start of stage2", "the final evaluation"])
+def test_a_signal_while_the_loss_is_measured_loses_no_step(
+    where: str, attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = came_to(attempt(tmp_path / "whole", *SALIENT), tmp_path / "whole")
+    measure, told = pipeline.held_out_loss, []
+
+    def measuring(*given, stage, **named):
+        if stage == where and not told:
+            told.append(stage)
+            terminate()
+        return measure(*given, stage=stage, **named)
+
+    monkeypatch.setattr(pipeline, "held_out_loss", measuring)
+    folder = tmp_path / "run"
+    with pytest.raises(PreemptedError, match="goes on from its checkpoint"):
+        attempt(folder, *SALIENT)
+    (name,) = names(folder)
+    document = decode((folder / "checkpoints" / name / "state.json").read_bytes())
+    assert (document.over, document.step) == (True, 6)
+    before = len((folder / METRICS_FILE).read_text().splitlines())
+    assert came_to(attempt(folder, *SALIENT), folder) == expected
+    assert before == (6 if where == "the start of stage2" else 12)
+
+
+def test_what_was_measured_on_the_way_is_not_measured_again(
+    attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss at the start of Stage 2 is one of weights that are gone."""
+    expected = came_to(attempt(tmp_path / "whole"), tmp_path / "whole")
+    folder = tmp_path / "run"
+    with pytest.raises(PreemptedError):
+        attempt(folder, end=terminate, at=9)
+    measure, measured = pipeline.held_out_loss, []
+
+    def measuring(*given, stage, **named):
+        measured.append(stage)
+        return measure(*given, stage=stage, **named)
+
+    monkeypatch.setattr(pipeline, "held_out_loss", measuring)
+    assert came_to(attempt(folder), folder) == expected
+    assert measured == ["the final evaluation"]
+
+
+def test_a_signal_before_the_run_is_back_where_it_was_overwrites_nothing(
+    attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stage 1.9 was over: until Stage 2 brings the weights back, those in memory are Stage 1's."""
+    expected = came_to(attempt(tmp_path / "whole"), tmp_path / "whole")
+    folder = tmp_path / "run"
+    with pytest.raises(PreemptedError):
+        attempt(folder, end=terminate, at=9)
+    before = names(folder)
+    stage2 = pipeline.pretrain.pretrain
+
+    def signalled(*given, **named):
+        terminate()
+        return stage2(*given, **named)
+
+    monkeypatch.setattr(pipeline.pretrain, "pretrain", signalled)
+    with pytest.raises(PreemptedError, match="goes on from its checkpoint"):
+        attempt(folder)
+    monkeypatch.undo()
+    assert names(folder) == before == ["00000009"]
+    assert came_to(attempt(folder), folder) == expected
+
+
+def test_a_signal_before_the_first_step_leaves_no_checkpoint(
+    attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    align = pipeline.layerwise.align
+
+    def signalled(*given, **named):
+        terminate()
+        return align(*given, **named)
+
+    monkeypatch.setattr(pipeline.layerwise, "align", signalled)
+    with pytest.raises(PreemptedError, match=r"^stopped by SIGTERM$"):
+        attempt(tmp_path / "run")
+    assert names(tmp_path / "run") == []
+
+
+def test_seconds_and_tokens_are_those_of_all_attempts(attempt: Attempt, tmp_path: Path) -> None:
+    with pytest.raises(PreemptedError):
+        attempt(tmp_path, end=terminate, at=9)
+    (path,) = (tmp_path / "checkpoints").glob("*/state.json")
+    document = decode(path.read_bytes())
+    seconds = sum(document.values[f"trace.{name}"]["seconds"] for name in ("stage1_9", "stage2"))
+    tokens = sum(document.values[f"trace.{name}"]["tokens"] for name in ("stage1_9", "stage2"))
+    assert tokens == 9 * 4 * 16
+    metrics = attempt(tmp_path).result.metrics
+    assert metrics.tokens == 12 * 4 * 16
+    assert metrics.train_seconds > seconds > 0
+    assert metrics.tokens_per_second == pytest.approx(metrics.tokens / metrics.train_seconds)
+
+
+def test_the_highest_memory_of_all_attempts_is_told(attempt: Attempt, tmp_path: Path, monkeypatch) -> None:
+    """A takeover in Stage 2 never sees the teacher and the student side by side in training."""
+    from trainer.device import Device
+
+    monkeypatch.setattr(Device, "peak_memory_bytes", lambda self: 5 * 2**30)
+    with pytest.raises(PreemptedError):
+        attempt(tmp_path, end=terminate, at=9)
+    monkeypatch.setattr(Device, "peak_memory_bytes", lambda self: 2**30)
+    assert attempt(tmp_path).result.metrics.peak_memory_gib == 5
+
+
+def test_a_run_goes_on_elsewhere_and_names_no_place(attempt: Attempt, tmp_path: Path) -> None:
+    expected = came_to(attempt(tmp_path / "whole"), tmp_path / "whole")
+    with pytest.raises(PreemptedError):
+        attempt(tmp_path / "here", end=terminate, at=8)
+    for path in (tmp_path / "here" / "checkpoints").rglob("*"):
+        assert path.is_dir() or str(tmp_path).encode() not in path.read_bytes()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here" / "checkpoints").rename(tmp_path / "there" / "checkpoints")  # nothing but this
+    assert came_to(attempt(tmp_path / "there"), tmp_path / "there") == expected
+
+
+def test_a_finished_run_begins_anew(attempt: Attempt, tmp_path: Path, capsys) -> None:
+    first = came_to(attempt(tmp_path), tmp_path)
+    with pytest.raises(KilledError):
+        attempt(tmp_path, end=kill, at=2)
+    assert not (tmp_path / RESULT_FILE).exists()
+    assert came_to(attempt(tmp_path), tmp_path) == first
+    assert "going on" not in capsys.readouterr().out
+
+
+def test_checkpoints_that_a_kill_left_beside_the_result_are_not_gone_on_from(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    with pytest.raises(PreemptedError):
+        attempt(tmp_path, end=terminate, at=9)
+    (tmp_path / RESULT_FILE).write_text("{}")
+    steps = []
+    with pytest.raises(KilledError):
+        attempt(tmp_path, "seed=1", end=lambda: (steps.append(1), kill()), at=1)
+    assert steps == [1]
+    line = json.loads((tmp_path / METRICS_FILE).read_text())
+    assert (line["stage"], line["step"], names(tmp_path)) == ("stage1_9", 1, [])
+
+
+def test_a_diverged_run_leaves_no_checkpoint_to_diverge_from_again(attempt: Attempt, tmp_path: Path) -> None:
+    from trainer.errors import DivergedError
+
+    wild = ("stage2.optimizer.lr=1e30", "stage2.optimizer.type=adamw", "checkpoint.every_steps=1")
+    with pytest.raises(DivergedError):
+        attempt(tmp_path, *wild)
+    assert not (tmp_path / "checkpoints").exists()
+    assert attempt(tmp_path).result.metrics.final_loss > 0
+
+
+def test_a_line_says_from_where_it_goes_on(attempt: Attempt, tmp_path: Path, capsys) -> None:
+    with pytest.raises(PreemptedError):
+        attempt(tmp_path, end=terminate, at=8)
+    attempt(tmp_path)
+    assert "going on after step 2 of stage2, from checkpoint 00000008\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_damaged_checkpoints_cost_steps_and_no_result(
+    damaged: int, attempt: Attempt, tmp_path: Path, capsys
+) -> None:
+    expected = came_to(attempt(tmp_path / "whole"), tmp_path / "whole")
+    folder = tmp_path / "run"
+    with pytest.raises(PreemptedError):
+        attempt(folder, "checkpoint.every_steps=4", end=terminate, at=9)
+    assert names(folder) == ["00000008", "00000009"]
+    for name in names(folder)[-damaged:]:
+        path = folder / "checkpoints" / name / "training.safetensors"
+        path.write_bytes(path.read_bytes()[:-100])
+    capsys.readouterr()
+    assert came_to(attempt(folder), folder) == expected
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == damaged + 1
+    assert told[0].startswith(
+        "trainer: warning: checkpoint 00000009 cannot be used (training.safetensors has "
+    )
+    then = "going back to 00000008" if damaged == 1 else "no checkpoint is left; starting anew"
+    assert told[-1] == f"trainer: warning: {then}"

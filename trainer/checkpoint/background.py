@@ -1,0 +1,63 @@
+"""Writing beside the training: one checkpoint at a time, on a thread of its own. Used by `checkpoints`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from trainer.checkpoint.write import Snapshot, retain, write
+
+
+class Writer:
+    """Writes snapshots to `root`. What goes wrong is told to `warn`; it is never a reason to end a run.
+
+    Args:
+        keep: checkpoints that stay.
+        last: the steps of the newest checkpoint that stands already, or None.
+    """
+
+    def __init__(self, root: Path, *, keep: int, last: int | None, warn: Callable[[str], None]) -> None:
+        self._root, self._keep, self._warn = root, keep, warn
+        self._thread: threading.Thread | None = None
+        self._complaint = ""
+        self.last = last
+        """Steps of the newest checkpoint that stands."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Writes it in the background, after the one that is under way."""
+        self.wait()
+        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            write(self._root, snapshot)
+        except Exception as error:  # noqa: BLE001 - a full disk comes as OSError or, out of Rust, as something else
+            self._complain(snapshot.document.steps, error)
+        else:
+            self.last, self._complaint = snapshot.document.steps, ""
+            retain(self._root, self._keep)
+
+    def _complain(self, steps: int, error: Exception) -> None:
+        why = " ".join(str(getattr(error, "strerror", None) or error).split())
+        stands = (
+            "without any other, so that an end now would lose everything"
+            if self.last is None
+            else f"and could go on from the one after {self.last} steps"
+        )
+        complaint = f"could not be written ({why}); the run goes on, {stands}"
+        if complaint != self._complaint:  # once, not at every interval
+            self._warn(f"the checkpoint after {steps} steps {complaint}")
+        self._complaint = complaint

