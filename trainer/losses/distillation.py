@@ -1,4 +1,4 @@
-"""The losses on predictions of Stage 3, and its total. Used by `stages.distill`.
+"""The losses on predictions of Stage 3, and its total. Used by `stages.distill`; the first by `pretrain` too.
 
 Shapes: B sequences, T tokens, V vocabulary; `logits_BTV`. All are in nats per predicted token.
 """

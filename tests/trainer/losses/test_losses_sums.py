@@ -6,13 +6,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from trainer.config import DistillScheduleConfig
 from trainer.losses.combined import combined_loss
 from trainer.losses.distances import WITHOUT_HEAD
+from trainer.losses.distances.kl import HeadKl
 from trainer.losses.distill_schedule import DistillWeight, distill_weight_at
 from trainer.losses.hidden import hidden_loss
 from trainer.losses.layer_weights import layer_weights
+
+HEAD = nn.Linear(8, 11, bias=False).requires_grad_(False)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +76,28 @@ def test_the_distillation_weight_reaches_the_loss_as_a_tensor_that_is_changed_in
     captured = weight.value
     weight.set(0.25)
     assert combined_loss(**part, lm_loss_weight=0.0, distill_weight=captured).item() == 0.5
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # dynamo does it itself
+def test_a_new_weight_does_not_compile_the_loss_again() -> None:
+    """Nor does anything else of the loss break the graph."""
+    states = [torch.randn(2, 3, 8) for _ in range(4)]
+
+    def loss(distill_weight: torch.Tensor) -> torch.Tensor:
+        far = [WITHOUT_HEAD["mse_normalized"], HeadKl(HEAD, None)]
+        distill = hidden_loss(states[:2], states[2:], distances=far, weights=[0.25, 0.75]).total
+        zero = torch.tensor(0.0)
+        return combined_loss(
+            distill=distill, ce=zero, kl=zero, lm_loss_weight=0.5, distill_weight=distill_weight
+        )
+
+    counter = CompileCounter()
+    compiled = torch.compile(loss, backend=counter, fullgraph=True)
+    weight = DistillWeight(1.0)
+    for value in (1.0, 0.5, 0.25):
+        weight.set(value)
+        torch.testing.assert_close(compiled(weight.value), loss(weight.value))
+    assert counter.frame_count == 1
 
 
 def schedule(kind: str, initial: float, final: float) -> DistillScheduleConfig:
