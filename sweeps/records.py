@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sweeps import lifecycle, trial
 from sweeps.errors import Conflict, DamagedObject, StoreConflict
+from sweeps.redaction import redact_event
 from sweeps.storage.base import Store
 from sweeps.trial import Trial
 
@@ -64,6 +65,7 @@ class Records:
         Raises:
             IllegalTransition: see `lifecycle.apply`.
         """
+        event = redact_event(event)
         while True:
             record = self.read(index)
             changed = lifecycle.apply(record, event, self._store.now())

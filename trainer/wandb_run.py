@@ -13,6 +13,7 @@ from typing import Any
 
 from trainer.config import Config
 from trainer.console import Lines
+from trainer.redaction import without_secrets
 
 
 class WandbRun:
@@ -60,13 +61,15 @@ def open_wandb(config: Config, folder: Path) -> WandbRun | None:
     try:
         import wandb
 
+        shown = without_secrets(asdict(config))
+        told = shown["wandb"]
         run = wandb.init(
             mode=config.wandb.mode,
-            project=config.wandb.project,
-            group=config.wandb.group,
-            name=config.wandb.name,
-            tags=list(config.wandb.tags),
-            config=asdict(config),
+            project=told["project"],
+            group=told["group"],
+            name=told["name"],
+            tags=told["tags"],
+            config=shown,
             dir=folder,
             settings=wandb.Settings(silent=True, console="off"),
         )
@@ -77,4 +80,5 @@ def open_wandb(config: Config, folder: Path) -> WandbRun | None:
 
 
 def _complain(error: Exception) -> None:
-    Lines(sys.stderr).write(f"trainer: warning: wandb is off for this run: {' '.join(str(error).split())}")
+    told = without_secrets(" ".join(str(error).split()))
+    Lines(sys.stderr).write(f"trainer: warning: wandb is off for this run: {told}")

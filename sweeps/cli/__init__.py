@@ -71,8 +71,12 @@ def cli(verbose: int) -> None:
     """
     import logging
 
+    from sweeps.redaction import RedactingFormatter
+
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    logging.basicConfig(level=level, format="sweep: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(RedactingFormatter("sweep: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def main() -> None:
@@ -88,7 +92,9 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except SweepError as error:
-        print(f"sweep: error: {error}", file=sys.stderr)
+        from sweeps.redaction import redact
+
+        print(redact(f"sweep: error: {error}"), file=sys.stderr)
         sys.exit(error.exit_status)
     except BrokenPipeError:
         # `sweep trials | head`: the reader has enough. Keep the interpreter from flushing into the void.

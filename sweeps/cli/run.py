@@ -42,7 +42,9 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
     """Check the space against Ax and the program, then write it; nothing is written if a check fails."""
     from sweeps import objective, optimizer
     from sweeps.probes import probes
+    from sweeps.redaction import refuse_secrets
 
+    refuse_secrets(space)
     store = new_store(storage, space.name)
     if is_remote(store.url) and space.lease.expire_s < REMOTE_EXPIRE_S:
         space = replace(space, lease=replace(space.lease, expire_s=REMOTE_EXPIRE_S))

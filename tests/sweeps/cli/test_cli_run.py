@@ -187,3 +187,41 @@ class TestAskAndTell:
         ran = self.tell(sweep, 0, {"loss": 1.0})
         assert ran.status == 2
         assert "being run by worker-1" in ran.err
+
+
+class TestSecrets:
+    def test_init_refuses_a_space_that_holds_one_and_writes_nothing(
+        self, sweep, space_file, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("WANDB_API_KEY", "s3cr3t-v4lue-0f-mine")
+        text = space_file.read_text().replace("mode: {value: fast}", "mode: {value: s3cr3t-v4lue-0f-mine}")
+        space_file.write_text(text)
+        ran = sweep("init", str(space_file))
+        assert ran.status == 2
+        assert "holds a secret" in ran.err
+        assert "s3cr3t" not in ran.err + ran.out
+        assert not (tmp_path / "sweep-store").exists()
+
+    def test_a_storage_url_with_a_password_is_refused_without_telling_it(self, sweep):
+        ran = sweep("status", "--storage", "https://me:hunter2@host/sweeps")
+        assert ran.status == 2
+        assert "hunter2" not in ran.err + ran.out
+
+    def test_what_a_failed_program_printed_is_stored_and_shown_without_it(
+        self, sweep, space_file, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("HF_TOKEN", "tok-9f8e7d6c5b4a")
+        monkeypatch.setenv("MIRROR", "https://u:p4ssw0rd@h")
+        program = 'program: {command: [sh, -c, "echo $HF_TOKEN $MIRROR >&2; exit 70", "${overrides}"]}'
+        lines = [
+            program if line.startswith("program") else line for line in space_file.read_text().splitlines()
+        ]
+        space_file.write_text("\n".join(lines))
+        sweep("init", str(space_file))
+        ran = sweep("worker", "--max-trials", "1")
+        told = sweep("trials", "--format", "json").out
+        records = "".join(p.read_text() for p in (tmp_path / "sweep-store").rglob("0*.json"))
+        for text in (ran.err, ran.out, told, records):
+            assert "tok-9f8e7d6c5b4a" not in text
+            assert "p4ssw0rd" not in text
+        assert "diverged: *** https://***@h" in told
