@@ -46,6 +46,18 @@ def test_a_run_that_was_ended_comes_to_the_same_bit_for_bit(
     assert {path.name for path in folder.iterdir()} == {RESULT_FILE, METRICS_FILE, "config.json"}
 
 
+@pytest.mark.parametrize("kind", ["muonclip", "adamw", "adamw_8bit", "apollo", "apollo_mini"])
+def test_it_comes_to_the_same_with_every_type_of_optimizer(
+    kind: str, attempt: Attempt, tmp_path: Path
+) -> None:
+    stage2 = {"muonclip.tau": 0.001, "apollo.update_interval": 2, "apollo_mini.update_interval": 2}
+    chosen = [f"stage2.optimizer.type={kind}", *(f"stage2.optimizer.{k}={v}" for k, v in stage2.items())]
+    expected = came_to(attempt(tmp_path / "whole", *chosen), tmp_path / "whole")
+    with pytest.raises(KilledError):
+        attempt(tmp_path / "run", *chosen, "checkpoint.every_steps=3", end=kill, at=10)
+    assert came_to(attempt(tmp_path / "run", *chosen), tmp_path / "run") == expected
+
+
 @pytest.mark.parametrize("where", ["the start of stage2", "the final evaluation"])
 def test_a_signal_while_the_loss_is_measured_loses_no_step(
     where: str, attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
