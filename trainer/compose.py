@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any, cast
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
@@ -26,15 +27,16 @@ from trainer.errors import ConfigError
 _MODULE = "trainer.conf"
 _PRIMARY = "config"
 _OPTIMIZER = "optimizer"  # the one group whose place in the tree is said behind an @
-_KINDS = ("tiny", "hf")  # pydantic names the union's member in an error's location; users do not
+_VARIED = ("model", "data")  # groups whose options have keys of their own
+# pydantic names the union's member in an error's location; users do not
+_UNIONS = {"model": ("tiny", "hf"), "data": ("stdlib", "text", "parquet", "hub")}
 
 
 def compose_tree(overrides: Sequence[str]) -> DictConfig:
     """The composed configuration as Hydra holds it, before validation. Raises ConfigError."""
     parsed = _parse(overrides)
     try:
-        with initialize_config_module(_MODULE, version_base="1.3"):
-            tree = compose(_PRIMARY, overrides=list(overrides))
+        tree = _compose(overrides)
         OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise _diagnose(parsed, error) from None
@@ -54,9 +56,10 @@ def validate(document: Any) -> Config:
         raise _first_refusal(error) from None
 
 
-def keys() -> dict[str, Any]:
-    """Every key of the default configuration and its value, for `--help` and for suggestions."""
-    return dict(_leaves(OmegaConf.to_container(compose_tree([]))))
+def keys(overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Every key of the configuration and its value ("???" where it needs one), by default of the one without
+    overrides; for `--help` and for suggestions."""
+    return dict(_leaves(OmegaConf.to_container(_compose(overrides))))
 
 
 def groups() -> dict[str, list[str]]:
@@ -65,6 +68,11 @@ def groups() -> dict[str, list[str]]:
         loader = GlobalHydra.instance().config_loader()
         names = [name for name in loader.list_groups("") if not name.startswith(("hydra", "_"))]
         return {name: loader.get_group_options(name, ObjectType.CONFIG) for name in sorted(names)}
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    with initialize_config_module(_MODULE, version_base="1.3"):
+        return compose(_PRIMARY, overrides=list(overrides))
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -103,25 +111,56 @@ def _refuse_misleading(override: Override) -> None:
 
 def _diagnose(overrides: Sequence[Override], error: Exception) -> ConfigError:
     """What a person would say where Hydra says "Could not override"."""
-    options, known = groups(), _keys_of_all_models()
+    options, homes = groups(), _homes()
+    present = _known_with(overrides, options)
+    known = set.union(present, *homes.values())
     for override in overrides:
         name = override.key_or_group
         if name in options and isinstance(override.value(), str):
             choice = str(override.value())
             if choice not in options[name]:
                 return ConfigError(f"{choice!r} is no choice{_nearest(choice, options[name])}", key=name)
-        elif not override.is_add() and override.package is None and name not in known:
-            return ConfigError(f"there is no such key{_nearest(name, [*known, *options])}", key=name)
+            continue
+        if override.is_add() or override.package is not None or name in present:
+            continue
+        first = ".".join(name.split(".")[:2])
+        if belongs := [home for home, own in homes.items() if first in own - present]:
+            return ConfigError(f"there is no such key here; it belongs to {' or '.join(belongs)}", key=name)
+        return ConfigError(f"there is no such key{_nearest(name, [*known, *options])}", key=name)
     missing = getattr(error, "full_key", None)
     if missing and "issing" in str(error):
         return ConfigError(f"needs a value; write {missing}=VALUE", key=missing)
     return ConfigError(_one_line(error))
 
 
-def _keys_of_all_models() -> set[str]:
-    """Keys and inner nodes that an override may name under some choice of groups."""
-    found: set[str] = {"model.name", "model.dtype"}
-    for key in keys():
+def _homes() -> dict[str, set[str]]:
+    """The keys of the first level that each choice of model and of data has."""
+    options = groups()
+    return {f"{group}={choice}": _own(group, choice) for group in _VARIED for choice in options[group]}
+
+
+def _own(group: str, choice: str) -> set[str]:
+    """Read from the file: to compose all choices takes seconds."""
+    text = files(_MODULE).joinpath(group, f"{choice}.yaml").read_text(encoding="utf-8")
+    tree = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(text)))
+    builds_on = [name for name in tree.pop("defaults", []) if isinstance(name, str) and name != "_self_"]
+    own = tree.get(group, {}) if "@package _global_" in text else tree
+    return {f"{group}.{key}" for key in own}.union(*(_own(group, name) for name in builds_on))
+
+
+def _known_with(overrides: Sequence[Override], options: Mapping[str, Sequence[str]]) -> set[str]:
+    """Keys and inner nodes under the choices of groups, as far as there are such."""
+    chosen = [
+        override.input_line
+        for override in overrides
+        if override.package is None and override.value() in options.get(override.key_or_group, ())
+    ]
+    return _nodes(keys([line for line in chosen if line is not None]))
+
+
+def _nodes(leaves: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    for key in leaves:
         parts = key.split(".")
         found.update(".".join(parts[: depth + 1]) for depth in range(len(parts)))
     return found
@@ -130,7 +169,7 @@ def _keys_of_all_models() -> set[str]:
 def _first_refusal(error: ValidationError) -> ConfigError:
     first = error.errors()[0]
     path = [str(part) for part in first["loc"]]
-    if path[:1] == ["model"] and path[1:2] and path[1] in _KINDS:
+    if path[1:2] and path[1] in _UNIONS.get(path[0], ()):
         del path[1]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, FieldError):
@@ -138,6 +177,10 @@ def _first_refusal(error: ValidationError) -> ConfigError:
     given = (
         "" if first["type"] in ("missing", "unexpected_keyword_argument") else f" (got {first['input']!r})"
     )
+    if first["type"] == "union_tag_invalid":
+        context = first["ctx"]
+        key = ".".join([*path, context["discriminator"].strip("'")])
+        return ConfigError(f"{context['tag']!r} is unknown; there are: {context['expected_tags']}", key=key)
     if first["type"] == "unexpected_keyword_argument":
         return ConfigError("there is no such key", key=".".join(path))
     return ConfigError(first["msg"][0].lower() + first["msg"][1:] + given, key=".".join(path))

@@ -17,7 +17,16 @@ from torch import Tensor, nn
 from trainer.api import Prepared, Progress
 from trainer.cache import artifact
 from trainer.config import Config, FieldError, TinyModelConfig
-from trainer.data import Corpus, DataError, TokenizerError, eval_batches, load, scored_bytes
+from trainer.data import (
+    Corpus,
+    DataError,
+    MissingError,
+    TokenizerError,
+    eval_batches,
+    load,
+    local_folder,
+    scored_bytes,
+)
 from trainer.device import Device, open_device
 from trainer.errors import ConfigError
 from trainer.evaluate import held_out_loss
@@ -79,7 +88,11 @@ def load_ground(config: Config, *, device: Device, stop: StopSignal, progress: P
     corpus, held_out = load_text(config)
     if config.model.kind == "hf":
         progress(f"loading {config.model.name}", None)
-        teacher = load_pretrained(config.model.name, dtype=config.model.dtype, attention=device.attention)
+        try:
+            name = local_folder(config.model.name)
+        except MissingError as error:
+            raise ConfigError(str(error), key="model.name") from error
+        teacher = load_pretrained(name, dtype=config.model.dtype, attention=device.attention)
         _check_fit(teacher, config, corpus)
     else:
         folder = _trained(config, config.model, corpus, held_out, device=device, stop=stop, progress=progress)
@@ -156,7 +169,7 @@ def _trained(
     spec = {
         "recipe": 1,  # raise it when the training of teachers changes
         "model": asdict(model),
-        "data": corpus.sha256,
+        "data": corpus.order_sha256,
         "vocab_size": corpus.vocab_size,
         "sequence_length": config.data.sequence_length,
         "device": device.kind,  # not its threads: runs with one and with two share a teacher

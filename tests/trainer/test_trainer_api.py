@@ -21,7 +21,7 @@ REFUSED = {
     "misspelt deep key": (["stage1_9.saliency.inital_k=0.1"], "inital_k", "stage1_9.saliency.initial_k"),
     "key of another model": (["model.name=x"], "model.name", ""),
     "misspelt group option": (["model=tinny"], "model", "'tiny'"),
-    "group without such option": (["data=webtext"], "data", "stdlib"),
+    "group without such option": (["data=webtext"], "data", "did you mean 'text'"),
     "misspelt nested option": (["optimizer@stage2.optimizer=moun"], "optimizer", "'muon'"),
     "added key": (["+stage2.extra=1"], "stage2.extra", "no such key"),
     "removed key": (["~seed"], "seed", "required"),

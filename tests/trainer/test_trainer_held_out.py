@@ -48,7 +48,7 @@ def test_losses_are_measured_on_held_out_text_and_nothing_is_trained_on_it(
     run_small: Run, spy: Callable[[str], Spied]
 ) -> None:
     loaded, cut = spy("trainer.teacher.load"), spy("trainer.teacher.eval_batches")
-    fed = spy("trainer.data.corpus.WindowFeed")
+    fed = spy("trainer.data.memory.WindowFeed")
     measured = [spy("trainer.teacher.held_out_loss"), spy("trainer.pipeline.held_out_loss")]
     run_small("model.teacher.seed=12")  # a teacher that is not cached yet
     corpus = loaded.results[0]

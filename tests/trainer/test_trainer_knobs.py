@@ -143,8 +143,8 @@ ELSEWHERE = {
     },
     "model.kind": "the group model",
     "stage3.teacher.kind": "the group stage3/teacher",
-    "data.tokenizer": "tests/trainer/data/test_data_corpus.py",
-    "data.name": "one source so far; others are refused",
+    "data.tokenizer": "tests/trainer/data/test_data_memory.py",
+    "data.name": "the group data; tests/trainer/data/test_data_knobs.py has the keys of its other options",
 }
 
 

@@ -9,7 +9,7 @@ ill-typed value and an unknown key are refused by pydantic; what concerns severa
 from __future__ import annotations
 
 from trainer.config.checkpoint import CheckpointConfig
-from trainer.config.data import DataConfig, StdlibConfig
+from trainer.config.data import DataConfig, HubConfig, ParquetConfig, StdlibConfig, StreamConfig, TextConfig
 from trainer.config.distill import InProcessTeacherConfig, Stage3Config
 from trainer.config.fields import FieldError
 from trainer.config.losses import DistillScheduleConfig, Stage2DistillConfig
@@ -28,9 +28,11 @@ __all__ = [
     "EvalConfig",
     "FieldError",
     "HfModelConfig",
+    "HubConfig",
     "InProcessTeacherConfig",
     "LambdaWarmupConfig",
     "OptimizerConfig",
+    "ParquetConfig",
     "QuantConfig",
     "SaliencyConfig",
     "ScheduleConfig",
@@ -40,7 +42,9 @@ __all__ = [
     "Stage3Config",
     "Stage19Config",
     "StdlibConfig",
+    "StreamConfig",
     "TeacherConfig",
+    "TextConfig",
     "TinyModelConfig",
     "WandbConfig",
     "decisive",

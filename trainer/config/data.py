@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from trainer.config.fields import STRICT, Positive, Text
 
 SMALLEST_VOCABULARY = 257  # the 256 bytes and the end-of-text token
 
+
+def _listed(files: Any) -> Any:
+    """One is a list of one; a list of JSON is a tuple here."""
+    if isinstance(files, str):
+        return (files,)
+    return tuple(files) if isinstance(files, list) else files
+
+
 Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+Files = Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_listed)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -45,5 +54,68 @@ class StdlibConfig(_TextConfig):
     max_bytes: Positive | None
 
 
-DataConfig = StdlibConfig
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class _StreamConfig(_TextConfig):
+    """Text that is read while training, never as a whole.
+
+    Args:
+        held_out_tokens: held-out text is gathered until there are so many tokens, or no more text.
+        lanes: places at which the text is read at once. How many processes may share a batch must divide it.
+        shuffle_windows: windows that are shuffled together, over all lanes. What is read again to resume.
+    """
+
+    held_out_tokens: Positive
+    lanes: Positive
+    shuffle_windows: Positive
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TextConfig(_StreamConfig):
+    """Text files.
+
+    Args:
+        files: paths, globs or folders, URLs too; one or a list.
+        text_key: the files are JSON lines, with the text under that key. None: each file is a document.
+    """
+
+    name: Literal["text"]
+    files: Files
+    text_key: Text | None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ParquetConfig(_StreamConfig):
+    """Parquet files.
+
+    Args:
+        files: paths, globs or folders, URLs too; one or a list.
+        text_key: the column that holds the text.
+    """
+
+    name: Literal["parquet"]
+    files: Files
+    text_key: Text
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class HubConfig(_StreamConfig):
+    """A dataset of the Hugging Face hub.
+
+    Args:
+        dataset: its name there, or a folder.
+        subset: which of its configurations; None: its default.
+        revision: branch, tag or commit; None: the newest.
+        text_key: the column, or key, that holds the text.
+    """
+
+    name: Literal["hub"]
+    dataset: Text
+    subset: Text | None
+    split: Text
+    revision: Text | None
+    text_key: Text
+
+
+StreamConfig = TextConfig | ParquetConfig | HubConfig
+DataConfig = Annotated[StdlibConfig | StreamConfig, Field(discriminator="name")]
 """One source of text. Defaults stand in `trainer/conf/data`, and nowhere else."""

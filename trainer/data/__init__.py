@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainer.data.batching import eval_batches
     from trainer.data.corpus import Corpus, load
-    from trainer.data.errors import DataError, TokenizerError
+    from trainer.data.errors import DataError, MissingError, TokenizerError
     from trainer.data.feed import Feed
+    from trainer.data.remote import local_folder
     from trainer.data.token_bytes import scored_bytes
 
 __all__ = [
     "Corpus",
     "DataError",
     "Feed",
+    "MissingError",
     "TokenizerError",
     "eval_batches",
     "load",
+    "local_folder",
     "scored_bytes",
 ]
 
@@ -30,9 +33,11 @@ _HOME = {
     "Corpus": "corpus",
     "DataError": "errors",
     "Feed": "feed",
+    "MissingError": "errors",
     "TokenizerError": "errors",
     "eval_batches": "batching",
     "load": "corpus",
+    "local_folder": "remote",
     "scored_bytes": "token_bytes",
 }
 

@@ -1,4 +1,9 @@
-"""What goes wrong with training text. Raised by `trainer.data`, caught at the trainer's door."""
+"""What goes wrong with training text. Raised by `trainer.data`, caught at the trainer's door.
+
+DataError
+├── TokenizerError
+└── MissingError
+"""
 
 from __future__ import annotations
 
@@ -11,3 +16,7 @@ class DataError(TrainerError):
 
 class TokenizerError(DataError):
     """There is no tokenizer of that name, or it cannot be used."""
+
+
+class MissingError(DataError):
+    """There is no file or folder of that name, or nothing that could open it."""

@@ -1,4 +1,4 @@
-"""Tokenizers as cached folders: one trained on the text, or one that a model brings. Called by `corpus`.
+"""Tokenizers as cached folders: one trained on the text, or one that a model brings. Called by corpora.
 
 Whatever its origin, a tokenizer is a folder that `transformers.AutoTokenizer` loads.
 """
@@ -6,7 +6,6 @@ Whatever its origin, a tokenizer is a folder that `transformers.AutoTokenizer` l
 from __future__ import annotations
 
 import hashlib
-import os
 import textwrap
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -14,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cache import artifact
-from trainer.data.errors import DataError, TokenizerError
+from trainer.data.encoder import say_no_to_threads
+from trainer.data.errors import DataError, MissingError, TokenizerError
+from trainer.data.remote import local_folder
 
 END_OF_TEXT = "<|endoftext|>"
 FORMAT = 1  # raise it when the same spec would give another tokenizer
@@ -42,12 +43,17 @@ def trained(texts: Callable[[], Sequence[str]], text_id: str, vocab_size: int) -
 
 
 def adopted(name_or_path: str | Path) -> Path:
-    """The folder of a copy of an existing tokenizer.
+    """The folder of a copy of an existing tokenizer: that of a folder, a hub name, or a folder's URL.
 
     Raises:
         TokenizerError: there is none, or it cannot be loaded.
+        DataError: it cannot be downloaded.
     """
-    tokenizer = open_tokenizer(name_or_path)
+    try:
+        found = local_folder(str(name_or_path))
+    except MissingError as error:
+        raise TokenizerError(str(error)) from error
+    tokenizer = open_tokenizer(found)
     spec = {
         "format": FORMAT,
         "origin": "adopted",
@@ -67,7 +73,7 @@ def open_tokenizer(name_or_path: str | Path) -> Any:
     """
     from transformers import AutoTokenizer  # a second of imports that a warm cache does without
 
-    _say_no_to_threads()
+    say_no_to_threads()
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(name_or_path))
     except Exception as error:  # the Rust library raises nothing narrower for a damaged file
@@ -89,7 +95,7 @@ def _train(texts: Sequence[str], vocab_size: int, folder: Path) -> None:
     from tokenizers.trainers import BpeTrainer
     from transformers import PreTrainedTokenizerFast
 
-    _say_no_to_threads()
+    say_no_to_threads()
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevelDecoder()
@@ -110,8 +116,3 @@ def _train(texts: Sequence[str], vocab_size: int, folder: Path) -> None:
 
 def _save(tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
-
-
-def _say_no_to_threads() -> None:
-    """Decide for `tokenizers`: left alone it takes every core, and warns when the process forks."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

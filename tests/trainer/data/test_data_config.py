@@ -10,6 +10,7 @@ import pytest
 
 import trainer
 from trainer.api import check
+from trainer.config import ParquetConfig
 from trainer.errors import ConfigError
 
 
@@ -43,6 +44,50 @@ def test_a_value_that_cannot_work_is_refused_with_its_key(key: str, value: str) 
         check([f"data.{key}={value}"])
     assert error.value.key == f"data.{key}"
     assert "\n" not in str(error.value)
+
+
+FILES = ("data=parquet", "data.files=shards")
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        (("data=parquet",), "data.files"),
+        (("data=text",), "data.files"),
+        (("data=hub",), "data.dataset"),
+        (("data=parquet", "data.files=''"), "data.files.0"),
+        (("data=parquet", "data.files=[]"), "data.files"),
+        (("data=parquet", "data.files=[a,5]"), "data.files.1"),
+        (("data=parquet", "data.files=5"), "data.files"),
+        ((*FILES, "data.text_key=null"), "data.text_key"),
+        ((*FILES, "data.lanes=0"), "data.lanes"),
+        ((*FILES, "data.shuffle_windows=0"), "data.shuffle_windows"),
+        ((*FILES, "data.held_out_tokens=0"), "data.held_out_tokens"),
+        ((*FILES, "data.held_out_fraction=1.0"), "data.held_out_fraction"),
+        ((*FILES, "data.max_bytes=100"), "data.max_bytes"),
+        (("data.files=shards",), "data.files"),
+        (("data=fineweb", "data.name=parquet"), "data.files"),
+        (("data=fineweb", "data.split=''"), "data.split"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_text_to_stream_is_checked_alike(given: tuple[str, ...], key: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check(given)
+    assert error.value.key == key
+    assert "\n" not in str(error.value)
+
+
+def test_a_key_of_another_source_is_refused_with_the_source() -> None:
+    with pytest.raises(ConfigError, match=r"it belongs to data=parquet or data=text$"):
+        check(["data.files=shards"])
+
+
+def test_one_file_is_a_list_of_one() -> None:
+    for given, files in (("a.parquet", ("a.parquet",)), ("[a,'gs://b/*']", ("a", "gs://b/*"))):
+        data = check(["data=parquet", f"data.files={given}"]).data
+        assert isinstance(data, ParquetConfig)
+        assert data.files == files
 
 
 def test_the_smallest_values_are_taken() -> None:

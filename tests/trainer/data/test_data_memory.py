@@ -1,4 +1,4 @@
-"""trainer.data.corpus and tokenizer: text to ids, once per machine, without loss.
+"""trainer.data.memory and tokenizer: text to ids, once per machine, without loss.
 
 Most tests run on a part of the real library, so that what `data=stdlib` gives is what they see.
 """
@@ -20,7 +20,9 @@ from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from trainer.cache import ROOT_VARIABLE
 from trainer.config import StdlibConfig
-from trainer.data import Corpus, DataError, corpus, load, tokenizer
+from trainer.data import DataError, memory, tokenizer
+from trainer.data.corpus import load as load_any
+from trainer.data.memory import MemoryCorpus as Corpus
 from trainer.data.split import split
 from trainer.data.stdlib import Document, documents
 
@@ -32,6 +34,13 @@ SMALL = StdlibConfig(
     held_out_fraction=0.2,
     max_bytes=300_000,
 )
+
+
+def load(config: StdlibConfig, own_tokenizer: str | Path | None = None) -> Corpus:
+    """Through the door."""
+    found = load_any(config, own_tokenizer=own_tokenizer)
+    assert isinstance(found, Corpus)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +63,7 @@ def small(cache: Path) -> Corpus:
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Document]]:
     """A library of the test's own; files may be changed in place."""
     found = documents(SMALL.max_bytes)
-    monkeypatch.setattr(corpus, "documents", lambda max_bytes: found)
+    monkeypatch.setattr(memory, "documents", lambda max_bytes: found)
     return found
 
 
@@ -107,7 +116,7 @@ def test_a_second_load_builds_nothing(small: Corpus, monkeypatch: pytest.MonkeyP
     def refuse(*arguments: Any) -> None:
         raise AssertionError("built again")
 
-    monkeypatch.setattr(corpus, "_tokenise", refuse)
+    monkeypatch.setattr(memory, "_tokenise", refuse)
     monkeypatch.setattr(tokenizer, "_train", refuse)
     assert same(load(SMALL), small)
 

@@ -1,0 +1,186 @@
+"""trainer.data.files and remote: what a pattern names, here and in a bucket, and what is tried again."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_gcs import FakeGcs
+from gcsfs.core import GCSFileSystem
+
+from trainer.data import DataError, remote
+from trainer.data.errors import MissingError
+from trainer.data.files import find_files
+from trainer.data.remote import local_folder, patiently
+from trainer.errors import ConfigError
+
+
+def write(folder: Path, *names: str, text: str = "text") -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def names(*patterns: str, suffixes: tuple[str, ...] = ()) -> list[str]:
+    return [file.name for file in find_files(patterns, suffixes)]
+
+
+@pytest.fixture
+def bucket(gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a folder of one's own in the fake bucket."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    monkeypatch.setattr(remote, "FIRST_WAIT_S", 0.01)
+    GCSFileSystem.clear_instance_cache()
+    return f"gs://bucket/data/{uuid.uuid4().hex}"
+
+
+def put(url: str, **files: bytes) -> None:
+    """Files by name; `__` stands for a slash."""
+    filesystem, root = remote.open_filesystem(url)
+    for name, data in files.items():
+        filesystem.pipe_file(f"{root}/{name.replace('__', '/')}", data)
+
+
+def test_a_folder_names_what_is_below_it_by_suffix_sorted_and_nothing_hidden_or_empty(tmp_path: Path) -> None:
+    write(tmp_path, "b.txt", "a/c.txt", "a/.d.txt", ".git/e.txt", "f.md")
+    write(tmp_path, "empty.txt", text="")
+    assert names(str(tmp_path)) == ["a/c.txt", "b.txt", "f.md"]
+    assert names(str(tmp_path), suffixes=(".txt",)) == ["a/c.txt", "b.txt"]
+
+
+def test_globs_files_and_lists_name_what_they_say_each_once(tmp_path: Path) -> None:
+    write(tmp_path, "x1.txt", "x2.txt", "y.txt", "deep/x3.txt")
+    assert names(f"{tmp_path}/x*") == ["x1.txt", "x2.txt"]
+    assert names(f"{tmp_path}/**/x*.txt") == ["deep/x3.txt", "x1.txt", "x2.txt"]
+    assert names(f"{tmp_path}/y.txt", suffixes=(".parquet",)) == ["y.txt"]  # who names a file means it
+    assert names(f"{tmp_path}/y.txt", f"{tmp_path}/*.txt") == ["x1.txt", "x2.txt", "y.txt"]
+
+
+def test_a_relative_path_is_below_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "corpus/a.txt")
+    monkeypatch.chdir(tmp_path)
+    (file,) = find_files(["corpus"], ())
+    assert (file.name, file.bytes(0, 100), file.bytes(1, 3)) == ("a.txt", b"text", b"ex")
+
+
+@pytest.mark.parametrize("pattern", ["nothing", "nothing*", "folder"])
+def test_a_pattern_that_names_nothing_is_refused_by_its_key(pattern: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match=f"{tmp_path}/{pattern.replace('*', '.')}") as error:
+        find_files([str(tmp_path / pattern)], (".txt",))
+    assert error.value.key == "data.files"
+
+
+def test_a_protocol_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^data\.files: 'nonsense://x' cannot be opened here: ") as error:
+        find_files(["nonsense://x"], ())
+    assert "\n" not in str(error.value)
+
+
+def test_files_have_the_same_names_in_a_bucket(bucket: str, tmp_path: Path) -> None:
+    put(bucket, a__x=b"1", b=b"22")
+    write(tmp_path, "a/x", "b")
+    here, there = find_files([str(tmp_path)], ()), find_files([bucket], ())
+    assert [file.name for file in there] == [file.name for file in here] == ["a/x", "b"]
+    assert [file.size for file in there] == [1, 2]
+    assert there[1].url == f"{bucket}/b"
+    assert there[1].bytes(1, 99) == b"2"
+    assert all(file.checksum for file in there)
+    assert names(f"{bucket}/a/*") == ["x"]
+
+
+def test_a_bucket_that_has_no_such_thing_is_told_by_the_key(bucket: str) -> None:
+    for pattern in (bucket, f"{bucket}/*.parquet", "gs://no-such-bucket/x"):
+        with pytest.raises(ConfigError, match=r"^data\.files: "):
+            find_files([pattern], ())
+
+
+def test_a_file_that_another_writer_has_just_put_there_is_seen(bucket: str) -> None:
+    put(bucket, a=b"1")
+    assert names(bucket) == ["a"]
+    put(bucket, b=b"1")
+    assert names(bucket) == ["a", "b"]
+
+
+def failing(times: int, error: Exception) -> Callable[[], str]:
+    def read() -> str:
+        nonlocal times
+        times -= 1
+        if times >= 0:
+            raise error
+        return "read"
+
+    return read
+
+
+def test_a_read_over_the_network_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(remote.time, "sleep", waits.append)
+    assert patiently(failing(4, OSError("reset")), "gs://bucket/x") == "read"
+    assert waits == [1, 2, 4, 8]
+    with pytest.raises(DataError, match=r"cannot read gs://bucket/x: OSError: reset$"):
+        patiently(failing(5, OSError("reset\nby peer")), "gs://bucket/x")
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (OSError("disk"), "/a/path"),
+        (PermissionError("no"), "gs://bucket/x"),
+        (ValueError("no Parquet"), "gs://bucket/x"),
+        (FileNotFoundError("x"), "gs://bucket/x"),
+    ],
+    ids=["on-this-machine", "forbidden", "damaged", "missing"],
+)
+def test_what_trying_again_cannot_mend_is_told_at_once(
+    error: Exception, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote.time, "sleep", lambda seconds: pytest.fail("it waited"))
+    with pytest.raises(DataError, match=what):
+        patiently(failing(1, error), what)
+
+
+# Folders that are copied into the cache: tokenizers and models
+
+
+def test_a_name_that_is_no_url_stays_as_it_is() -> None:
+    assert [local_folder(name) for name in ("some/model", "/a/folder")] == ["some/model", "/a/folder"]
+
+
+def test_a_folder_in_a_bucket_is_copied_once_and_again_when_it_changes(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(bucket, config=b"1", deep__weights=b"22")
+    first = Path(local_folder(bucket))
+    assert (first / "config").read_bytes() == b"1"
+    assert (first / "deep" / "weights").read_bytes() == b"22"
+    with monkeypatch.context() as patch:
+        patch.setattr(GCSFileSystem, "get_file", lambda *args, **kwargs: pytest.fail("it was copied again"))
+        assert local_folder(bucket) == str(first)
+    put(bucket, config=b"2")
+    assert (Path(local_folder(bucket)) / "config").read_bytes() == b"2"
+    assert (first / "config").read_bytes() == b"1"  # somebody may be reading it
+
+
+def test_a_copy_that_comes_short_is_made_again(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(bucket, weights=b"0123456789")
+    whole = GCSFileSystem.get_file
+    cut = [True, True]
+
+    def get_file(self: GCSFileSystem, source: str, target: str) -> None:
+        whole(self, source, target)
+        if cut:
+            cut.pop()
+            Path(target).write_bytes(b"0123")
+
+    monkeypatch.setattr(GCSFileSystem, "get_file", get_file)
+    assert Path(local_folder(bucket), "weights").read_bytes() == b"0123456789"
+
+
+def test_a_folder_that_is_not_there_is_told(bucket: str) -> None:
+    with pytest.raises(MissingError, match=f"there is no {bucket}"):
+        local_folder(bucket)

@@ -1,0 +1,212 @@
+"""trainer.data.formats: every document once, whatever the blocks; what is no text is told with its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from data_texts import numbered, write_lines, write_parquet
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trainer.data import DataError, formats
+from trainer.data.files import File, find_files
+from trainer.data.formats import Format, LinesFormat, ParquetFormat, WholeFileFormat
+from trainer.errors import ConfigError
+
+
+def only_file(path: Path) -> File:
+    (file,) = find_files([str(path)], ())
+    return file
+
+
+def all_texts(how: Format, file: File) -> list[list[str]]:
+    try:
+        return [how.texts(file, block) for block in range(how.shape(file).blocks)]
+    finally:
+        how.close()
+
+
+# Parquet
+
+
+def test_a_block_of_parquet_is_a_row_group(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", numbered(8), rows=3)
+    texts = numbered(8)
+    assert all_texts(ParquetFormat("text"), only_file(tmp_path / "a.parquet")) == [
+        texts[:3],
+        texts[3:6],
+        texts[6:],
+    ]
+
+
+def test_rows_without_text_are_no_documents(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", ["one", None, "", " \n", "two"], rows=5)
+    assert all_texts(ParquetFormat("text"), only_file(tmp_path / "a.parquet")) == [["one", "two"]]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array(["a", "b"], pa.large_string()),
+        pa.array(["a", "b"]).dictionary_encode(),
+        pa.array(["a", "b"], pa.string_view()),
+    ],
+    ids=["large", "dictionary", "view"],
+)
+def test_text_is_read_however_it_is_kept_and_whatever_stands_before_it(
+    values: pa.Array, tmp_path: Path
+) -> None:
+    before = pa.array([{"x": 1, "text": [1, 2]}, {"x": 2, "text": []}])
+    pq.write_table(pa.table({"nested": before, "text": values}), tmp_path / "a.parquet")
+    assert all_texts(ParquetFormat("text"), only_file(tmp_path / "a.parquet")) == [["a", "b"]]
+
+
+def test_only_so_many_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    handles: list[object] = []
+    real = formats._open
+
+    def counted(file: File) -> object:
+        opened.append(file.name)
+        handles.append(real(file))
+        return handles[-1]
+
+    monkeypatch.setattr(formats, "_open", counted)
+    for name in "abc":
+        write_parquet(tmp_path / f"{name}.parquet", [name])
+    a, b, c = find_files([str(tmp_path)], ())
+    how = ParquetFormat("text", open_files=2)
+    assert [how.texts(file, 0) for file in (a, b, a, c, a, b)] == [["a"], ["b"], ["a"], ["c"], ["a"], ["b"]]
+    assert opened == ["a.parquet", "b.parquet", "c.parquet", "b.parquet"]  # b was used longest ago
+    assert [handle.closed for handle in handles] == [False, True, True, False]
+    how.close()
+    assert all(handle.closed for handle in handles)
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        ("body", r"no column 'body' in .*a\.parquet; it has: id, text"),
+        ("id", r"column 'id' .* holds int64, not text"),
+    ],
+)
+def test_a_column_that_holds_no_text_is_refused_by_its_key(column: str, told: str, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", ["one"])
+    with pytest.raises(ConfigError, match=told) as error:
+        ParquetFormat(column).shape(only_file(tmp_path / "a.parquet"))
+    assert error.value.key == "data.text_key"
+
+
+def test_a_file_that_is_no_parquet_or_a_damaged_one_is_told_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_text("nothing of the kind" * 10)
+    with pytest.raises(DataError, match=r"cannot read .*a\.parquet: ArrowInvalid") as error:
+        ParquetFormat("text").shape(only_file(tmp_path / "a.parquet"))
+    assert "\n" not in str(error.value)
+    write_parquet(tmp_path / "b.parquet", ["word " * 5000], rows=1)
+    data = bytearray((tmp_path / "b.parquet").read_bytes())
+    chunk = pq.read_metadata(tmp_path / "b.parquet").row_group(0).column(1)
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    data[start : start + 40] = b"\0" * 40
+    (tmp_path / "b.parquet").write_bytes(data)
+    how, file = ParquetFormat("text"), only_file(tmp_path / "b.parquet")
+    for _ in range(2):  # the second time with a handle of its own
+        with pytest.raises(DataError, match=r"cannot read .*b\.parquet"):
+            how.texts(file, 0)
+    how.close()
+
+
+# JSON lines
+
+
+lines = st.lists(
+    st.one_of(
+        st.builds(lambda text: json.dumps({"text": text}), st.text(min_size=1, max_size=30)),
+        st.just(json.dumps({"text": None})),
+        st.sampled_from(["", "  "]),
+    ),
+    max_size=12,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=lines, block=st.integers(1, 80), ends=st.booleans())
+def test_every_line_is_in_one_block_and_only_there(
+    lines: list[str], block: int, ends: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines) + ("\n" if ends else ""))
+    entries = [json.loads(line)["text"] for line in lines if line.strip()]
+    expected = [text for text in entries if text and not text.isspace()]
+    if not path.stat().st_size:
+        return
+    found = all_texts(LinesFormat("text", block_bytes=block), only_file(path))
+    assert [text for texts in found for text in texts] == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{'text': 1}", "no JSON"),
+        ('{"body": "x", "id": 3}', r"no key 'text' \(data\.text_key\); it has: body, id"),
+        ('["x"]', "no key 'text'"),
+        ('{"text": 5}', "'text' is int, not text"),
+        ("\ufeff{", "no JSON"),
+    ],
+    ids=["quotes", "another-key", "a-list", "a-number", "byte-order-mark"],
+)
+def test_a_line_that_is_no_document_is_told_with_its_place(line: str, told: str, tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", ["fine"])
+    good = (tmp_path / "a.jsonl").read_bytes()
+    (tmp_path / "a.jsonl").write_bytes(good + line.encode() + b"\n")
+    with pytest.raises(DataError, match=rf"a\.jsonl, the line at byte {len(good)}: .*{told}") as error:
+        all_texts(LinesFormat("text", block_bytes=10), only_file(tmp_path / "a.jsonl"))
+    assert "\n" not in str(error.value)
+
+
+# Plain text
+
+
+def test_a_text_file_is_one_document(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("eins\n\nzwei é\n".encode() + b"\xff!")
+    assert all_texts(WholeFileFormat(), only_file(tmp_path / "a.txt")) == [["eins\n\nzwei é\n\ufffd!"]]
+    (tmp_path / "b.txt").write_text(" \n")
+    assert all_texts(WholeFileFormat(), only_file(tmp_path / "b.txt")) == [[]]
+
+
+def test_a_file_too_large_for_one_document_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "LARGEST_DOCUMENT", 10)
+    (tmp_path / "a.txt").write_text("eleven char")
+    with pytest.raises(ConfigError, match=r"^data\.files: .*a\.txt has .* split it"):
+        WholeFileFormat().shape(only_file(tmp_path / "a.txt"))
+
+
+# What tells a file from another
+
+
+@pytest.mark.parametrize(
+    ("how", "write"),
+    [
+        (ParquetFormat("text"), write_parquet),
+        (LinesFormat("text"), write_lines),
+        (WholeFileFormat(), lambda path, texts: path.write_text(" ".join(texts))),
+    ],
+    ids=["parquet", "lines", "text"],
+)
+def test_a_changed_file_has_another_digest(
+    how: Format, write: Callable[[Path, list[str]], None], tmp_path: Path
+) -> None:
+    def digest(*texts: str) -> str:
+        write(tmp_path / "a", list(texts))
+        return how.shape(only_file(tmp_path / "a")).digest
+
+    first = digest("one", "two")
+    assert digest("one", "two") == first
+    assert digest("one", "too") != first
+    assert digest("one", "two", "three") != first

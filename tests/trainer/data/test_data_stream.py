@@ -1,0 +1,411 @@
+"""trainer.data.stream: whatever the source, nothing held out is trained on, every document is, once an epoch;
+ranks share batches, and a run goes on exactly where it stood."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from data_texts import END, numbered, parquet_config, text_config, write_lines, write_parquet
+from transformers import AutoTokenizer
+
+from trainer.cache import ROOT_VARIABLE
+from trainer.checkpoint.state import State, StateError
+from trainer.config import StreamConfig
+from trainer.data import Corpus, DataError, Feed, load, tokenizer
+from trainer.data.held_out import is_held_out
+from trainer.data.shards import BlockReader, open_shards
+from trainer.data.stream import StreamCorpus, lanes_for
+from trainer.errors import ConfigError
+
+Make = Callable[..., Path]
+Load = Callable[[StreamConfig], StreamCorpus]
+
+
+@pytest.fixture
+def opened(word_tokenizer: Path) -> Load:
+    def open_(config: StreamConfig) -> StreamCorpus:
+        corpus = load(config, own_tokenizer=word_tokenizer)
+        assert isinstance(corpus, StreamCorpus)
+        return corpus
+
+    return open_
+
+
+def feed_of(corpus: Corpus, **changes: int) -> Feed:
+    return corpus.batches(**({"batch_size": 4, "sequence_length": 8, "seed": 3} | changes))
+
+
+def rows(corpus: Corpus, batches: int, **changes: int) -> torch.Tensor:
+    with feed_of(corpus, **changes) as feed:
+        return torch.cat(list(islice(feed, batches)))
+
+
+def counted(tokens: Iterable[int]) -> Counter[int]:
+    return Counter(int(token) for token in tokens if token != END)
+
+
+def expected(numbers: Iterable[int]) -> Counter[int]:
+    """The words of these documents: see `numbered`."""
+    return Counter({number: 1 + number % 5 for number in numbers})
+
+
+TRAINED_ON = [number for number in range(600) if not is_held_out(numbered(600)[number], 0.2)]
+
+
+# What is trained on, what is held out
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_every_training_document_is_shown_and_no_other(lanes: int, shards: Make, opened: Load) -> None:
+    corpus = opened(parquet_config(shards(), lanes=lanes))
+    tokens = rows(corpus, 400).flatten()  # 12,800 tokens: five epochs and more
+    assert set(counted(tokens)) == set(TRAINED_ON)
+
+
+def test_one_lane_without_shuffling_shows_whole_epochs(shards: Make, opened: Load) -> None:
+    corpus = opened(parquet_config(shards(), lanes=1, shuffle_windows=1))
+    epoch = sum(expected(TRAINED_ON).values()) + len(TRAINED_ON)  # words and ends
+    tokens = rows(corpus, -(-3 * epoch // 32)).flatten().numpy()
+    for number in range(3):
+        of_epoch = tokens[number * epoch : (number + 1) * epoch]
+        assert counted(of_epoch) == expected(TRAINED_ON)
+        assert of_epoch[-1] == END
+    documents = [
+        set(part[:-1]) for part in np.split(tokens[:epoch], np.nonzero(tokens[:epoch] == END)[0] + 1)
+    ]
+    assert all(len(words) == 1 for words in documents[:-1])
+    assert not np.array_equal(tokens[:epoch], tokens[epoch : 2 * epoch])
+
+
+def test_held_out_text_is_never_trained_on_and_is_all_of_the_fraction(shards: Make, opened: Load) -> None:
+    corpus = opened(parquet_config(shards(), held_out_tokens=10**6))
+    held_out = set(range(600)) - set(TRAINED_ON)
+    assert counted(corpus.held_out) == expected(held_out)
+    assert 60 < len(held_out) < 180
+    text = [numbered(600)[number] for number in held_out]
+    assert corpus.bytes_per_token == pytest.approx(sum(map(len, text)) / len(corpus.held_out))
+
+
+def test_held_out_text_is_gathered_from_all_files_until_there_is_enough(shards: Make, opened: Load) -> None:
+    corpus = opened(parquet_config(shards(), held_out_tokens=100))
+    assert 100 <= len(corpus.held_out) < 106
+    files = {int(token) // 120 for token in corpus.held_out if token != END}
+    assert len(files) >= 3
+
+
+def test_a_copy_of_a_held_out_text_is_held_out(tmp_path: Path, opened: Load) -> None:
+    write_parquet(tmp_path / "a.parquet", numbered(200))
+    write_parquet(tmp_path / "b.parquet", numbered(200))
+    corpus = opened(parquet_config(tmp_path, held_out_tokens=10**6))
+    assert not set(counted(rows(corpus, 300).flatten())) & set(counted(corpus.held_out))
+
+
+@pytest.mark.parametrize(("fraction", "side"), [(1e-6, "held-out"), (1 - 1e-9, "training")])
+def test_an_empty_side_is_refused(fraction: float, side: str, shards: Make, opened: Load) -> None:
+    with pytest.raises(DataError, match=f"leaves no {side} text among 600 documents"):
+        opened(parquet_config(shards(), held_out_fraction=fraction, held_out_tokens=10**6))
+
+
+def test_too_little_held_out_text_is_told_with_the_settings(shards: Make, opened: Load) -> None:
+    with pytest.raises(DataError, match=r"fewer than data\.sequence_length=5000; .*data\.held_out_tokens"):
+        opened(parquet_config(shards(), sequence_length=5000))
+
+
+# Every source
+
+
+def sources(folder: Path) -> dict[str, StreamConfig]:
+    texts = numbered(400)
+    for part in range(4):
+        some = texts[part * 100 : part * 100 + 100]
+        write_parquet(folder / "parquet" / f"{part}.parquet", some)
+        write_lines(folder / "lines" / f"{part}.jsonl", some)
+    for number, text in enumerate(texts):
+        (folder / "text").mkdir(exist_ok=True)
+        (folder / "text" / f"{number}.txt").write_text(text)
+    return {
+        "parquet": parquet_config(folder / "parquet"),
+        "lines": text_config(f"{folder}/lines/*.jsonl", text_key="text"),
+        "text": text_config(folder / "text"),
+    }
+
+
+@pytest.mark.parametrize("source", ["parquet", "lines", "text"])
+def test_each_source_gives_the_same_documents_to_each_side(source: str, tmp_path: Path, opened: Load) -> None:
+    config = dataclasses.replace(sources(tmp_path)[source], held_out_tokens=10**6)
+    corpus = opened(config)
+    trained_on = {number for number in TRAINED_ON if number < 400}
+    assert set(counted(corpus.held_out)) == set(range(400)) - trained_on
+    assert set(counted(rows(corpus, 300).flatten())) == trained_on
+    assert corpus.vocab_size == END + 2
+
+
+def test_without_a_tokenizer_one_is_trained_on_training_text_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"document {number} tells of {number * 7919}, and of more" for number in range(600)]
+    write_parquet(tmp_path / "a.parquet", texts)
+    given: list[str] = []
+    real = tokenizer._train
+
+    def train(texts: list[str], vocab_size: int, folder: Path) -> None:
+        given.extend(texts)
+        real(texts, vocab_size, folder)
+
+    monkeypatch.setattr(tokenizer, "_train", train)
+    corpus = load(parquet_config(tmp_path, vocab_size=300))
+    assert corpus.vocab_size == 300
+    assert sorted(given) == sorted(text for text in texts if not is_held_out(text, 0.2))
+    with feed_of(corpus, sequence_length=64) as feed:
+        assert "tells of" in AutoTokenizer.from_pretrained(corpus.tokenizer_dir).decode(next(feed)[0])
+
+
+# Order
+
+
+def test_the_order_is_the_seeds(shards: Make, opened: Load) -> None:
+    corpus = opened(parquet_config(shards()))
+    first, again, other = (rows(corpus, 20, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert first.shape == (80, 8)
+    assert first.dtype == torch.int64
+
+
+@pytest.mark.parametrize("change", [{"lanes": 2}, {"shuffle_windows": 64}], ids=str)
+def test_lanes_and_shuffling_have_their_effect_and_are_told_apart(
+    change: dict[str, Any], shards: Make, opened: Load
+) -> None:
+    folder = shards()
+    one, other = opened(parquet_config(folder)), opened(parquet_config(folder, **change))
+    assert not torch.equal(rows(one, 20), rows(other, 20))
+    assert one.order_sha256 != other.order_sha256
+    assert one.sha256 == other.sha256
+
+
+def test_epochs_show_files_and_blocks_in_orders_of_their_own(shards: Make) -> None:
+    text = open_shards(parquet_config(shards()))
+    orders = [text.epoch_order(seed, epoch) for seed, epoch in ((0, 0), (0, 1), (1, 0))]
+    assert all(sorted(order) == list(range(200)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 3
+    files = [order // 40 for order in orders]
+    assert all(len(np.unique(file[at : at + 40])) == 1 for file in files for at in range(0, 200, 40))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "most", "lanes"),
+    [(1, 8, 1), (31, 8, 1), (32, 8, 2), (127, 8, 4), (128, 8, 8), (10**6, 8, 8), (80, 6, 3), (10**6, 1, 1)],
+)
+def test_there_are_no_more_lanes_than_the_blocks_are_enough_for(blocks: int, most: int, lanes: int) -> None:
+    assert lanes_for(blocks, most) == lanes
+
+
+# Ranks
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_the_rows_of_all_ranks_are_the_batch_of_one_and_each_reads_its_own_part(
+    world: int, shards: Make, opened: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = opened(parquet_config(shards()))
+    read: dict[str, list[int]] = {}
+    real = BlockReader.texts
+    who = "alone"
+
+    def texts(self: BlockReader, block: int) -> list[str]:
+        read.setdefault(who, []).append(block)
+        return real(self, block)
+
+    monkeypatch.setattr(BlockReader, "texts", texts)
+    alone = rows(corpus, 25).reshape(25, 4, 8)
+    for rank in range(world):
+        who = str(rank)
+        mine = rows(corpus, 25, rank=rank, world=world).reshape(25, 4 // world, 8)
+        assert torch.equal(mine, alone[:, rank::world])
+    parts = [set(read[str(rank)]) for rank in range(world)]
+    assert not set.intersection(*parts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"world": 3, "batch_size": 6}, r"3 processes cannot share 4 lanes .*data\.lanes=4"),
+        ({"world": 2, "batch_size": 5}, "multiple of the 2 processes"),
+        ({"rank": 2, "world": 2}, "no rank 2 among 2"),
+        ({"sequence_length": 0}, "sequence_length is 0"),
+        ({"seed": -1}, "seed -1"),
+    ],
+    ids=["lanes", "batch", "rank", "sequence", "seed"],
+)
+def test_a_feed_that_cannot_be_is_refused_when_asked_for(
+    arguments: dict[str, int], told: str, shards: Make, opened: Load
+) -> None:
+    with pytest.raises(DataError, match=told):
+        feed_of(opened(parquet_config(shards())), **arguments)
+
+
+# Going on
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3, 4, 29, 130, 400])
+def test_a_feed_goes_on_where_another_stood(taken: int, shards: Make, opened: Load) -> None:
+    """Within a chunk, at its end, in a later epoch."""
+    config = parquet_config(shards())
+    with feed_of(opened(config)) as unbroken, feed_of(opened(config)) as resumed:
+        for _ in range(taken):
+            next(unbroken)
+        kept = json.loads(json.dumps(unbroken.state().values))
+        assert len(json.dumps(kept)) < 500
+        next(resumed)
+        resumed.restore(State(values=kept))
+        assert resumed.state() == unbroken.state()
+        for _ in range(40):
+            assert torch.equal(next(resumed), next(unbroken))
+
+
+def test_to_go_on_reads_no_more_far_on_than_at_the_start(
+    shards: Make, opened: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = opened(parquet_config(shards()))
+    read: list[int] = []
+    real = BlockReader.texts
+    monkeypatch.setattr(BlockReader, "texts", lambda self, block: read.append(block) or real(self, block))
+    cost = []
+    for taken in (1, 150, 300):
+        with feed_of(corpus) as feed:
+            feed.restore(state_after(corpus, taken))
+            read.clear()
+            next(feed)
+        cost.append(len(read))
+    # The prefetching thread reads on, for four batches more at most.
+    assert max(cost) <= min(cost) + 12
+    assert max(cost) < 60  # of 200 blocks
+
+
+def state_after(corpus: StreamCorpus, taken: int) -> State:
+    with feed_of(corpus) as feed:
+        for _ in range(taken):
+            next(feed)
+        return feed.state()
+
+
+def test_the_checkpoint_of_another_text_or_another_order_is_refused(shards: Make, opened: Load) -> None:
+    folder = shards()
+    kept = state_after(opened(parquet_config(folder)), 3)
+    in_another_order = opened(parquet_config(folder, lanes=2))
+    write_parquet(folder / "000.parquet", numbered(120, first=1000))
+    of_another_text = opened(parquet_config(folder))
+    for corpus in (in_another_order, of_another_text):
+        with feed_of(corpus) as feed, pytest.raises(DataError, match="not the one that the checkpoint"):
+            feed.restore(kept)
+
+
+def test_the_state_of_another_rank_is_refused_and_changes_nothing(shards: Make, opened: Load) -> None:
+    corpus = opened(parquet_config(shards()))
+    with feed_of(corpus, rank=1, world=2) as other, feed_of(corpus, rank=0, world=2) as feed:
+        with pytest.raises(StateError, match="another process's share"):
+            feed.restore(other.state())
+        spoilt = feed.state()
+        spoilt.values["lanes"]["2"] = [0, 0, 0, 0, 0, 99]
+        with pytest.raises(StateError, match="99 windows"):
+            feed.restore(spoilt)
+        assert torch.equal(next(feed), rows(corpus, 1)[0::2])
+
+
+# Files that come and go
+
+
+def test_the_digest_is_that_of_the_content_wherever_it_lies(
+    shards: Make, opened: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shards()
+    first = opened(parquet_config(folder))
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path / "another cache"))
+    again = opened(parquet_config(tmp_path / "elsewhere"))
+    assert again.sha256 == first.sha256
+    assert torch.equal(rows(again, 5), rows(first, 5))
+
+
+@pytest.mark.parametrize(
+    "change", [{"held_out_fraction": 0.3}, {"held_out_tokens": 50}, {"text_key": "other"}], ids=str
+)
+def test_what_decides_the_two_sides_is_in_the_digest(
+    change: dict[str, Any], tmp_path: Path, opened: Load
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    both = {"text": numbered(300), "other": numbered(300)}
+    pq.write_table(pa.table(both), tmp_path / "a.parquet", row_group_size=3)
+    one, other = opened(parquet_config(tmp_path)), opened(parquet_config(tmp_path, **change))
+    assert one.sha256 != other.sha256
+
+
+def test_the_tokenizer_is_in_the_digest(shards: Make, opened: Load) -> None:
+    config = parquet_config(shards())
+    assert opened(config).sha256 != load(config).sha256
+
+
+def test_files_are_looked_into_once_per_machine(
+    shards: Make, opened: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = parquet_config(shards("other shards"))
+    first = opened(config)
+    monkeypatch.setattr(
+        "trainer.data.formats.ParquetFormat._footer", lambda *_: pytest.fail("it looked again")
+    )
+    monkeypatch.setattr("trainer.data.held_out._gather", lambda *_: pytest.fail("it gathered again"))
+    assert opened(config).sha256 == first.sha256
+
+
+def test_a_file_that_vanishes_ends_the_run_with_its_name(shards: Make, opened: Load) -> None:
+    folder = shards()
+    corpus = opened(parquet_config(folder))
+    shutil.rmtree(folder)
+    with feed_of(corpus) as feed, pytest.raises(DataError, match=r"there is no .*\.parquet"):
+        next(feed)
+
+
+@pytest.mark.parametrize("texts", [[], [" ", None]], ids=["no-rows", "blank"])
+def test_files_without_any_text_are_told(texts: list[str | None], tmp_path: Path, opened: Load) -> None:
+    write_parquet(tmp_path / "a.parquet", texts)
+    with pytest.raises(DataError, match=r"no document|no held-out text"):
+        opened(parquet_config(tmp_path))
+
+
+def test_a_folder_without_the_files_meant_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x")
+    with pytest.raises(ConfigError, match=r"^data\.files: .* names no file that ends with \.parquet"):
+        load(parquet_config(tmp_path))
+
+
+def test_no_thread_is_left_behind(shards: Make, opened: Load) -> None:
+    rows(opened(parquet_config(shards())), 3)
+    assert "training text" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_text_in_a_bucket_is_streamed_as_on_this_machine(
+    gcs: Any, monkeypatch: pytest.MonkeyPatch, shards: Make, opened: Load
+) -> None:
+    from gcsfs.core import GCSFileSystem
+
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    GCSFileSystem.clear_instance_cache()
+    folder = shards(documents=100)
+    GCSFileSystem(token="anon").put(str(folder), "bucket/stream/shards", recursive=True)
+    here = opened(parquet_config(folder))
+    there = opened(parquet_config("gs://bucket/stream/shards"))
+    assert there.sha256 == here.sha256
+    assert torch.equal(rows(there, 10), rows(here, 10))

@@ -1,0 +1,129 @@
+"""From `data.files` to the list of files that it names. Called by `shards`."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.data.errors import MissingError
+from trainer.data.remote import checksum, open_filesystem, patiently
+from trainer.errors import ConfigError
+
+KEY = "data.files"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class File:
+    """One file.
+
+    Args:
+        filesystem: fsspec's.
+        path: in it.
+        name: below the folder that all files have in common; the same wherever that folder lies.
+        size: bytes.
+        checksum: what the store says of the content; "" on this machine.
+        changed: when, in nanoseconds, on this machine; 0 elsewhere.
+    """
+
+    filesystem: Any
+    path: str
+    name: str
+    size: int
+    checksum: str
+    changed: int
+
+    @property
+    def url(self) -> str:
+        """For people."""
+        return self.path if self.is_local else str(self.filesystem.unstrip_protocol(self.path))
+
+    @property
+    def is_local(self) -> bool:
+        return "file" in _protocols(self.filesystem)
+
+    def bytes(self, start: int, end: int) -> bytes:
+        """Those from `start` to before `end`, or to the file's end. Raises DataError."""
+        if start >= min(end, self.size):
+            return b""
+        data: bytes = patiently(
+            lambda: self.filesystem.cat_file(self.path, start=start, end=min(end, self.size)), self.url
+        )
+        return data
+
+
+def find_files(patterns: Sequence[str], suffixes: tuple[str, ...]) -> list[File]:
+    """All files that the patterns name, sorted by name: files, globs, and folders with all that is below.
+
+    Args:
+        suffixes: of the files that count below a folder; () for all. What a person named counts anyway.
+
+    Hidden files below folders and empty files do not count.
+
+    Raises:
+        ConfigError: a pattern names nothing.
+        DataError: a listing cannot be read.
+    """
+    found: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {}
+    for pattern in patterns:
+        try:
+            filesystem, path = open_filesystem(pattern)
+            infos = patiently(
+                lambda filesystem=filesystem, path=path: list(_infos(filesystem, path, suffixes)),  # type: ignore[misc]
+                pattern,
+            )
+        except MissingError as error:
+            raise ConfigError(str(error), key=KEY) from error
+        if not infos:
+            kind = f" that ends with {' or '.join(suffixes)}" if suffixes else ""
+            raise ConfigError(f"{pattern!r} names no file{kind}", key=KEY)
+        for info in infos:
+            found[_protocols(filesystem)[0], info["name"]] = filesystem, info
+    folder = _common_folder([path for _, path in found])
+    files = [_file(filesystem, info, folder) for filesystem, info in found.values()]
+    return sorted((file for file in files if file.size), key=lambda file: (file.name, file.path))
+
+
+def _infos(filesystem: Any, path: str, suffixes: tuple[str, ...]) -> Iterable[dict[str, Any]]:
+    if any(character in path for character in "*?["):
+        matches = filesystem.glob(path, detail=True).values()
+        return [info for info in matches if info["type"] == "file"]
+    info = filesystem.info(path)
+    if info["type"] == "file":
+        return [info]
+    below = filesystem.find(path, detail=True)
+    return [
+        info
+        for name, info in below.items()
+        if not _is_hidden(posixpath.relpath(name, path)) and (not suffixes or name.endswith(suffixes))
+    ]
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _file(filesystem: Any, info: dict[str, Any], folder: str) -> File:
+    path = str(info["name"])
+    is_local = "file" in _protocols(filesystem)
+    return File(
+        filesystem=filesystem,
+        path=path,
+        name=posixpath.relpath(path, folder) if folder else path,
+        size=int(info["size"]),
+        checksum=checksum(info),
+        changed=os.stat(path).st_mtime_ns if is_local else 0,  # noqa: PTH116 - fsspec's paths are strings
+    )
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    folders = {posixpath.dirname(path) for path in paths}
+    absolute = {folder.startswith("/") for folder in folders}
+    return posixpath.commonpath(folders) if len(absolute) == 1 else ""
+
+
+def _protocols(filesystem: Any) -> tuple[str, ...]:
+    protocol = filesystem.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)

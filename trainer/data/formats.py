@@ -1,0 +1,233 @@
+"""How a file is made of blocks, and a block of documents: Parquet, JSON lines, plain text. Used by `shards`.
+
+A block can be read without reading what lies before it; that is what makes a place in the text cheap to
+return to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.data.errors import DataError
+from trainer.data.files import File
+from trainer.data.remote import patiently
+from trainer.errors import ConfigError
+
+LINES_BLOCK = 4 * 2**20  # bytes
+LARGEST_DOCUMENT = 256 * 2**20  # bytes; its tokens would take some ten times that
+SAMPLED = 64 * 2**10  # bytes at either end that stand for a file whose store knows no checksum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What must be known of a file before it is read: its blocks, and what tells it from another."""
+
+    blocks: int
+    digest: str
+
+
+class Format(ABC):
+    """One kind of file. Reads with handles of its own: one for each thread that reads."""
+
+    suffixes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def shape(self, file: File) -> Shape:
+        """Reads as little as it can. Raises ConfigError, DataError."""
+
+    @abstractmethod
+    def texts(self, file: File, block: int) -> list[str]:
+        """The block's documents that have any text. Raises DataError."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing open
+        """Gives back what is open."""
+
+
+class ParquetFormat(Format):
+    """A block is a row group, a document the value of one column in one row.
+
+    Args:
+        column: of strings.
+        open_files: how many stay open; opening one reads its footer.
+    """
+
+    suffixes = (".parquet",)
+
+    def __init__(self, column: str, *, open_files: int = 8) -> None:
+        self._column, self._limit = column, open_files
+        self._open: dict[str, tuple[Any, Any]] = {}
+
+    def shape(self, file: File) -> Shape:
+        metadata, schema = patiently(lambda: self._footer(file), file.url)
+        self._check_column(schema, file)
+        place = schema.names.index(self._column)
+        digest = hashlib.sha256()
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            chunk = _column_of(group, self._column, place)
+            told = [group.num_rows, chunk.total_compressed_size, chunk.total_uncompressed_size]
+            if chunk.statistics is not None and chunk.statistics.has_min_max:
+                told += [str(chunk.statistics.min), str(chunk.statistics.max)]
+            digest.update(json.dumps(told).encode())
+        return Shape(blocks=metadata.num_row_groups, digest=digest.hexdigest())
+
+    def texts(self, file: File, block: int) -> list[str]:
+        def read() -> list[str | None]:
+            try:
+                table = self._opened(file).read_row_group(block, columns=[self._column], use_threads=False)
+            except BaseException:
+                self._forget(file.path)  # after a failure a handle may be anywhere
+                raise
+            values: list[str | None] = table.column(0).to_pylist()
+            return values
+
+        return [text for text in patiently(read, file.url) if text and not text.isspace()]
+
+    def close(self) -> None:
+        for path in list(self._open):
+            self._forget(path)
+
+    def _footer(self, file: File) -> tuple[Any, Any]:
+        from pyarrow.parquet import ParquetFile
+
+        with _open(file) as stream, ParquetFile(stream) as parquet:
+            return parquet.metadata, parquet.schema_arrow
+
+    def _check_column(self, schema: Any, file: File) -> None:
+        from pyarrow import types
+
+        if self._column not in schema.names:
+            raise ConfigError(
+                f"there is no column {self._column!r} in {file.url}; it has: {', '.join(schema.names)}",
+                key="data.text_key",
+            )
+        kind = schema.field(self._column).type
+        values = kind.value_type if types.is_dictionary(kind) else kind
+        if not (types.is_string(values) or types.is_large_string(values) or types.is_string_view(values)):
+            raise ConfigError(
+                f"column {self._column!r} of {file.url} holds {kind}, not text", key="data.text_key"
+            )
+
+    def _opened(self, file: File) -> Any:
+        """The open file, the last used being the last to be closed."""
+        from pyarrow.parquet import ParquetFile
+
+        if file.path in self._open:
+            self._open[file.path] = self._open.pop(file.path)
+        else:
+            while len(self._open) >= self._limit:
+                self._forget(next(iter(self._open)))
+            stream = _open(file)
+            try:
+                self._open[file.path] = stream, ParquetFile(stream)
+            except BaseException:
+                stream.close()
+                raise
+        return self._open[file.path][1]
+
+    def _forget(self, path: str) -> None:
+        stream, parquet = self._open.pop(path, (None, None))
+        if stream is not None:
+            parquet.close()
+            stream.close()
+
+
+class LinesFormat(Format):
+    """JSON lines: a block is a range of bytes, with the lines that begin in it; a document is one key of one
+    line's object. Every line must have it; `null` and blank texts do not count."""
+
+    suffixes = (".jsonl", ".ndjson", ".json")
+
+    def __init__(self, key: str, *, block_bytes: int = LINES_BLOCK) -> None:
+        self._key, self._block = key, block_bytes
+
+    def shape(self, file: File) -> Shape:
+        return Shape(blocks=-(-file.size // self._block), digest=_sampled(file))
+
+    def texts(self, file: File, block: int) -> list[str]:
+        start, data = self._lines(file, block)
+        texts, place = [], start
+        for line in data.split(b"\n"):
+            if line.strip():
+                texts.append(self._text(line, file, place))
+            place += len(line) + 1
+        return [text for text in texts if text and not text.isspace()]
+
+    def _lines(self, file: File, block: int) -> tuple[int, bytes]:
+        """Where the first line begins, and all lines that begin in the block."""
+        start, end = block * self._block, min((block + 1) * self._block, file.size)
+        first = start
+        if start:
+            # The byte before tells whether a line begins exactly here.
+            data = file.bytes(start - 1, end)
+            cut = data.find(b"\n") + 1
+            if not cut:
+                return start, b""  # one long line that began before
+            first, data = start - 1 + cut, data[cut:]
+        else:
+            data = file.bytes(start, end)
+        if first >= end:
+            return first, b""
+        while not data.endswith(b"\n") and end < file.size:
+            more = file.bytes(end, end + self._block)
+            stop = more.find(b"\n") + 1 or len(more)
+            data, end = data + more[:stop], end + stop
+            if len(data) > LARGEST_DOCUMENT + self._block:
+                raise DataError(f"{file.url} has a line of more than {LARGEST_DOCUMENT >> 20} MiB")
+        return first, data
+
+    def _text(self, line: bytes, file: File, place: int) -> str | None:
+        where = f"{file.url}, the line at byte {place}"
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{where}: no JSON ({error})") from error
+        if not isinstance(entry, dict) or self._key not in entry:
+            keys = f"; it has: {', '.join(map(str, entry))}" if isinstance(entry, dict) else ""
+            raise DataError(f"{where}: no key {self._key!r} (data.text_key){keys}")
+        text = entry[self._key]
+        if text is not None and not isinstance(text, str):
+            raise DataError(f"{where}: {self._key!r} is {type(text).__name__}, not text")
+        return text
+
+
+class WholeFileFormat(Format):
+    """Plain text: a file is one block and one document. Bytes that are no UTF-8 become U+FFFD."""
+
+    def shape(self, file: File) -> Shape:
+        if file.size > LARGEST_DOCUMENT:
+            raise ConfigError(
+                f"{file.url} has {file.size >> 20} MiB, and would be one document; split it, or write one "
+                "document per line as JSON (data.text_key)",
+                key="data.files",
+            )
+        return Shape(blocks=1, digest=_sampled(file))
+
+    def texts(self, file: File, block: int) -> list[str]:
+        text = file.bytes(0, file.size).decode(errors="replace")
+        return [] if not text or text.isspace() else [text]
+
+
+def _open(file: File) -> Any:
+    # pyarrow asks for exact ranges; a read-ahead cache would fetch megabytes around each.
+    return file.filesystem.open(file.path, "rb", **({} if file.is_local else {"cache_type": "none"}))
+
+
+def _column_of(group: Any, name: str, place: int) -> Any:
+    """The chunk of a column; nested columns before it make its place among the chunks another one."""
+    for number in range(place, group.num_columns):
+        if group.column(number).path_in_schema == name:
+            return group.column(number)
+    raise DataError(f"no chunk of the column {name!r}")
+
+
+def _sampled(file: File) -> str:
+    """What stands for the content: the store's checksum, else the file's two ends."""
+    if file.checksum:
+        return file.checksum
+    ends = file.bytes(0, SAMPLED) + file.bytes(max(SAMPLED, file.size - SAMPLED), file.size)
+    return hashlib.sha256(ends).hexdigest()

@@ -1,0 +1,138 @@
+"""`data=stdlib`: text that fits into memory, from files to token ids, cached. Called by `corpus`.
+
+It is tokenised once per machine; afterwards the text's files are only read to see that they are still the
+same, and the ids are mapped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trainer.cache import artifact
+from trainer.config.data import StdlibConfig
+from trainer.data.batching import Tokens, WindowFeed
+from trainer.data.corpus import Corpus
+from trainer.data.encoder import Encoder, tokenizer_sha256
+from trainer.data.errors import DataError
+from trainer.data.feed import Feed
+from trainer.data.split import split
+from trainer.data.stdlib import Document, documents
+from trainer.data.tokenizer import adopted, open_tokenizer, trained
+
+FORMAT = 1  # raise it when the same spec would give other ids
+SUMMARY = "corpus.json"
+SIDES = ("train", "held_out")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MemoryCorpus(Corpus):
+    """A corpus whose ids are one array.
+
+    Args:
+        train: token ids [N] of the training text, as `held_out`.
+    """
+
+    train: Tokens
+
+    @property
+    def order_sha256(self) -> str:
+        return self.sha256
+
+    def batches(
+        self, *, batch_size: int, sequence_length: int, seed: int, rank: int = 0, world: int = 1
+    ) -> Feed:
+        return WindowFeed(
+            self.train,
+            text=self.sha256,
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+            seed=seed,
+            rank=rank,
+            world=world,
+        )
+
+
+def load(config: StdlibConfig, own_tokenizer: str | Path | None = None) -> MemoryCorpus:
+    """As `corpus.load`."""
+    found = documents(config.max_bytes)
+    fingerprint = _fingerprint(found)
+    if given := config.tokenizer or own_tokenizer:
+        return _load(config, found, fingerprint, adopted(given))
+
+    def training_texts() -> list[str]:
+        return [document.data.decode() for document in split(found, config.held_out_fraction)[0]]
+
+    directory = trained(training_texts, f"{fingerprint}/{config.held_out_fraction!r}", config.vocab_size)
+    return _load(config, found, fingerprint, directory)
+
+
+def _load(
+    config: StdlibConfig, found: Sequence[Document], fingerprint: str, tokenizer_dir: Path
+) -> MemoryCorpus:
+    spec = {
+        "format": FORMAT,
+        "name": config.name,
+        "python": platform.python_version(),
+        "text_sha256": fingerprint,
+        "held_out_fraction": config.held_out_fraction,
+        "tokenizer_sha256": tokenizer_sha256(tokenizer_dir),
+    }
+    folder = artifact(
+        "corpora", spec, lambda work: _tokenise(found, config.held_out_fraction, tokenizer_dir, work)
+    )
+    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    train, held_out = (np.memmap(folder / f"{side}.bin", dtype=summary["dtype"], mode="r") for side in SIDES)
+    if len(train) < config.sequence_length:
+        raise DataError(
+            f"the training text has {len(train)} tokens, fewer than "
+            f"data.sequence_length={config.sequence_length}; lower it, or take more text "
+            "(data.max_bytes, data.held_out_fraction)"
+        )
+    return MemoryCorpus(
+        train=train,
+        held_out=held_out,
+        vocab_size=summary["vocab_size"],
+        sha256=summary["sha256"],
+        tokenizer_dir=tokenizer_dir,
+        bytes_per_token=summary["bytes_per_token"],
+    )
+
+
+def _tokenise(found: Sequence[Document], held_out_fraction: float, tokenizer_dir: Path, folder: Path) -> None:
+    """Write both sides' ids and the summary into `folder`."""
+    tokenizer = open_tokenizer(tokenizer_dir)
+    encode = Encoder(tokenizer.backend_tokenizer, tokenizer.eos_token_id)
+    digest = hashlib.sha256(tokenizer_sha256(tokenizer_dir).encode())
+    sides = dict(zip(SIDES, split(found, held_out_fraction), strict=True))
+    tokens: dict[str, int] = {}
+    for side, side_documents in sides.items():
+        ids = np.concatenate(list(encode([document.data.decode() for document in side_documents])))
+        (folder / f"{side}.bin").write_bytes(ids.astype(encode.dtype).tobytes())
+        digest.update(f"{side}:{_fingerprint(side_documents)}".encode())
+        tokens[side] = len(ids)
+    held_out_bytes = sum(len(document.data) for document in sides["held_out"])
+    summary = {
+        "dtype": encode.dtype.name,
+        "vocab_size": encode.vocab_size,
+        "sha256": digest.hexdigest(),
+        "bytes_per_token": held_out_bytes / tokens["held_out"],
+        "tokens": tokens,
+        "files": {side: [document.path for document in docs] for side, docs in sides.items()},
+    }
+    (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
+
+
+def _fingerprint(found: Sequence[Document]) -> str:
+    """sha256 over paths and contents, each with its length, so that no two lists of files read alike."""
+    digest = hashlib.sha256()
+    for document in found:
+        digest.update(f"{len(document.path)}:{document.path}:{len(document.data)}:".encode())
+        digest.update(document.data)
+    return digest.hexdigest()
