@@ -26,6 +26,7 @@ from sweeps.result import (
     Preempted,
     checked,
     died,
+    needed_metrics,
     read_result,
     was_told_to_go,
 )
@@ -33,6 +34,7 @@ from sweeps.runlog import METRICS_FILE
 from sweeps.space import Space, Value
 from sweeps.stopping import Interrupted, Stop
 from sweeps.trial import Failure, Trial
+from sweeps.yaml_tree import nearest
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,14 @@ def check(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
         from trainer import api
         from trainer.errors import ConfigError
 
+        for metric in needed_metrics(space):
+            if metric not in api.METRICS:
+                known = f"known are: {', '.join(api.METRICS)}"
+                hint = nearest(metric, api.METRICS)
+                raise InputError(
+                    f"objectives, outcome_constraints: the trainer reports no {metric!r}; "
+                    + (hint if hint == known else f"{hint} ({known})")
+                )
         for parameters in probes:
             overrides = [*program.overrides, *to_overrides(parameters)]
             try:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from trainer.config import Config
 from trainer.environment import before_torch
 from trainer.errors import EXIT_CONFIG, EXIT_DIVERGED, EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, ConfigError
+from trainer.result import Metrics
 
 __all__ = [
     "EXIT_CONFIG",
@@ -21,6 +22,7 @@ __all__ = [
     "EXIT_DONE",
     "EXIT_FAILED",
     "EXIT_PREEMPTED",
+    "METRICS",
     "METRICS_FILE",
     "RESULT_FILE",
     "Config",
@@ -34,6 +36,8 @@ __all__ = [
 
 RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.jsonl"
+METRICS = tuple(field.name for field in fields(Metrics))
+"""What a finished run reports; docs/trainer.md defines each."""
 
 Progress = Callable[[str, float | None], None]
 """Told what is being done, and the finished share of it where that is known."""

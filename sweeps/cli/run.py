@@ -51,12 +51,25 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
         click.echo(
             f"sweep: lease.expire_s is {REMOTE_EXPIRE_S:g} in a bucket, the time a request may need", err=True
         )
+    _warn_of_no_surrogate(space)
     objective.check(space, probes(space))
     if space.search.method != "grid":
         optimizer.check(space)
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
     remember(store)
     return experiment
+
+
+def _warn_of_no_surrogate(space: Space) -> None:
+    """Not an error: somebody may want the Sobol points alone; but then `method: random` says so."""
+    search, cap = space.search, space.run_cap
+    first = search.sobol + (space.baseline is not None)  # the baseline does not count as one of them
+    if search.method == "bayes" and cap is not None and cap <= first:
+        click.echo(
+            f"sweep: warning: run_cap {cap} leaves no trial to the surrogate, the first {first} are Sobol's; "
+            "raise run_cap, lower search.sobol, or write method: random",
+            err=True,
+        )
 
 
 @click.command()

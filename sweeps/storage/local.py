@@ -14,7 +14,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -123,14 +123,21 @@ class LocalStore:
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[Path]:
+        """Hold the key's lock; its path is given. Folders that a failure leaves empty are removed again."""
         path = self._path(key)
         lock = self._root / _LOCKS / (key.replace("/", "__") + ".lock")
+        missing = [*_missing(path.parent), *_missing(lock.parent)]
         try:
             for folder in (path.parent, lock.parent):
                 if not folder.is_dir():
                     folder.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(lock, timeout=self._lock_timeout_s):
-                yield path
+                try:
+                    yield path
+                except BaseException:
+                    if missing:
+                        lock.unlink(missing_ok=True)  # whoever waits for it looks again, says filelock
+                    raise
         except filelock.Timeout:
             raise Busy(
                 key,
@@ -138,7 +145,11 @@ class LocalStore:
                 "if that process is stuck, end it",
             ) from None
         except OSError as error:
+            _remove_empty(missing)
             self._unavailable("write", path, error)
+        except BaseException:
+            _remove_empty(missing)
+            raise
 
     def _write(self, path: Path, data: bytes, above: int | None) -> str:
         # One temporary name per key is enough under its lock, and a killed writer leaves one file at most.
@@ -193,6 +204,21 @@ def _stamp_above(fd: int, above: int | None) -> None:
         os.utime(fd, ns=(above + step, above + step))
     if os.fstat(fd).st_mtime_ns <= above:
         raise OSError(errno.ENOTSUP, "this file system keeps no usable modification times")
+
+
+def _missing(folder: Path) -> list[Path]:
+    """The folder and those above it that are not there, the deepest first."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    return missing
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
+        with suppress(OSError):  # somebody else has begun to use it
+            folder.rmdir()
 
 
 def _walk(folder: str, base: str) -> Iterator[Entry]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.errors import StoreUnavailable
+from sweeps.errors import AlreadyExists, Conflict, StoreUnavailable
 from sweeps.storage.local import LocalStore
 
 
@@ -47,6 +47,30 @@ def test_a_failed_write_is_one_line_and_leaves_the_old_bytes_alone(
     assert "\n" not in str(caught.value)
     assert all_files(tmp_path / "store") == {"trials/000000.json": b"old"}
     assert store.read("trials/000000.json") == (b"old", version)
+
+
+def test_a_first_write_that_fails_leaves_no_folders_behind(tmp_path, monkeypatch):
+    def fail(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StoreUnavailable, match="free some space"):
+        LocalStore(tmp_path / "storage" / "sweep").create("sweep.json", b"x")
+    with pytest.raises(Conflict):
+        LocalStore(tmp_path / "storage" / "sweep").replace("trials/000000.json", b"x", "1")
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_later_write_that_fails_keeps_what_was_there(store, tmp_path, monkeypatch):
+    """A folder that others use is not ours to remove."""
+    (tmp_path / "store" / "trials").mkdir(parents=True)
+    with pytest.raises(Conflict):
+        store.replace("trials/000000.json", b"x", "1")
+    assert (tmp_path / "store" / "trials").is_dir()
+    store.create("trials/000000.json", b"x")
+    with pytest.raises(AlreadyExists):
+        store.create("trials/000000.json", b"y")
+    assert store.read("trials/000000.json")[0] == b"x"
 
 
 def test_a_writer_killed_before_its_rename_leaves_nothing_that_is_listed_or_in_the_way(store, monkeypatch):

@@ -189,6 +189,75 @@ class TestAskAndTell:
         assert "being run by worker-1" in ran.err
 
 
+TRAINER_SPACE = """\
+name: trained
+objectives: [{metric: METRIC, goal: minimize}]
+outcome_constraints: ["CONSTRAINED <= 40"]
+program: {trainer: {overrides: [model=tiny, data=stdlib]}}
+parameters:
+  stage2.max_steps: {min: 100, max: 200}
+search: {method: random}
+run_cap: 2
+"""
+
+
+class TestMetricsOfTheTrainer:
+    @pytest.mark.parametrize(
+        ("metric", "constrained", "told"),
+        [
+            ("finl_loss", "usd", "no 'finl_loss'; did you mean `final_loss`?"),
+            ("accuracy", "usd", "no 'accuracy'; known are: final_loss, "),
+            ("final_loss", "peak_memory_gb", "no 'peak_memory_gb'; did you mean `peak_memory_gib`?"),
+        ],
+        ids=["misspelt", "unknown", "constraint"],
+    )
+    def test_a_metric_that_it_does_not_report_is_refused_before_compute(
+        self, sweep, tmp_path, metric, constrained, told
+    ):
+        file = tmp_path / "trained.yaml"
+        file.write_text(TRAINER_SPACE.replace("METRIC", metric).replace("CONSTRAINED", constrained))
+        ran = sweep("init", str(file))
+        assert (ran.status, ran.out) == (2, "")
+        assert one_line(ran.err)
+        assert told in ran.err
+        assert "tokens_per_second" in ran.err  # all of them are listed
+        assert not Path("sweep-store").exists()
+
+    def test_those_that_it_reports_are_taken(self, sweep, tmp_path):
+        file = tmp_path / "trained.yaml"
+        file.write_text(
+            TRAINER_SPACE.replace("METRIC", "final_loss").replace("CONSTRAINED", "peak_memory_gib")
+        )
+        assert sweep("init", str(file)).status == 0
+
+
+class TestRunCapAndSobol:
+    def space(self, space_file: Path, search: str, cap: int, more: str = "") -> str:
+        text = space_file.read_text().replace("{method: random, sobol: 4}", search)
+        space_file.write_text(text.replace("run_cap: 5", f"run_cap: {cap}") + more)
+        return str(space_file)
+
+    @pytest.mark.parametrize(
+        ("search", "cap", "more", "warned"),
+        [
+            ("{sobol: 4}", 4, "", True),
+            ("{sobol: 4}", 5, "", False),
+            ("{sobol: 4}", 5, "baseline: {x: 0.5}\n", True),
+            ("{sobol: 4}", 6, "baseline: {x: 0.5}\n", False),
+            ("{}", 12, "", True),
+            ("{method: random, sobol: 4}", 3, "", False),
+        ],
+    )
+    def test_a_cap_that_leaves_nothing_to_the_surrogate_is_one_line_of_warning(
+        self, sweep, space_file, search, cap, more, warned
+    ):
+        ran = sweep("init", self.space(space_file, search, cap, more))
+        assert ran.status == 0
+        warnings = [line for line in ran.err.splitlines() if line.startswith("sweep: warning: ")]
+        assert len(warnings) == warned
+        assert all(f"run_cap {cap}" in line for line in warnings)
+
+
 class TestSecrets:
     def test_init_refuses_a_space_that_holds_one_and_writes_nothing(
         self, sweep, space_file, tmp_path, monkeypatch
