@@ -41,8 +41,8 @@ def _of_tradeoff(result: ParetoResult) -> list[tuple[str, str]]:
         told.append(
             (
                 "Effective steps",
-                f"{STAGE1_9_WEIGHT} × Stage 1.9 steps + Stage 2 steps, and {STAGE1_9_WEIGHT} × any other step that "
-                "runs the teacher beside the student (column effective_steps)",
+                f"{STAGE1_9_WEIGHT} × Stage 1.9 steps + Stage 2 steps, and {STAGE1_9_WEIGHT} × any other "
+                "step that runs the teacher beside the student (column effective_steps)",
             )
         )
     if result.baseline is None:
