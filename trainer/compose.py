@@ -27,9 +27,14 @@ from trainer.errors import ConfigError
 _MODULE = "trainer.conf"
 _PRIMARY = "config"
 _OPTIMIZER = "optimizer"  # the one group whose place in the tree is said behind an @
-_VARIED = ("model", "data")  # groups whose options have keys of their own
+_VARIED = ("model", "data", "stage3/teacher")  # groups whose options have keys of their own
 # pydantic names the union's member in an error's location; users do not
-_UNIONS = {"model": ("tiny", "hf"), "data": ("stdlib", "text", "parquet", "hub")}
+_UNIONS = {
+    ("model",): ("tiny", "hf"),
+    ("data",): ("stdlib", "text", "parquet", "hub"),
+    ("stage3", "teacher"): ("in_process", "http"),
+}
+_SECRET = "api_key_env"  # noqa: S105 - the key under which a person may have put a secret by mistake
 
 
 def compose_tree(overrides: Sequence[str]) -> DictConfig:
@@ -67,6 +72,7 @@ def groups() -> dict[str, list[str]]:
     with initialize_config_module(_MODULE, version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         names = [name for name in loader.list_groups("") if not name.startswith(("hydra", "_"))]
+        names += [f"{name}/{inner}" for name in names for inner in loader.list_groups(name)]
         return {name: loader.get_group_options(name, ObjectType.CONFIG) for name in sorted(names)}
 
 
@@ -123,8 +129,8 @@ def _diagnose(overrides: Sequence[Override], error: Exception) -> ConfigError:
             continue
         if override.is_add() or override.package is not None or name in present:
             continue
-        first = ".".join(name.split(".")[:2])
-        if belongs := [home for home, own in homes.items() if first in own - present]:
+        above = _nodes([name])
+        if belongs := [home for home, own in homes.items() if above & (own - present)]:
             return ConfigError(f"there is no such key here; it belongs to {' or '.join(belongs)}", key=name)
         return ConfigError(f"there is no such key{_nearest(name, [*known, *options])}", key=name)
     missing = getattr(error, "full_key", None)
@@ -134,7 +140,7 @@ def _diagnose(overrides: Sequence[Override], error: Exception) -> ConfigError:
 
 
 def _homes() -> dict[str, set[str]]:
-    """The keys of the first level that each choice of model and of data has."""
+    """The keys of the first level that each choice of a varied group has."""
     options = groups()
     return {f"{group}={choice}": _own(group, choice) for group in _VARIED for choice in options[group]}
 
@@ -145,7 +151,8 @@ def _own(group: str, choice: str) -> set[str]:
     tree = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(text)))
     builds_on = [name for name in tree.pop("defaults", []) if isinstance(name, str) and name != "_self_"]
     own = tree.get(group, {}) if "@package _global_" in text else tree
-    return {f"{group}.{key}" for key in own}.union(*(_own(group, name) for name in builds_on))
+    place = group.replace("/", ".")
+    return {f"{place}.{key}" for key in own}.union(*(_own(group, name) for name in builds_on))
 
 
 def _known_with(overrides: Sequence[Override], options: Mapping[str, Sequence[str]]) -> set[str]:
@@ -169,14 +176,15 @@ def _nodes(leaves: Iterable[str]) -> set[str]:
 def _first_refusal(error: ValidationError) -> ConfigError:
     first = error.errors()[0]
     path = [str(part) for part in first["loc"]]
-    if path[1:2] and path[1] in _UNIONS.get(path[0], ()):
-        del path[1]
+    for place, members in _UNIONS.items():
+        depth = len(place)
+        if tuple(path[:depth]) == place and path[depth : depth + 1] and path[depth] in members:
+            del path[depth]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, FieldError):
         return ConfigError(cause.problem, key=".".join([*path, cause.key] if cause.key else path))
-    given = (
-        "" if first["type"] in ("missing", "unexpected_keyword_argument") else f" (got {first['input']!r})"
-    )
+    silent = first["type"] in ("missing", "unexpected_keyword_argument") or path[-1:] == [_SECRET]
+    given = "" if silent else f" (got {first['input']!r})"
     if first["type"] == "union_tag_invalid":
         context = first["ctx"]
         key = ".".join([*path, context["discriminator"].strip("'")])

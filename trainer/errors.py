@@ -1,9 +1,10 @@
 """Every error that `trainer` raises on purpose, and the exit status that `python -m trainer` gives it.
 
-    TrainerError          1   anything that stops a run and is told in one line
-    ├── ConfigError       2   the configuration is refused before any compute
-    ├── DivergedError    70   a loss or a gradient is NaN or infinite
-    └── PreemptedError   75   a signal asked the run to end
+    TrainerError             1   anything that stops a run and is told in one line
+    ├── ConfigError          2   the configuration is refused before any compute
+    ├── DivergedError       70   a loss or a gradient is NaN or infinite
+    ├── PreemptedError      75   a signal asked the run to end
+    └── TeacherServerError   1   the teacher's server gave no answer, or none that is one
 
 A message says what is wrong, where, and what to do instead, in one line. Imports nothing: `trainer.api`
 raises these in processes that must not load torch.
@@ -78,3 +79,17 @@ class PreemptedError(TrainerError):
         after = f" after {self.where}" if self.where else ""
         next_ = "; the same command goes on from its checkpoint" if self.resumable else ""
         return f"stopped by {self.signal_name}{after}{next_}"
+
+
+class TeacherServerError(TrainerError):
+    """The server that a teacher runs behind did not do its part.
+
+    Args:
+        problem: what it did, in words that follow "the teacher at ADDRESS".
+        address: of the requests.
+        status: of its answer, where it refused the request.
+    """
+
+    def __init__(self, problem: str, *, address: str, status: int | None = None) -> None:
+        self.problem, self.address, self.status = problem, address, status
+        super().__init__(f"the teacher at {address} {problem}")

@@ -107,7 +107,7 @@ def run(
     student, strength = make_student(
         ground.teacher, config.stage1, calibration, quant=config.quant, device=device
     )
-    distill.check(student, config.stage3)
+    distill.check(student, config.stage3, this.held_out[0][:1], stop=stop)
     device.reset_peak_memory()
     telemetry.plan(_before_stage3(config) + TAUGHT * config.stage3.max_steps)
 
@@ -203,12 +203,14 @@ def _flops(
     distilled: StageTrace,
 ) -> float:
     length = this.config.data.sequence_length
-    taught = this.config.stage2.distill.enabled
+    # What a teacher elsewhere computes is not known.
+    here = this.config.stage3.teacher.kind == "in_process"
+    beside = ((aligned, True), (trained, this.config.stage2.distill.enabled), (distilled, here))
     flops = train_flops(
         student=forward_cost(student, length),
         teacher=forward_cost(teacher, length),
-        taught_tokens=aligned.tokens + distilled.tokens + (trained.tokens if taught else 0),
-        untaught_tokens=0 if taught else trained.tokens,
+        taught_tokens=sum(stage.tokens for stage, taught in beside if taught),
+        untaught_tokens=sum(stage.tokens for stage, taught in beside if not taught),
     )
     if this.config.stage1_9.loss_type == "kl":
         flops += aligned.tokens * head_kl_flops_per_token(teacher, depth(student))

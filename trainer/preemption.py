@@ -46,6 +46,11 @@ class StopSignal:
         if self._received and not self._held:
             raise PreemptedError(signal_name=self._received, where=where)
 
+    def raise_if_asked(self) -> None:
+        """For long waits inside a `hold`. Raises PreemptedError if a signal came."""
+        if self._received:
+            raise PreemptedError(signal_name=self._received)
+
     @contextmanager
     def unmangled(self) -> Iterator[None]:
         """Libraries wrap what is raised inside them; what a signal caused leaves here as PreemptedError."""

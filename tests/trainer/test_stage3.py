@@ -154,7 +154,7 @@ REFUSED: dict[str, tuple[str | tuple[str, ...], str]] = {
         "stage3.micro_batch_size=3",
         r"stage3.micro_batch_size: 3 does not divide batch_size \(4\)",
     ),
-    "teacher": ("stage3.teacher.kind=other", r"stage3.teacher.*other"),
+    "teacher": ("stage3.teacher.kind=other", r"stage3.teacher.kind: .other. is unknown"),
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from trainer.config.checkpoint import CheckpointConfig
 from trainer.config.data import DataConfig, HubConfig, ParquetConfig, StdlibConfig, StreamConfig, TextConfig
-from trainer.config.distill import InProcessTeacherConfig, Stage3Config
+from trainer.config.distill import HttpTeacherConfig, InProcessTeacherConfig, Stage3Config
 from trainer.config.fields import FieldError
 from trainer.config.losses import DistillScheduleConfig, Stage2DistillConfig
 from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig
@@ -28,6 +28,7 @@ __all__ = [
     "EvalConfig",
     "FieldError",
     "HfModelConfig",
+    "HttpTeacherConfig",
     "HubConfig",
     "InProcessTeacherConfig",
     "LambdaWarmupConfig",

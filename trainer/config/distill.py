@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from trainer.config.fields import (
@@ -14,10 +16,14 @@ from trainer.config.fields import (
     FieldError,
     NonNegative,
     Positive,
+    Text,
     check_micro_batch,
     check_warmup,
 )
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
+
+# What says how a teacher elsewhere is reached, and nothing of what it says.
+HTTP_WAY = ("url", "timeout_s", "patience_s", "prefetch", "api_key_env")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -25,6 +31,45 @@ class InProcessTeacherConfig:
     """The full-precision model that the student was made from, beside the student on the same device."""
 
     kind: Literal["in_process"]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class HttpTeacherConfig:
+    """A teacher behind a server of the OpenAI completions protocol that tells prompt logprobs, as vLLM does.
+
+    Args:
+        url: of the server, up to and without `/v1/completions`.
+        model: the name that the server knows the teacher by. Its token ids must mean what ours mean.
+        top_k: how many of the likeliest tokens it tells per position; the server may limit them
+            (vLLM: `--max-logprobs`).
+        timeout_s: limit of one request.
+        patience_s: limit of one batch, with all its repeated requests.
+        prefetch: batches asked for ahead of the one that is trained on.
+        api_key_env: name of the environment variable that holds the server's key; null sends none. The key
+            itself must not stand in a configuration, which is recorded.
+    """
+
+    kind: Literal["http"]
+    url: Text
+    model: Text
+    top_k: Positive
+    timeout_s: AboveZero
+    patience_s: AboveZero
+    prefetch: Count
+    api_key_env: str | None
+
+    def __post_init__(self) -> None:
+        _check_url(self.url)
+        if self.patience_s < self.timeout_s:
+            raise FieldError(f"{self.patience_s:g} is below timeout_s ({self.timeout_s:g})", key="patience_s")
+        name = self.api_key_env
+        if name is not None and not (name.isascii() and name.isidentifier() and name == name.upper()):
+            # Not repeated in the message: it may be the key.
+            raise FieldError(
+                "write the NAME of an environment variable, in capitals; the key itself stays out of the "
+                "configuration",
+                key="api_key_env",
+            )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -52,13 +97,19 @@ class Stage3Config:
     attention_layer: int
     attention_heads: Positive | None
     attention_relation: Literal["scaled", "cosine"]
-    teacher: InProcessTeacherConfig
+    teacher: Annotated[InProcessTeacherConfig | HttpTeacherConfig, Field(discriminator="kind")]
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
 
     def __post_init__(self) -> None:
         check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
         check_micro_batch(self.micro_batch_size, self.batch_size)
+        if self.teacher.kind == "http" and self.attention_weight:
+            raise FieldError(
+                "a teacher over HTTP tells its predictions and not its attention; write 0 here, or "
+                "stage3/teacher=in_process",
+                key="attention_weight",
+            )
         if not self.logits_weight and not self.attention_weight:
             raise FieldError(
                 "without it, and with attention_weight 0, nothing is distilled; give stage2 the steps",
@@ -94,3 +145,18 @@ def check_attention_heads(stage3: Stage3Config, *, widths: Sequence[int], key_he
             f"{heads} does not divide the widths of queries, keys and values ({told})",
             key="stage3.attention_heads",
         )
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - it raises
+    except ValueError:
+        raise FieldError("is no URL; write http://HOST:PORT", key="url") from None
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        # Not repeated in the message: there may be a key in it.
+        raise FieldError(
+            "takes no user, password or query; a key goes into the variable of api_key_env", key="url"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise FieldError(f"{url!r} is not of the form http://HOST:PORT (or https)", key="url")

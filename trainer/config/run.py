@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from trainer.config.checkpoint import CheckpointConfig
 from trainer.config.data import DataConfig
-from trainer.config.distill import Stage3Config, check_attention_heads, check_attention_layer
+from trainer.config.distill import HTTP_WAY, Stage3Config, check_attention_heads, check_attention_layer
 from trainer.config.fields import STRICT, FieldError, NonNegative, Positive, Text
 from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
@@ -115,8 +115,12 @@ class Config:
 
 def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
     """What of a configuration, as plain values, can change the result: not where it is written, nor where it
-    is shown, nor how often it is saved. A run that goes on must agree with itself in all of it."""
-    return {key: value for key, value in document.items() if key not in _INDECISIVE}
+    is shown, nor how often it is saved, nor how a teacher elsewhere is reached. A run that goes on must agree
+    with itself in all of it."""
+    kept = {key: value for key, value in document.items() if key not in _INDECISIVE}
+    stage3 = kept["stage3"]
+    teacher = {key: value for key, value in stage3["teacher"].items() if key not in HTTP_WAY}
+    return kept | {"stage3": {**stage3, "teacher": teacher}}
 
 
 def sha256(config: Config) -> str:

@@ -5,40 +5,61 @@ BitDistill's third stage (arXiv:2510.13998 §3.3). The student is fully quantise
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from trainer.checkpoint.keep import FORGET, Keep
-from trainer.config import FieldError, Stage3Config
+from trainer.config import FieldError, HttpTeacherConfig, Stage3Config
 from trainer.config.distill import check_attention_heads
+from trainer.data import Feed
 from trainer.device import Device
 from trainer.errors import ConfigError
 from trainer.layer_match import matched_layers
 from trainer.loop import Objective, StagePlan, StageTrace, Watch, train
 from trainer.losses.attention_relation import relation_divergence
+from trainer.losses.candidates import candidate_divergence
 from trainer.losses.distillation import bitdistill_loss, tempered_divergence
 from trainer.losses.logits import next_token_loss
-from trainer.model import depth, key_heads, run
+from trainer.model import depth, embedding_count, key_heads, run
 from trainer.preemption import StopSignal
 from trainer.quant.warmup import Lambda
 from trainer.stages.projections import Projections, attention_layers, widths
 
+if TYPE_CHECKING:
+    from trainer.remote_teacher.feed import TaughtFeed
+
 NAME = "stage3"
 
 
-def check(student: nn.Module, config: Stage3Config) -> None:
-    """Whether the stage can be trained, asked before any other stage is. Raises ConfigError."""
-    if not config.compares_attention:
-        return
-    try:
-        check_attention_heads(
-            config, widths=widths(attention_layers(student)[-1]), key_heads=key_heads(student)
-        )
-    except FieldError as error:
-        raise ConfigError(error.problem, key=error.key) from error
+def check(student: nn.Module, config: Stage3Config, sample_BT: Tensor, *, stop: StopSignal) -> None:
+    """Whether the stage can be trained, asked before any other stage is.
+
+    Args:
+        sample_BT: text to ask a teacher elsewhere about.
+
+    Raises:
+        ConfigError: it cannot.
+        TeacherServerError: the teacher's server does not answer.
+    """
+    if config.compares_attention:
+        try:
+            check_attention_heads(
+                config, widths=widths(attention_layers(student)[-1]), key_heads=key_heads(student)
+            )
+        except FieldError as error:
+            raise ConfigError(error.problem, key=error.key) from error
+    if config.max_steps and config.teacher.kind == "http":
+        # Only here: an HTTP client takes a second to import.
+        from trainer.remote_teacher.asker import Asker
+        from trainer.remote_teacher.look import look
+
+        vocab_size = embedding_count(student)
+        with Asker(config.teacher, vocab_size=vocab_size, stop=stop) as asker:
+            look(asker, config.teacher, sample_BT, vocab_size=vocab_size)
 
 
 def distill(
@@ -46,14 +67,14 @@ def distill(
     teacher: nn.Module,
     strength: Lambda,
     config: Stage3Config,
-    batches: Iterator[Tensor],
+    batches: Feed,
     *,
     device: Device,
     stop: StopSignal,
     watch: Watch,
     keep: Keep = FORGET,
 ) -> StageTrace:
-    """Trains the student in place. Raises as `loop.train` does."""
+    """Trains the student in place. Raises as `loop.train` does, and TeacherServerError."""
     strength.set(1.0)
     plan = StagePlan(
         name=NAME,
@@ -63,10 +84,15 @@ def distill(
         micro_batch_size=config.micro_batch_size,
     )
     with ExitStack() as stack:
+        if config.teacher.kind == "http":
+            batches = taught = _taught(batches, student, config.teacher, stack, device=device, stop=stop)
+            objective = _from_answers(student, taught, config)
+        else:
+            objective = _from_teacher(student, teacher, config, stack)
         return train(
             plan,
             student,
-            _objective(student, teacher, config, stack),
+            objective,
             batches,
             device=device,
             stop=stop,
@@ -76,7 +102,37 @@ def distill(
         )
 
 
-def _objective(student: nn.Module, teacher: nn.Module, config: Stage3Config, stack: ExitStack) -> Objective:
+def _taught(
+    batches: Feed,
+    student: nn.Module,
+    config: HttpTeacherConfig,
+    stack: ExitStack,
+    *,
+    device: Device,
+    stop: StopSignal,
+) -> TaughtFeed:
+    """The batches with the answers of the teacher's server, which is asked until the stack is closed."""
+    from trainer.remote_teacher.asker import Asker
+    from trainer.remote_teacher.feed import TaughtFeed
+
+    asker = stack.enter_context(Asker(config, vocab_size=embedding_count(student), stop=stop))
+    taught = TaughtFeed(batches, asker, prefetch=config.prefetch, device=device.torch_device)
+    stack.enter_context(taught)
+    return taught
+
+
+def _from_answers(student: nn.Module, taught: TaughtFeed, config: Stage3Config) -> Objective:
+    def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
+        logits_BTV = run(student, ids_BT).logits
+        logits_kl = candidate_divergence(logits_BTV, taught.take(len(ids_BT)), temperature=config.temperature)
+        return _parts(config, ce=next_token_loss(logits_BTV, ids_BT), logits_kl=logits_kl, attention_kl=None)
+
+    return losses
+
+
+def _from_teacher(
+    student: nn.Module, teacher: nn.Module, config: Stage3Config, stack: ExitStack
+) -> Objective:
     """With the teacher in this process; hooks live until the stack is closed."""
     ours = theirs = None
     if config.attention_weight:

@@ -1,0 +1,57 @@
+"""A teacher of eleven tokens behind a fake server, and what asks it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from fake_vllm import VOCABULARY, FakeVllm, bigrams
+
+from trainer.config import HttpTeacherConfig
+from trainer.preemption import StopSignal
+from trainer.remote_teacher.asker import Asker
+from trainer.remote_teacher.client import Backoff
+
+FAST = Backoff(first_s=0.01, most_s=0.02)
+
+
+@pytest.fixture
+def server() -> Iterator[FakeVllm]:
+    with FakeVllm(bigrams, vocab_size=VOCABULARY) as running:
+        yield running
+
+
+@pytest.fixture
+def configure(server: FakeVllm) -> Callable[..., HttpTeacherConfig]:
+    """A configuration that reaches the server, and gives up soon."""
+
+    def make(**changes: object) -> HttpTeacherConfig:
+        given: dict[str, object] = {
+            "url": server.url,
+            "model": "teacher",
+            "top_k": 3,
+            "timeout_s": 5.0,
+            "patience_s": 10.0,
+            "prefetch": 2,
+            "api_key_env": None,
+        }
+        return HttpTeacherConfig(kind="http", **(given | changes))  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def asker(configure: Callable[..., HttpTeacherConfig]) -> Iterator[Callable[..., Asker]]:
+    """Open askers, all closed at the end; their threads must be gone then."""
+    opened: list[Asker] = []
+
+    def make(*, stop: StopSignal | None = None, **changes: object) -> Asker:
+        made = Asker(configure(**changes), vocab_size=VOCABULARY, stop=stop or StopSignal(), backoff=FAST)
+        opened.append(made.__enter__())
+        return made
+
+    yield make
+    for each in opened:
+        each.close()
+    assert "remote-teacher" not in {thread.name for thread in threading.enumerate()}

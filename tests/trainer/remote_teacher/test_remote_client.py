@@ -1,0 +1,209 @@
+"""Asking a server: what passes is asked again, what does not is told at once, and the key is told to nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from fake_vllm import (
+    VOCABULARY,
+    FakeVllm,
+    Trouble,
+    answers,
+    bigrams,
+    changes,
+    fails,
+    hangs_up,
+    redirects,
+    waits,
+)
+
+from trainer.config import HttpTeacherConfig
+from trainer.errors import ConfigError, PreemptedError, TeacherServerError
+from trainer.losses.candidates import Candidates
+from trainer.preemption import StopSignal
+from trainer.remote_teacher.asker import Asker
+
+IDS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+MakeAsker = Callable[..., Asker]
+
+
+def ask(asker: Asker) -> Candidates:
+    return asker.wait(asker.submit(IDS))
+
+
+def assert_right(said: Candidates) -> None:
+    """For K = 3: the likeliest are there with their logarithms, and the rest makes them add up to 1."""
+    logprobs_BPV = bigrams(IDS)[:, :-1]
+    top = logprobs_BPV.topk(3, dim=-1)
+    told_BPV = torch.full_like(logprobs_BPV, -torch.inf).scatter_reduce(-1, said.ids, said.logprobs, "amax")
+    torch.testing.assert_close(told_BPV.gather(-1, top.indices), top.values)
+    total = said.logprobs.exp().sum(-1) + said.rest.exp()
+    torch.testing.assert_close(total, torch.ones_like(total))
+
+
+def test_one_request_carries_the_whole_batch(asker: MakeAsker, server: FakeVllm) -> None:
+    assert_right(ask(asker()))
+    assert [body["prompt"] for body in server.bodies] == [IDS.tolist()]
+    assert "Authorization" not in server.headers[0]
+
+
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+def test_the_address_may_end_as_people_write_it(asker: MakeAsker, server: FakeVllm, end: str) -> None:
+    assert_right(ask(asker(url=server.url + end)))
+
+
+PASSES: dict[str, list[Trouble]] = {
+    "503 twice": [fails(503), fails(503)],
+    "429": [fails(429, "slow down")],
+    "500": [fails(500)],
+    "a page of a proxy": [answers("<html>Bad Gateway</html>", status=502)],
+    "no answer": [hangs_up],
+    "slow": [waits(60)],
+}
+
+
+@pytest.mark.parametrize("case", PASSES)
+def test_what_passes_is_asked_again(asker: MakeAsker, server: FakeVllm, case: str) -> None:
+    server.troubles.extend(PASSES[case])
+    assert_right(ask(asker(timeout_s=1.0 if case == "slow" else 30.0, patience_s=60.0)))
+    assert len(server.bodies) == 1 + len(PASSES[case])
+
+
+def test_who_never_answers_is_given_up_with_the_last_trouble(asker: MakeAsker, server: FakeVllm) -> None:
+    server.troubles.extend([fails(503, "model is\nloading")] * 1000)
+    with pytest.raises(
+        TeacherServerError, match=r"did not answer within 0.3 s; the last of \d+ requests: 503"
+    ) as caught:
+        ask(asker(timeout_s=0.3, patience_s=0.3))
+    assert str(caught.value).startswith(f"the teacher at {server.url}/v1/completions did not")
+    assert str(caught.value).endswith("503 Service Unavailable: model is loading")
+
+
+def test_no_request_outlasts_the_patience(asker: MakeAsker, server: FakeVllm) -> None:
+    server.troubles.extend([fails(503), waits(60), waits(60)])
+    began = time.monotonic()
+    with pytest.raises(TeacherServerError, match="did not answer within 1 s"):
+        ask(asker(timeout_s=1.0, patience_s=1.0))
+    assert time.monotonic() - began < 10
+
+
+def test_nobody_at_the_address_is_said_so(asker: MakeAsker) -> None:
+    with pytest.raises(TeacherServerError, match=r"did not answer within 0.2 s; .*[Cc]annot connect"):
+        ask(asker(url="http://127.0.0.1:9", timeout_s=0.2, patience_s=0.2))
+
+
+REFUSALS: dict[str, tuple[dict[str, object], str]] = {
+    "the model": ({"model": "other"}, "refuses the request: 404 Not Found: The model `other` does not exist"),
+    "too many logprobs": (
+        {"top_k": 10},
+        "400 Bad Request: Requested prompt logprobs of 10, which is greater",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_refusal_is_told_at_once_in_the_servers_words(case: str, asker: MakeAsker) -> None:
+    changed, message = REFUSALS[case]
+    with FakeVllm(bigrams, vocab_size=VOCABULARY, max_logprobs=5) as strict:
+        with pytest.raises(TeacherServerError, match=message) as caught:
+            ask(asker(url=strict.url, **changed))
+        assert caught.value.status in (400, 404)
+        assert len(strict.bodies) == 1
+
+
+def test_ids_that_the_servers_model_does_not_have_are_refused(asker: MakeAsker) -> None:
+    with (
+        FakeVllm(bigrams, vocab_size=6) as smaller,
+        pytest.raises(TeacherServerError, match="Token id 6 is out of"),
+    ):
+        ask(asker(url=smaller.url))
+
+
+WRONG: dict[str, tuple[Trouble, str]] = {
+    "garbage": (answers("\x00\x01 garbage"), "answer is not JSON"),
+    "empty": (answers(""), "answer is not JSON: ''"),
+    "no logprobs": (
+        changes(lambda answer: answer["choices"][0].pop("prompt_logprobs")),
+        "has no prompt_logprobs",
+    ),
+    "a larger vocabulary": (
+        changes(lambda answer: answer["choices"][0]["prompt_logprobs"][1].update({"99": {"logprob": -9.0}})),
+        "names token 99, but the student's vocabulary has 11",
+    ),
+    "a redirection": (redirects, "refuses the request: 307"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_an_answer_that_is_none_is_told_at_once(case: str, asker: MakeAsker, server: FakeVllm) -> None:
+    trouble, message = WRONG[case]
+    server.troubles.append(trouble)
+    with pytest.raises(TeacherServerError, match=message) as caught:
+        ask(asker())
+    assert server.url in str(caught.value)
+    assert len(server.bodies) == 1
+
+
+def test_the_key_is_shown_to_the_server_and_to_nobody_else(
+    asker: MakeAsker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TEACHER_KEY", "  s3cr3t-of-mine\n")
+    with FakeVllm(bigrams, vocab_size=VOCABULARY, key="s3cr3t-of-mine") as guarded:
+        assert_right(ask(asker(url=guarded.url, api_key_env="TEACHER_KEY")))
+    with (
+        FakeVllm(bigrams, vocab_size=VOCABULARY, key="another") as guarded,
+        pytest.raises(
+            TeacherServerError, match=r"401 Unauthorized: Unauthorized: … is no valid key"
+        ) as caught,
+    ):
+        ask(asker(url=guarded.url, api_key_env="TEACHER_KEY"))
+    assert "s3cr3t" not in f"{caught.value!r} {caught.value.__cause__!r} {caught.value.__context__!r}"
+    assert "s3cr3t" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [(None, "is not set here"), ("  ", "is not set"), ("a\nb", "no HTTP header")]
+)
+def test_a_key_that_is_not_there_is_a_mistake_of_the_configuration(
+    value: str | None,
+    message: str,
+    configure: Callable[..., HttpTeacherConfig],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if value is not None:
+        monkeypatch.setenv("TEACHER_KEY", value)
+    with pytest.raises(ConfigError, match=f"stage3.teacher.api_key_env: .*{message}") as caught:
+        Asker(configure(api_key_env="TEACHER_KEY"), vocab_size=VOCABULARY, stop=StopSignal())
+    assert "TEACHER_KEY" not in str(caught.value)  # it may be the key, in the wrong place
+
+
+def test_closing_does_not_wait_for_a_server_that_hangs(asker: MakeAsker, server: FakeVllm) -> None:
+    server.troubles.extend([waits(60)] * 8)
+    opened = asker(timeout_s=300.0, patience_s=300.0)
+    answers_to_come = [opened.submit(IDS) for _ in range(4)]
+    while len(server.bodies) < 4:
+        time.sleep(0.01)
+    began = time.monotonic()
+    opened.close()
+    assert time.monotonic() - began < 5
+    assert all(answer.done() for answer in answers_to_come)
+    opened.close()
+
+
+def test_a_signal_ends_the_wait_for_a_server_that_hangs(asker: MakeAsker, server: FakeVllm) -> None:
+    server.troubles.append(waits(60))
+    stop, before = StopSignal(), signal.getsignal(signal.SIGTERM)
+    stop.install()
+    try:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(PreemptedError, match="stopped by SIGTERM"), stop.hold("step 1 of stage3"):
+            ask(asker(stop=stop, timeout_s=300.0, patience_s=300.0))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,75 @@
+"""The divergence from a teacher that tells its likeliest tokens only. Used by `stages.distill`.
+
+Shapes: B sequences, T tokens, P = T - 1 predicted ones, V vocabulary, C candidates; `ids_BPC`.
+
+What the teacher gives to all other tokens together is one more candidate, the rest. Both models' predictions
+are first brought to these C + 1 and then softened by the temperature:
+
+    q_i = p_i^(1/τ) / Σ_j p_j^(1/τ)        i, j: the candidates and the rest
+
+With C = V there is no rest, and this is softmax(z/τ), so the divergence is that of `distillation`. With fewer
+it is still a divergence, zero for a student that agrees with the teacher. At τ = 1 it is never above the
+whole one (who sees less, tells less apart); at a high τ the rest weighs less than its many tokens would have
+weighed each by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainer.losses.distillation import at_least_float32
+
+NOTHING = -1e30  # the logarithm of no probability: finite, so that no gradient meets infinity less infinity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """A teacher's predictions of tokens 2..T.
+
+    Args:
+        ids: [B, P, C] int64, the tokens that it names; where it names fewer than C, its first one again.
+        logprobs: [B, P, C] float32, their log probabilities; NOTHING at a token that stands there again.
+        rest: [B, P] float32, the log of the probability of all others; NOTHING where there is none.
+    """
+
+    ids: Tensor
+    logprobs: Tensor
+    rest: Tensor
+
+    def to(self, device: torch.device) -> Candidates:
+        """The same there."""
+        return Candidates(
+            ids=self.ids.to(device, non_blocking=True),
+            logprobs=self.logprobs.to(device, non_blocking=True),
+            rest=self.rest.to(device, non_blocking=True),
+        )
+
+    def rows(self, first: int, end: int) -> Candidates:
+        """Those of some of the sequences."""
+        return Candidates(
+            ids=self.ids[first:end],
+            logprobs=self.logprobs[first:end],
+            rest=self.rest[first:end],
+        )
+
+
+def candidate_divergence(student_BTV: Tensor, teacher: Candidates, *, temperature: float) -> Tensor:
+    """Mean KL(teacher ‖ student) over the predicted tokens, in nats, as told above."""
+    log_student = _student_buckets(at_least_float32(student_BTV[:, :-1]), teacher) / temperature
+    rest_BP1 = teacher.rest.unsqueeze(-1)
+    log_teacher = torch.cat([teacher.logprobs, rest_BP1], dim=-1).to(log_student.dtype) / temperature
+    log_student, log_teacher = F.log_softmax(log_student, dim=-1), F.log_softmax(log_teacher, dim=-1)
+    return (log_teacher.exp() * (log_teacher - log_student)).sum(dim=-1).mean()
+
+
+def _student_buckets(logits_BPV: Tensor, teacher: Candidates) -> Tensor:
+    """Log probabilities of the teacher's candidates and of the rest, [B, P, C + 1]."""
+    again_BPC = teacher.logprobs <= NOTHING
+    named_BPV = torch.zeros_like(logits_BPV, dtype=torch.bool).scatter(-1, teacher.ids, True)
+    rest_BP1 = logits_BPV.masked_fill(named_BPV, NOTHING).logsumexp(dim=-1, keepdim=True)
+    found_BPC = logits_BPV.gather(-1, teacher.ids).masked_fill(again_BPC, NOTHING)
+    return torch.cat([found_BPC, rest_BP1], dim=-1) - logits_BPV.logsumexp(dim=-1, keepdim=True)
