@@ -11,6 +11,7 @@ from kept_runs import Attempt, KilledError, came_to, kill, names, terminate
 from trainer import pipeline
 from trainer.api import METRICS_FILE, RESULT_FILE
 from trainer.checkpoint.document import decode
+from trainer.compose import groups
 from trainer.errors import PreemptedError
 
 # A curriculum whose norms change from step to step, so that a forgotten average or rank would show.
@@ -237,3 +238,15 @@ def test_damaged_checkpoints_cost_steps_and_no_result(
     )
     then = "going back to 00000008" if damaged == 1 else "no checkpoint is left; starting anew"
     assert told[-1] == f"trainer: warning: {then}"
+
+
+@pytest.mark.parametrize("kind", sorted(groups()["optimizer"]))
+def test_every_optimizer_goes_on_bit_for_bit(kind: str, attempt: Attempt, tmp_path: Path) -> None:
+    if kind == "adamw_8bit":
+        pytest.importorskip("bitsandbytes")
+    chosen = (f"optimizer@stage1_9.optimizer={kind}", f"optimizer@stage2.optimizer={kind}")
+    expected = came_to(attempt(tmp_path / "whole", *chosen), tmp_path / "whole")
+    for at in (4, 5):
+        with pytest.raises(PreemptedError):
+            attempt(tmp_path / "run", *chosen, end=terminate, at=at)
+    assert came_to(attempt(tmp_path / "run", *chosen), tmp_path / "run") == expected
