@@ -39,6 +39,7 @@ from sweeps.yaml_tree import nearest
 log = logging.getLogger(__name__)
 
 LOG_FILE = "log.txt"
+CONFIG_FILE = "config.json"  # with which the trainer refuses to go on with other parameters
 
 
 def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Callable[[], bool]) -> Outcome:
@@ -56,10 +57,7 @@ def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Ca
 
     if should_stop():
         return Preempted(detail="before the program was started")
-    for left_over in (
-        RESULT_FILE,
-        METRICS_FILE,
-    ):  # of a record that was lost, its index reused
+    for left_over in (RESULT_FILE, METRICS_FILE, CONFIG_FILE):  # of a record that was lost, its index reused
         (folder / left_over).unlink(missing_ok=True)
     argv, env = _command(space, record, folder)
     log_file = folder / LOG_FILE

@@ -24,6 +24,7 @@ from sweeps.errors import Busy, IllegalTransition, NothingToAsk, StoreUnavailabl
 from sweeps.experiment import Experiment
 from sweeps.heart import Heart
 from sweeps.result import Completed, Failed, Outcome, Preempted
+from sweeps.resuming import bring_checkpoints
 from sweeps.space import Value
 from sweeps.stopping import Interrupted, Stop
 from sweeps.storage.bulk import Uploader
@@ -135,8 +136,10 @@ def _run(experiment: Experiment, record: Trial, stop: Stop, watcher: Watcher) ->
     """Run one claimed trial and report it: how it ended, and by what the worker was told to go, if it was."""
     with Heart(experiment, record, watcher.progressed) as heart:
         uploads = Uploader(experiment.store, heart.folder, run_prefix(record.trial, record.attempt))
-        uploads.start()
         try:
+            with stop.interruptible():
+                bring_checkpoints(experiment.store, record, heart.folder)
+            uploads.start()
             watcher.started(record)
             outcome = objective.run(
                 experiment.space, record, heart.folder, stop=stop, wants_stop=lambda: heart.wants_stop

@@ -22,11 +22,12 @@ _TRIES = 3  # of one file: bytes may be damaged on the way, and a growing file m
 
 
 class FolderDownload:
-    """The objects below `prefix` and the files of `folder`."""
+    """The objects below `prefix` and the files of `folder`; only those whose names begin with `below`."""
 
-    def __init__(self, store: Bucket, prefix: str, folder: Path, tempo: Tempo) -> None:
+    def __init__(self, store: Bucket, prefix: str, folder: Path, tempo: Tempo, *, below: str = "") -> None:
         self._store, self._prefix, self._folder = store, prefix, folder
         self._wire = BulkWire(store, prefix, tempo)
+        self._below = below
         self._written: set[str] = set()
 
     def run(self) -> tuple[str, ...] | None:
@@ -63,7 +64,8 @@ class FolderDownload:
     def _read_manifest(self) -> dict[str, Stored] | None:
         key = f"{self._prefix}/{MANIFEST}"
         try:
-            return manifest.decode(self._store.read(key)[0])
+            files = manifest.decode(self._store.read(key)[0])
+            return {name: stored for name, stored in files.items() if name.startswith(self._below)}
         except NotFound:
             return None
         except ValueError as error:

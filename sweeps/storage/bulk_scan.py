@@ -1,8 +1,8 @@
 """What there is to upload in a run folder, and what is ripe for it. `bulk` is the only caller.
 
-Files below one folder of the run (`checkpoints/…`) belong together: they become visible in the bucket
-together, once none of them has changed between two scans. Files directly in the run folder stand alone, and
-so do files that only grow (logs, metrics): of those a prefix is as good as the whole.
+Files in one folder of the run (`checkpoints/00000120/…`), or below it, belong together: they become visible
+in the bucket together, once none of them has changed between two scans. Files directly in the run folder
+stand alone, and so do files that only grow (logs, metrics): of those a prefix is as good as the whole.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def ripe(
     resting: Set[str] = frozenset(),
     final: bool = False,
 ) -> list[Batch]:
-    """The batches that have something to send and have settled, those with the fewest bytes first.
+    """The batches that have something to send and have settled, those with the fewest bytes first; and last,
+    what is only gone: a checkpoint must not leave the bucket before its successor is there.
 
     Args:
         present, before: this scan and the last one.
@@ -88,7 +89,7 @@ def ripe(
     """
     together: dict[str, set[str]] = defaultdict(set)
     for name in (*present, *safe):
-        together[_unit(name)].add(name)
+        together[unit_of(name)].add(name)
     batches = []
     for names in together.values():
         changed = sorted(n for n in names if n in present and present[n] != safe.get(n) and n not in resting)
@@ -96,12 +97,13 @@ def ripe(
         moving = any(present.get(n) != before.get(n) and not is_growing(n) for n in names)
         if (changed or gone) and (final or not moving):
             batches.append(Batch(changed=tuple(changed), gone=tuple(gone)))
-    return sorted(batches, key=lambda batch: sum(present[n].size for n in batch.changed))
+    return sorted(batches, key=lambda batch: (not batch.changed, sum(present[n].size for n in batch.changed)))
 
 
-def _unit(name: str) -> str:
-    top, slash, _ = name.partition("/")
-    return name if not slash or is_growing(name) else top + slash
+def unit_of(name: str) -> str:
+    """What a file belongs to: the folder of the run that it is in, two levels deep at most; or itself."""
+    folders = name.split("/")[:-1]
+    return name if not folders or is_growing(name) else "/".join(folders[:2]) + "/"
 
 
 def _is_draft(name: str) -> bool:

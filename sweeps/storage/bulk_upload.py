@@ -59,12 +59,16 @@ class FolderUpload:
         present = scan(self._folder, self._prefix)
         before, self._before = self._before, present
         resting = frozenset() if final else self._resting()
+        torn = False
         for batch in ripe(present, before, self._sent, resting=resting, final=final):
+            if torn and not batch.changed:
+                continue  # what is gone here may be what that one was to follow
             if sum(present[name].size for name in batch.changed) > self._tempo.pace.chunk_bytes:
                 self._commit()  # what is there already shall not wait for something large
             try:
                 self._send(batch, present)
             except (Changed, FileNotFoundError) as changed:
+                torn = True
                 log.debug("%s: not uploaded this time: %s", self._folder, changed)
         self._commit()
         self._sweep_up()

@@ -466,6 +466,28 @@ class TestARunningProgram:
         uploads.round()
         assert fetch(other) == {"m.bin": (folder / "m.bin").read_bytes()}
 
+    def test_a_checkpoint_stays_until_its_successor_is_there(self, gcs, store, other):
+        uploads, folder = rounds(store), store.folder(PREFIX)
+        write(folder, "ckpt/1/model", b"old")
+        uploads.round(final=True)
+        write(folder, "ckpt/2/model", BIG)
+        (folder / "ckpt/1/model").unlink()
+        uploads.round()  # neither has rested
+        gcs.latency_s = 0.05
+        thread = threading.Thread(target=uploads.round)
+        gcs.journal.clear()
+        thread.start()
+        wait_until(lambda: len(gcs.journal.entries("upload_part")) >= 1)
+        assert fetch(other) == {"ckpt/1/model": b"old"}
+        with (folder / "ckpt/2/model").open("ab") as file:
+            file.write(b"it is written to, so this upload does not count")
+        thread.join()
+        gcs.latency_s = 0
+        assert fetch(other) == {"ckpt/1/model": b"old"}
+        uploads.round()
+        uploads.round()
+        assert list(fetch(GcsStore(store.url, endpoint=gcs.door("c")))) == ["ckpt/2/model"]
+
     def test_a_checkpoint_that_the_program_removed_goes_from_the_bucket(self, gcs, store, other):
         uploads, folder = rounds(store), store.folder(PREFIX)
         write(folder, "ckpt/step-1", b"1")
@@ -590,8 +612,23 @@ class TestTheRipe:
 
     def test_a_folder_waits_for_all_levels_below_it(self):
         before = {"ck/1/a": self.ONE}
-        assert self.changed(before | {"ck/2/b/c": self.ONE}, before) == []
-        assert self.changed(before | {"ck/2/b/c": self.ONE}, before, final=True) == [("ck/1/a", "ck/2/b/c")]
+        assert self.changed(before | {"ck/1/b/c": self.ONE}, before) == []
+        assert self.changed(before | {"ck/1/b/c": self.ONE}, before, final=True) == [("ck/1/a", "ck/1/b/c")]
+
+    def test_a_checkpoint_does_not_wait_for_the_next_one(self):
+        """Or a run that writes one every few seconds would never have any of them in the bucket."""
+        before = {"ck/1/a": self.ONE, "ck/latest": self.ONE}
+        present = before | {"ck/2/a": self.ONE, "ck/latest": self.TWO}
+        assert self.changed(present, before) == [("ck/1/a",)]
+
+    def test_what_is_only_gone_goes_last(self):
+        present, safe = {"ck/2/a": Stamp(9, 1, 1), "b": self.ONE}, {"ck/1/a": self.ONE}
+        batches = ripe(present, present, safe)
+        assert [(batch.changed, batch.gone) for batch in batches] == [
+            (("b",), ()),
+            (("ck/2/a",), ()),
+            ((), ("ck/1/a",)),
+        ]
 
     def test_a_growing_file_neither_waits_nor_lets_others_wait(self):
         before = {"ck/a": self.ONE, "ck/log.txt": self.ONE}

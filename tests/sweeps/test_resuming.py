@@ -1,0 +1,219 @@
+"""What an earlier attempt has left is there for the next one: all of a checkpoint, or nothing of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_gcs import FakeGcs, Fault
+
+from sweeps.errors import EnvironmentFault
+from sweeps.experiment import Experiment
+from sweeps.lifecycle import Release
+from sweeps.resuming import bring_checkpoints
+from sweeps.space import Program
+from sweeps.stopping import Stop
+from sweeps.storage import bulk_bring
+from sweeps.storage.base import Store
+from sweeps.storage.bulk import Pace, Uploader
+from sweeps.storage.gcs import GcsStore
+from sweeps.storage.gcs_wire import Patience
+from sweeps.storage.local import LocalStore
+from sweeps.storage.memory import MemoryStore
+from sweeps.trial import Trial, run_prefix
+from sweeps.worker import work
+
+QUICK = Patience(total_s=1.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
+PACE = Pace(scan_s=0.05, growing_s=0.05, patience_s=1, first_wait_s=0.02, longest_wait_s=0.1)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def stores(request: pytest.FixtureRequest, gcs: FakeGcs, tmp_path: Path) -> tuple[Store, Store]:
+    """One sweep, as two machines see it."""
+    if request.param == "folder":
+        return LocalStore(tmp_path / "store"), LocalStore(tmp_path / "store")
+    url = f"gs://bucket/resuming/{uuid.uuid4().hex}"
+    return tuple(GcsStore(url, endpoint=gcs.door(door), patience=QUICK) for door in "ab")
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_bring, "Pace", lambda: PACE)
+
+
+def claimed(attempt: int, trial: int = 3) -> Trial:
+    return Trial(trial=trial, status="running", parameters={}, generator="x", attempt=attempt, worker="me")
+
+
+def leave(store: Store, attempt: int, files: dict[str, str], trial: int = 3) -> Path:
+    """What an attempt had in its run folder when its worker died."""
+    folder = store.folder(run_prefix(trial, attempt))
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    assert Uploader(store, folder, run_prefix(trial, attempt), pace=PACE).close(20) == ()
+    return folder
+
+
+def there(folder: Path) -> dict[str, str]:
+    return {p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+FIRST = {"checkpoints/10/model": "a", "checkpoints/10/state.json": "b", "checkpoints/latest": "10"}
+NEXT = {"checkpoints/20/model": "c", "checkpoints/latest": "20"}
+
+
+def test_the_first_attempt_finds_nothing(stores) -> None:
+    folder = stores[0].folder(run_prefix(3, 1))
+    assert bring_checkpoints(stores[0], claimed(1), folder) is None
+    assert there(folder) == {}
+
+
+def test_the_next_attempt_has_the_checkpoints_and_nothing_else_of_the_last(stores) -> None:
+    here, elsewhere = stores
+    leave(
+        here,
+        1,
+        FIRST | {"log.txt": "words", "config.json": "{}", "metrics.jsonl": "{}\n", "result.json": "{}"},
+    )
+    folder = elsewhere.folder(run_prefix(3, 2))
+    assert bring_checkpoints(elsewhere, claimed(2), folder) == 1
+    assert there(folder) == FIRST
+
+
+def test_the_newest_attempt_that_has_left_any_counts(stores) -> None:
+    here, elsewhere = stores
+    leave(here, 1, FIRST)
+    leave(here, 2, NEXT)
+    leave(here, 3, {"log.txt": "it died before its first checkpoint"})
+    folder = elsewhere.folder(run_prefix(3, 5))  # of attempt 4 there is nothing at all
+    assert bring_checkpoints(elsewhere, claimed(5), folder) == 2
+    assert there(folder) == NEXT
+
+
+def test_what_is_written_there_does_not_change_the_earlier_attempts_files(stores) -> None:
+    here, elsewhere = stores
+    left = leave(here, 1, FIRST)
+    folder = elsewhere.folder(run_prefix(3, 2))
+    bring_checkpoints(elsewhere, claimed(2), folder)
+    with (folder / "checkpoints/10/model").open("a") as file:
+        file.write("more")
+    assert there(left) == FIRST
+
+
+def test_what_lay_there_of_a_record_that_was_lost_is_taken_away(stores) -> None:
+    folder = leave(stores[0], 1, FIRST)
+    assert bring_checkpoints(stores[0], claimed(1), folder) is None
+    assert there(folder) == {}
+
+
+def test_a_checkpoint_that_is_rotated_away_meanwhile_is_left_out(tmp_path: Path, monkeypatch) -> None:
+    """By a trainer whose worker was cut off, and which is still alive."""
+    store = LocalStore(tmp_path / "store")
+    left = leave(store, 1, {"checkpoints/10/a": "1", "checkpoints/10/b": "2", "checkpoints/20/a": "3"})
+    copy = shutil.copyfile
+
+    def rotating(source: Path, target: Path) -> None:
+        copy(source, target)
+        shutil.rmtree(left / "checkpoints/10", ignore_errors=True)
+
+    monkeypatch.setattr(shutil, "copyfile", rotating)
+    folder = store.folder(run_prefix(3, 2))
+    assert bring_checkpoints(store, claimed(2), folder) == 1
+    assert there(folder) == {"checkpoints/20/a": "3"}
+
+
+def test_half_an_upload_is_not_gone_on_from_but_the_attempt_before_is(gcs: FakeGcs, stores) -> None:
+    here, elsewhere = stores
+    if isinstance(here, LocalStore):
+        pytest.skip("nothing is uploaded")
+    leave(here, 1, FIRST)
+    leave(here, 2, NEXT)
+    root = here.url.removeprefix("gs://bucket/")
+    gcs.objects.delete("bucket", f"{root}/{run_prefix(3, 2)}/checkpoints/20/model", {})
+    folder = elsewhere.folder(run_prefix(3, 3))
+    assert bring_checkpoints(elsewhere, claimed(3), folder) == 1
+    assert there(folder) == FIRST
+
+
+def test_a_bucket_that_is_out_of_reach_makes_the_trial_begin_anew(gcs: FakeGcs, stores, caplog) -> None:
+    here, elsewhere = stores
+    if isinstance(here, LocalStore):
+        pytest.skip("a folder is always there")
+    leave(here, 1, FIRST)
+    folder = elsewhere.folder(run_prefix(3, 2))
+    gcs.faults.add(Fault(action="status", operation="get", name="*model", status=503, times=None))
+    assert bring_checkpoints(elsewhere, claimed(2), folder) is None
+    assert list(folder.iterdir()) == []
+    assert "begins anew" in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_is_the_machines_fault(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    leave(store, 1, FIRST)
+    folder = store.folder(run_prefix(3, 2))
+    (folder / ".incoming").write_text("in the way")
+    with pytest.raises(EnvironmentFault, match="cannot be written: not a directory"):
+        bring_checkpoints(store, claimed(2), folder)
+
+
+class Silent:
+    """A watcher that says nothing."""
+
+    def __getattr__(self, name: str):
+        return lambda *given: None
+
+
+def test_a_worker_that_takes_a_trial_over_gives_its_program_the_checkpoints(command_space) -> None:
+    code = (
+        'if [ -e "$SWEEP_RUN_DIR/checkpoints/10/model" ]; then echo \'{"loss": 2}\' > "$SWEEP_RUN_DIR/result.json"; '
+        'else mkdir -p "$SWEEP_RUN_DIR/checkpoints/10"; echo a > "$SWEEP_RUN_DIR/checkpoints/10/model"; exit 75; fi'
+    )
+    space = replace(
+        command_space, program=Program(kind="command", command=("sh", "-c", code, "${overrides}")), run_cap=1
+    )
+    experiment = Experiment.create(MemoryStore(), space)
+    assert work(experiment, stop=Stop(), watcher=Silent()).preempted_by
+    assert work(experiment, stop=Stop(), watcher=Silent()).ended == {"completed": 1}
+    (record,) = experiment.trials()
+    assert (record.attempt, record.metrics["loss"]) == (2, 2)
+
+
+def test_a_worker_that_is_told_to_go_while_it_fetches_hands_the_trial_back(
+    command_space, monkeypatch
+) -> None:
+    """And leaves nothing behind that the next attempt could take for a checkpoint."""
+    space = replace(
+        command_space, program=Program(kind="command", command=("true", "${overrides}")), run_cap=1
+    )
+    experiment = Experiment.create(MemoryStore(), space)
+    record = experiment.ask("first")
+    leave(experiment.store, 1, FIRST, trial=0)
+    experiment.apply(0, Release(worker="first", attempt=1))
+    stop = Stop()
+    copy = shutil.copyfile
+
+    def told(source: Path, target: Path) -> None:
+        copy(source, target)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    stop.listen()
+    monkeypatch.setattr(shutil, "copyfile", told)
+    try:
+        tally = work(experiment, stop=stop, watcher=Silent())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert tally.preempted_by == "SIGTERM"
+    record = experiment.trial(0)
+    assert (record.status, record.attempt) == ("pending", 2)
+    assert [a.reason for a in record.history] == ["released", "released"]
+    assert list(experiment.store.folder(run_prefix(0, 2)).iterdir()) == []
