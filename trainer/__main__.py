@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer import run_folder
-from trainer.api import METRICS_FILE, RESULT_FILE, Progress, check
+from trainer.api import METRICS_FILE, MODEL_FOLDER, RESULT_FILE, Progress, check
 from trainer.checkpoint import layout
 from trainer.config import Config, sha256
 from trainer.console import Lines
@@ -73,7 +73,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
     with stop.hold("loading"):
         before_torch()
         keep_freed_memory()
-        from trainer import pipeline, result
+        from trainer import pipeline, result, student_folder
         from trainer.checkpoint.checkpoints import Checkpoints
         from trainer.device import open_device
         from trainer.model import import_architectures
@@ -112,6 +112,13 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
                 keep=checkpoints,
             )
             stop.ignore()
+            if config.save_model:
+                student_folder.save(
+                    outcome.student,
+                    folder / MODEL_FOLDER,
+                    tokenizer=outcome.tokenizer,
+                    config_sha256=outcome.result.provenance.config_sha256,
+                )
             result.write(outcome.result, folder / RESULT_FILE)
             checkpoints.discard()
             telemetry.finish(outcome.result)

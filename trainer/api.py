@@ -24,6 +24,7 @@ __all__ = [
     "EXIT_PREEMPTED",
     "METRICS",
     "METRICS_FILE",
+    "MODEL_FOLDER",
     "RESULT_FILE",
     "Config",
     "ConfigError",
@@ -36,6 +37,7 @@ __all__ = [
 
 RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.jsonl"
+MODEL_FOLDER = "model"
 METRICS = tuple(field.name for field in fields(Metrics))
 """What a finished run reports; docs/trainer.md defines each."""
 

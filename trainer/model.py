@@ -51,6 +51,8 @@ def build_tiny(
                 num_hidden_layers=config.layers,
                 num_attention_heads=config.heads,
                 max_position_embeddings=sequence_length,
+                bos_token_id=None,
+                eos_token_id=0,  # the end of a text, first in the tokenizer that is trained for it
                 tie_word_embeddings=False,
                 attn_implementation=attention,
             )

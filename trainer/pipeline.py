@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass
 from itertools import islice
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -37,10 +38,11 @@ ALONE, TAUGHT = 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A finished run: its numbers, and the student with lambda at 1."""
+    """A finished run: its numbers, the student with lambda at 1, and the folder of its tokenizer."""
 
     result: Result
     student: nn.Module
+    tokenizer: Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,8 @@ def run(
     metrics = _metrics(
         this, aligned=aligned, start=start, trained=trained, distilled=distilled, final=final, flops=flops
     )
-    return Outcome(result=Result(metrics=metrics, provenance=_provenance(this)), student=student)
+    outcome = Result(metrics=metrics, provenance=_provenance(this))
+    return Outcome(result=outcome, student=student, tokenizer=ground.corpus.tokenizer_dir)
 
 
 def _stage1_9(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda) -> StageTrace:

@@ -3,6 +3,7 @@
 config.json      what this run was told to do
 metrics.jsonl    what it says while it trains
 checkpoints/     while it is unfinished
+model/           its student once it is finished, where `save_model` asks for it
 result.json      once it is finished
 """
 

@@ -46,7 +46,7 @@ def _own_cache(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAGESWEEP_CACHE", str(cache_folder))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small() -> tuple[str, ...]:
     """Overrides of a run of a fraction of a second."""
     return SMALL

@@ -134,6 +134,7 @@ ELSEWHERE = {
         for key in ("every_steps", "every_seconds", "keep")
     },
     "run_dir": "tests/trainer/test_trainer_main.py",
+    "save_model": "tests/trainer/export/test_export_main.py",
     "log_every": "tests/trainer/test_trainer_telemetry.py",
     "device.type": "tests/trainer/test_trainer_device.py",
     "device.threads": "tests/trainer/test_trainer_device.py",

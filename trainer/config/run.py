@@ -20,7 +20,7 @@ from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.quant import QuantConfig
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
 
-_INDECISIVE = ("run_dir", "wandb", "log_every", "checkpoint")
+_INDECISIVE = ("run_dir", "save_model", "wandb", "log_every", "checkpoint")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -63,7 +63,13 @@ class WandbConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
-    """One run of the trainer."""
+    """One run of the trainer.
+
+    Args:
+        run_dir: folder of its files; needed to run, not to check.
+        save_model: keep the student in it, for `python -m trainer.export`.
+        log_every: optimizer steps between two lines of `metrics.jsonl`.
+    """
 
     model: Annotated[TinyModelConfig | HfModelConfig, Field(discriminator="kind")]
     data: DataConfig
@@ -78,6 +84,7 @@ class Config:
     wandb: WandbConfig
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     run_dir: Text | None
+    save_model: bool
     log_every: Positive
 
     def __post_init__(self) -> None:

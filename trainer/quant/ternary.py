@@ -83,7 +83,8 @@ class TernaryLinear(nn.Module):
     def __init__(self, linear: nn.Linear, strength: Lambda, config: QuantConfig) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = linear.weight, linear.bias
+        self.weight = linear.weight
+        self.bias: nn.Parameter | None = linear.bias
         self.strength, self.config = strength, config
         self.saliency: ColumnSaliency | None = None
 

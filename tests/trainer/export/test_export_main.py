@@ -1,0 +1,113 @@
+"""The whole way: a run that keeps its model, its export, and the loss that transformers measures with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer import api
+from trainer.api import check, command
+from trainer.export.__main__ import main
+
+
+def run(overrides: list[str], folder: Path, cache: Path) -> None:
+    environment = dict(os.environ, STAGESWEEP_CACHE=str(cache), PYTHONPATH=str(Path(api.__file__).parents[1]))
+    done = subprocess.run(command(overrides, folder), env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def run_dir(small: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory, cache_folder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    run([*small, "device.dtype=float32", "save_model=true"], folder, cache_folder)
+    return folder
+
+
+@pytest.mark.parametrize("form", ["packed", "dense"])
+def test_transformers_measures_the_loss_of_the_run(
+    form: str, run_dir: Path, small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from trainer.teacher import load_text
+
+    out = tmp_path / "out"
+    assert main([str(run_dir), str(out), "--format", form]) == 0
+    told = capsys.readouterr().out
+    assert f"BitNetForCausalLM, 14 ternary matrices {form}" in told
+    assert f"AutoModelForCausalLM.from_pretrained({str(out)!r})" in told
+    model = AutoModelForCausalLM.from_pretrained(out)
+    held_out = load_text(check([*small, "device.dtype=float32"]))[1]
+    with torch.no_grad():
+        losses = [model(input_ids=ids, labels=ids).loss.item() for ids in held_out]
+    result = json.loads((run_dir / "result.json").read_text())["metrics"]
+    assert sum(losses) / len(losses) == pytest.approx(result["final_loss"], abs=1e-3)
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    prompt = tokenizer("def f(x):", return_tensors="pt")["input_ids"]
+    assert model.generate(prompt, max_new_tokens=3, do_sample=False).shape[1] <= prompt.shape[1] + 3
+
+
+def test_without_save_model_nothing_is_kept(
+    small: tuple[str, ...], tmp_path: Path, cache_folder: Path
+) -> None:
+    run([*small, "stage1_9.max_steps=0", "stage2.max_steps=0"], tmp_path, cache_folder)
+    assert {path.name for path in tmp_path.iterdir()} >= {"result.json", "metrics.jsonl"}
+    assert not (tmp_path / "model").exists()
+    assert main([str(tmp_path), str(tmp_path / "out")]) == 2
+
+
+def refusals(run_dir: Path, tmp_path: Path) -> dict[str, tuple[list[str], str]]:
+    (tmp_path / "empty").mkdir(exist_ok=True)
+    (tmp_path / "taken").mkdir(exist_ok=True)
+    (tmp_path / "taken" / "file").touch()
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir(exist_ok=True)
+    other = tmp_path / "other"
+    other.mkdir(exist_ok=True)
+    (other / "model").symlink_to(run_dir / "model")
+    (other / "result.json").write_text(json.dumps({"provenance": {"config_sha256": "of another"}}))
+    kept = tmp_path / "kept nothing"
+    kept.mkdir(exist_ok=True)
+    (kept / "result.json").write_text("{}")
+    new = str(tmp_path / "new")
+    return {
+        "no run": ([str(tmp_path / "nowhere"), new], "RUN_DIR: there is no folder"),
+        "unfinished": ([str(unfinished), new], "holds no finished run: no result.json"),
+        "no model": ([str(kept), new], "kept no model; run it again with save_model=true"),
+        "other run's model": ([str(other), new], "is of another run than its result"),
+        "taken": ([str(run_dir), str(tmp_path / "taken")], "OUT: .* is there already; name a new folder"),
+        "a file": ([str(run_dir), str(tmp_path / "taken" / "file")], "OUT: .* is there already"),
+    }
+
+
+@pytest.mark.parametrize("case", ["no run", "unfinished", "no model", "other run's model", "taken", "a file"])
+def test_misuse_is_refused_in_one_line(
+    case: str, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, told = refusals(run_dir, tmp_path)[case]
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert re.search(f"^export: error: .*{told}", error)
+    assert error.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_empty_folder_is_taken(run_dir: Path, tmp_path: Path) -> None:
+    assert main([str(run_dir), str(tmp_path), "--format", "dense"]) == 0
+    assert (tmp_path / "model.safetensors").is_file()
+
+
+def test_help_and_misuse_load_no_torch() -> None:
+    code = (
+        "import sys; from trainer.export.__main__ import main\n"
+        "status = main(['nowhere', 'out'])\n"
+        "sys.exit(9 if 'torch' in sys.modules else status)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 2

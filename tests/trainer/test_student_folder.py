@@ -1,0 +1,160 @@
+"""A student that was saved comes back bit for bit, or is refused in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from quant_forms import FORMS
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from trainer.api import check
+from trainer.config import QuantConfig
+from trainer.device import Device
+from trainer.quant.ternary import ternary_layers
+from trainer.stages.subln import make_student
+from trainer.student_folder import DOCUMENT, TOKENIZER, WEIGHTS, StudentFolderError, load, save
+
+DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
+IDS = torch.arange(24).reshape(2, 12)
+SIZES = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 16,
+    "attn_implementation": "eager",
+}
+BITNET = "absmean, one scale, int8"
+
+
+def made(kind: str = "Llama", form: str = BITNET, subln: str = "calibrated") -> nn.Module:
+    torch.manual_seed(0)
+    teacher: nn.Module
+    if kind == "Llama":
+        teacher = LlamaForCausalLM(LlamaConfig(**SIZES, rms_norm_eps=1e-4))
+    else:
+        config = Qwen3Config(**SIZES, tie_word_embeddings=True)
+        teacher = Qwen3ForCausalLM._from_config(config, dtype=torch.bfloat16)
+    stage1 = check([f"stage1.subln={subln}"]).stage1
+    return make_student(teacher, stage1, [IDS], quant=FORMS[form], device=DEVICE)[0].eval()
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    folder = tmp_path / "a tokenizer"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "manifest.json").write_text("the cache's own")
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer: Path) -> Path:
+    save(made(), tmp_path / "model", tokenizer=tokenizer, config_sha256="abc")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen3"])
+@pytest.mark.parametrize("subln", ["calibrated", "blended", "none"])
+@pytest.mark.parametrize("form", [BITNET, "absmedian, groups of 8, none"])
+def test_it_comes_back_bit_for_bit(kind: str, subln: str, form: str, tokenizer: Path, tmp_path: Path) -> None:
+    student = made(kind, form, subln)
+    save(student, tmp_path / "model", tokenizer=tokenizer, config_sha256="abc")
+    saved = load(tmp_path / "model")
+    again = saved.model
+    theirs = again.state_dict()
+    assert {name: tensor.dtype for name, tensor in theirs.items()} == {
+        name: tensor.dtype for name, tensor in student.state_dict().items()
+    }
+    assert all(torch.equal(theirs[name], tensor) for name, tensor in student.state_dict().items())
+    with torch.no_grad():
+        assert torch.equal(again(input_ids=IDS).logits, student(input_ids=IDS).logits)
+    quant: QuantConfig = ternary_layers(again)[0].config
+    assert (quant, saved.config_sha256) == (FORMS[form], "abc")
+    tied = again.get_input_embeddings().weight is again.get_output_embeddings().weight
+    assert tied == (kind == "Qwen3")
+
+
+def test_the_tokenizer_comes_along_without_the_caches_own_files(folder: Path) -> None:
+    assert [path.name for path in load(folder).tokenizer.iterdir()] == ["tokenizer.json"]
+
+
+def test_transformers_does_not_take_it_for_a_model_of_its_own(folder: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    with pytest.raises((OSError, ValueError)):
+        AutoModelForCausalLM.from_pretrained(folder)
+
+
+def test_another_student_takes_its_place(folder: Path, tokenizer: Path) -> None:
+    (folder / "of the first").touch()
+    save(made(subln="none"), folder, tokenizer=tokenizer, config_sha256="def")
+    assert load(folder).config_sha256 == "def"
+    assert {path.name for path in folder.iterdir()} == {DOCUMENT, WEIGHTS, TOKENIZER}
+    assert not list(folder.parent.glob(".*")), "something temporary was left"
+
+
+def test_a_student_below_lambda_one_is_no_finished_one(tmp_path: Path, tokenizer: Path) -> None:
+    student = made()
+    ternary_layers(student)[0].strength.set(0.5)
+    with pytest.raises(ValueError, match="lambda 1"):
+        save(student, tmp_path / "model", tokenizer=tokenizer, config_sha256="")
+
+
+def test_a_disk_that_refuses_leaves_nothing_behind(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StudentFolderError, match="cannot write the model"):
+        save(made(), tmp_path / "file" / "model", tokenizer=tokenizer, config_sha256="")
+
+
+def damage(folder: Path, how: str) -> None:
+    weights, document = folder / WEIGHTS, folder / DOCUMENT
+    if how == "no document":
+        document.unlink()
+    elif how == "no JSON":
+        document.write_text("{")
+    elif how == "no object":
+        document.write_text("[1]")
+    elif how == "no weights":
+        weights.unlink()
+    elif how == "half the weights":
+        weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    elif how == "empty weights":
+        weights.write_bytes(b"")
+    else:
+        written = json.loads(document.read_text())
+        change = {
+            "later schema": {"schema": 2},
+            "unknown form": {"quant": written["quant"] | {"weight_scale": "absmax"}},
+            "other sizes": {"model_config": written["model_config"] | {"hidden_size": 32}},
+            "unknown model": {"model_config": written["model_config"] | {"model_type": "no such"}},
+        }[how]
+        document.write_text(json.dumps(written | change))
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("no document", "run with save_model=true"),
+        ("no JSON", f"{DOCUMENT} cannot be read"),
+        ("no object", "schema None, and this version reads 1"),
+        ("no weights", f"{WEIGHTS} cannot be read"),
+        ("half the weights", f"{WEIGHTS} cannot be read"),
+        ("empty weights", f"{WEIGHTS} cannot be read"),
+        ("later schema", "schema 2, and this version reads 1"),
+        ("unknown form", "does not fit this version"),
+        ("other sizes", "does not fit this version"),
+        ("unknown model", "does not fit this version"),
+    ],
+)
+def test_what_is_damaged_is_refused_in_one_line(how: str, told: str, folder: Path) -> None:
+    damage(folder, how)
+    with pytest.raises(StudentFolderError, match=told) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)

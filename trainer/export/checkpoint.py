@@ -1,0 +1,94 @@
+"""A student as a folder that transformers loads. Called by `__main__`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor
+
+from trainer.export.errors import ExportError
+from trainer.export.readback import read_back
+from trainer.export.target import Target, choose
+from trainer.export.tensors import quantization, tensors
+from trainer.quant.ternary import ternary_layers
+from trainer.student_folder import SavedStudent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A checkpoint that was written and read back.
+
+    Args:
+        class_name: of transformers, or of the file in the checkpoint.
+        trusts_code: whether loading needs `trust_remote_code=True`.
+        ternary: matrices.
+        weight_bytes: of all tensors on the disk.
+        difference: see `readback.read_back`.
+    """
+
+    class_name: str
+    trusts_code: bool
+    ternary: int
+    weight_bytes: int
+    difference: float
+
+
+def export(saved: SavedStudent, out: Path, *, packed: bool) -> Exported:
+    """Writes `out`, which must not be there or be empty, and compares what it loads as with the student.
+
+    Raises:
+        ConfigError: the student does not go into that format.
+        ExportError: the disk refuses it, it cannot be loaded, or it computes something else.
+    """
+    student = saved.model
+    target = choose(student)
+    bitnet = quantization(student, target)
+    if bitnet and find_spec("accelerate") is None:
+        raise ExportError(
+            "transformers loads BitNet checkpoints with accelerate, which is not installed; "
+            "write: pip install 'stagesweep[export]'"
+        )
+    found = tensors(student, target, packed=packed)
+    temporary = out.with_name(f"{out.name}-{os.getpid()}-unfinished")
+    try:
+        _write(temporary, saved, target, found, bitnet)
+        difference = read_back(temporary, student, target)
+        if out.exists():
+            out.rmdir()  # it is empty
+        temporary.replace(out)
+    except OSError as error:
+        raise ExportError(f"cannot write {str(out)!r}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return Exported(
+        class_name=target.name,
+        trusts_code=bool(target.code),
+        ternary=len(ternary_layers(student)),
+        weight_bytes=sum(path.stat().st_size for path in out.glob("*.safetensors")),
+        difference=difference,
+    )
+
+
+def _write(
+    folder: Path, saved: SavedStudent, target: Target, found: dict[str, Tensor], bitnet: dict[str, Any] | None
+) -> None:
+    from huggingface_hub import save_torch_state_dict
+
+    folder.mkdir(parents=True)
+    config = target.config
+    config.dtype = next(saved.model.parameters()).dtype
+    if bitnet:
+        config.quantization_config = bitnet
+    config.save_pretrained(folder)
+    if generation := getattr(saved.model, "generation_config", None):
+        cast(Any, generation).save_pretrained(folder)
+    for name, text in target.code.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    save_torch_state_dict(found, folder, filename_pattern="model{suffix}.safetensors")
+    for path in sorted(saved.tokenizer.iterdir()):
+        shutil.copy(path, folder / path.name)

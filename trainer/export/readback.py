@@ -1,0 +1,137 @@
+"""What a checkpoint loads as, compared with the student that it was made from. Used by `checkpoint`.
+
+Shapes: B sequences, T tokens, V vocabulary; I inputs of a layer.
+
+Two comparisons. As it is, the loaded model rounds elsewhere: transformers multiplies an activation by
+127/max where we divide by max/127, and what lies halfway between two of the 255 levels may fall to the
+other. In a deep model such differences grow to some hundredths of the logits, so that comparison only finds
+what is grossly wrong. With our expressions put in the place of theirs, and all else and every tensor as it
+was loaded, nothing is left that could differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trainer.export.errors import ExportError
+from trainer.export.target import Target
+from trainer.model import run
+from trainer.quant.ternary import TernaryLinear, int8_activation
+from trainer.stages.subln import SubLN
+
+# Root mean square of the logits' differences over that of the logits.
+AS_IT_IS = 0.3  # 30 layers of random weights: 0.05 in float32, 0.10 in bfloat16; a wrong class: about 1
+SAME_EXPRESSIONS = 1e-5  # none on the machines that it was tried on
+PROBE = (2, 64)  # sequences and tokens that the two are compared on
+
+
+@torch.no_grad()
+def read_back(folder: Path, student: nn.Module, target: Target) -> float:
+    """The difference of the logits as they are, over their size.
+
+    Raises:
+        ExportError: it cannot be loaded, a weight is another, or it computes something else.
+    """
+    with (
+        _quiet(),
+        torch.compiler.set_stance("force_eager"),
+    ):  # transformers compiles its quantisers; they run once
+        loaded = _load(folder, target)
+        _compare_weights(student, loaded, target)
+        ids_BT = _probe(student)
+        expected_BTV = run(student, ids_BT).logits.float()
+        difference = _difference(loaded, ids_BT, expected_BTV)
+        _use_our_expressions(student, loaded, target)
+        same = _difference(loaded, ids_BT, expected_BTV)
+    if not (difference <= AS_IT_IS and same <= SAME_EXPRESSIONS):
+        raise ExportError(
+            f"{target.name} computes something else than the student does: its logits differ by "
+            f"{difference:.1e} of their size, and by {same:.1e} where both round alike; nothing was written"
+        )
+    return difference
+
+
+def _load(folder: Path, target: Target) -> nn.Module:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        loaded = AutoModelForCausalLM.from_pretrained(
+            folder, attn_implementation="eager", trust_remote_code=bool(target.code)
+        )
+    except (ImportError, KeyError, RuntimeError, ValueError) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ExportError(f"transformers cannot load what was written: {first}") from error
+    return cast(nn.Module, loaded).eval()
+
+
+def _compare_weights(student: nn.Module, loaded: nn.Module, target: Target) -> None:
+    for name, layer in student.named_modules():
+        if isinstance(layer, TernaryLinear):
+            theirs = loaded.get_submodule(target.module(name))
+            if not torch.equal(_weight(theirs), layer.effective_weight()):
+                raise ExportError(f"the weights of {name} came back changed; nothing was written")
+
+
+def _difference(model: nn.Module, ids_BT: Tensor, expected_BTV: Tensor) -> float:
+    off_BTV = run(model, ids_BT).logits.float() - expected_BTV
+    return float(off_BTV.square().mean().sqrt() / expected_BTV.square().mean().sqrt())
+
+
+def _weight(linear: nn.Module) -> Tensor:
+    """What an `AutoBitLinear`, or a linear layer, multiplies by."""
+    return cast(Tensor, linear.weight) * cast(Tensor, getattr(linear, "weight_scale", torch.ones(())))
+
+
+class _OurLinear(nn.Module):
+    """An `AutoBitLinear` in our expressions."""
+
+    def __init__(self, theirs: nn.Module) -> None:
+        super().__init__()
+        self.weight, self.bias = _weight(theirs), cast(Any, theirs).bias
+
+    def forward(self, x_TI: Tensor) -> Tensor:
+        return F.linear(int8_activation(x_TI.float()).to(x_TI.dtype), self.weight, self.bias)
+
+
+def _use_our_expressions(student: nn.Module, loaded: nn.Module, target: Target) -> None:
+    for name, ours in student.named_modules():
+        if isinstance(ours, TernaryLinear) and ours.config.activations == "int8":
+            linear = loaded.get_submodule(target.module(name))
+            loaded.set_submodule(target.module(name), _OurLinear(linear))
+        elif isinstance(ours, SubLN):
+            theirs = cast(Any, loaded.get_submodule(target.module(name)))
+            eps = getattr(theirs, "variance_epsilon", None) or theirs.eps
+            norm = SubLN(len(theirs.weight), 1.0, theirs.weight, eps=eps)
+            norm.weight.copy_(theirs.weight)
+            loaded.set_submodule(target.module(name), norm)
+
+
+def _probe(student: nn.Module) -> Tensor:
+    config = cast(Any, student).config
+    sequences, tokens = PROBE
+    tokens = min(tokens, getattr(config, "max_position_embeddings", tokens))
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(config.vocab_size, (sequences, tokens), generator=generator)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers tells of progress, and that there is no GPU."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,89 @@
+"""Which class of transformers computes what a student computes. Used by `checkpoint`.
+
+A student without SubLN is its teacher's class, with other linear layers. A Llama with SubLN is a BitNet:
+transformers' `BitNetForCausalLM` is a Llama with a normalisation before `o_proj` and `down_proj`. For all
+others there is no class, and the checkpoint brings a file with one (`own_class`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import nn
+
+from trainer.export.own_class import with_subln
+from trainer.stages.subln import SubLN
+
+BITNET = "BitNetForCausalLM"
+
+# What a Llama's configuration has and a BitNet's means the same by.
+_SHARED = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "hidden_act", "max_position_embeddings", "initializer_range", "rms_norm_eps"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings", "attention_bias"),
+    *("attention_dropout", "rope_parameters"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A class to load the student with.
+
+    Args:
+        name: of the class.
+        config: transformers' configuration of it.
+        rename: from the student's tensor names to the class's.
+        code: a file that brings the class, by its name; {} where transformers has it.
+    """
+
+    name: str
+    config: Any
+    rename: Callable[[str], str]
+    code: dict[str, str]
+
+    def module(self, name: str) -> str:
+        """What a module of the student is called in the class."""
+        return self.rename(f"{name}.").removesuffix(".")
+
+
+def choose(student: nn.Module) -> Target:
+    """The class of transformers that is nearest to being plain."""
+    theirs = cast(Any, student).config
+    if not any(isinstance(module, SubLN) for module in student.modules()):
+        return Target(name=type(student).__name__, config=_copy(theirs), rename=str, code={})
+    if is_llama(student):
+        return Target(name=BITNET, config=_bitnet(theirs), rename=_as_bitnet, code={})
+    own = with_subln(student)
+    return Target(name=own.name, config=own.config, rename=str, code=own.files)
+
+
+def is_llama(student: nn.Module) -> bool:
+    """Whether it computes what transformers' Llama computes, SubLN and linear layers aside, in shapes that
+    its BitNet has: no biases in the MLP, heads that fill the hidden size, no sliding window."""
+    config = cast(Any, student).config
+    kind = type(student).__name__
+    if kind == "MistralForCausalLM":
+        plain = config.sliding_window is None
+    else:
+        plain = kind == "LlamaForCausalLM" and not config.mlp_bias
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return plain and head * config.num_attention_heads == config.hidden_size
+
+
+def _bitnet(theirs: Any) -> Any:
+    from transformers import BitNetConfig
+
+    shared = {name: getattr(theirs, name) for name in _SHARED if hasattr(theirs, name)}
+    return BitNetConfig(**shared, architectures=[BITNET])
+
+
+def _as_bitnet(name: str) -> str:
+    for ours, bitnets in (("o_proj.norm.", "attn_sub_norm."), ("down_proj.norm.", "ffn_sub_norm.")):
+        name = name.replace(ours, bitnets)
+    return name.replace(".projection.", ".")
+
+
+def _copy(config: Any) -> Any:
+    return type(config).from_dict(config.to_dict())

@@ -1,0 +1,103 @@
+"""A student's weights as a checkpoint has them: dense, or packed at two bits each. Used by `checkpoint`.
+
+Shapes: O outputs, I inputs; `w_OI`. transformers' `AutoBitLinear` multiplies by `weight · weight_scale`.
+Dense, the weight is what the student multiplies by, and its scale 1. Packed, the weight is -1, 0 or 1, four
+rows to a byte: bits 2i and 2i+1 of row r hold row i·ceil(O/4) + r, plus 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trainer.errors import ConfigError
+from trainer.export.target import Target
+from trainer.quant.ternary import TernaryLinear, ternary_layers
+from trainer.quant.weights import ternary_codes
+
+ROWS_PER_BYTE = 4
+FORMAT_KEY = "--format"
+
+
+@torch.no_grad()
+def tensors(student: nn.Module, target: Target, *, packed: bool) -> dict[str, Tensor]:
+    """Every tensor of the checkpoint by its name; tied ones once.
+
+    Raises:
+        ConfigError: `packed` cannot hold a layer.
+    """
+    layers = {name: module for name, module in student.named_modules() if isinstance(module, TernaryLinear)}
+    found: dict[str, Tensor] = {}
+    for name, tensor in _untied(student):
+        owner, _, part = name.rpartition(".")
+        layer = layers.get(owner)
+        if layer is None or part != "weight":
+            found[target.rename(name)] = tensor.detach().contiguous()
+            continue
+        weight, scale = _packed(owner, layer) if packed else _dense(layer)
+        found[target.rename(name)] = weight
+        if layer.config.activations == "int8":
+            found[target.rename(f"{owner}.weight_scale")] = scale
+    return found
+
+
+def quantization(student: nn.Module, target: Target) -> dict[str, Any] | None:
+    """What makes transformers build `AutoBitLinear` where the student has ternary layers; None where these
+    are plain linear layers, as their inputs are not quantised."""
+    if ternary_layers(student)[0].config.activations == "none":
+        return None
+    full = [target.rename(name) for name, module in student.named_modules() if isinstance(module, nn.Linear)]
+    return {
+        "quant_method": "bitnet",
+        "linear_class": "autobitlinear",
+        "quantization_mode": "offline",
+        "modules_to_not_convert": full,
+    }
+
+
+def pack(codes_OI: Tensor) -> Tensor:
+    """-1, 0 and 1 in the bytes of transformers' BitNet: [ceil(O/4), I], uint8."""
+    from transformers.integrations.bitnet import pack_weights
+
+    return cast(Tensor, pack_weights(codes_OI.clone()))  # it adds to its argument
+
+
+def unpack(packed: Tensor, rows: int) -> Tensor:
+    """What `pack` packed, int8, [rows, I]."""
+    shifts = torch.arange(0, 2 * ROWS_PER_BYTE, 2, dtype=torch.uint8, device=packed.device)
+    codes = (packed.unsqueeze(0) >> shifts.view(-1, 1, 1)) & 3
+    return codes.flatten(0, 1)[:rows].to(torch.int8) - 1
+
+
+def _dense(layer: TernaryLinear) -> tuple[Tensor, Tensor]:
+    weight = layer.effective_weight()
+    return weight, torch.ones(1, dtype=weight.dtype)
+
+
+def _packed(name: str, layer: TernaryLinear) -> tuple[Tensor, Tensor]:
+    config = layer.config
+    reason = None
+    if config.group_size is not None:
+        reason = f"has one scale per matrix, and quant.group_size={config.group_size} has many"
+    elif config.activations == "none":
+        reason = "is for layers that quantise their inputs, and quant.activations=none leaves them"
+    elif layer.bias is not None:
+        reason = f"cannot hold {name}: transformers multiplies its bias by the scale of its weights"
+    elif layer.out_features % ROWS_PER_BYTE:
+        reason = f"cannot hold {name}: its {layer.out_features} outputs are no multiple of {ROWS_PER_BYTE}"
+    if reason:
+        raise ConfigError(f"packed {reason}; write {FORMAT_KEY} dense", key=FORMAT_KEY)
+    codes, scale = ternary_codes(layer.weight.float(), config.weight_scale, None)
+    return pack(codes), scale.reshape(1).to(layer.weight.dtype)
+
+
+def _untied(student: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The state dict, without what is the same tensor under another name (a head tied to the embeddings)."""
+    seen: set[int] = set()
+    for name, tensor in student.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor
