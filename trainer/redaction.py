@@ -1,4 +1,4 @@
-"""Secrets out of the configuration before it leaves the machine. `wandb_run` is the only caller.
+"""Secrets out of the configuration before it leaves the machine. Called by `wandb_run` and `checkpoint.pin`.
 
 A Hydra override may hold one (`${oc.env:HF_TOKEN}`, a URL with a password). The run itself needs it; whoever
 looks at the run does not. The sweeps have a fuller version for messages of programs; no room imports another.

@@ -15,6 +15,7 @@ from typing import Any
 
 from trainer.config import Config, decisive
 from trainer.errors import ConfigError
+from trainer.redaction import without_secrets
 
 CONFIG_FILE = "config.json"
 SCHEMA = 1
@@ -65,8 +66,8 @@ def _read(path: Path) -> Any:
 
 
 def _plain(config: Config) -> dict[str, Any]:
-    """As JSON gives it back: lists for tuples."""
-    document: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    """As JSON gives it back, lists for tuples; and without secrets: the folder may be copied anywhere."""
+    document: dict[str, Any] = without_secrets(json.loads(json.dumps(asdict(config))))
     return document
 
 

@@ -95,3 +95,17 @@ def test_the_pin_is_the_whole_configuration_for_people_to_read(folder: Path) -> 
     assert document["schema"] == 1
     assert document["config"]["stage2"]["optimizer"]["lr"] == 4.0e-3
     assert document["config"]["log_every"] == 10
+
+
+def test_no_secret_is_written_or_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijkl")
+    secret = ["data=text", "data.files=['https://me:pass@host/hf_abcdefghijkl']"]
+    pin.pin(check(secret), tmp_path)
+    (tmp_path / "checkpoints" / "00000010").mkdir(parents=True)
+    refuse_another(check(secret), tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        refuse_another(check([]), tmp_path)
+    told = (tmp_path / CONFIG_FILE).read_text() + str(refused.value)
+    assert "***" in told
+    assert "abcdefghijkl" not in told
+    assert ":pass@" not in told
