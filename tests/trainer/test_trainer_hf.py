@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from trainer.pipeline import Outcome
 from trainer.quant.ternary import ternary_layers
 
 TINY_ONLY = ("model.hidden", "model.inter", "model.layers", "model.heads", "model.teacher", "data.vocab_size")
+
+STAGE3 = ("stage3.max_steps=2", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1")
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,33 @@ def test_a_saved_checkpoint_goes_through_both_stages_in_its_own_dtype(run_hf: Ca
 def test_the_weights_dtype_can_be_chosen(run_hf: Callable[..., Outcome]) -> None:
     outcome = run_hf("model.dtype=float32", "stage1_9.max_steps=0")
     assert {p.dtype for p in outcome.student.parameters()} == {torch.float32}
+
+
+def test_stage_3_compares_queries_keys_and_values_of_different_widths(
+    run_hf: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """By default as many heads as there are key-value heads, which divide all widths."""
+    run_hf("stage1_9.max_steps=0", *STAGE3)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [0 < line["attention_kl"] < 10 for line in lines if line["stage"] == "stage3"] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "stage3.attention_heads=5",
+            r"stage3.attention_heads: 5 does not divide the widths .* \(48, 24, 24\)",
+        ),
+        ("stage3.attention_layer=2", "stage3.attention_layer: there is no layer 2: the student has 2"),
+    ],
+)
+def test_what_stage_3_asks_of_a_loaded_model_is_refused_before_anything_is_trained(
+    override: str, message: str, run_hf: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run_hf(*STAGE3, override)
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
 def test_tied_embeddings_are_trained_once_and_stay_tied(run_hf: Callable[..., Outcome]) -> None:
