@@ -10,7 +10,6 @@ import re
 import time
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from sweeps import lifecycle, trial
 from sweeps.errors import Conflict, DamagedObject, StoreConflict
@@ -97,24 +96,20 @@ class Records:
         return stored
 
     def _fetch_all(self, indices: list[int]) -> Iterator[tuple[Trial, str]]:
-        """Records in the order of `indices`, as many at once as the store can answer."""
-        at_once = min(self._store.concurrent_reads, len(indices))
-        if at_once <= 1:
-            yield from map(self._fetch, indices)
-            return
-        pool = ThreadPoolExecutor(at_once, thread_name_prefix="read")
-        try:
-            yield from pool.map(self._fetch, indices)
-        finally:
-            pool.shutdown(cancel_futures=True)  # the first failure stops the rest
+        """Records in the order of `indices`. Raises as `_fetch` does, for the first that is not sound."""
+        found = self._store.read_many([trial.key(index) for index in indices])
+        for index, content in zip(indices, found, strict=True):
+            yield self._decoded(index, *content) if content is not None else self._fetch(index)
 
     def _fetch(self, index: int) -> tuple[Trial, str]:
-        key = trial.key(index)
-        data, version = self._store.read(key)
+        return self._decoded(index, *self._store.read(trial.key(index)))
+
+    def _decoded(self, index: int, data: bytes, version: str) -> tuple[Trial, str]:
         try:
             record = trial.decode(data)
             if record.trial != index:
                 raise ValueError(f"it says trial {record.trial}")
         except ValueError as error:
+            key = trial.key(index)
             raise DamagedObject(key, str(error), self._store.location(key)) from None
         return record, version

@@ -177,7 +177,7 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
             log.warning("%s", error)
         except StoreUnavailable as error:
             pause = next(pauses, None)
-            heals = isinstance(error, Busy) or experiment.store.concurrent_reads > 1  # a folder does not
+            heals = isinstance(error, Busy) or experiment.store.is_remote  # a folder does not
             if pause is None or not heals:
                 raise
             log.warning("asking failed, trying again: %s", error)
@@ -207,7 +207,7 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
         else:
             return None
         # Nothing can happen before a heartbeat or a lease has run out; in a bucket every look is billed.
-        longest = _IDLE_POLL_S if experiment.store.concurrent_reads == 1 else _IDLE_POLL_REMOTE_S
+        longest = _IDLE_POLL_REMOTE_S if experiment.store.is_remote else _IDLE_POLL_S
         stop.sleep(min(longest, experiment.space.lease.heartbeat_s / 4))
 
 

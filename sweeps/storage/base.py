@@ -6,6 +6,7 @@ backend. Keys are relative paths with `/`; a version is opaque, and no two conte
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -36,8 +37,8 @@ class Store(Protocol):
         """The sweep's URL as a person would type it."""
 
     @property
-    def concurrent_reads(self) -> int:
-        """How many reads at once are worth their threads: 1 where a read waits for no network."""
+    def is_remote(self) -> bool:
+        """Whether a network lies in between: every look costs something, and failures pass."""
 
     @property
     def write_interval_s(self) -> float:
@@ -48,6 +49,9 @@ class Store(Protocol):
 
     def read(self, key: str) -> tuple[bytes, str]:
         """The object's bytes with their version. Raises `NotFound`."""
+
+    def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
+        """What `read` gives for each key, None for one that is not there, in the time of few reads."""
 
     def create(self, key: str, data: bytes) -> str:
         """Write a new object, return its version. Raises `AlreadyExists`, nothing written."""

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,8 +39,6 @@ log = logging.getLogger(__name__)
 
 # How long the clock may run on the machine's own seconds before the server is asked again.
 CLOCK_FRESH_S = 10.0
-# A read is mostly waiting: this many wait together, well below what one connection pool holds (100).
-CONCURRENT_READS = 64
 # The service's own limit; a change that comes too early is refused with 429.
 WRITE_INTERVAL_S = 1.0
 _PAGE = 1000  # the service gives no more objects in one page
@@ -74,8 +72,8 @@ class GcsStore:
         return self._url
 
     @property
-    def concurrent_reads(self) -> int:
-        return CONCURRENT_READS
+    def is_remote(self) -> bool:
+        return True
 
     @property
     def write_interval_s(self) -> float:
@@ -94,6 +92,9 @@ class GcsStore:
             self._check_bucket()
             raise NotFound(key, self.location(key))
         return answer
+
+    def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
+        return [_content(answer) for answer in self._wire.request_many([self._to_read(key) for key in keys])]
 
     def create(self, key: str, data: bytes) -> str:
         answer = self._upload(key, data, generation="0")
@@ -154,10 +155,14 @@ class GcsStore:
     # ---- requests
 
     def _read(self, key: str) -> tuple[bytes, str] | None:
-        answer = self._request("GET", "/download" + self._object_path(key), key, query={"alt": "media"})
-        if answer.status == 404:
-            return None
-        return answer.body, answer.headers["X-Goog-Generation"]
+        answer = self._wire.request(self._to_read(key))
+        if answer.status in _DONE:
+            self._bucket_seen = True
+        return _content(answer)
+
+    def _to_read(self, key: str) -> RecordRequest:
+        path = "/download" + self._object_path(key)
+        return RecordRequest(method="GET", path=path, what=self.location(key), query={"alt": "media"})
 
     def _upload(self, key: str, data: bytes, *, generation: str) -> Answer:
         """One multipart upload: its checksum lets the service refuse damaged bytes, and no cache keeps it."""
@@ -265,6 +270,10 @@ class GcsStore:
 def _remove_own(folder: Path, maker: int) -> None:
     if os.getpid() == maker:  # a forked child ends with its parent's folder still in use
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _content(answer: Answer) -> tuple[bytes, str] | None:
+    return None if answer.status == 404 else (answer.body, answer.headers["X-Goog-Generation"])
 
 
 def _generation(answer: Answer) -> str:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 
 # What a quartz may drift between two responses: the bounds loosen with time.
 _DRIFT = 2e-4
@@ -24,6 +25,11 @@ def steady_seconds() -> float:
     """Seconds that pass while the machine sleeps, too, where the system counts them."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
+
+
+@lru_cache(maxsize=4)  # hundreds of responses share a second
+def _parsed(date: str) -> float:
+    return parsedate_to_datetime(date).timestamp()
 
 
 class ServerClock:
@@ -41,7 +47,7 @@ class ServerClock:
         if date is None:
             return
         try:
-            second = parsedate_to_datetime(date).timestamp()
+            second = _parsed(date)
         except ValueError:
             return  # a proxy's own making; the next response will do
         low, high = second - received, second + 1.0 - sent

@@ -1,6 +1,6 @@
 """One HTTP request to Google Cloud Storage, sent once over gcsfs' session, and what its failing means.
 
-`gcs_wire` (records) and `bulk_exchange` (bulk data) call `send`, each with its own patience. gcsfs brings
+`gcs_wire` (records) and `bulk_exchange` (bulk data) call it, each with its own patience. gcsfs brings
 the credentials, the session and the event loop.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from urllib.parse import quote, urlencode
 from sweeps.errors import StoreUnavailable
 from sweeps.storage.gcs_clock import ServerClock
 from sweeps.storage.gcs_verdict import Answer, Transient, Unauthorized
+
+log = logging.getLogger(__name__)
 
 Sent = Answer | Exception
 """What came of a request: kept, not raised, so that nothing is logged where nobody waits any more."""
@@ -63,11 +66,8 @@ def send(
         StoreUnavailable: not worth another try.
         ValueError: the endpoint is not a URL; everything else in it is quoted.
     """
-    import aiohttp
-    from gcsfs.retry import HttpError, NonRetryableError
-    from google.auth.exceptions import GoogleAuthError
-
     sending: Future[Sent] | None = None
+    sent: Sent
     try:
         filesystem = open_filesystem()
         limit_s = filesystem.requests_timeout.total + extra_s
@@ -75,26 +75,66 @@ def send(
             _kept(filesystem, request, limit_s, clock), filesystem.loop
         )
         sent = wait(sending, limit_s)
-        if isinstance(sent, Exception):
-            raise sent
-    except aiohttp.ClientConnectorCertificateError as error:
-        raise StoreUnavailable(
-            f"{what}: the storage service's certificate is not trusted ({line(error)}); "
-            "check the machine's clock and its proxy"
-        ) from None
-    except aiohttp.ClientConnectorError as error:
-        raise Transient(line(error), in_doubt=False) from None
-    except (aiohttp.ClientError, OSError) as error:
-        raise Transient(line(error), in_doubt=True) from None
-    except (HttpError, NonRetryableError) as error:  # from refreshing the credentials
-        raise Unauthorized(line(error)) from None
-    except GoogleAuthError as error:
-        raise Transient(line(error), in_doubt=False) from None
-    else:
-        return sent
+    except Exception as error:  # noqa: BLE001 - judged with the others
+        sent = error
     finally:
         if sending is not None:
             sending.cancel()  # if it has not ended: nobody waits for it any more
+    return answer_of(sent, what)
+
+
+def send_many(
+    open_filesystem: Callable[[], Any], requests: Sequence[Request], *, at_once: int, clock: ServerClock
+) -> list[Sent]:
+    """Send each request once, `at_once` under way at any time, and return what came of each, in order.
+
+    One coroutine drives them all: a thread for each costs three times the processor time.
+    """
+    filesystem = open_filesystem()
+    limit_s = filesystem.requests_timeout.total
+    came: list[Sent] = [TimeoutError("no answer")] * len(requests)
+
+    async def drive(left: Iterator[tuple[int, Request]]) -> None:
+        for position, request in left:
+            came[position] = await _kept(filesystem, request, limit_s, clock)
+
+    async def drive_all() -> None:
+        left = iter(enumerate(requests))
+        await asyncio.gather(*(drive(left) for _ in range(min(at_once, len(requests)))))
+
+    sending = asyncio.run_coroutine_threadsafe(drive_all(), filesystem.loop)
+    rounds = -(-len(requests) // at_once)
+    try:
+        sending.result(timeout=rounds * limit_s + 1.0)
+    except TimeoutError:
+        log.info("%d requests were not done in %g s", len(requests), rounds * limit_s)
+    finally:
+        sending.cancel()
+    return list(came)
+
+
+def answer_of(sent: Sent, what: str) -> Answer:
+    """The answer, or what the lack of one means. Raises as `send` does."""
+    import aiohttp
+    from gcsfs.retry import HttpError, NonRetryableError
+    from google.auth.exceptions import GoogleAuthError
+
+    match sent:
+        case Answer():
+            return sent
+        case aiohttp.ClientConnectorCertificateError():
+            raise StoreUnavailable(
+                f"{what}: the storage service's certificate is not trusted ({line(sent)}); "
+                "check the machine's clock and its proxy"
+            ) from None
+        case aiohttp.ClientConnectorError() | GoogleAuthError():
+            raise Transient(line(sent), in_doubt=False) from None
+        case aiohttp.ClientError() | OSError():
+            raise Transient(line(sent), in_doubt=True) from None
+        case HttpError() | NonRetryableError():  # from refreshing the credentials
+            raise Unauthorized(line(sent)) from None
+        case _:
+            raise sent
 
 
 def line(error: BaseException) -> str:

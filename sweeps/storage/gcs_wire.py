@@ -12,19 +12,22 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.storage.gcs_clock import ServerClock
-from sweeps.storage.gcs_request import Request, send
+from sweeps.storage.gcs_request import Request, Sent, answer_of, line, send, send_many
 from sweeps.storage.gcs_verdict import Answer, Transient, Unauthorized, judge, sign_in_advice
 
 if TYPE_CHECKING:
     from gcsfs.core import GCSFileSystem
 
 log = logging.getLogger(__name__)
+
+# Requests that wait together: what the session's pool of connections holds.
+_AT_ONCE = 100
 
 _creating = threading.Lock()
 
@@ -133,6 +136,28 @@ class Wire:
                 f"(last: {error.cause}); check the network, then run the same command again"
             ) from None
         return answer
+
+    def request_many(self, requests: Sequence[RecordRequest]) -> list[Answer]:
+        """The answers to reads, in order: each is sent once with the others, and alone if that went wrong.
+
+        Raises:
+            StoreUnavailable, InputError: as `request` does, for the first that has no answer.
+        """
+        if len(requests) < 2:
+            return [self.request(request) for request in requests]
+        try:
+            came = send_many(self.filesystem, requests, at_once=_AT_ONCE, clock=self._clock)
+        except Exception as error:  # noqa: BLE001 - the single requests tell what is wrong
+            log.debug("%d requests could not be sent together: %s", len(requests), line(error))
+            came = [error] * len(requests)
+        return [self._judged(sent, request) for sent, request in zip(came, requests, strict=True)]
+
+    def _judged(self, sent: Sent, request: RecordRequest) -> Answer:
+        try:
+            return judge(answer_of(sent, request.what), request.what, self._bucket)
+        except (Transient, Unauthorized, ValueError) as error:
+            log.info("%s: %s; trying again", request.what, error)
+            return self.request(request)
 
     def _waits(self, is_rate_limited: Callable[[], bool]) -> Iterator[float]:
         """Seconds between tries: random up to a bound that doubles; after a 429, random from the bound on.

@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
@@ -42,8 +42,8 @@ class LocalStore:
         return self._given
 
     @property
-    def concurrent_reads(self) -> int:
-        return 1
+    def is_remote(self) -> bool:
+        return False
 
     @property
     def write_interval_s(self) -> float:
@@ -61,6 +61,15 @@ class LocalStore:
             raise NotFound(key, self.location(key)) from None
         except OSError as error:
             self._unavailable("read", path, error)
+
+    def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
+        return [self._read_or_none(key) for key in keys]
+
+    def _read_or_none(self, key: str) -> tuple[bytes, str] | None:
+        try:
+            return self.read(key)
+        except NotFound:
+            return None
 
     def create(self, key: str, data: bytes) -> str:
         with self._locked(key) as path:

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sweeps.errors import AlreadyExists, Conflict
@@ -30,8 +30,8 @@ class MemoryStore:
         return f"memory://{self._name}"
 
     @property
-    def concurrent_reads(self) -> int:
-        return 1
+    def is_remote(self) -> bool:
+        return False
 
     @property
     def write_interval_s(self) -> float:
@@ -46,6 +46,15 @@ class MemoryStore:
                 raise NotFound(key, self.location(key))
             data, version, _ = self._objects[key]
             return data, version
+
+    def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
+        return [self._read_or_none(key) for key in keys]
+
+    def _read_or_none(self, key: str) -> tuple[bytes, str] | None:
+        try:
+            return self.read(key)
+        except NotFound:
+            return None
 
     def create(self, key: str, data: bytes) -> str:
         with self._lock:

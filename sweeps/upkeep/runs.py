@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from sweeps.storage import bulk_manifest as manifest
-from sweeps.storage.base import Entry, NotFound, Store
+from sweeps.storage.base import Entry, Store
 from sweeps.storage.bulk_manifest import MANIFEST
 from sweeps.storage.bulk_wire import Bucket
 from sweeps.trial import Trial
@@ -58,18 +57,18 @@ def half_uploads(
         return []
     running = {(record.trial, record.attempt) for record in trials if record.status == "running"}
     idle = [run for run in runs if (run.index, run.attempt) not in running]
-    with ThreadPoolExecutor(max(1, min(store.concurrent_reads, len(idle)))) as pool:
-        found = pool.map(lambda run: _unnamed(store, run, now), idle)
-        return [run for run in found if run.entries]
+    manifests = store.read_many([f"{run.prefix}/{MANIFEST}" for run in idle])
+    found = (_unnamed(run, content, now) for run, content in zip(idle, manifests, strict=True))
+    return [run for run in found if run.entries]
 
 
-def _unnamed(store: Store, run: RunFolder, now: float) -> RunFolder:
-    key = f"{run.prefix}/{MANIFEST}"
-    named = {key}
-    if any(entry.key == key for entry in run.entries):
+def _unnamed(run: RunFolder, content: tuple[bytes, str] | None, now: float) -> RunFolder:
+    """The run with its old objects alone that the manifest does not name, if there is one."""
+    named = {f"{run.prefix}/{MANIFEST}"}
+    if content is not None:
         try:
-            files = manifest.decode(store.read(key)[0])
-        except (NotFound, ValueError):
+            files = manifest.decode(content[0])
+        except ValueError:
             return replace(run, entries=())  # of a later version, perhaps: not ours to judge
         named |= {f"{run.prefix}/{stored.object}" for stored in files.values()}
     old = (entry for entry in run.entries if entry.key not in named and now - entry.updated > _UPLOAD_AGE_S)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -153,17 +152,9 @@ def local_root(store: Store) -> Path | None:
 
 
 def _records(store: Store, keys: Mapping[int, str]) -> dict[int, StoredRecord]:
-    def read(index: int) -> StoredRecord | None:
-        try:
-            data, version = store.read(keys[index])
-        except NotFound:
-            return None  # gone since the listing
-        return _judged(index, keys[index], data, version)
-
-    at_once = max(1, min(store.concurrent_reads, len(keys)))
-    with ThreadPoolExecutor(at_once, thread_name_prefix="survey") as pool:
-        found = [stored for stored in pool.map(read, sorted(keys)) if stored is not None]
-    return {stored.index: stored for stored in found}
+    found = zip(sorted(keys), store.read_many([keys[index] for index in sorted(keys)]), strict=True)
+    # None: gone since the listing.
+    return {i: _judged(i, keys[i], *content) for i, content in found if content is not None}
 
 
 def _judged(index: int, key: str, data: bytes, version: str) -> StoredRecord:

@@ -36,6 +36,18 @@ class TestStoreContract:
         version = store.create("a/b.json", b"one")
         assert store.read("a/b.json") == (b"one", version)
 
+    def test_many_are_read_as_one_by_one_and_the_missing_are_none(self, store):
+        versions = {f"trials/{i}": store.create(f"trials/{i}", b"%d" % i) for i in range(5)}
+        keys = ["trials/3", "trials/nowhere", "trials/0", "trials/3"]
+        assert store.read_many(keys) == [
+            (b"3", versions["trials/3"]),
+            None,
+            (b"0", versions["trials/0"]),
+            (b"3", versions["trials/3"]),
+        ]
+        assert store.read_many([]) == []
+        assert store.read_many(["trials/1"]) == [(b"1", versions["trials/1"])]
+
     def test_create_refuses_a_taken_key_and_changes_nothing(self, store):
         version = store.create("k", b"one")
         with pytest.raises(AlreadyExists):
