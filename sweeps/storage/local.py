@@ -132,7 +132,7 @@ class LocalStore:
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[Path]:
-        """Hold the key's lock; its path is given. Folders that a failure leaves empty are removed again."""
+        """Hold the key's lock; its path is given. Folders that a failed write leaves empty are removed."""
         path = self._path(key)
         lock = self._root / _LOCKS / (key.replace("/", "__") + ".lock")
         missing = [*_missing(path.parent), *_missing(lock.parent)]
@@ -143,9 +143,9 @@ class LocalStore:
             with filelock.FileLock(lock, timeout=self._lock_timeout_s):
                 try:
                     yield path
-                except BaseException:
+                except OSError:
                     if missing:
-                        lock.unlink(missing_ok=True)  # whoever waits for it looks again, says filelock
+                        lock.unlink(missing_ok=True)  # whoever waits for it fails as we did
                     raise
         except filelock.Timeout:
             raise Busy(
@@ -156,9 +156,6 @@ class LocalStore:
         except OSError as error:
             _remove_empty(missing)
             self._unavailable("write", path, error)
-        except BaseException:
-            _remove_empty(missing)
-            raise
 
     def _write(self, path: Path, data: bytes, above: int | None) -> str:
         # One temporary name per key is enough under its lock, and a killed writer leaves one file at most.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.errors import AlreadyExists, Conflict, StoreUnavailable
+from sweeps.errors import AlreadyExists, StoreUnavailable
 from sweeps.storage.local import LocalStore
 
 
@@ -56,16 +56,20 @@ def test_a_first_write_that_fails_leaves_no_folders_behind(tmp_path, monkeypatch
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(StoreUnavailable, match="free some space"):
         LocalStore(tmp_path / "storage" / "sweep").create("sweep.json", b"x")
-    with pytest.raises(Conflict):
-        LocalStore(tmp_path / "storage" / "sweep").replace("trials/000000.json", b"x", "1")
     assert list(tmp_path.rglob("*")) == []
 
 
 def test_a_later_write_that_fails_keeps_what_was_there(store, tmp_path, monkeypatch):
-    """A folder that others use is not ours to remove."""
+    """A folder that was there before is not ours to remove."""
     (tmp_path / "store" / "trials").mkdir(parents=True)
-    with pytest.raises(Conflict):
-        store.replace("trials/000000.json", b"x", "1")
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", fail)
+        with pytest.raises(StoreUnavailable):
+            store.create("trials/000000.json", b"x")
     assert (tmp_path / "store" / "trials").is_dir()
     store.create("trials/000000.json", b"x")
     with pytest.raises(AlreadyExists):
