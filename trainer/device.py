@@ -32,12 +32,16 @@ class Device:
         dtype: of matrix products (autocast); master weights keep their own.
         name: the processor's name, for the result and for its price.
         attention: transformers' attention implementation that is fastest here.
+        compile: whether training steps are compiled.
+        recompute: whether layers recompute their activations in the backward pass.
     """
 
     torch_device: torch.device
     dtype: torch.dtype
     name: str
     attention: str
+    compile: bool = False
+    recompute: bool = False
 
     @property
     def kind(self) -> str:
@@ -91,6 +95,8 @@ def open_device(config: DeviceConfig) -> Device:
             dtype=_dtype(config, torch.device("cpu")),
             name=_cpu_name(),
             attention="eager",
+            compile=config.compile is True,
+            recompute=config.recompute,
         )
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda", torch.cuda.current_device())
@@ -99,6 +105,8 @@ def open_device(config: DeviceConfig) -> Device:
         dtype=_dtype(config, device),
         name=torch.cuda.get_device_name(device),
         attention="sdpa",
+        compile=config.compile is not False,
+        recompute=config.recompute,
     )
 
 

@@ -20,6 +20,7 @@ from trainer.config import OptimizerConfig, ScheduleConfig
 from trainer.device import Device
 from trainer.optim.build import build_optimizer
 from trainer.preemption import StopSignal
+from trainer.recompute import recompute_layers
 from trainer.schedule import lr_factor
 from trainer.step import Objective, TrainStep
 
@@ -131,10 +132,13 @@ def train(
         more: what else of the stage changes with its steps, beside model, optimizer and batches.
 
     Raises:
+        ConfigError: the model cannot be trained as the device says.
         DivergedError: a loss or a gradient is not finite. The weights are those before that step.
         PreemptedError: a signal came; the step that was under way is finished.
     """
     model.train()
+    if device.recompute:
+        recompute_layers(model)
     optimizer = build_optimizer(model, plan.optimizer)
     take_step = TrainStep(
         model,

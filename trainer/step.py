@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from trainer.compile import compiled, tell_failure
 from trainer.device import Device
-from trainer.errors import DivergedError
+from trainer.errors import DivergedError, TrainerError
 from trainer.optim.build import OptimizerSet
 from trainer.optim.gradient_norms import GradientNorms
 
@@ -22,6 +23,7 @@ Objective = Callable[[Tensor], Mapping[str, Tensor]]
 (a number per layer, say) only where a line is written, as they would be many.
 
 Each is a mean over sequences that count alike, so that the mean over micro-batches is that over the batch.
+A function of the ids and the weights alone: it may be called again with the same ids, and compiled.
 """
 
 
@@ -61,7 +63,8 @@ class TrainStep:
         micro_batch_size: int | None,
         max_grad_norm: float,
     ) -> None:
-        self._model, self._objective, self._optimizer = model, objective, optimizer
+        self._model, self._eager, self._optimizer = model, objective, optimizer
+        self._objective = compiled(objective) if device.compile else objective
         self._device, self._stage = device, stage
         self._micro_batch_size = micro_batch_size
         self._max_grad_norm = max_grad_norm or math.inf
@@ -73,7 +76,7 @@ class TrainStep:
         Raises:
             DivergedError: a loss or the gradient is not finite. The weights are those before the step.
         """
-        parts = self._backward(micro_batches(ids_BT, self._micro_batch_size))
+        parts = self.accumulate(ids_BT)
         losses = {name: part for name, part in parts.items() if part.ndim == 0}
         details = {name: part for name, part in parts.items() if part.ndim}
         details |= self._gradient_norms() | self._optimizer.readings()
@@ -86,12 +89,27 @@ class TrainStep:
         self._optimizer.zero_grad()
         return stepped
 
-    def _backward(self, micro: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        """Adds the gradient of the mean loss over micro-batches to the parameters', returns that mean."""
+    def accumulate(self, ids_BT: Tensor) -> dict[str, Tensor]:
+        """Adds the gradient of the mean loss over a batch [B, T] to the parameters', which must have none;
+        returns the mean of each part of the loss."""
+        micro = micro_batches(ids_BT, self._micro_batch_size)
+        try:
+            return self._backward(self._objective, micro)
+        except Exception as error:
+            # Compilers fail in many ways, and late: the backward pass is compiled when it first runs.
+            if self._objective is self._eager or isinstance(error, (TrainerError, torch.OutOfMemoryError)):
+                raise
+            self._optimizer.zero_grad()  # what the micro-batches before this one left
+            parts = self._backward(self._eager, micro)  # an error of the objective's own is raised here
+            self._objective = self._eager
+            tell_failure(error)
+            return parts
+
+    def _backward(self, objective: Objective, micro: tuple[Tensor, ...]) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}
         for ids_bT in micro:
             with self._device.autocast():
-                losses = {name: loss / len(micro) for name, loss in self._objective(ids_bT).items()}
+                losses = {name: loss / len(micro) for name, loss in objective(ids_bT).items()}
             # torch has no annotation here
             losses["loss"].backward()  # type: ignore[no-untyped-call]
             for name, loss in losses.items():

@@ -138,6 +138,8 @@ ELSEWHERE = {
     "log_every": "tests/trainer/test_trainer_telemetry.py",
     "device.type": "tests/trainer/test_trainer_device.py",
     "device.threads": "tests/trainer/test_trainer_device.py",
+    "device.compile": "tests/trainer/test_trainer_compile.py",
+    "device.recompute": "tests/trainer/test_trainer_recompute.py",
     **{
         f"wandb.{key}": "tests/trainer/test_trainer_telemetry.py"
         for key in ("mode", "project", "group", "name", "tags")

@@ -33,12 +33,18 @@ class DeviceConfig:
         dtype: of matrix products; the master weights of `model=tiny` are float32 either way. `auto` is
             bfloat16 where the processor has instructions for it, and float32 elsewhere. `float32` is refused
             for pretrained weights in bfloat16, whose products cannot be.
+        compile: torch.compile the training steps; `auto`: on CUDA devices alone, as compiling takes a CPU
+            longer than it saves in a short run. Where it fails, training goes on without it.
+        recompute: keep each layer's input alone for the backward pass and compute the rest again: less
+            memory for about a third more time. Changes no loss.
         usd_per_hour: price of the machine; null asks the table in `trainer.cost`.
     """
 
     type: Literal["auto", "cpu", "cuda"]
     threads: Annotated[int, Field(ge=1, le=1024)]
     dtype: Literal["auto", "float32", "bfloat16"]
+    compile: bool | Literal["auto"]
+    recompute: bool
     usd_per_hour: NonNegative | None
 
 

@@ -1,0 +1,200 @@
+"""Compiled steps: taken where they are asked for, the same as eager ones, and done without where they fail."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from test_trainer_equivalence import BASE
+from torch import Tensor, nn
+
+from trainer.api import check
+from trainer.compile import CACHE_VARIABLE, compiled
+from trainer.device import Device, open_device
+from trainer.errors import DivergedError
+from trainer.optim.build import build_optimizer
+from trainer.step import TrainStep
+from trainer.testing.equivalence import likeness, trace
+
+COMPILING = Device(
+    torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager", compile=True
+)
+Compile = Callable[..., Callable[[Tensor], Mapping[str, Tensor]]]
+
+
+class Line(nn.Module):
+    """One matrix, and the two ends that the optimizers ask for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 2))
+
+    def get_input_embeddings(self) -> nn.Module | None:
+        return None
+
+    get_output_embeddings = get_input_embeddings
+
+    def losses(self, ids_BT: Tensor) -> Mapping[str, Tensor]:
+        return {"loss": (ids_BT.float() @ self.weight).square().mean()}
+
+
+@pytest.fixture
+def compile_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Compile], None]:
+    """Puts something else in the place of torch.compile, which takes half a minute."""
+    monkeypatch.setenv(CACHE_VARIABLE, "somewhere")
+    return lambda other: monkeypatch.setattr(torch, "compile", other)
+
+
+def steps_of(model: Line, device: Device = COMPILING, micro: int | None = None) -> TrainStep:
+    return TrainStep(
+        model,
+        model.losses,
+        build_optimizer(model, check(["optimizer@stage2.optimizer=adamw"]).stage2.optimizer),
+        device=device,
+        stage="toy",
+        micro_batch_size=micro,
+        max_grad_norm=0.0,
+    )
+
+
+IDS = torch.arange(8).reshape(4, 2)
+
+
+def test_the_compiled_objective_is_what_a_step_calls(compile_as: Callable[[Compile], None]) -> None:
+    seen: list[Tensor] = []
+
+    def compile(objective: object, **settings: object) -> object:
+        assert settings == {"dynamic": False}
+
+        def doubled(ids_BT: Tensor) -> Mapping[str, Tensor]:
+            seen.append(ids_BT)
+            return {"loss": 2 * objective(ids_BT)["loss"]}  # type: ignore[operator]
+
+        return doubled
+
+    compile_as(compile)
+    model = Line()
+    loss = model.losses(IDS)["loss"].item()
+    assert steps_of(model)(IDS, number=1).losses["loss"] == 2 * loss
+    assert len(seen) == 1
+
+
+def failing_forward(objective: object, **_: object) -> object:
+    def fail(ids_BT: Tensor) -> Mapping[str, Tensor]:
+        raise RuntimeError("no C++ compiler\nand a page of how it was called")
+
+    return fail
+
+
+def failing_backward(objective: object, **_: object) -> object:
+    """In the second micro-batch: the gradient of the first is there already."""
+    calls: list[int] = []
+
+    def fail(ids_BT: Tensor) -> Mapping[str, Tensor]:
+        calls.append(1)
+        losses = dict(objective(ids_BT))  # type: ignore[operator]
+        if len(calls) == 2:
+
+            def refuse(gradient: Tensor) -> Tensor:
+                raise RuntimeError("no C++ compiler\nand a page of how it was called")
+
+            losses["loss"].register_hook(refuse)
+        return losses
+
+    return fail
+
+
+@pytest.mark.parametrize("failing", [failing_forward, failing_backward])
+def test_where_compiling_fails_training_goes_on_and_one_line_says_so(
+    failing: Compile, compile_as: Callable[[Compile], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    compile_as(failing)
+    eager, ours = Line(), Line()
+    expected, step = (
+        steps_of(eager, Device(**{**vars(COMPILING), "compile": False}), 2),
+        steps_of(ours, micro=2),
+    )
+    for number in (1, 2, 3):
+        assert step(IDS, number=number) == expected(IDS, number=number)
+    assert torch.equal(ours.weight, eager.weight)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    line = caplog.records[0].getMessage()
+    assert line.startswith(
+        "torch.compile failed (RuntimeError: no C++ compiler); training goes on without it"
+    )
+    assert "\n" not in line
+
+
+def test_an_error_of_the_objective_is_not_taken_for_one_of_the_compiler(
+    compile_as: Callable[[Compile], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    compile_as(lambda objective, **_: objective)
+    model = Line()
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        steps_of(model)(torch.zeros(2, 3), number=1)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("none left"), DivergedError(quantity="loss", value=0.0, stage="toy", step=1)],
+    ids=["memory", "trainer"],
+)
+def test_what_is_not_the_compilers_fault_is_not_tried_again(
+    error: Exception, compile_as: Callable[[Compile], None]
+) -> None:
+    def compile(objective: object, **_: object) -> object:
+        def fail(ids_BT: Tensor) -> Mapping[str, Tensor]:
+            raise error
+
+        return fail
+
+    compile_as(compile)
+    with pytest.raises(type(error)):
+        steps_of(Line())(IDS, number=1)
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("auto", False), ("true", True), ("false", False)])
+def test_auto_compiles_on_no_cpu(setting: str, expected: bool) -> None:
+    config = check(["device=cpu", "device.threads=1", f"device.compile={setting}"])
+    assert open_device(config.device).compile is expected
+
+
+def test_kernels_are_kept_in_the_trainers_cache_unless_a_folder_is_set(
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda objective, **_: objective)
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
+    compiled(Line().losses)
+    assert os.environ[CACHE_VARIABLE] == str(cache_folder / "inductor")
+    monkeypatch.setenv(CACHE_VARIABLE, "elsewhere")
+    compiled(Line().losses)
+    assert os.environ[CACHE_VARIABLE] == "elsewhere"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("stage", "more"), [("stage1_9", ()), ("stage2", ("device.recompute=true", "stage2.micro_batch_size=8"))]
+)
+def test_compiled_steps_are_eager_ones(
+    stage: str, more: tuple[str, ...], caplog: pytest.LogCaptureFixture, cache_folder: Path
+) -> None:
+    """Minutes: kernels are compiled with a C++ compiler. The student's weights keep their names."""
+    small = [*BASE, "model.layers=1", *more]
+    eager = trace(small, stage=stage)
+    torch._dynamo.reset()
+    ours = trace([*small, "device.compile=true"], stage=stage)
+    assert not caplog.records, "compiling failed, so nothing was compared"
+    counted = torch._dynamo.utils.counters
+    assert counted["stats"]["unique_graphs"] == 1, "lambda or a loss weight was compiled into the graph"
+    assert not counted["graph_break"]
+    assert list((cache_folder / "inductor").iterdir())
+    same = likeness(eager, ours)
+    assert same.losses < 1e-4
+    assert min(same.logits, same.gradients, same.weights, same.updates) > 0.999, same
+    assert ours.parameters == eager.parameters

@@ -1,0 +1,101 @@
+"""Ways to compute the same training compute the same training: by cosines of logits, gradients and weights.
+
+The ternary student makes this hard on purpose: a weight near a rounding edge that falls to the other side is
+a large difference. Where the way of computing changes float32 rounding, a few of them do.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from trainer.testing.equivalence import Likeness, Trace, likeness, trace
+
+BASE = (
+    "model.hidden_size=32",
+    "model.intermediate_size=48",
+    "model.layers=2",
+    "model.heads=2",
+    "data.vocab_size=300",
+    "data.sequence_length=16",
+    "device=cpu",
+    "device.threads=1",
+    "device.dtype=float32",
+    "device.compile=false",
+    "stage1_9.schedule.warmup_steps=1",
+    "stage2.schedule.warmup_steps=1",
+    "stage2.lambda_warmup.warmup_steps=3",
+)
+STAGES = ("stage1_9", "stage2")
+
+
+def assert_same(ours: Likeness, *, losses: float, cosine: float) -> None:
+    assert ours.losses < losses, ours
+    assert min(ours.logits, ours.gradients, ours.weights, ours.updates) > cosine, ours
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, Trace]:
+    return {stage: trace(BASE, stage=stage) for stage in STAGES}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_same_way_twice_is_the_same_bit_for_bit(stage: str, plain: dict[str, Trace]) -> None:
+    again = trace(BASE, stage=stage)
+    assert torch.equal(again.after, plain[stage].after)
+    assert torch.equal(again.gradient, plain[stage].gradient)
+    assert again.losses == plain[stage].losses
+    assert math.isclose(likeness(again, plain[stage]).updates, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("other", "field"),
+    [
+        (["stage2.optimizer.lr=0.012"], "weights"),  # the same first step, another way to go on
+        (["model.teacher.batch_size=4", "stage2.optimizer.beta2=0.5"], "updates"),
+        (["stage2.lambda_warmup.enabled=false"], "gradients"),
+        (["seed=1"], "logits"),
+    ],
+)
+def test_another_training_is_told_apart(other: list[str], field: str, plain: dict[str, Trace]) -> None:
+    """The kit would see what the tests below say is not there."""
+    assert getattr(likeness(plain["stage2"], trace([*BASE, *other])), field) < 0.9999
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_recomputation_changes_nothing(stage: str, plain: dict[str, Trace]) -> None:
+    """Not even a bit on a CPU: the same operations run in the same order, only later."""
+    other = trace([*BASE, "device.recompute=true"], stage=stage)
+    assert other.losses == plain[stage].losses
+    assert torch.equal(other.after, plain[stage].after)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_one_batch_of_16_is_four_of_4(stage: str, plain: dict[str, Trace]) -> None:
+    micro = trace([*BASE, f"{stage}.micro_batch_size=4"], stage=stage)
+    assert_same(likeness(plain[stage], micro), losses=1e-4, cosine=0.999)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_bfloat16_products_are_those_of_float32_to_three_digits(stage: str, plain: dict[str, Trace]) -> None:
+    """8 bits of mantissa: 0.4 % in a product, and ternary weights that fall on the other side of an edge."""
+    other = trace([*BASE, "device.dtype=bfloat16"], stage=stage)
+    ours = likeness(plain[stage], other)
+    assert ours.losses < 0.01
+    assert min(ours.logits, ours.gradients) > 0.99
+    assert ours.weights > 0.999
+    assert ours.updates > 0.95
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_eager_attention_is_torchs_own(stage: str, plain: dict[str, Trace]) -> None:
+    other = trace(BASE, stage=stage, attention="sdpa")
+    assert_same(likeness(plain[stage], other), losses=1e-4, cosine=0.999)
+
+
+def test_parameters_keep_their_names_whatever_computes_them(plain: dict[str, Trace]) -> None:
+    """Checkpoints are written by name, and read by runs that compile or recompute otherwise."""
+    assert trace([*BASE, "device.recompute=true"]).parameters == plain["stage2"].parameters
+    assert not [name for name in plain["stage2"].parameters if "_orig_mod" in name or "checkpoint" in name]

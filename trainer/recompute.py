@@ -1,0 +1,33 @@
+"""Activation checkpointing: layers forget what is inside them and compute it again for the backward pass.
+
+Memory for one more forward pass of the layers (Chen et al., arXiv:1604.06174). Called by `loop`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import nn
+
+from trainer.errors import ConfigError
+
+
+def recompute_layers(model: nn.Module) -> None:
+    """From now on each decoder layer keeps its input alone while the model is trained.
+
+    Raises:
+        ConfigError: the model does not know how.
+    """
+    this = cast(Any, model)
+    if not getattr(this, "supports_gradient_checkpointing", False):
+        raise ConfigError(
+            f"{type(model).__name__} cannot recompute its activations; write device.recompute=false and, "
+            "for less memory, a smaller micro_batch_size",
+            key="device.recompute",
+        )
+    # Without reentrance: hooks, keyword arguments and torch.compile work as they do without recomputation.
+    settings = {"use_reentrant": False}
+    if hasattr(this, "activation_checkpointing_enable"):
+        this.activation_checkpointing_enable(activation_checkpointing_kwargs=settings)
+    else:  # its earlier name
+        this.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)

@@ -1,0 +1,174 @@
+"""How alike two ways of computing the same training are: the cosines of what they compute.
+
+    a = trace(["stage2.batch_size=16"])
+    b = trace(["stage2.batch_size=16", "stage2.micro_batch_size=4"])
+    assert likeness(a, b).gradients > 0.999999
+
+Each trains the same student, through the stage's own code, on the same random ids, and keeps what it saw.
+A wrong configuration may still compute the right loss: hence the gradient, and what became of the weights.
+
+Shapes: B sequences, T tokens; `ids_BT`. All vectors are flat and float64.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from trainer.compose import compose_config
+from trainer.config import Config, TinyModelConfig
+from trainer.device import Device, open_device
+from trainer.loop import Step
+from trainer.model import build_tiny, freeze, run
+from trainer.preemption import StopSignal
+from trainer.quant.warmup import Lambda
+from trainer.stages import layerwise, pretrain
+from trainer.stages.subln import make_student
+
+Stage = Literal["stage1_9", "stage2"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What one way computed.
+
+    Args:
+        losses: of each step.
+        gradient: of the first step, after clipping.
+        logits: of the trained student on ids that it was not trained on.
+        before, after: all trained weights, at the start and after the last step.
+        parameters: their names.
+    """
+
+    losses: list[float]
+    gradient: Tensor
+    logits: Tensor
+    before: Tensor
+    after: Tensor
+    parameters: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likeness:
+    """Cosines, 1 where both are the same, and the largest relative difference of a step's loss.
+
+    `updates` is of what training added to the weights. It tells far more than `weights`: after a few steps
+    those are mostly what both began with.
+    """
+
+    losses: float
+    logits: float
+    gradients: float
+    weights: float
+    updates: float
+
+
+def trace(
+    overrides: Sequence[str], *, stage: Stage = "stage2", steps: int = 6, attention: str | None = None
+) -> Trace:
+    """Trains a `model=tiny` that the trainer's `overrides` describe for some steps of one stage.
+
+    Args:
+        attention: transformers' implementation; None: the device's own choice.
+    """
+    config = compose_config([f"{stage}.max_steps={steps}", *overrides])
+    device = open_device(config.device)
+    if attention is not None:
+        device = dataclasses.replace(device, attention=attention)
+    teacher, student, strength = _models(config, device)
+    ids = _ids(config, config.stage1_9.batch_size if stage == "stage1_9" else config.stage2.batch_size)
+    unseen_BT = next(ids)
+    before, losses = _flat(list(student.parameters())), list[float]()
+
+    def watch(step: Step) -> None:
+        losses.append(step.losses["loss"])
+
+    common = {"device": device, "stop": StopSignal(), "watch": watch}
+    with _FirstGradient(student) as first:
+        if stage == "stage1_9":
+            layerwise.align(student, teacher, strength, config.stage1_9, ids, **common)  # type: ignore[arg-type]
+        else:
+            pretrain.pretrain(student, strength, config.stage2, ids, **common)  # type: ignore[arg-type]
+    student.eval()
+    with torch.no_grad(), device.autocast():
+        logits = run(student, device.place(unseen_BT)).logits
+    return Trace(
+        losses=losses,
+        gradient=first.gradient,
+        logits=_flat([logits]),
+        before=before,
+        after=_flat(list(student.parameters())),
+        parameters=[name for name, _ in student.named_parameters()],
+    )
+
+
+def likeness(a: Trace, b: Trace) -> Likeness:
+    """Of two traces of equally many steps."""
+    return Likeness(
+        losses=max(abs(x - y) / abs(x) for x, y in zip(a.losses, b.losses, strict=True)),
+        logits=_cosine(a.logits, b.logits),
+        gradients=_cosine(a.gradient, b.gradient),
+        weights=_cosine(a.after, b.after),
+        updates=_cosine(a.after - a.before, b.after - b.before),
+    )
+
+
+class _FirstGradient:
+    """Keeps the gradient that an optimizer of this thread first steps with."""
+
+    gradient: Tensor
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __enter__(self) -> _FirstGradient:
+        self._handle = register_optimizer_step_pre_hook(self._keep)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._handle.remove()
+
+    def _keep(self, *_: Any) -> None:
+        if not hasattr(self, "gradient"):
+            self.gradient = _flat([p.grad for p in self._model.parameters() if p.grad is not None])
+
+
+def _models(config: Config, device: Device) -> tuple[nn.Module, nn.Module, Lambda]:
+    if not isinstance(config.model, TinyModelConfig):
+        raise TypeError("models to compare are model=tiny")
+    torch.manual_seed(config.seed)
+    teacher = freeze(
+        build_tiny(
+            config.model,
+            vocab_size=config.data.vocab_size,
+            sequence_length=config.data.sequence_length,
+            attention=device.attention,
+        ).to(device.torch_device)
+    )
+    calibration = next(_ids(config, 2))
+    student, strength = make_student(
+        copy.deepcopy(teacher), config.stage1, [calibration], quant=config.quant, device=device
+    )
+    return teacher, student, strength
+
+
+def _ids(config: Config, batch_size: int) -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(config.seed)
+    shape = (batch_size, config.data.sequence_length)
+    while True:
+        yield torch.randint(config.data.vocab_size, shape, generator=generator)
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().double().cpu().flatten() for tensor in tensors])
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    return float(torch.dot(a, b) / (a.norm() * b.norm()))

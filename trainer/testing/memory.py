@@ -1,0 +1,52 @@
+"""How much memory tensors took at most, counted and not sampled: the same number on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """Bytes of the tensors that `work` made and that were alive at once, at most.
+
+    What was there before does not count, nor what an operation takes and gives back within itself.
+    """
+    watch = _Watch()
+    with watch:
+        work()
+    return watch.peak
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotations here
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # as above
+        self.peak = 0
+        self._alive: dict[int, tuple[Any, int]] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = {leaf.untyped_storage().data_ptr() for leaf in _tensors((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        for tensor in _tensors(result):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in given:  # a view, or written in place
+                reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call] # as above
+                self._alive[storage.data_ptr()] = (reference, storage.nbytes())
+        self._alive = {where: each for where, each in self._alive.items() if not each[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
+        return result
+
+
+def _tensors(tree: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
