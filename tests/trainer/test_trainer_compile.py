@@ -178,6 +178,7 @@ def test_kernels_are_kept_in_the_trainers_cache_unless_a_folder_is_set(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
+@pytest.mark.filterwarnings("ignore")  # the compiler's own, about parts of torch
 @pytest.mark.parametrize(
     ("stage", "more"), [("stage1_9", ()), ("stage2", ("device.recompute=true", "stage2.micro_batch_size=8"))]
 )
