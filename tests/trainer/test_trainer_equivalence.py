@@ -26,14 +26,17 @@ BASE = (
     "device.compile=false",
     "stage1_9.schedule.warmup_steps=1",
     "stage2.schedule.warmup_steps=1",
+    "stage3.schedule.warmup_steps=1",
     "stage2.lambda_warmup.warmup_steps=3",
 )
-STAGES = ("stage1_9", "stage2")
+STAGES = ("stage1_9", "stage2", "stage3")
 
 
-def assert_same(ours: Likeness, *, losses: float, cosine: float) -> None:
-    assert ours.losses < losses, ours
-    assert min(ours.logits, ours.gradients, ours.weights, ours.updates) > cosine, ours
+def assert_same(ours: Likeness) -> None:
+    """To float32 rounding; logits differ by more where one weight fell on the other side of an edge."""
+    assert ours.losses < 1e-5, ours
+    assert min(ours.gradients, ours.weights, ours.updates) > 1 - 1e-6, ours
+    assert ours.logits > 1 - 1e-4, ours
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +56,8 @@ def test_the_same_way_twice_is_the_same_bit_for_bit(stage: str, plain: dict[str,
 @pytest.mark.parametrize(
     ("other", "field"),
     [
-        (["stage2.optimizer.lr=0.012"], "weights"),  # the same first step, another way to go on
-        (["model.teacher.batch_size=4", "stage2.optimizer.beta2=0.5"], "updates"),
+        (["stage2.optimizer.lr=0.012"], "weights"),
+        (["stage2.optimizer.beta2=0.5"], "updates"),  # the same first step, another way to go on
         (["stage2.lambda_warmup.enabled=false"], "gradients"),
         (["seed=1"], "logits"),
     ],
@@ -75,24 +78,23 @@ def test_recomputation_changes_nothing(stage: str, plain: dict[str, Trace]) -> N
 @pytest.mark.parametrize("stage", STAGES)
 def test_one_batch_of_16_is_four_of_4(stage: str, plain: dict[str, Trace]) -> None:
     micro = trace([*BASE, f"{stage}.micro_batch_size=4"], stage=stage)
-    assert_same(likeness(plain[stage], micro), losses=1e-4, cosine=0.999)
+    assert_same(likeness(plain[stage], micro))
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_bfloat16_products_are_those_of_float32_to_three_digits(stage: str, plain: dict[str, Trace]) -> None:
+def test_bfloat16_products_are_those_of_float32_to_two_digits(stage: str, plain: dict[str, Trace]) -> None:
     """8 bits of mantissa: 0.4 % in a product, and ternary weights that fall on the other side of an edge."""
     other = trace([*BASE, "device.dtype=bfloat16"], stage=stage)
     ours = likeness(plain[stage], other)
-    assert ours.losses < 0.01
-    assert min(ours.logits, ours.gradients) > 0.99
-    assert ours.weights > 0.999
-    assert ours.updates > 0.95
+    assert ours.losses < 0.005, ours
+    assert min(ours.gradients, ours.weights) > 0.999, ours
+    assert min(ours.logits, ours.updates) > 0.98, ours
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_eager_attention_is_torchs_own(stage: str, plain: dict[str, Trace]) -> None:
     other = trace(BASE, stage=stage, attention="sdpa")
-    assert_same(likeness(plain[stage], other), losses=1e-4, cosine=0.999)
+    assert_same(likeness(plain[stage], other))
 
 
 def test_parameters_keep_their_names_whatever_computes_them(plain: dict[str, Trace]) -> None:

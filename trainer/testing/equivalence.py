@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,10 +29,15 @@ from trainer.loop import Step
 from trainer.model import build_tiny, freeze, run
 from trainer.preemption import StopSignal
 from trainer.quant.warmup import Lambda
-from trainer.stages import layerwise, pretrain
+from trainer.stages import distill, layerwise, pretrain
 from trainer.stages.subln import make_student
 
-Stage = Literal["stage1_9", "stage2"]
+Stage = Literal["stage1_9", "stage2", "stage3"]
+_TRAIN: dict[Stage, Callable[..., object]] = {
+    "stage1_9": layerwise.align,
+    "stage2": pretrain.pretrain,
+    "stage3": distill.distill,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,19 +88,18 @@ def trace(
     if attention is not None:
         device = dataclasses.replace(device, attention=attention)
     teacher, student, strength = _models(config, device)
-    ids = _ids(config, config.stage1_9.batch_size if stage == "stage1_9" else config.stage2.batch_size)
+    settings = getattr(config, stage)
+    ids = _ids(config, settings.batch_size)
     unseen_BT = next(ids)
     before, losses = _flat(list(student.parameters())), list[float]()
 
     def watch(step: Step) -> None:
         losses.append(step.losses["loss"])
 
-    common = {"device": device, "stop": StopSignal(), "watch": watch}
     with _FirstGradient(student) as first:
-        if stage == "stage1_9":
-            layerwise.align(student, teacher, strength, config.stage1_9, ids, **common)  # type: ignore[arg-type]
-        else:
-            pretrain.pretrain(student, strength, config.stage2, ids, **common)  # type: ignore[arg-type]
+        _TRAIN[stage](
+            student, teacher, strength, settings, ids, device=device, stop=StopSignal(), watch=watch
+        )
     student.eval()
     with torch.no_grad(), device.autocast():
         logits = run(student, device.place(unseen_BT)).logits
