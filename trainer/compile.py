@@ -26,9 +26,9 @@ def compiled(objective: Callable[[Tensor], Mapping[str, Tensor]]) -> Callable[[T
 
     Kernels are kept in the trainer's cache, where the next run and other workers of the machine find them.
     """
+    os.environ.setdefault(CACHE_VARIABLE, str(cache_root() / "inductor"))
     import torch._inductor.config as inductor  # slow to load, and of no use to who does not compile
 
-    os.environ.setdefault(CACHE_VARIABLE, str(cache_root() / "inductor"))
     # Kernels are made for a number of threads; said here, it is part of the key that they are kept under.
     inductor.cpp.threads = torch.get_num_threads()
     return torch.compile(objective, dynamic=False)

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from trainer.device import Device
 from trainer.errors import DivergedError
-from trainer.losses.logits import next_token_loss
-from trainer.model import run
+from trainer.predictions import Predictions
 from trainer.quant.ternary import fully_quantised
 
 
@@ -53,11 +52,11 @@ def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device
     if not fully_quantised(model):
         raise RuntimeError(f"a loss was asked for at {stage}, where the student is not fully quantised")
     model.eval()
-    losses = []
+    predict, losses = Predictions(model), []
     for ids_BT in batches:
         placed = device.place(ids_BT)
         with device.autocast():
-            losses.append(float(next_token_loss(run(model, placed).logits, placed)))
+            losses.append(float(predict(placed).ce))
     mean = statistics.fmean(losses)
     if not math.isfinite(mean):
         raise DivergedError(quantity="held-out loss", value=mean, stage=stage, step=0)

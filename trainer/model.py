@@ -150,24 +150,41 @@ class OutputHead:
     linear: nn.Linear
 
 
-@torch.no_grad()
 def output_head(model: nn.Module) -> OutputHead:
-    """The model's own, checked on two tokens.
+    """The model's own.
 
     Raises:
         ConfigError: the logits are something else than the linear layer's outputs, such as capped or scaled.
     """
-    norm = getattr(cast(Any, model).get_decoder(), "norm", None)
-    linear = cast(Any, model).get_output_embeddings()
-    if isinstance(norm, nn.Module) and isinstance(linear, nn.Linear):
-        outputs = run(model, torch.zeros(1, 2, dtype=torch.int64, device=linear.weight.device), hidden=True)
-        if torch.allclose(linear(outputs.hidden[-1]).float(), outputs.logits.float(), rtol=1e-3, atol=1e-3):
-            return OutputHead(norm=norm, linear=linear)
+    head = plain_head(model)
+    if head is not None:
+        return head
     raise ConfigError(
         f"kl needs a model whose logits are a linear layer's, behind a final norm; {type(model).__name__} "
         "has another output head; take mse_normalized",
         key="stage1_9.loss_type",
     )
+
+
+@torch.no_grad()
+def plain_head(model: nn.Module) -> OutputHead | None:
+    """The model's own, checked on four tokens; None where more is done to the logits, or there is no norm."""
+    decoder = getattr(model, "get_decoder", lambda: None)()
+    norm, linear = getattr(decoder, "norm", None), getattr(model, "get_output_embeddings", lambda: None)()
+    if not isinstance(norm, nn.Module) or not isinstance(linear, nn.Linear):
+        return None
+    ids = torch.arange(4, device=linear.weight.device).unsqueeze(
+        0
+    )  # one may be padding, which reads as zeros
+    # Made large, so that a cap cannot look like none where logits are small.
+    handle = linear.register_forward_hook(lambda module, inputs, logits: 1e4 * logits)
+    try:
+        outputs = run(model, ids, hidden=True)
+        expected = linear(outputs.hidden[-1])
+    finally:
+        handle.remove()
+    same = torch.allclose(expected.float(), outputs.logits.float(), rtol=1e-3, atol=1e-3)
+    return OutputHead(norm=norm, linear=linear) if same else None
 
 
 def freeze(model: nn.Module) -> nn.Module:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-import torch
 from torch import Tensor, nn
 
 from trainer.checkpoint.keep import FORGET, Keep
@@ -21,8 +20,8 @@ from trainer.losses.combined import combined_loss
 from trainer.losses.distill_schedule import DistillWeight, distill_weight_at
 from trainer.losses.hidden import hidden_loss
 from trainer.losses.layer_weights import layer_weights
-from trainer.losses.logits import next_token_loss, teacher_divergence
-from trainer.model import depth, run
+from trainer.model import depth
+from trainer.predictions import Predictions
 from trainer.preemption import StopSignal
 from trainer.quant.saliency import ColumnSaliency, Share, k_at
 from trainer.quant.ternary import ternary_layers
@@ -86,27 +85,22 @@ def _objective(
     weights = layer_weights(config.layer_weights, layers)
     measures = distances.of_layers(config.loss_type, teacher, layers)
 
+    predict = Predictions(student, teacher, hidden=True)
+
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
-        with torch.no_grad():
-            theirs = run(teacher, ids_BT, hidden=True)
-        ours = run(student, ids_BT, hidden=True)
-        hidden = hidden_loss(
-            ours.hidden, [theirs.hidden[layer] for layer in matched], distances=measures, weights=weights
-        )
-        ce = next_token_loss(ours.logits, ids_BT)
-        kl = teacher_divergence(ours.logits, theirs.logits)
+        predicted = predict(ids_BT)
+        theirs = [predicted.teacher_hidden[layer] for layer in matched]
+        hidden = hidden_loss(predicted.hidden, theirs, distances=measures, weights=weights)
         total = combined_loss(
             distill=hidden.total,
-            ce=ce,
-            kl=kl,
+            predictions=predicted.total,
             lm_loss_weight=config.lm_loss_weight,
             distill_weight=distill_weight.value,
         )
         return {
             "loss": total,
             "distill": hidden.total,
-            "ce": ce,
-            "kl": kl,
+            **predicted.parts,
             "distill_layer": hidden.by_layer,
         }
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import torch
 from torch import Tensor, nn
 
 from trainer.checkpoint.keep import FORGET, Keep
 from trainer.config import Stage2Config, Stage2DistillConfig
 from trainer.device import Device
 from trainer.loop import Objective, StagePlan, StageTrace, Watch, train
-from trainer.losses.distillation import tempered_divergence
-from trainer.losses.logits import next_token_loss
-from trainer.model import run
+from trainer.predictions import Predictions
 from trainer.preemption import StopSignal
 from trainer.quant.warmup import Lambda, lambda_at
 
@@ -68,8 +65,10 @@ def pretrain(
 def cross_entropy(model: nn.Module) -> Objective:
     """The objective of plain pre-training; the teacher is trained with it too."""
 
+    predict = Predictions(model)
+
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
-        return {"loss": next_token_loss(run(model, ids_BT).logits, ids_BT)}
+        return {"loss": predict(ids_BT).total}
 
     return losses
 
@@ -80,13 +79,10 @@ def taught(student: nn.Module, teacher: nn.Module, config: Stage2DistillConfig) 
     Gradients of the divergence shrink with τ²; with the factor, the weight means the same at every τ.
     """
     factor = config.weight * config.temperature**2
+    predict = Predictions(student, teacher, factor=factor, temperature=config.temperature)
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
-        with torch.no_grad():
-            teacher_BTV = run(teacher, ids_BT).logits
-        logits_BTV = run(student, ids_BT).logits
-        ce = next_token_loss(logits_BTV, ids_BT)
-        kl = tempered_divergence(logits_BTV, teacher_BTV, temperature=config.temperature)
-        return {"loss": ce + factor * kl, "ce": ce, "kl": kl}
+        predicted = predict(ids_BT)
+        return {"loss": predicted.total, **predicted.parts}
 
     return losses

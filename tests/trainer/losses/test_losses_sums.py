@@ -62,8 +62,7 @@ def test_the_hidden_loss_is_the_weighted_sum_over_layers(distance: str) -> None:
 def test_the_combined_loss(lm_loss_weight: float, distill_weight: float, expected: float) -> None:
     loss = combined_loss(
         distill=torch.tensor(1.0),
-        ce=torch.tensor(4.0),
-        kl=torch.tensor(6.0),
+        predictions=torch.tensor(10.0),
         lm_loss_weight=lm_loss_weight,
         distill_weight=torch.tensor(distill_weight),
     )
@@ -72,7 +71,7 @@ def test_the_combined_loss(lm_loss_weight: float, distill_weight: float, expecte
 
 def test_the_distillation_weight_reaches_the_loss_as_a_tensor_that_is_changed_in_place() -> None:
     weight = DistillWeight(1.0)
-    part = {"distill": torch.tensor(2.0), "ce": torch.tensor(0.0), "kl": torch.tensor(0.0)}
+    part = {"distill": torch.tensor(2.0), "predictions": torch.tensor(0.0)}
     captured = weight.value
     weight.set(0.25)
     assert combined_loss(**part, lm_loss_weight=0.0, distill_weight=captured).item() == 0.5
@@ -88,7 +87,7 @@ def test_a_new_weight_does_not_compile_the_loss_again() -> None:
         distill = hidden_loss(states[:2], states[2:], distances=far, weights=[0.25, 0.75]).total
         zero = torch.tensor(0.0)
         return combined_loss(
-            distill=distill, ce=zero, kl=zero, lm_loss_weight=0.5, distill_weight=distill_weight
+            distill=distill, predictions=zero, lm_loss_weight=0.5, distill_weight=distill_weight
         )
 
     counter = CompileCounter()

@@ -1,0 +1,135 @@
+"""Losses in chunks: those of whole logits, with their gradients, in a fraction of the memory."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainer.losses.chunked import Read, head_losses
+from trainer.testing.memory import peak_bytes
+
+
+def reads(
+    tokens: int, vocabulary: int = 11, *, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> tuple[Read, Read, Tensor]:
+    """A student of width 5, a teacher of width 3, and labels."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    student = Read(states=draw(tokens, 5).requires_grad_(True), head=draw(vocabulary, 5).requires_grad_(True))
+    teacher = Read(states=draw(tokens, 3), head=draw(vocabulary, 3))
+    return student, teacher, torch.randint(vocabulary, (tokens,), generator=generator)
+
+
+def whole(student: Read, teacher: Read | None, labels: Tensor, factor: float, temperature: float) -> Tensor:
+    """The reference: torch's own losses of all logits at once."""
+    z = student.states @ student.head.t()
+    ce = F.cross_entropy(z, labels)
+    if teacher is None:
+        return ce
+    u = teacher.states @ teacher.head.t()
+    p, q = (z / temperature).log_softmax(-1), (u / temperature).log_softmax(-1)
+    return ce + factor * F.kl_div(p, q, log_target=True, reduction="batchmean")
+
+
+@given(
+    tokens=st.integers(1, 9),
+    chunk=st.integers(1, 120),
+    factor=st.sampled_from([0.0, 1.0, 7.5]),
+    temperature=st.sampled_from([0.5, 1.0, 5.0]),
+    taught=st.booleans(),
+    upstream=st.sampled_from([1.0, 0.25]),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None, max_examples=60)
+def test_loss_and_gradients_are_those_of_whole_logits(
+    tokens: int, chunk: int, factor: float, temperature: float, taught: bool, upstream: float, seed: int
+) -> None:
+    """Whether or not the chunks divide the tokens; also where a chunk holds less than one token's logits."""
+    student, teacher, labels = reads(tokens, seed=seed)
+    beside = teacher if taught else None
+    expected = whole(student, beside, labels, factor, temperature)
+    ours = head_losses(
+        student, labels, teacher=beside, factor=factor, temperature=temperature, chunk_elements=chunk
+    )
+    torch.testing.assert_close(ours.total, expected)
+    inputs = (student.states, student.head)
+    theirs = torch.autograd.grad(upstream * expected, inputs)
+    for a, b in zip(torch.autograd.grad(upstream * ours.total, inputs), theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_the_parts_are_told_without_a_gradient() -> None:
+    student, teacher, labels = reads(7)
+    ours = head_losses(student, labels, teacher=teacher, factor=3.0, temperature=2.0, chunk_elements=33)
+    assert ours.kl is not None
+    torch.testing.assert_close(ours.ce, whole(student, None, labels, 1.0, 1.0))
+    torch.testing.assert_close(ours.total.detach(), ours.ce + 3.0 * ours.kl)
+    assert (ours.total.requires_grad, ours.ce.requires_grad, ours.kl.requires_grad) == (True, False, False)
+    assert head_losses(student, labels).kl is None
+
+
+def test_uniform_predictions_cost_the_log_of_the_vocabulary() -> None:
+    student = Read(states=torch.ones(6, 4), head=torch.zeros(10, 4))
+    ours = head_losses(student, torch.arange(6), teacher=student, chunk_elements=20)
+    assert ours.ce.item() == pytest.approx(math.log(10))
+    assert ours.kl is not None
+    assert ours.kl.item() == pytest.approx(0, abs=1e-6)
+
+
+def test_float32_agrees_to_rounding_and_bfloat16_to_its_own() -> None:
+    student, teacher, labels = reads(40, 50)
+    expected = torch.autograd.grad(whole(student, teacher, labels, 1.0, 1.0), (student.states, student.head))
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 3e-2)):
+        ours, theirs, _ = reads(40, 50, dtype=dtype)
+        losses = head_losses(ours, labels, teacher=theirs, chunk_elements=700)
+        assert losses.total.dtype == torch.float32
+        gradients = torch.autograd.grad(losses.total, (ours.states, ours.head))
+        for a, b in zip(gradients, expected, strict=True):
+            assert a.dtype == dtype
+            assert (a.double() - b).norm() < tolerance * b.norm()
+
+
+def test_what_is_not_finite_is_not_hidden() -> None:
+    student, teacher, labels = reads(7)
+    states = student.states.detach().clone()
+    states[3, 2] = math.nan
+    poisoned = Read(states=states.requires_grad_(True), head=student.head)
+    losses = head_losses(poisoned, labels, teacher=teacher, chunk_elements=22)
+    losses.total.backward()
+    assert losses.total.isnan()
+    assert poisoned.head.grad is not None
+    assert poisoned.head.grad.isnan().any()
+
+
+def test_float32_logits_never_exist_whole() -> None:
+    """The plain losses hold several such matrices; this holds a share of one, gradients included."""
+    tokens, vocabulary = 512, 1024
+    matrix = tokens * vocabulary * 4
+    student, teacher, labels = reads(tokens, vocabulary, dtype=torch.float32)
+
+    def plain() -> None:
+        whole(student, teacher, labels, 1.0, 1.0).backward()
+
+    def chunked() -> None:
+        head_losses(
+            student, labels, teacher=teacher, chunk_elements=tokens * vocabulary // 16
+        ).total.backward()
+
+    assert peak_bytes(plain) > 3 * matrix
+    assert peak_bytes(chunked) < 0.6 * matrix
+
+
+def test_without_a_gradient_to_come_none_is_computed() -> None:
+    student, _, labels = reads(256, 512, dtype=torch.float32)
+    with torch.no_grad():
+        less = peak_bytes(lambda: head_losses(student, labels, chunk_elements=8192))
+    assert less < peak_bytes(lambda: head_losses(student, labels, chunk_elements=8192))
