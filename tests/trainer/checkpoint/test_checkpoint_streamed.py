@@ -1,0 +1,63 @@
+"""A run on streamed text that was ended and gone on with is the run that was never ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from kept_runs import Attempt, KilledError, came_to, kill, terminate
+
+from trainer import api
+from trainer.data import DataError
+from trainer.errors import PreemptedError
+
+
+def write(path: Path, first: int) -> None:
+    texts = [
+        " ".join(f"{number * step % 997}" for step in range(1, 21)) for number in range(first, first + 300)
+    ]
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=4)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    (tmp_path / "shards").mkdir()
+    for part in range(2):
+        write(tmp_path / "shards" / f"{part}.parquet", 300 * part)
+    return tmp_path / "shards"
+
+
+@pytest.fixture
+def small(small: tuple[str, ...], shards: Path) -> tuple[str, ...]:
+    """The small run, on Parquet files. Chunks of 5 windows per lane end between batches and within them."""
+    source = ("data=parquet", f"data.files={api.quote(str(shards))}", "data.held_out_tokens=400")
+    order = ("data.lanes=4", "data.shuffle_windows=20")
+    return (*source, *order, *(override for override in small if not override.startswith("data.max_bytes")))
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [[(kill, 4)], [(kill, 10), (kill, 2)], [(terminate, 1)] * 3, [(terminate, 6), (terminate, 5)]],
+    ids=[
+        "killed in Stage 1.9",
+        "killed in Stage 2, twice",
+        "told to go after each step",
+        "told to go at the ends",
+    ],
+)
+def test_it_comes_to_the_same_bit_for_bit(ends: list, attempt: Attempt, tmp_path: Path) -> None:
+    expected = came_to(attempt(tmp_path / "whole"), tmp_path / "whole")
+    for end, at in ends:
+        with pytest.raises((KilledError, PreemptedError)):
+            attempt(tmp_path / "run", "checkpoint.every_steps=3", end=end, at=at)
+    assert came_to(attempt(tmp_path / "run"), tmp_path / "run") == expected
+
+
+def test_it_does_not_go_on_with_another_text(attempt: Attempt, tmp_path: Path, shards: Path) -> None:
+    with pytest.raises(PreemptedError):
+        attempt(tmp_path / "run", end=terminate, at=3)
+    write(shards / "1.parquet", 5000)
+    with pytest.raises(DataError, match="not the one that the checkpoint was written with"):
+        attempt(tmp_path / "run")
