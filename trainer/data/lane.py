@@ -46,6 +46,7 @@ class Lane:
         number, seed: what its shuffling depends on, with the number of the chunk.
         window: T.
         chunk: windows that are shuffled together.
+        first: windows in the first chunk, so that lanes that are read alike do not all begin one at once.
     """
 
     def __init__(
@@ -58,15 +59,16 @@ class Lane:
         seed: int,
         window: int,
         chunk: int,
+        first: int,
     ) -> None:
         self._order_of, self._documents_of, self._encode = order, documents, encode
         self._number, self._seed = number, seed
-        self._window, self._size = window, chunk
+        self._window, self._usual, self._first = window, chunk, first
         self.restore(_START)
 
     def state(self) -> list[int]:
         """Epoch, block, document and token at which the chunk begins, its number, and windows given out."""
-        if self._taken == self._size:
+        if self._taken == self._size_of(self._chunk):
             place, chunk, taken = self._place, self._chunk + 1, 0
         else:
             place, chunk, taken = self._start, self._chunk, self._taken
@@ -77,8 +79,8 @@ class Lane:
         if len(state) != len(_START) or not all(type(part) is int and part >= 0 for part in state):
             raise StateError(BATCHES, f"{state!r} is no place in a lane")
         *place, chunk, taken = state
-        if taken >= self._size:
-            raise StateError(BATCHES, f"{taken} windows of a chunk of {self._size} are given out")
+        if taken >= self._size_of(chunk):
+            raise StateError(BATCHES, f"{taken} windows of a chunk of {self._size_of(chunk)} are given out")
         self._start = self._place = Place(**dict(zip(Place.__annotations__, place, strict=True)))
         self._chunk, self._taken = chunk, taken
         self._windows: npt.NDArray[np.int64] | None = None
@@ -87,7 +89,7 @@ class Lane:
 
     def __next__(self) -> npt.NDArray[np.int64]:
         """The next window. Raises DataError."""
-        if self._taken == self._size:
+        if self._taken == self._size_of(self._chunk):
             self._start, self._chunk, self._taken, self._windows = self._place, self._chunk + 1, 0, None
         if self._windows is None:
             self._windows = self._read_chunk()
@@ -96,7 +98,8 @@ class Lane:
         return window
 
     def _read_chunk(self) -> npt.NDArray[np.int64]:
-        tokens = np.empty(self._size * self._window, dtype=np.int64)
+        size = self._size_of(self._chunk)
+        tokens = np.empty(size * self._window, dtype=np.int64)
         filled = 0
         while filled < len(tokens):
             ids = self._document()
@@ -105,7 +108,10 @@ class Lane:
             filled += len(piece)
             self._go_on(len(piece), len(ids))
         random = np.random.default_rng([self._seed, self._number, self._chunk])
-        return tokens.reshape(self._size, self._window)[random.permutation(self._size)]
+        return tokens.reshape(size, self._window)[random.permutation(size)]
+
+    def _size_of(self, chunk: int) -> int:
+        return self._usual if chunk else self._first
 
     def _go_on(self, taken: int, of: int) -> None:
         place = self._place

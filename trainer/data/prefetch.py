@@ -19,7 +19,6 @@ from trainer.checkpoint.state import State
 from trainer.data.errors import DataError
 from trainer.data.feed import Feed
 
-AHEAD = 4  # batches
 CLOSING_S = 5.0  # that `close` waits for a thread in the middle of a read
 STALLED_S = 900.0  # without a batch; longer than all tries at reading a block
 _TICK_S = 0.1
@@ -46,7 +45,7 @@ class Prefetched(Feed):
         ahead: the most batches that wait.
     """
 
-    def __init__(self, feed: Feed, *, ahead: int = AHEAD, stalled_s: float = STALLED_S) -> None:
+    def __init__(self, feed: Feed, *, ahead: int, stalled_s: float = STALLED_S) -> None:
         self._feed, self._ahead, self._stalled_s = feed, ahead, stalled_s
         self._state = feed.state()
         self._worker: _Worker | None = None

@@ -49,11 +49,15 @@ class StreamCorpus(Corpus):
         feed = StreamFeed(
             self, batch_size=batch_size, sequence_length=sequence_length, seed=seed, rank=rank, world=world
         )
-        return Prefetched(feed)
+        return Prefetched(feed, ahead=feed.burst + 2)
 
 
 class StreamFeed(Feed):
     """As `StreamCorpus.batches`, made when they are asked for.
+
+    Attributes:
+        burst: batches from one lane's reading of a chunk to the next lane's: so many must be there already
+            for nobody to wait meanwhile.
 
     Raises:
         DataError: an argument is out of range, or there are not lanes for so many processes.
@@ -86,6 +90,7 @@ class StreamFeed(Feed):
         self._reader = self._shards.reader()
         self._epoch: tuple[int, Order] | None = None
         encode = Encoder.open(corpus.tokenizer_dir)
+        chunk = max(1, config.shuffle_windows // lanes)
         self._lanes = {
             number: Lane(
                 partial(self._order, number),
@@ -94,10 +99,12 @@ class StreamFeed(Feed):
                 number=number,
                 seed=seed,
                 window=sequence_length,
-                chunk=max(1, config.shuffle_windows // lanes),
+                chunk=chunk,
+                first=max(1, chunk * (number + 1) // lanes),
             )
             for number in range(rank, lanes, world)
         }
+        self.burst = -(-chunk // len(self._mine))
 
     def state(self) -> State:
         places = {str(number): lane.state() for number, lane in self._lanes.items()}

@@ -38,8 +38,11 @@ class Text:
         """The blocks, rotated by one with every epoch."""
         return [(number + epoch) % len(self.ids) for number in range(len(self.ids))]
 
-    def lane(self, *, window: int, chunk: int, seed: int = 0, number: int = 0) -> Lane:
-        return Lane(self.order, self.documents, encode, number=number, seed=seed, window=window, chunk=chunk)  # type: ignore[arg-type]
+    def lane(
+        self, *, window: int, chunk: int, seed: int = 0, number: int = 0, first: int | None = None
+    ) -> Lane:
+        how = {"window": window, "chunk": chunk, "first": chunk if first is None else first}
+        return Lane(self.order, self.documents, encode, number=number, seed=seed, **how)  # type: ignore[arg-type]
 
     def tokens(self) -> Iterator[int]:
         """The whole text, epoch by epoch, without end."""
@@ -56,26 +59,28 @@ def take(lane: Lane, windows: int) -> np.ndarray:
     return np.stack([next(lane) for _ in range(windows)])
 
 
-@given(blocks, st.integers(1, 7), st.integers(1, 6), st.integers(1, 4))
+@given(blocks, st.integers(1, 7), st.integers(1, 6), st.integers(1, 6), st.integers(0, 4))
 def test_a_chunk_holds_the_next_tokens_of_the_text_and_nothing_else(
-    lengths: list[list[int]], window: int, chunk: int, chunks: int
+    lengths: list[list[int]], window: int, first: int, chunk: int, chunks: int
 ) -> None:
     text = Text(lengths)
-    lane, tokens = text.lane(window=window, chunk=chunk), text.tokens()
-    for _ in range(chunks):
-        in_order = np.array([[next(tokens) for _ in range(window)] for _ in range(chunk)])
-        assert sorted(map(tuple, take(lane, chunk))) == sorted(map(tuple, in_order))
+    lane, tokens = text.lane(window=window, chunk=chunk, first=first), text.tokens()
+    for size in (first, *[chunk] * chunks):
+        in_order = np.array([[next(tokens) for _ in range(window)] for _ in range(size)])
+        assert sorted(map(tuple, take(lane, size))) == sorted(map(tuple, in_order))
 
 
-@given(blocks, st.integers(1, 7), st.integers(1, 6), st.integers(0, 25), st.integers(0, 2**32))
+@given(
+    blocks, st.integers(1, 7), st.integers(1, 6), st.integers(1, 6), st.integers(0, 25), st.integers(0, 2**32)
+)
 def test_a_lane_goes_on_where_another_stood(
-    lengths: list[list[int]], window: int, chunk: int, taken: int, seed: int
+    lengths: list[list[int]], window: int, first: int, chunk: int, taken: int, seed: int
 ) -> None:
     text = Text(lengths)
-    unbroken = text.lane(window=window, chunk=chunk, seed=seed)
+    unbroken = text.lane(window=window, chunk=chunk, first=first, seed=seed)
     for _ in range(taken):
         next(unbroken)
-    resumed = text.lane(window=window, chunk=chunk, seed=seed)
+    resumed = text.lane(window=window, chunk=chunk, first=first, seed=seed)
     next(resumed)
     resumed.restore(json.loads(json.dumps(unbroken.state())))
     assert resumed.state() == unbroken.state()

@@ -12,7 +12,13 @@ import torch
 
 from trainer.checkpoint.state import State, StateError
 from trainer.data import DataError, Feed, prefetch
-from trainer.data.prefetch import AHEAD, Prefetched
+from trainer.data.prefetch import Prefetched
+
+AHEAD = 4
+
+
+def prefetched(feed: Feed, **more: float) -> Prefetched:
+    return Prefetched(feed, ahead=AHEAD, **more)
 
 
 class Counting(Feed):
@@ -53,7 +59,7 @@ def wait_for(condition: Callable[[], bool]) -> bool:
 
 def test_the_batches_are_the_same_and_no_more_than_allowed_wait() -> None:
     inner = Counting()
-    with Prefetched(inner) as feed:
+    with prefetched(inner) as feed:
         assert [int(next(feed)) for _ in range(10)] == list(range(10))
         assert wait_for(lambda: inner.made >= 10 + AHEAD)
         time.sleep(0.05)
@@ -62,7 +68,7 @@ def test_the_batches_are_the_same_and_no_more_than_allowed_wait() -> None:
 
 def test_the_thread_starts_with_the_first_batch_and_ends_with_the_feed() -> None:
     inner = Counting()
-    feed = Prefetched(inner)
+    feed = prefetched(inner)
     assert not threads()
     next(feed)
     assert len(threads()) == 1
@@ -76,7 +82,7 @@ def test_the_thread_starts_with_the_first_batch_and_ends_with_the_feed() -> None
 
 def test_the_state_is_that_of_the_batches_taken_not_of_those_made() -> None:
     inner = Counting()
-    with Prefetched(inner) as feed:
+    with prefetched(inner) as feed:
         assert feed.state().values == {"made": 0}
         next(feed), next(feed)
         assert wait_for(lambda: inner.made > 3)
@@ -84,7 +90,7 @@ def test_the_state_is_that_of_the_batches_taken_not_of_those_made() -> None:
 
 
 def test_restoring_forgets_what_was_made_ahead() -> None:
-    with Prefetched(Counting()) as feed:
+    with prefetched(Counting()) as feed:
         next(feed)
         feed.restore(State(values={"made": 50}))
         assert feed.state().values == {"made": 50}
@@ -92,7 +98,7 @@ def test_restoring_forgets_what_was_made_ahead() -> None:
 
 
 def test_a_state_that_does_not_fit_changes_nothing() -> None:
-    with Prefetched(Counting()) as feed:
+    with prefetched(Counting()) as feed:
         next(feed)
         with pytest.raises(StateError):
             feed.restore(State())
@@ -104,7 +110,7 @@ def test_an_error_reaches_the_one_who_asks_after_the_batches_before_it_and_every
     def fail() -> None:
         raise DataError("the file is gone")
 
-    with Prefetched(Counting(at=2, happens=fail)) as feed:
+    with prefetched(Counting(at=2, happens=fail)) as feed:
         assert [int(next(feed)), int(next(feed))] == [0, 1]
         for _ in range(2):
             with pytest.raises(DataError, match="the file is gone"):
@@ -118,7 +124,7 @@ def test_a_read_that_hangs_does_not_keep_close_for_longer_than_its_deadline(
     monkeypatch.setattr(prefetch, "CLOSING_S", 0.2)
     hanging = threading.Event()
     inner = Counting(at=1, happens=lambda: hanging.wait(30) and None)
-    feed = Prefetched(inner)
+    feed = prefetched(inner)
     next(feed)
     began = time.monotonic()
     feed.close()
@@ -135,7 +141,7 @@ def test_a_read_that_hangs_is_told_to_whoever_waits_and_to_whoever_restores(
 ) -> None:
     monkeypatch.setattr(prefetch, "CLOSING_S", 0.1)
     hanging = threading.Event()
-    feed = Prefetched(Counting(at=0, happens=lambda: hanging.wait(30) and None), stalled_s=0.3)
+    feed = prefetched(Counting(at=0, happens=lambda: hanging.wait(30) and None), stalled_s=0.3)
     with pytest.raises(DataError, match=r"no training text has come for 0\.3 s"):
         next(feed)
     with pytest.raises(DataError, match="hangs"):
@@ -145,7 +151,7 @@ def test_a_read_that_hangs_is_told_to_whoever_waits_and_to_whoever_restores(
 
 
 def test_a_feed_that_nobody_holds_any_more_ends_its_thread() -> None:
-    feed = Prefetched(Counting())
+    feed = prefetched(Counting())
     next(feed)
     del feed
     gc.collect()

@@ -288,7 +288,7 @@ def test_to_go_on_reads_no_more_far_on_than_at_the_start(
             read.clear()
             next(feed)
         cost.append(len(read))
-    # The prefetching thread reads on, for four batches more at most.
+    # The prefetching thread reads on meanwhile, for a few batches.
     assert max(cost) <= min(cost) + 12
     assert max(cost) < 60  # of 200 blocks
 
