@@ -135,8 +135,9 @@ class LocalStore:
         """Hold the key's lock; its path is given. Folders that a failed write leaves empty are removed."""
         path = self._path(key)
         lock = self._root / _LOCKS / (key.replace("/", "__") + ".lock")
-        missing = [*_missing(path.parent), *_missing(lock.parent)]
+        missing: list[Path] = []
         try:
+            missing += (*_missing(path.parent), *_missing(lock.parent))
             for folder in (path.parent, lock.parent):
                 if not folder.is_dir():
                     folder.mkdir(parents=True, exist_ok=True)

@@ -119,6 +119,15 @@ def test_a_coarse_clock_of_the_file_system_does_not_repeat_versions(store, monke
     assert int(after) > int(before)
 
 
+def test_a_folder_that_may_not_be_looked_into_is_told_with_advice(store, monkeypatch):
+    def refuse(self) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(StoreUnavailable, match="choose a folder that you may write to"):
+        store.create("k", b"x")
+
+
 def test_reading_needs_no_write_permission(store, monkeypatch):
     store.create("k", b"x")
     real = Path.open
