@@ -88,7 +88,7 @@ def _storm(seed: int) -> None:
 
 
 def _idle() -> None:
-    hour = store_bucket.idle_hour(seconds=20.0)
+    hour = store_bucket.idle_hour(seconds=60.0)
     print("\n| a worker that waits for an hour | |\n|---|---|")
     print(f"| class A, class B, dollars | {hour['A']:.0f}, {hour['B']:.0f}, {hour['usd']:.4f} |", flush=True)
 

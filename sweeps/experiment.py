@@ -85,6 +85,10 @@ class Experiment:
         """
         return self._records.all()
 
+    def lately(self) -> list[Trial]:
+        """Every trial as a listing of the last second had it, or else a new one."""
+        return self._records.lately() or self.trials()
+
     def trial(self, index: int) -> Trial:
         """One trial as it is now. Raises `InputError` where there is none of this index."""
         try:

@@ -192,7 +192,7 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
             continue
         if limits.leave_when_idle:
             return None
-        others = experiment.trials()
+        others = experiment.lately()  # as `ask` has just seen them: a listing is billed
         running = {
             (other.trial, other.attempt): other.heartbeat
             for other in others

@@ -183,6 +183,26 @@ class TestLeaving:
         record = sweep.trial(dead.trial)
         assert (record.status, record.attempt, record.history[0].reason) == ("completed", 2, "expired")
 
+    def test_while_it_waits_it_lists_once_for_each_look(self, experiment, monkeypatch):
+        """In a bucket every listing is billed."""
+        sweep = using(experiment, "paraboloid", heartbeat_s=0.1, expire_s=60)
+        Experiment.open(sweep.store).ask("other")
+        while sweep.ask("me", leased=False) is not None:
+            pass  # up to the cap
+        listed, looks = [], []
+        real = sweep.store.list
+        monkeypatch.setattr(sweep.store, "list", lambda prefix: listed.append(prefix) or real(prefix))
+        stop, diary = Stop(), Diary()
+
+        def look(why: str) -> None:
+            looks.append(len(listed))
+            if len(looks) == 4:
+                stop.request("SIGTERM")
+
+        diary.waiting = look
+        work(sweep, watcher=diary, stop=stop)
+        assert looks == [1, 2, 3, 4]
+
     def test_it_does_not_wait_for_a_person_who_asked(self, experiment):
         Experiment.open(experiment.store).ask("me", leased=False)
         assert work(experiment)[0].ended == {"completed": 7}
