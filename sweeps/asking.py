@@ -121,11 +121,12 @@ class Asking:
             if not lifecycle.is_stale(record, now, lease.expire_s) or self._is_stuck(record):
                 continue
             changed = lifecycle.apply(record, event, now)
-            log.warning("trial %d: %s", record.trial, changed.history[-1])
             if changed.status == "pending":
                 changed = lifecycle.apply(changed, claim, now)
-            stored = self._replace(changed)
-            if stored is not None and stored.status == "running":
+            if (stored := self._replace(changed)) is None:
+                continue
+            log.warning("trial %d: %s", stored.trial, stored.history[-1])
+            if stored.status == "running":
                 return stored
         return None
 
