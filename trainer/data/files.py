@@ -87,7 +87,7 @@ def find_files(patterns: Sequence[str], suffixes: tuple[str, ...]) -> list[File]
 
 
 def _infos(filesystem: Any, path: str, suffixes: tuple[str, ...]) -> Iterable[dict[str, Any]]:
-    if any(character in path for character in "*?["):
+    if any(character in path for character in "*?[") and not filesystem.exists(path):
         matches = filesystem.glob(path, detail=True).values()
         return [info for info in matches if info["type"] == "file"]
     info = filesystem.info(path)

@@ -114,6 +114,9 @@ def local_folder(name: str) -> str:
     files = {str(PurePosixPath(path).relative_to(root)): info for path, info in found.items() if path != root}
     if not files:
         raise MissingError(f"there is no {name}, or it is an empty folder")
+    for relative in files:
+        if ".." in PurePosixPath(relative).parts:
+            raise DataError(f"{name} has a file {relative!r}, whose copy would lie outside its folder")
     spec = {
         "url": name,
         "files": {

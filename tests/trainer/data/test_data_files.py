@@ -58,6 +58,12 @@ def test_globs_files_and_lists_name_what_they_say_each_once(tmp_path: Path) -> N
     assert names(f"{tmp_path}/y.txt", f"{tmp_path}/*.txt") == ["x1.txt", "x2.txt", "y.txt"]
 
 
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> None:
+    write(tmp_path, "a[1].txt", "a1.txt")
+    assert names(f"{tmp_path}/a[1].txt") == ["a[1].txt"]
+    assert names(f"{tmp_path}/a[0-9].txt") == ["a1.txt"]
+
+
 def test_a_relative_path_is_below_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +170,14 @@ def test_a_folder_in_a_bucket_is_copied_once_and_again_when_it_changes(
     put(bucket, config=b"2")
     assert (Path(local_folder(bucket)) / "config").read_bytes() == b"2"
     assert (first / "config").read_bytes() == b"1"  # somebody may be reading it
+
+
+def test_a_file_whose_copy_would_lie_elsewhere_is_refused(bucket: str, gcs: FakeGcs) -> None:
+    put(bucket, config=b"1")
+    filesystem, root = remote.open_filesystem(bucket)
+    filesystem.pipe_file(f"{root}/deep/../../../escaped", b"2")
+    with pytest.raises(DataError, match=r"'deep/\.\./\.\./\.\./escaped', whose copy would lie outside"):
+        local_folder(bucket)
 
 
 def test_a_copy_that_comes_short_is_made_again(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
