@@ -3,9 +3,9 @@
 Rounds of a sweep in a fake bucket, each with fresh trials, until the faults are spent. Real worker processes
 are killed and replaced, stopped for longer than a lease and woken, told to go, cut off from the bucket;
 answers get lost, come late or say 429 or 503; clocks of workers and of the service are wrong by a minute or
-an hour. After each round every record is checked against the workers' diaries. Any problem is printed, and
-the exit status is 1. What goes wrong when is drawn from the seed; what comes of it also depends on the
-machine's own timing.
+an hour. After each round every record is checked against the workers' diaries, and the doctor looks at it
+all. Any problem is printed, and the exit status is 1. What goes wrong when is drawn from the seed; what comes
+of it also depends on the machine's own timing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from sweeps.space import Lease
 from sweeps.storage.gcs import GcsStore
 from sweeps.storage.gcs_wire import Patience
 from sweeps.trial import Trial
+from sweeps.upkeep import ailments
+from sweeps.upkeep.survey import survey
 
 LEASE = Lease(heartbeat_s=0.5, expire_s=3.0, max_attempts=1000)
 # Patience outlasts every partition below, as two minutes outlast the usual one.
@@ -150,6 +152,9 @@ def account(report: Report, experiment: Experiment, fleet: Fleet) -> None:
     report.takeovers += reasons["expired"]
     report.handed_back += reasons["released"]
     report.problems += [f"worker died: {death}" for death in fleet.deaths()]
+    seen = survey(experiment.store)
+    findings = ailments.examine(seen, experiment.space, experiment.store.location)
+    report.problems += [f"doctor: {found.what}" for found in findings if found.level == "problem"]
     if [record.trial for record in records] != list(range(experiment.space.run_cap or 0)):
         report.problems.append(f"indices are {[record.trial for record in records]}")
     if len({record.parameters["seconds"] for record in records}) != len(records):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from sweeps.errors import Busy, StoreConflict, StoreUnavailable, SweepError
+from sweeps.errors import Busy, StoreConflict, SweepError
 from sweeps.storage.base import NotFound, Store
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class ObjectLease:
                 if self._version is None or not self._write(holder, self._version):
                     self._version = None  # taken over: the new holder's lease is not ours to touch
                     return
-            except StoreUnavailable as error:
+            except SweepError as error:
                 log.warning("%s could not be renewed: %s", self._key, error)
         if self._slow:
             time.sleep(max(0.0, self._written + self._store.write_interval_s - time.monotonic()))
