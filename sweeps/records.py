@@ -48,10 +48,10 @@ class Records:
         return [record for record, _ in self._known.values()]
 
     def lately(self) -> list[Trial]:
-        """What the last listing gave, with our own changes since; empty once it is old."""
+        """What the last listing gave, with our own changes since; empty once it is old, or known to be."""
         if time.monotonic() - self._listed > _YOUNG_S:
             return []
-        return [record for record, _ in self._known.values()]
+        return [self._known[index][0] for index in sorted(self._known)]
 
     def read(self, index: int) -> Trial:
         """One trial as it is now. Raises `NotFound` or `DamagedObject`."""
@@ -82,6 +82,7 @@ class Records:
             version = self._store.replace(trial.key(changed.trial), data, self._known[changed.trial][1])
         except StoreConflict:
             del self._known[changed.trial]  # the next listing reads it again
+            self._listed = float("-inf")
             raise
         return self._remember(data, version)
 

@@ -1,0 +1,69 @@
+"""What a worker remembers of the records: nothing that it knows to be out of date, and everything in order."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeps import lifecycle, records
+from sweeps.errors import Conflict
+from sweeps.lifecycle import Abandon, Claim
+from sweeps.records import Records
+from sweeps.storage.memory import MemoryStore
+from sweeps.trial import Trial
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore()
+    for index in range(3):
+        pending = Trial(trial=index, status="pending", parameters={"x": index / 10}, generator="sobol")
+        Records(store).create(pending)
+    return store
+
+
+def claimed(record: Trial, worker: str = "w") -> Trial:
+    return lifecycle.apply(record, Claim(worker=worker), now=1.0)
+
+
+def statuses(found: list[Trial]) -> list[tuple[int, str]]:
+    return [(record.trial, record.status) for record in found]
+
+
+def test_the_last_listing_is_remembered_with_our_own_changes(store):
+    mine = Records(store)
+    assert mine.lately() == []
+    listed = mine.all()
+    mine.replace(claimed(listed[1]))
+    mine.create(Trial(trial=3, status="pending", parameters={"x": 0.9}, generator="sobol"))
+    assert statuses(mine.lately()) == [(0, "pending"), (1, "running"), (2, "pending"), (3, "pending")]
+
+
+def test_it_is_forgotten_when_it_is_old(store, monkeypatch):
+    mine = Records(store)
+    mine.all()
+    monkeypatch.setattr(records, "_YOUNG_S", -1.0)
+    assert mine.lately() == []
+
+
+def test_after_a_lost_race_it_is_known_to_be_old(store):
+    """Without the record that somebody else has now, the list would be short of a trial."""
+    mine, theirs = Records(store), Records(store)
+    listed = mine.all()
+    theirs.replace(claimed(theirs.all()[1], "other"))
+    with pytest.raises(Conflict):
+        mine.replace(claimed(listed[1]))
+    assert mine.lately() == []
+    assert statuses(mine.all()) == [(0, "pending"), (1, "running"), (2, "pending")]
+    assert mine.all()[1].worker == "other"
+
+
+def test_a_record_that_was_read_in_between_keeps_its_place(store):
+    mine, theirs = Records(store), Records(store)
+    listed = mine.all()
+    theirs.replace(claimed(theirs.all()[0], "other"))
+    with pytest.raises(Conflict):
+        mine.replace(claimed(listed[0]))
+    mine.read(0)
+    mine.apply(2, Abandon(by="me"))
+    assert [record.trial for record in mine.all()] == [0, 1, 2]
+    assert [record.trial for record in mine.lately()] == [0, 1, 2]
