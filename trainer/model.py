@@ -178,11 +178,14 @@ def plain_head(model: nn.Module) -> OutputHead | None:
     )  # one may be padding, which reads as zeros
     # Made large, so that a cap cannot look like none where logits are small.
     handle = linear.register_forward_hook(lambda module, inputs, logits: 1e4 * logits)
+    modes = [(module, module.training) for module in model.modules()]
     try:
-        outputs = run(model, ids, hidden=True)
+        outputs = run(model.eval(), ids, hidden=True)
         expected = linear(outputs.hidden[-1])
     finally:
         handle.remove()
+        for module, training in modes:
+            module.training = training
     same = torch.allclose(expected.float(), outputs.logits.float(), rtol=1e-3, atol=1e-3)
     return OutputHead(norm=norm, linear=linear) if same else None
 
