@@ -235,6 +235,8 @@ def test_a_space_of_fixed_values_has_one_candidate():
         Optimizer(searched).generate(2)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_search_leaves_a_region_where_trials_fail():
     """Lower is better to the right, but beyond 0.5 every trial diverges."""
     records = search(
@@ -268,6 +270,8 @@ def test_parameter_constraints_are_kept_exactly(constraints: tuple[str, ...], ho
     assert len({tuple(candidate.parameters.items()) for candidate in found}) == 20
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_surrogate_keeps_parameter_constraints_that_bind_at_the_optimum():
     searched = space(real("x"), real("y"), parameter_constraints=("x + y <= 0.6",))
     asked = search(searched, lambda p: -float(p["x"]) - float(p["y"]), 5)[3:]

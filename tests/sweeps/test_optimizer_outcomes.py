@@ -166,6 +166,8 @@ def two(i: int, p: Mapping[str, float]) -> Report:
 
 
 @pytest.mark.parametrize("constraints", [(), ("loss <= 0.9", "speed >= 0.1")], ids=["inferred", "thresholds"])
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_two_objectives_spread_over_the_front(constraints: tuple[str, ...]):
     records = search(space(TWO, constraints, sobol=4), two, 10)
     asked = [record for record in records if record.generator == "botorch"]

@@ -168,7 +168,7 @@ def test_a_reader_who_leaves_does_not_end_the_run(both: bool, small: tuple[str, 
         stderr=writer if both else subprocess.PIPE,
     )
     os.close(writer)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=110)
     assert (process.returncode, stderr) == (0, None if both else b"")
     assert (tmp_path / api.RESULT_FILE).exists()
 
@@ -188,7 +188,7 @@ def test_sigterm_while_the_teacher_is_trained_ends_with_75_and_caches_nothing(
     assert process.stdout.readline() == "preparing teacher: 0 %\n"
     before = set((Path(os.environ["STAGESWEEP_CACHE"]) / "teachers").iterdir())
     process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=100)
     assert process.returncode == 75
     assert re.fullmatch(r"trainer: stopped by SIGTERM after step \d+ of teacher\n", stderr)
     after = set((Path(os.environ["STAGESWEEP_CACHE"]) / "teachers").iterdir())
@@ -210,7 +210,7 @@ def test_sigterm_ends_with_75_after_the_step(small: tuple[str, ...], tmp_path: P
     while time.monotonic() < deadline and not (metrics.exists() and metrics.stat().st_size):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=100)
     assert process.returncode == 75
     last = json.loads(metrics.read_text().splitlines()[-1])
     assert (

@@ -102,7 +102,7 @@ def test_a_second_signal_ends_at_once_and_the_echo_of_the_first_does_not(
     process.send_signal(signal.SIGTERM)
     time.sleep(pause)
     process.send_signal(signal.SIGTERM)
-    told, _ = process.communicate(timeout=30)
+    told, _ = process.communicate(timeout=100)
     assert (process.returncode == 75, told) == ((True, "") if pause else (False, "done\n"))
 
 

@@ -121,7 +121,7 @@ class TestWorker:
         while not (tmp_path / "started").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signum)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=100)
         assert process.returncode == 75, err
         assert "handed back" in err
         assert "Traceback" not in err
