@@ -1,0 +1,61 @@
+"""Every form of quantisation is one graph, which a new lambda, k or salience does not compile anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from quant_forms import FORMS
+from torch import nn
+
+from trainer.config import QuantConfig
+from trainer.quant.saliency import ColumnSaliency, Share
+from trainer.quant.ternary import TernaryLinear
+from trainer.quant.warmup import Lambda
+from trainer.stages.subln import SubLN
+
+# What torch's compiler itself does with an autograd.Function.
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("blended", [False, True], ids=["", "blended"])
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+def test_it_is_one_graph_for_all_steps(form: QuantConfig, blended: bool) -> None:
+    torch.manual_seed(0)
+    strength, share = Lambda(0.5), Share(0.25)
+    ternary = TernaryLinear(nn.Linear(24, 16), strength, form)
+    ternary.saliency = ColumnSaliency(ternary.weight, share, ema_decay=0.0)
+    norm = SubLN(24, 0.7, ternary.weight, strength=strength if blended else None)
+    eager = nn.Sequential(norm, ternary)
+    graphs = 0
+
+    def count(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        nonlocal graphs
+        graphs += 1
+        return module
+
+    compiled = torch.compile(eager, backend=count, fullgraph=True)
+    x = torch.randn(5, 24)
+    for value, k in ((0.0, 0.5), (0.3, 0.25), (1.0, 0.0)):
+        strength.set(value)
+        share.set(k)
+        with torch.no_grad():
+            ternary.weight.mul_(torch.rand(16, 24) + 0.5)
+        ternary.saliency.observe(ternary.weight)
+        gradients = []
+        for model in (eager, compiled):
+            eager.zero_grad()
+            y = model(x)
+            y.square().sum().backward()
+            gradients.append([y, *(parameter.grad.clone() for parameter in eager.parameters())])
+        for ours, theirs in zip(*gradients, strict=True):
+            torch.testing.assert_close(ours, theirs)
+    assert graphs == 1
