@@ -81,6 +81,16 @@ def test_it_comes_back_bit_for_bit(kind: str, subln: str, form: str, tokenizer: 
     assert tied == (kind == "Qwen3")
 
 
+def test_a_student_shallower_than_its_teacher_comes_back(tokenizer: Path, tmp_path: Path) -> None:
+    teacher = LlamaForCausalLM(LlamaConfig(**SIZES))
+    config = check(["stage1.keep_layers=1"]).stage1
+    student = make_student(teacher, config, [IDS], quant=FORMS[BITNET], device=DEVICE)[0].eval()
+    save(student, tmp_path / "model", tokenizer=tokenizer, config_sha256="")
+    with torch.no_grad():
+        logits = load(tmp_path / "model").model(input_ids=IDS).logits
+        assert torch.equal(logits, student(input_ids=IDS).logits)
+
+
 def test_the_tokenizer_comes_along_without_the_caches_own_files(folder: Path) -> None:
     assert [path.name for path in load(folder).tokenizer.iterdir()] == ["tokenizer.json"]
 
