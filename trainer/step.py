@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from trainer.device import Device
 from trainer.errors import DivergedError, TrainerError
 from trainer.optim.build import OptimizerSet
 from trainer.optim.gradient_norms import GradientNorms
+from trainer.quant.ternary import held_weights
 
 Objective = Callable[[Tensor], Mapping[str, Tensor]]
 """ids_BT → tensors; `loss`, which is 0-d, is minimised, the others are logged: 0-d ones as numbers, 1-D ones
@@ -107,14 +109,15 @@ class TrainStep:
 
     def _backward(self, objective: Objective, micro: tuple[Tensor, ...]) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}
-        for ids_bT in micro:
-            with self._device.autocast():
-                losses = {name: loss / len(micro) for name, loss in objective(ids_bT).items()}
-            # torch has no annotation here
-            losses["loss"].backward()  # type: ignore[no-untyped-call]
-            for name, loss in losses.items():
-                share = loss.detach().float()
-                total[name] = total[name] + share if name in total else share
+        with held_weights(self._model) if len(micro) > 1 else nullcontext():
+            for ids_bT in micro:
+                with self._device.autocast():
+                    losses = {name: loss / len(micro) for name, loss in objective(ids_bT).items()}
+                # torch has no annotation here
+                losses["loss"].backward()  # type: ignore[no-untyped-call]
+                for name, loss in losses.items():
+                    share = loss.detach().float()
+                    total[name] = total[name] + share if name in total else share
         return total
 
     def _refuse_divergence(self, stepped: Stepped, number: int) -> None:

@@ -14,8 +14,9 @@ from quant_forms import FORMS, GROUP
 from torch import Tensor, nn
 
 from trainer.config import QuantConfig
+from trainer.quant.activations import int8_activation
 from trainer.quant.saliency import ColumnSaliency, Share
-from trainer.quant.ternary import TernaryLinear, int8_activation
+from trainer.quant.ternary import TernaryLinear
 from trainer.quant.warmup import Lambda
 from trainer.quant.weights import EPS, ternary_weight
 

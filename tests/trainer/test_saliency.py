@@ -13,8 +13,9 @@ from torch import nn
 
 from trainer.config import SaliencyConfig
 from trainer.pipeline import Outcome
+from trainer.quant.activations import int8_activation
 from trainer.quant.saliency import ColumnSaliency, Share, k_at
-from trainer.quant.ternary import TernaryLinear, int8_activation
+from trainer.quant.ternary import TernaryLinear
 from trainer.quant.warmup import Lambda
 from trainer.quant.weights import ternary_weight
 
@@ -56,7 +57,7 @@ def test_the_norms_are_averaged_exponentially() -> None:
 def test_k_is_a_tensor_that_layers_share() -> None:
     share = Share(0.0)
     first, second = (ColumnSaliency(torch.randn(4, 8), share, 0.9) for _ in range(2))
-    share.value.fill_(1.0)
+    share.set(1.0)
     assert first.mask().all()
     assert second.mask().all()
 

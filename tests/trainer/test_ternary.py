@@ -9,8 +9,9 @@ import torch
 from quant_forms import BITNET, FORMS
 from torch import nn
 
+from trainer.quant.activations import int8_activation
 from trainer.quant.saliency import ColumnSaliency, Share
-from trainer.quant.ternary import TernaryLinear, int8_activation, ternary_layers
+from trainer.quant.ternary import TernaryLinear, ternary_layers
 from trainer.quant.warmup import Lambda
 from trainer.quant.weights import ternary_weight
 

@@ -23,7 +23,8 @@ from torch.nn import functional as F
 from trainer.export.errors import ExportError
 from trainer.export.target import Target
 from trainer.model import run
-from trainer.quant.ternary import TernaryLinear, int8_activation
+from trainer.quant.activations import int8_activation
+from trainer.quant.ternary import TernaryLinear
 from trainer.stages.subln import SubLN
 
 # Root mean square of the logits' differences over that of the logits.

@@ -22,10 +22,22 @@ class SharedScalar(nn.Module):
         super().__init__()
         # Not in the state dict: it belongs to the step of a run, not to the weights.
         self.register_buffer("value", torch.tensor(value, dtype=torch.float32), persistent=False)
+        self._last_set = value
 
     def set(self, value: float) -> None:
         """Changes it for all layers that share it, in place."""
         self.value.fill_(value)
+        self._last_set = value
+
+    def known_to_be(self, value: float) -> bool:
+        """Whether it is `value`, for code that runs operation by operation and can spare some if so.
+
+        Answered without a look at the device. Never True while a graph is recorded, by torch.compile or by
+        XLA: the answer would become part of the graph, and a new answer would compile it again.
+        """
+        if torch.compiler.is_compiling() or self.value.device.type == "xla":
+            return False
+        return self._last_set == value
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SharedScalar:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call] # torch has no annotation here

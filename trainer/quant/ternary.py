@@ -10,6 +10,8 @@ scale hold three values. Salient columns are an exception for weights only, and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -17,22 +19,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainer.config import QuantConfig
+from trainer.quant.activations import Int8Input
 from trainer.quant.saliency import ColumnSaliency
 from trainer.quant.warmup import Lambda
 from trainer.quant.weights import WeightScale, ternary_weight
 
-EPS = 1e-5  # the floor under the scale of activations, as in the paper: a row of zeros must not divide by 0
-INT8_MAX = 127.0
-
-
-def int8_activation(x_TI: Tensor) -> Tensor:
-    """Per-token absmax quantisation to 255 levels, returned in the unit and dtype of the input."""
-    scale = x_TI.abs().amax(dim=-1, keepdim=True).clamp_(min=EPS).div_(INT8_MAX)
-    return (x_TI / scale).round_().mul_(scale)
-
 
 class _BlendWeight(torch.autograd.Function):
-    """lerp(w, ternary(w), lambda), salient columns excepted; the gradient passes straight through.
+    """lerp(w, ternary(w), lambda), salient columns excepted; the gradient passes straight through. No lambda
+    is 1.
 
     An identity backward, not `w + (q - w).detach()`: that sum rounds, and in bfloat16 leaves seven values
     where there should be three.
@@ -42,13 +37,15 @@ class _BlendWeight(torch.autograd.Function):
     def forward(
         ctx: Any,
         w_OI: Tensor,
-        strength: Tensor,
+        strength: Tensor | None,
         salient_I: Tensor | None,
         weight_scale: WeightScale,
         group_size: int | None,
     ) -> Tensor:
         w32_OI = w_OI.float()
-        blend_OI = torch.lerp(w32_OI, ternary_weight(w32_OI, weight_scale, group_size), strength)
+        blend_OI = ternary_weight(w32_OI, weight_scale, group_size)
+        if strength is not None:
+            blend_OI = torch.lerp(w32_OI, blend_OI, strength)
         if salient_I is not None:
             blend_OI = torch.where(salient_I, w32_OI, blend_OI)
         return blend_OI.to(w_OI.dtype)
@@ -56,19 +53,6 @@ class _BlendWeight(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         return grads[0], None, None, None, None
-
-
-class _BlendActivation(torch.autograd.Function):
-    """lerp(x, int8(x), lambda) in float32; the gradient passes straight through."""
-
-    @staticmethod
-    def forward(ctx: Any, x_TI: Tensor, strength: Tensor) -> Tensor:
-        x32_TI = x_TI.float()
-        return torch.lerp(x32_TI, int8_activation(x32_TI), strength).to(x_TI.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return grads[0], None
 
 
 class TernaryLinear(nn.Module):
@@ -87,23 +71,41 @@ class TernaryLinear(nn.Module):
         self.bias: nn.Parameter | None = linear.bias
         self.strength, self.config = strength, config
         self.saliency: ColumnSaliency | None = None
+        self.quantise_input = Int8Input(strength.activations)
+        self._held: Tensor | None = None
 
     def effective_weight(self) -> Tensor:
         """The weights that the layer multiplies by, [O, I]."""
+        if self._held is not None:
+            return self._held
+        strength = self.strength.weights
+        if strength.known_to_be(0):
+            return self.weight
         salient_I = None if self.saliency is None else self.saliency.mask()
         blend = _BlendWeight.apply(  # type: ignore[no-untyped-call] # torch has no annotation for it
             self.weight,
-            self.strength.weights.value,
+            None if strength.known_to_be(1) else strength.value,
             salient_I,
             self.config.weight_scale,
             self.config.group_size,
         )
         return cast(Tensor, blend)
 
+    def hold_weight(self) -> None:
+        """Makes the effective weights once, for all passes until `release_weight`."""
+        self._held = self.effective_weight().detach().requires_grad_(self.weight.requires_grad)
+        self._held.grad = self.weight.grad
+
+    def release_weight(self) -> None:
+        """Gives what the held weights have gathered to the weights themselves: the gradient passes straight
+        through the quantiser."""
+        if self._held is not None:
+            self.weight.grad, self._held = self._held.grad, None
+
     def forward(self, x_TI: Tensor) -> Tensor:
         """[..., I] → [..., O]."""
         if self.config.activations == "int8":
-            x_TI = _BlendActivation.apply(x_TI, self.strength.activations.value)  # type: ignore[no-untyped-call] # as above
+            x_TI = self.quantise_input(x_TI)
         return F.linear(x_TI, self.effective_weight(), self.bias)
 
     def extra_repr(self) -> str:
@@ -117,6 +119,20 @@ class TernaryLinear(nn.Module):
 def ternary_layers(model: nn.Module) -> list[TernaryLinear]:
     """All quantised layers of a model, in the order of its modules."""
     return [module for module in model.modules() if isinstance(module, TernaryLinear)]
+
+
+@contextmanager
+def held_weights(model: nn.Module) -> Iterator[None]:
+    """Within it, every ternary layer quantises its weights once, however many passes there are: between them
+    no weight, no lambda and no salience may change. Gradients reach the weights at the end."""
+    layers = ternary_layers(model)
+    for layer in layers:
+        layer.hold_weight()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.release_weight()
 
 
 def fully_quantised(model: nn.Module) -> bool:

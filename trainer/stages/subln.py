@@ -22,11 +22,14 @@ from trainer.device import Device
 from trainer.errors import ConfigError
 from trainer.layer_match import matched_layers
 from trainer.model import depth, is_head, run
+from trainer.quant.activations import Int8Input
 from trainer.quant.ternary import TernaryLinear
 from trainer.quant.warmup import Lambda
 from trainer.stages.depth import keep_layers
 
-BEFORE = ("o_proj", "down_proj")  # Llama's names, which SmolLM, Qwen, Mistral, Gemma and others share
+# Llama's names, which SmolLM, Qwen, Mistral, Gemma and others share.
+BEFORE = ("o_proj", "down_proj")
+ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # each reads the very same tensor
 EPS = 1e-6  # where the model's own normalisations have none
 
 
@@ -144,6 +147,20 @@ def quantise(
             ternary = nn.Sequential(OrderedDict(norm=norm, projection=ternary))
         parent, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(parent), attribute, ternary)
+    _share_inputs(model)
+
+
+def _share_inputs(model: nn.Module) -> None:
+    """Lets the layers that read one tensor quantise it once. Where they do not, nothing but time is lost."""
+    for module in model.modules():
+        for names in ONE_INPUT:
+            layers = [
+                layer for name in names if isinstance(layer := getattr(module, name, None), TernaryLinear)
+            ]
+            if len(layers) > 1:
+                shared = Int8Input(layers[0].strength.activations, readers=len(layers))
+                for layer in layers:
+                    layer.quantise_input = shared
 
 
 def _projections(model: nn.Module) -> dict[str, nn.Linear]:

@@ -19,7 +19,8 @@ from transformers.integrations import bitnet
 from trainer.export import checkpoint
 from trainer.export.checkpoint import export
 from trainer.export.errors import ExportError
-from trainer.quant.ternary import int8_activation, ternary_layers
+from trainer.quant.activations import int8_activation
+from trainer.quant.ternary import ternary_layers
 from trainer.student_folder import SavedStudent
 
 
