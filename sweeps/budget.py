@@ -31,9 +31,12 @@ def spent(records: Sequence[Trial], now: float) -> Budget:
 
 def exceeded(budget: Budget, records: Sequence[Trial], now: float) -> str:
     """Which limit is reached, in a few words; "" while there is something left."""
-    limits, costs = asdict(budget), asdict(spent(records, now))
+    limits = {name: limit for name, limit in asdict(budget).items() if limit is not None}
+    if not limits:  # each ask comes by here, with all records
+        return ""
+    costs = asdict(spent(records, now))
     for name, limit in limits.items():
-        if limit is not None and costs[name] >= limit:
+        if costs[name] >= limit:
             return f"{costs[name]:.5g} of {limit:.5g} {name} are spent, running trials included"
     return ""
 
