@@ -1,18 +1,22 @@
 # ruff: noqa: E402 - torch reads the settings of before_torch() when it is imported
 """What a ternary training step costs over the same model in full precision: `python -m benchmarks.step`.
 
-Both models are trained by the trainer's own loop, in one process, in turns of a few steps, so that whatever
-else the machine does falls on both; the medians are compared. Prints one row of a Markdown table.
+Both models take the trainer's own step, in one process, in turns of a few steps, so that whatever else the
+machine does falls on both; the medians are compared. Three ways to take it: operation by operation, compiled,
+and with eight micro-batches a step. Overrides of the trainer choose another model or device; the default has
+about ten million parameters. Prints a row of a Markdown table for each way.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
-from trainer.environment import before_torch
+from trainer.environment import before_torch, keep_freed_memory
 
 before_torch()
 
@@ -22,35 +26,50 @@ from torch import Tensor, nn
 from trainer.api import check
 from trainer.config import Config, TinyModelConfig
 from trainer.device import Device, open_device
-from trainer.loop import StagePlan, train
 from trainer.model import build_tiny, parameter_count
-from trainer.preemption import StopSignal
+from trainer.optim.build import build_optimizer
 from trainer.stages.pretrain import cross_entropy
 from trainer.stages.subln import make_student
+from trainer.step import TrainStep
 
-STEPS_PER_TURN = 4  # the first step of a turn allocates optimizer state and is not counted
-LIMIT = 1.6
+TEN_MILLION = (
+    "model.hidden_size=256",
+    "model.intermediate_size=768",
+    "model.layers=8",
+    "model.heads=4",
+    "data.vocab_size=8192",
+    "data.sequence_length=256",
+    "stage1_9.batch_size=8",
+    "stage2.batch_size=8",
+)
+STEPS_PER_TURN, MICRO_BATCHES = 4, 8
+LIMITS = {"eager": 1.10, "compiled": 1.00, "accumulation": 1.20}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--ways", nargs="*", choices=list(LIMITS), default=list(LIMITS))
     parser.add_argument(
         "overrides", nargs="*", help="Hydra overrides of the trainer, such as device.threads=1"
     )
     arguments = parser.parse_args()
-    config = check(arguments.overrides)
+    keep_freed_memory()
+    config = check([*TEN_MILLION, *arguments.overrides])
     device = open_device(config.device)
-    full, ternary = _models(config, device)
-    seconds = _measure(config, device, full, ternary, turns=arguments.turns)
-    ratio = seconds["ternary"] / seconds["full"]
-    print("| model | device | threads | dtype | full precision, ms/step | ternary, ms/step | ratio |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    print(
-        f"| {parameter_count(full) / 1e6:.1f}M, batch {config.stage2.batch_size} x "
-        f"{config.data.sequence_length} | {device.name} | {config.device.threads} | {device.dtype} | "
-        f"{1000 * seconds['full']:.0f} | {1000 * seconds['ternary']:.0f} | {ratio:.2f} (limit {LIMIT}) |"
-    )
+    batch, length = config.stage2.batch_size, config.data.sequence_length
+    print("| step | model | device | threads | dtype | full precision, ms | ternary, ms | ratio | limit |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for way in arguments.ways:
+        full, ternary = _models(config, device)
+        size = f"{parameter_count(full) / 1e6:.1f}M, batch {batch} x {length}"
+        steps = {"full": _step(way, full, config, device), "ternary": _step(way, ternary, config, device)}
+        ms = _measure(steps, config, device, turns=arguments.turns)
+        print(
+            f"| {way} | {size} | {device.name} | {config.device.threads} | {device.dtype} | {ms['full']:.0f} "
+            f"| {ms['ternary']:.0f} | {ms['ternary'] / ms['full']:.3f} | {LIMITS[way]:.2f} |",
+            flush=True,
+        )
 
 
 def _models(config: Config, device: Device) -> tuple[nn.Module, nn.Module]:
@@ -64,34 +83,40 @@ def _models(config: Config, device: Device) -> tuple[nn.Module, nn.Module]:
     ternary, _ = make_student(
         copy.deepcopy(full), config.stage1, [next(_batches(config))], quant=config.quant, device=device
     )
-    return full, ternary
+    return full.train(), ternary.train()
 
 
-def _measure(
-    config: Config, device: Device, full: nn.Module, ternary: nn.Module, *, turns: int
-) -> dict[str, float]:
-    plan = StagePlan(
-        name="benchmark",
-        steps=STEPS_PER_TURN,
-        optimizer=config.stage2.optimizer,
-        schedule=config.stage2.schedule,
+def _step(way: str, model: nn.Module, config: Config, device: Device) -> TrainStep:
+    return TrainStep(
+        model,
+        cross_entropy(model),
+        build_optimizer(model, config.stage2.optimizer),
+        device=dataclasses.replace(device, compile=way == "compiled"),
+        stage="benchmark",
+        micro_batch_size=config.stage2.batch_size // MICRO_BATCHES if way == "accumulation" else None,
+        max_grad_norm=config.stage2.optimizer.max_grad_norm,
     )
-    seconds: dict[str, list[float]] = {"full": [], "ternary": []}
+
+
+def _measure(steps: dict[str, TrainStep], config: Config, device: Device, *, turns: int) -> dict[str, float]:
+    """Median milliseconds of a step."""
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    batches = _batches(config)
     for turn in range(turns + 1):
-        for name, model in (("full", full), ("ternary", ternary)):
-            steps: list[float] = []
-            train(
-                plan,
-                model,
-                cross_entropy(model),
-                _batches(config),
-                device=device,
-                stop=StopSignal(),
-                watch=lambda step, steps=steps: steps.append(step.seconds),  # type: ignore[misc]
-            )
-            if turn:  # the first turn warms up
-                seconds[name] += steps[1:]
-    return {name: statistics.median(each) for name, each in seconds.items()}
+        for name, take_step in steps.items():
+            for _ in range(STEPS_PER_TURN):
+                took = _timed(take_step, device.place(next(batches)), device)
+                if turn:  # the first turn compiles, and allocates optimizer state
+                    seconds[name].append(took)
+    return {name: 1000 * statistics.median(each) for name, each in seconds.items()}
+
+
+def _timed(take_step: Callable[..., object], ids_BT: Tensor, device: Device) -> float:
+    device.synchronize()
+    start = time.perf_counter()
+    take_step(ids_BT, number=1)
+    device.synchronize()
+    return time.perf_counter() - start
 
 
 def _batches(config: Config) -> Iterator[Tensor]:
