@@ -30,7 +30,9 @@ def effective_steps(stage1_9_steps: Steps, stage2_steps: Steps) -> Steps:
     return STAGE1_9_WEIGHT * stage1_9_steps + stage2_steps
 
 
-def efficiency(loss: npt.ArrayLike, steps: npt.ArrayLike, baseline: float, goal: Goal = "minimize") -> Floats:
+def efficiency(
+    loss: npt.ArrayLike, steps: npt.ArrayLike, baseline: float, goal: Goal = "minimize", per: float = PER
+) -> Floats:
     """Improvement over the baseline per hundred steps: `(baseline - loss) / (steps / 100)`, elementwise.
 
     Args:
@@ -38,6 +40,7 @@ def efficiency(loss: npt.ArrayLike, steps: npt.ArrayLike, baseline: float, goal:
         steps: [N] what they spent; any measure of compute, effective steps as a rule.
         baseline: what is reached without the spending in question (the notebook's: no Stage 1.9).
         goal: "maximize" turns the sign of the improvement.
+        per: give it per so much compute (see `compute.MEASURES`).
 
     Returns:
         [N] float64; NaN where a value is missing or infinite, or nothing was spent.
@@ -46,7 +49,23 @@ def efficiency(loss: npt.ArrayLike, steps: npt.ArrayLike, baseline: float, goal:
     gain = (baseline - losses) if goal == "minimize" else (losses - baseline)
     defined = np.isfinite(gain) & np.isfinite(spent) & (spent > 0)
     result = np.full(np.broadcast(gain, spent).shape, np.nan)
-    np.divide(gain * PER, spent, out=result, where=defined)
+    np.divide(gain * per, spent, out=result, where=defined)
+    return result
+
+
+def efficiency_sem(
+    loss_sem: npt.ArrayLike, steps: npt.ArrayLike, baseline_sem: float = 0.0, per: float = PER
+) -> Floats:
+    """Standard error of `efficiency`, elementwise: errors of loss and baseline add in squares, compute has
+    none.
+
+    Returns:
+        [N] float64; NaN where the loss has no error, or nothing was spent.
+    """
+    errors, spent = np.asarray(loss_sem, dtype=np.float64), np.asarray(steps, dtype=np.float64)
+    defined = np.isfinite(errors) & (errors >= 0) & np.isfinite(spent) & (spent > 0)
+    result = np.full(np.broadcast(errors, spent).shape, np.nan)
+    np.divide(np.hypot(errors, baseline_sem) * per, spent, out=result, where=defined)
     return result
 
 

@@ -6,6 +6,7 @@ Positions are zero-based row numbers of the input.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Literal
 
@@ -29,7 +30,8 @@ def front(points: npt.ArrayLike, goals: Sequence[Goal]) -> Positions:
     do not dominate each other: all of them are on the front, or none. A row with a missing or infinite
     value is no point: it is never on the front and dominates nothing.
 
-    O(N log N) for one and two objectives; O(N · front) beyond, one vectorised comparison per point.
+    O(N log N) for up to three objectives (Kung, Luccio, Preparata: On Finding the Maxima of a Set of Vectors,
+    Journal of the ACM 22, 1975); O(N · front) beyond, one vectorised comparison per point of the front.
 
     Args:
         points: [N, K] numbers; N may be 0.
@@ -38,15 +40,15 @@ def front(points: npt.ArrayLike, goals: Sequence[Goal]) -> Positions:
     Raises:
         AnalysisError: the shape of `points` does not fit `goals`, or a goal is unknown.
     """
-    costs, kept = _finite_costs(points, goals)
+    costs, kept = finite_costs(points, goals)
     # Equal points stand or fall together, and the distinct ones come out sorted by first, second, … cost:
     # a point can only be dominated by one before it.
     distinct, group = np.unique(costs, axis=0, return_inverse=True)
-    on_front = _sweep(distinct) if distinct.shape[1] <= 2 else _cull(distinct)
+    on_front = SEARCHES.get(distinct.shape[1], _cull)(distinct)
     return kept[on_front[group.reshape(-1)]]
 
 
-def _finite_costs(points: npt.ArrayLike, goals: Sequence[Goal]) -> tuple[Floats, Positions]:
+def finite_costs(points: npt.ArrayLike, goals: Sequence[Goal]) -> tuple[Floats, Positions]:
     """The finite rows as costs (less is better in every column), and their positions."""
     unknown = [goal for goal in goals if goal not in ("minimize", "maximize")]
     if unknown or not goals:
@@ -70,17 +72,55 @@ def _sweep(distinct: Floats) -> npt.NDArray[np.bool_]:
     return last < best_before
 
 
+def _staircase(distinct: Floats) -> npt.NDArray[np.bool_]:
+    """Three costs, rows distinct and sorted: by ascending first cost, keep the front of the other two."""
+    stairs = Staircase()
+    return np.array([stairs.add(second, third) for _, second, third in distinct.tolist()], dtype=np.bool_)
+
+
 def _cull(distinct: Floats) -> npt.NDArray[np.bool_]:
-    """Any number of costs, rows distinct and sorted: compare each with the front found so far."""
+    """Any number of costs, rows distinct: each point of the front drops what it dominates."""
     on_front = np.zeros(len(distinct), dtype=np.bool_)
-    found = np.empty_like(distinct)
-    size = 0
-    for position, cost in enumerate(distinct):
-        if not (found[:size] <= cost).all(axis=1).any():
-            found[size] = cost
-            on_front[position] = True
-            size += 1
+    # Points that rank well in all costs come first: they are on the front or near it, and drop the most. A
+    # dominating point has the smaller sum of ranks, so that whoever is reached undropped is on the front.
+    ranks = sum(np.unique(column, return_inverse=True)[1] for column in distinct.T)
+    left = np.argsort(ranks, kind="stable")
+    while left.size:
+        first, left = left[0], left[1:]
+        on_front[first] = True
+        left = left[(distinct[left] < distinct[first]).any(axis=1)]
     return on_front
+
+
+SEARCHES = {1: _sweep, 2: _sweep, 3: _staircase}
+
+
+class Staircase:
+    """The front of points of two costs that come one by one; `hypervolume` measures the area under it."""
+
+    def __init__(self) -> None:
+        self.first: list[float] = []  # ascending
+        self.second: list[float] = []  # strictly descending
+
+    def add(self, first: float, second: float) -> bool:
+        """Take a point in, drop those that it dominates; False if one here is as good in both costs."""
+        start, end = self.gap(first, second)
+        if start is None:
+            return False
+        self.first[start:end], self.second[start:end] = [first], [second]
+        return True
+
+    def gap(self, first: float, second: float) -> tuple[int | None, int]:
+        """The steps that the point would replace, as a range; its start is None if the point is dominated."""
+        start = bisect_right(self.first, first)
+        if start and self.second[start - 1] <= second:
+            return None, start
+        if start and self.first[start - 1] == first:
+            start -= 1
+        end = start
+        while end < len(self.second) and self.second[end] >= second:
+            end += 1
+        return start, end
 
 
 def knee(points: npt.ArrayLike, goals: Sequence[Goal] = ("minimize", "minimize")) -> int | None:
@@ -102,7 +142,7 @@ def knee(points: npt.ArrayLike, goals: Sequence[Goal] = ("minimize", "minimize")
     """
     if len(goals) != 2:
         raise AnalysisError(f"a knee is defined for two objectives; got {len(goals)} goals")
-    costs, kept = _finite_costs(points, goals)
+    costs, kept = finite_costs(points, goals)
     distinct, first = np.unique(costs, axis=0, return_index=True)
     on_front = _sweep(distinct)
     edge = distinct[on_front]
