@@ -33,6 +33,10 @@ PARAMETER = "param."
 METRIC = "metric."
 """Prefix of a metric whose own name is taken by one of TRIAL_COLUMNS."""
 
+SEED = "param.seed"
+SEM = "_sem"
+"""Ending of the column with a metric's standard errors."""
+
 # What tells our own table from a foreign one that happens to have a column `trial`.
 OWN_COLUMNS = frozenset(("trial", "status", "attempt", "generator"))
 
@@ -164,6 +168,13 @@ def metric_column(metric: str) -> str:
 def is_trials_table(table: pd.DataFrame) -> bool:
     """Whether this is a sweep's own table, so that `trial` and `status` mean what they say."""
     return set(table.columns) >= OWN_COLUMNS
+
+
+def finished(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """[N] which rows count: of a sweep's own table the completed trials, of any other all."""
+    if is_trials_table(table):
+        return (table["status"] == "completed").to_numpy(dtype=np.bool_)
+    return np.ones(len(table), dtype=np.bool_)
 
 
 def trial_indices(table: pd.DataFrame) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
-from scipy.optimize import linprog  # type: ignore[import-untyped]  # scipy ships no types
+from scipy.optimize import linprog
 
 from sweeps.constraints import Linear, parse
 from sweeps.space import Choice, Fixed, Objective, Parameter, Range, Space, Value, same_value

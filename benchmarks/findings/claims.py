@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from benchmarks.findings.paired import Paired, compare, mean_and_range
+from analysis.paired import Paired, compare, mean_and_range
 from benchmarks.findings.runs import Run
 from benchmarks.findings.setting import Condition, Setting
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from analysis.paired import Paired, compare
 from benchmarks.findings.claims import Finding, Runs, findings, judge
 from benchmarks.findings.page import page
-from benchmarks.findings.paired import Paired, compare
 from benchmarks.findings.pictures import draw
 from benchmarks.findings.runs import Run, RunFailed, run_all
 from benchmarks.findings.setting import NOTEBOOK, TINY, Condition, Setting, setting_for

@@ -1,0 +1,90 @@
+"""Several seeds of one configuration become one row, with the standard error over seeds. Notebooks call this.
+
+A trial's own `final_loss_sem` is the noise of the evaluation; what another seed of the same training would
+give is usually worse known. Only repeated seeds tell it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+from scipy import stats
+
+from analysis.errors import AnalysisError, MissingColumn
+from analysis.table import PARAMETER, SEED, SEM, TRIAL_COLUMNS, is_trials_table
+
+
+def over_seeds(table: pd.DataFrame, seed: str = SEED) -> pd.DataFrame:
+    """One row per configuration: what the completed trials have in common, and the mean of what they
+    measured.
+
+    Args:
+        table: a sweep's own table.
+        seed: the parameter that is not part of the configuration.
+
+    Returns:
+        The parameters but the seed, `seeds` (how many completed trials), `trials` (their indices), and for
+        every metric its mean, `<metric>_sem` = s/√n over seeds (for n = 1 the trial's own, where it reported
+        one) and `<metric>_range`, half the width of the 95 % interval of the mean (Student's t, n - 1 degrees
+        of freedom; NaN for n = 1). In the order of each configuration's first trial.
+
+    Raises:
+        MissingColumn: there is no such seed.
+        AnalysisError: the table is not a sweep's own, or a configuration has the same seed twice.
+    """
+    if not is_trials_table(table):
+        raise AnalysisError("only a sweep's own table tells parameters from metrics; export the sweep")
+    if seed not in table.columns:
+        raise MissingColumn(seed, [str(name) for name in table.columns])
+    keys = [str(name) for name in table.columns if str(name).startswith(PARAMETER) and name != seed]
+    done = table[table["status"] == "completed"]
+    metrics = [
+        str(name)
+        for name in table.columns
+        if str(name) not in (*TRIAL_COLUMNS, seed, *keys)
+        and not str(name).endswith(SEM)
+        and types.is_numeric_dtype(table[name])
+        and not types.is_bool_dtype(table[name])
+    ]
+    rows = []
+    for _, group in _configurations(done, keys):
+        if group[seed].duplicated().any():
+            trials = ", ".join(str(trial) for trial in group["trial"])
+            raise AnalysisError(f"trials {trials} share all parameters, and two of them {seed!r}")
+        rows.append(_row(group, keys, metrics))
+    columns = [*keys, "seeds", "trials"]
+    columns += [name + ending for name in metrics for ending in ("", SEM, "_range")]
+    return pd.DataFrame(rows, columns=pd.Index(columns))
+
+
+def _configurations(done: pd.DataFrame, keys: list[str]) -> list[tuple[Any, pd.DataFrame]]:
+    if not keys:
+        return [((), done)] if len(done) else []
+    # As text, so that missing (inactive) parameters and mixed types make groups like any other value.
+    names = done[keys].astype(object).map(repr).agg("\0".join, axis=1) if len(done) else pd.Series(dtype=str)
+    return list(done.groupby(names, sort=False))
+
+
+def _row(group: pd.DataFrame, keys: list[str], metrics: list[str]) -> dict[str, Any]:
+    row: dict[str, Any] = {key: group[key].iloc[0] for key in keys}
+    row |= {"seeds": len(group), "trials": group["trial"].tolist()}
+    for metric in metrics:
+        values = group[metric].to_numpy("float64", na_value=np.nan)
+        values = values[np.isfinite(values)]
+        row[metric] = values.mean() if values.size else np.nan
+        row[metric + SEM], row[metric + "_range"] = _errors(group, metric, values)
+    return row
+
+
+def _errors(group: pd.DataFrame, metric: str, values: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """Standard error of the mean, and half its 95 % interval."""
+    if values.size >= 2:
+        sem = float(values.std(ddof=1) / np.sqrt(values.size))
+        return sem, float(stats.t.ppf(0.975, values.size - 1) * sem)
+    if values.size == 1 and metric + SEM in group.columns:
+        own = group.loc[group[metric].notna(), metric + SEM]
+        return float(pd.to_numeric(own, errors="coerce").iloc[0]), np.nan
+    return np.nan, np.nan

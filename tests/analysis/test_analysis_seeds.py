@@ -1,0 +1,102 @@
+"""Means over seeds, and pairs of trials that differ in one parameter."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis.errors import AnalysisError, MissingColumn
+from analysis.paired import Paired, compare_trials
+from analysis.seeds import over_seeds
+from analysis.table import from_document
+
+LOSSES = {0: (3.41, 3.44, 3.38), 100: (3.30, 3.27, 3.36)}
+
+
+@pytest.fixture
+def table(document: Any, trial: Any) -> pd.DataFrame:
+    """Three seeds with and without Stage 1.9, a failure, and a lone configuration."""
+    trials = [
+        trial(2 * seed + (steps > 0), loss, stage1_9=steps, final_loss_sem=0.01)
+        for steps, losses in LOSSES.items()
+        for seed, loss in enumerate(losses)
+    ]
+    for told in trials:
+        told["parameters"]["seed"] = told["trial"] // 2
+    trials += [trial(6, 3.2, stage1_9=400, final_loss_sem=0.02), trial(7, status="failed", stage1_9=400)]
+    trials[-2]["parameters"]["seed"], trials[-1]["parameters"]["seed"] = 0, 1
+    return from_document(document(*trials))
+
+
+def test_seeds_become_a_mean_with_its_error(table: pd.DataFrame) -> None:
+    rows = over_seeds(table)
+    assert rows["param.stage1_9.max_steps"].tolist() == [0, 100, 400]
+    assert rows["seeds"].tolist() == [3, 3, 1]
+    assert rows["trials"].tolist() == [[0, 2, 4], [1, 3, 5], [6]]
+    for row, losses in enumerate(LOSSES.values()):
+        assert rows["final_loss"].iloc[row] == pytest.approx(np.mean(losses))
+        assert rows["final_loss_sem"].iloc[row] == pytest.approx(stats.sem(losses))
+        low, high = stats.t.interval(0.95, 2, np.mean(losses), stats.sem(losses))
+        assert rows["final_loss_range"].iloc[row] == pytest.approx((high - low) / 2)
+    # A single seed knows only the noise of its evaluation.
+    assert rows["final_loss_sem"].iloc[2] == 0.02
+    assert math.isnan(rows["final_loss_range"].iloc[2])
+    assert "param.seed" not in rows.columns
+
+
+def test_the_order_of_the_trials_does_not_matter(table: pd.DataFrame) -> None:
+    turned = over_seeds(table.iloc[::-1].reset_index(drop=True)).sort_values("param.stage1_9.max_steps")
+    pd.testing.assert_series_equal(
+        turned["final_loss_sem"].reset_index(drop=True), over_seeds(table)["final_loss_sem"]
+    )
+
+
+def test_missing_parameters_make_a_configuration_of_their_own(table: pd.DataFrame) -> None:
+    table["param.stage1_9.k"] = [0.1, 0.1, 0.1, None, None, None, None, None]
+    assert over_seeds(table)["seeds"].tolist() == [3, 3, 1]
+
+
+def test_seeds_that_cannot_be_told_are_refused(table: pd.DataFrame) -> None:
+    with pytest.raises(MissingColumn, match=r"param\.seed"):
+        over_seeds(table.drop(columns="param.seed"))
+    with pytest.raises(AnalysisError, match="share all parameters"):
+        over_seeds(table.assign(**{"param.seed": 0}))
+    with pytest.raises(AnalysisError, match="own table"):
+        over_seeds(pd.DataFrame({"x": [1.0]}))
+
+
+def test_without_a_completed_trial_there_is_no_row(table: pd.DataFrame) -> None:
+    assert over_seeds(table.assign(status="failed")).empty
+
+
+def test_pairs_differ_in_one_parameter(table: pd.DataFrame) -> None:
+    found = compare_trials(table, "stage1_9.max_steps", 100, 0, "final_loss")
+    assert found.differences == pytest.approx((-0.11, -0.17, -0.02))
+    assert found.tell() == "-0.100 (lower in 3 of 3 seeds, p = 0.25)"
+    reference = stats.ttest_1samp(found.differences, 0.0).confidence_interval(0.95)
+    assert found.interval == pytest.approx((reference.low, reference.high))
+    back = compare_trials(table, "stage1_9.max_steps", 0, 100, "final_loss")
+    assert back.differences == pytest.approx([-d for d in found.differences])
+
+
+def test_a_parameter_that_is_off_on_one_side_is_no_difference(table: pd.DataFrame) -> None:
+    table["param.stage1_9.lr"] = [None, None, None, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3]
+    assert len(compare_trials(table, "stage1_9.max_steps", 100, 0, "final_loss").differences) == 3
+
+
+def test_one_pair_says_nothing_of_its_error() -> None:
+    assert Paired(differences=(0.5,)).interval == (-math.inf, math.inf)
+
+
+def test_what_makes_no_pairs_is_refused(table: pd.DataFrame) -> None:
+    with pytest.raises(AnalysisError, match="no pairs"):
+        compare_trials(table, "stage1_9.max_steps", 100, 7, "final_loss")
+    with pytest.raises(MissingColumn):
+        compare_trials(table, "nothing", 1, 2, "final_loss")
+    with pytest.raises(AnalysisError, match="twin"):
+        compare_trials(table.assign(**{"param.seed": 0}), "stage1_9.max_steps", 100, 0, "final_loss")
