@@ -15,11 +15,19 @@ import pandas as pd
 
 from analysis import efficiency
 from analysis import pareto as arrays
+from analysis.compute import MEASURES
 from analysis.errors import AnalysisError
-from analysis.pareto import Goal
-from analysis.table import is_trials_table, metric_column, numbers, trial_indices, with_effective_steps
+from analysis.pareto import Goal, Positions
+from analysis.table import (
+    finished,
+    is_trials_table,
+    metric_column,
+    numbers,
+    trial_indices,
+    with_effective_steps,
+)
 
-COMPUTE = ("effective_steps", "train_flops", "train_seconds", "seconds")
+COMPUTE = tuple(column for name, measure in MEASURES.items() if name != "usd" for column in measure.columns)
 """Measures of compute, the best first: what a sweep with one objective is shown against."""
 
 STAGE1_9_STEPS = "param.stage1_9.max_steps"
@@ -102,7 +110,7 @@ def pareto(
     xs, ys = numbers(table, x), numbers(table, y)
     if baseline is None:
         baseline = find_baseline(table, y, y_goal)
-    kept = np.flatnonzero(np.isfinite(xs) & np.isfinite(ys) & _eligible(table))
+    kept = np.flatnonzero(np.isfinite(xs) & np.isfinite(ys) & finished(table))
     names = trial_indices(table)[kept]
     xs, ys = xs.iloc[kept], ys.iloc[kept]
     points = np.column_stack((xs.to_numpy("float64"), ys.to_numpy("float64")))
@@ -127,13 +135,20 @@ def pareto(
 
 def find_baseline(table: pd.DataFrame, y: str, goal: Goal = "minimize") -> float | None:
     """The best y among the completed trials of a sweep that spent no step on Stage 1.9; None without one."""
+    without = baseline_rows(table, y)
+    if not without.size:
+        return None
+    values = numbers(table, y).to_numpy("float64")[without]
+    return float(values.min() if goal == "minimize" else values.max())
+
+
+def baseline_rows(table: pd.DataFrame, y: str) -> Positions:
+    """Positions of the completed trials that `find_baseline` chooses from."""
     if not is_trials_table(table) or STAGE1_9_STEPS not in table.columns:
-        return None
+        return np.empty(0, dtype=np.intp)
     values = numbers(table, y).to_numpy("float64")
-    without = (numbers(table, STAGE1_9_STEPS) == 0).to_numpy() & _eligible(table) & np.isfinite(values)
-    if not without.any():
-        return None
-    return float(values[without].min() if goal == "minimize" else values[without].max())
+    without = (numbers(table, STAGE1_9_STEPS) == 0).to_numpy()
+    return np.flatnonzero(without & finished(table) & np.isfinite(values))
 
 
 def default_axes(table: pd.DataFrame, objectives: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
@@ -150,9 +165,3 @@ def default_axes(table: pd.DataFrame, objectives: Sequence[Mapping[str, Any]]) -
         if x != y and x in table.columns and table[x].notna().any():
             return x, y
     return None
-
-
-def _eligible(table: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    if is_trials_table(table):
-        return (table["status"] == "completed").to_numpy(dtype=np.bool_)
-    return np.ones(len(table), dtype=np.bool_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +17,9 @@ from sweeps.space import Space
 if TYPE_CHECKING:
     import pandas as pd
 
+    from analysis.budget import Answer
     from analysis.summary import ParetoResult
+    from analysis.uncertainty import Uncertainty
 
 
 @click.command()
@@ -26,32 +29,53 @@ if TYPE_CHECKING:
     "--table", type=click.Path(path_type=Path), help="Any CSV, Parquet or JSON table, instead of a sweep."
 )
 @click.option("--x", metavar="COLUMN", help="Compute. Default: the second objective, or effective_steps.")
+@click.option("--compute", metavar="MEASURE", help="effective_steps, flops, seconds or usd: instead of --x.")
 @click.option("--y", metavar="COLUMN", help="Loss. Default: the first objective.")
 @click.option(
     "--baseline", type=float, metavar="LOSS", help="The loss without Stage 1.9, for the efficiency."
 )
+@click.option("--budget", type=float, metavar="X", help="What does so much compute buy, by a fitted curve?")
+@click.option("--chances", is_flag=True, help="How sure is each word, within the standard errors? (table)")
 def pareto(
     storage: str | None,
     name: str | None,
     style: str,
     table: Path | None,
     x: str | None,
+    compute: str | None,
     y: str | None,
     baseline: float | None,
+    budget: float | None,
+    chances: bool,
 ) -> None:
     """The Pareto front of loss against compute, its knee, and the most efficient trial: three words."""
+    from analysis import budget as budgets
+    from analysis.compute import column_of
     from analysis.errors import AnalysisError
+    from analysis.uncertainty import uncertainty
 
+    if x and compute:
+        raise InputError("--x and --compute both name the column of compute; give one of them")
     try:
-        result = _of_table(table, x, y, baseline) if table else _of_sweep(storage, name, x, y, baseline)
+        space, frame = (None, _read(table)) if table else _exported(storage, name)
+        x = column_of(compute, frame) if compute else x
+        result = of_experiment(space, frame, x, y, baseline) if space else _of_table(frame, x, y, baseline)
+        bought = (
+            None
+            if budget is None
+            else budgets.answer(frame, x=result.x, y=result.y, budget=budget, y_goal=result.y_goal)
+        )
     except AnalysisError as error:
         raise InputError(str(error)) from None
     if style == "json":
-        print_json(result.to_json())
-    elif style == "csv":
+        print_json(result.to_json() | ({} if bought is None else {"budget": bought.to_json()}))
+        return
+    if style == "csv":
         print_csv(_rows(result, all_points=True), ["trial", "x", "y", "front", "knee", "most_efficient"])
     else:
-        print_front(result)
+        print_front(result, uncertainty(frame, result) if chances else None)
+    if bought is not None:
+        _print_answer(bought, to_stderr=style == "csv")
 
 
 def of_experiment(
@@ -77,32 +101,82 @@ def of_experiment(
     return compute(frame, x=x_column, y=y_column, baseline=baseline, **goal)
 
 
-def print_front(result: ParetoResult) -> None:
-    """The front for people."""
+def print_front(result: ParetoResult, sure: Uncertainty | None = None) -> None:
+    """The front for people; with `sure`, the chance of each word beside it."""
     if not result.points:
         click.echo(f"no completed trial has both {result.x} and {result.y} yet")
         return
-    print_table(_rows(result, all_points=False))
+    rows = _rows(result, all_points=False)
+    print_table(rows if sure is None else [row | _told(sure, row["trial"]) for row in rows])
     click.echo(f"{len(result.front)} of {len(result.points)} trials are on the front")
+    if sure is not None:
+        for line in _footnotes(result, sure):
+            click.echo(line)
 
 
-def _of_table(table: Path, x: str | None, y: str | None, baseline: float | None) -> ParetoResult:
+def _told(sure: Uncertainty, trial: int) -> dict[str, Any]:
+    """A row's efficiency and chances, of what is known."""
+    chances = sure.trials[trial]
+    told: dict[str, Any] = {}
+    if chances.efficiency is not None:
+        reach = chances.efficiency_range
+        told["efficiency"] = f"{chances.efficiency:.3g}" + (f" ± {reach:.1g}" if reach else "")
+    if sure.draws:
+        shares = {"front": chances.front, "knee": chances.knee, "most efficient": chances.most_efficient}
+        told |= {f"{word} %": round(100 * share) for word, share in shares.items() if share is not None}
+    return told
+
+
+def _footnotes(result: ParetoResult, sure: Uncertainty) -> Iterator[str]:
+    """Where the numbers of `_told` come from."""
+    if any(chances.efficiency is not None for chances in sure.trials.values()):
+        yield f"efficiency: improvement on {shorten(result.baseline)} per {sure.unit}, with its 95 % interval"
+    if sure.draws:
+        yield f"%: in how many of {sure.draws} draws from the standard errors of {result.y}"
+    else:
+        yield f"chances need standard errors: there is no column {result.y}_sem with any"
+    if sure.hypervolume is not None and sure.reference is not None:
+        reference = ", ".join(shorten(float(value)) for value in sure.reference)
+        yield f"hypervolume {shorten(sure.hypervolume)} within the reference point ({reference})"
+
+
+def _print_answer(bought: Answer, *, to_stderr: bool) -> None:
+    """What the budget buys, and on stderr what is doubtful about it."""
+    lengths = ""
+    if bought.stage1_9 is not None:
+        low_high = bought.stage1_9_interval
+        reach = f" (95 %: {low_high[0]} to {low_high[1]})" if low_high else ""
+        lengths = f" with {bought.stage1_9} steps of Stage 1.9{reach} and {bought.stage2} of Stage 2"
+    click.echo(
+        f"{shorten(bought.budget)} {bought.x} buy {bought.y} {shorten(bought.value)} "
+        f"(95 %: {shorten(bought.low)} to {shorten(bought.high)}){lengths}",
+        err=to_stderr,
+    )
+    click.echo(f"fitted: {bought.formula}, through {bought.through}", err=to_stderr)
+    for warning in bought.warnings:
+        click.echo(f"sweep: warning: {warning}", err=True)
+
+
+def _of_table(frame: pd.DataFrame, x: str | None, y: str | None, baseline: float | None) -> ParetoResult:
     from analysis.summary import pareto as compute
-    from analysis.table import read
 
     if x is None or y is None:
         raise InputError("--table needs --x COLUMN and --y COLUMN")
-    return compute(read(table), x=x, y=y, baseline=baseline)
+    return compute(frame, x=x, y=y, baseline=baseline)
 
 
-def _of_sweep(
-    storage: str | None, name: str | None, x: str | None, y: str | None, baseline: float | None
-) -> ParetoResult:
+def _read(table: Path) -> pd.DataFrame:
+    from analysis.table import read, with_effective_steps
+
+    return with_effective_steps(read(table))
+
+
+def _exported(storage: str | None, name: str | None) -> tuple[Space, pd.DataFrame]:
     from analysis.table import from_document
 
     experiment = open_sweep(storage, name)
     document = export.document(experiment.space, experiment.store.url, experiment.trials())
-    return of_experiment(experiment.space, from_document(document), x, y, baseline)
+    return experiment.space, from_document(document)
 
 
 def _rows(result: ParetoResult, *, all_points: bool) -> list[dict[str, Any]]:

@@ -110,15 +110,35 @@ class TestPareto:
             "knee": None,
         }  # fmt: skip
 
+    def test_a_budget_is_answered_beside_the_front(self, sweep, tmp_path):
+        rows = "\n".join(f"{s},200,{loss}" for s, loss in ((50, 7.52), (100, 6.92), (200, 6.39), (500, 5.39)))
+        (tmp_path / "t.csv").write_text(f"stage1_9_steps,stage2_steps,loss\n{rows}\n")
+        asked = ("pareto", "--table", "t.csv", "--compute", "effective_steps", "--y", "loss", "--budget")
+        told = sweep(*asked, "800", "--baseline", "7.83", "--chances").out
+        assert "800 effective_steps buy loss 5.9" in told
+        assert "with 300 steps of Stage 1.9 and 200 of Stage 2" in told
+        assert "0.103" in told  # the efficiency of the first
+        assert "hypervolume" in told
+        document = json.loads(sweep(*asked, "9000", "--format", "json").out)
+        assert list(document)[-1] == "budget"
+        assert document["budget"]["stage1_9_steps"] == 4400
+        assert "outside" in document["budget"]["warnings"][0]
+        table = sweep(*asked, "9000", "--format", "csv")
+        assert len(table.out.splitlines()) == 5
+        assert "warning: 9,000 lies outside" in table.err
+
     @pytest.mark.parametrize(
         ("argv", "told"),
         [
+            (["--table", "t.csv", "--x", "a", "--compute", "usd", "--y", "b"], "give one of them"),
+            (["--table", "t.csv", "--compute", "hours", "--y", "loss"], "the measures are"),
+            (["--table", "t.csv", "--x", "cost", "--y", "loss", "--budget", "3"], "4 different amounts"),
             (["--table", "t.csv", "--x", "cots", "--y", "loss"], "cost"),
             (["--table", "none.csv", "--x", "a", "--y", "b"], "no such file"),
             (["--table", "t.csv"], "--table needs --x COLUMN and --y COLUMN"),
             (["--table", "t.csv", "--x", "cost", "--y", "loss", "--baseline", "nan"], "finite"),
         ],
-        ids=["misspelt-column", "no-file", "no-axes", "nan-baseline"],
+        ids=["two-names", "no-measure", "no-curve", "misspelt-column", "no-file", "no-axes", "nan-baseline"],
     )
     def test_wrong_input_is_one_line_and_status_2(self, sweep, tmp_path, argv, told):
         (tmp_path / "t.csv").write_text("cost,loss\n1,3\n")

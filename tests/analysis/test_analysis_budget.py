@@ -1,0 +1,120 @@
+"""What a budget buys, and in which compute: from tables to answers with their warnings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.budget import answer
+from analysis.compute import MEASURES, column_of, of_column
+from analysis.errors import AnalysisError
+from analysis.table import from_document, read
+
+
+@pytest.fixture
+def lengths(document: Any, trial: Any) -> pd.DataFrame:
+    """A sweep over both lengths whose losses follow a law exactly."""
+    trials = []
+    for first in (0, 25, 50, 100):
+        for second in (60, 120, 240):
+            loss = 2.5 + 0.8 * (1 + first) ** -0.3 + 12 * (1 + second) ** -0.6
+            trials.append(trial(len(trials), loss, stage1_9=first, stage2=second))
+    return from_document(document(*trials))
+
+
+def test_the_length_sweep_answers_for_800_steps(length_sweep_file: Path) -> None:
+    found = answer(read(length_sweep_file), x="effective_steps", y="final_loss", budget=800)
+    assert found.value == pytest.approx(5.924, abs=0.001)
+    assert found.low < 5.8 < 6.0 < found.high
+    # Stage 2 had 200 steps in every run: the rest of the budget is Stage 1.9, at two for one.
+    assert (found.stage1_9, found.stage2, found.stage1_9_interval) == (300, 200, None)
+    assert found.formula == "final_loss = 2.603 + 47.07 · effective_steps^(-0.3967)"
+    assert (found.through, found.warnings) == ("all 5 rows", ())
+
+
+def test_beyond_the_data_it_warns_and_is_less_sure(length_sweep_file: Path) -> None:
+    table = read(length_sweep_file)
+    inside = answer(table, x="effective_steps", y="final_loss", budget=1200)
+    outside = answer(table, x="effective_steps", y="final_loss", budget=20_000)
+    assert "lies outside the 300 to 2,200 of effective_steps" in outside.warnings[0]
+    assert outside.high - outside.low > 2 * (inside.high - inside.low)
+
+
+def test_a_budget_below_the_fixed_stage_is_named(length_sweep_file: Path) -> None:
+    found = answer(read(length_sweep_file), x="effective_steps", y="final_loss", budget=150)
+    assert found.stage1_9 is found.stage2 is None
+    assert any("does not even pay" in warning for warning in found.warnings)
+
+
+def test_over_both_lengths_the_split_is_the_laws(lengths: pd.DataFrame) -> None:
+    found = answer(lengths, x="effective_steps", y="final_loss", budget=300)
+    steps = np.arange(150)
+    loss = 2.5 + 0.8 * (1.0 + steps) ** -0.3 + 12 * (301.0 - 2 * steps) ** -0.6
+    assert found.stage1_9 == pytest.approx(loss.argmin(), abs=1)
+    assert found.stage1_9 is not None
+    assert found.stage2 == 300 - 2 * found.stage1_9
+    assert found.value == pytest.approx(loss.min(), rel=1e-4)
+    assert found.stage1_9_interval is not None
+    assert "stage1_9_steps)^(-0.3)" in found.formula
+
+
+def test_in_other_compute_the_lengths_are_not_told(lengths: pd.DataFrame) -> None:
+    table = lengths.assign(train_flops=1e12 * lengths["effective_steps"])
+    found = answer(table, x="train_flops", y="final_loss", budget=3e14)
+    assert found.stage1_9 is None
+    assert found.warnings == ()
+
+
+def test_where_more_varies_the_curve_goes_through_the_front_and_says_so(lengths: pd.DataFrame) -> None:
+    worse = lengths.assign(final_loss=lengths["final_loss"] + 1.0, trial=lengths["trial"] + 100)
+    worse["param.stage2.optimizer.lr"] = 1e-2
+    table = pd.concat([lengths.assign(**{"param.stage2.optimizer.lr": 1e-3}), worse], ignore_index=True)
+    found = answer(table, x="effective_steps", y="final_loss", budget=300)
+    assert "on the front" in found.through
+    assert "stage2.optimizer.lr vary as well" in found.warnings[0]
+    assert found.value < 3.4
+
+
+def test_seeds_are_no_other_parameter(lengths: pd.DataFrame) -> None:
+    table = lengths.assign(**{"param.seed": range(len(lengths))})
+    assert answer(table, x="effective_steps", y="final_loss", budget=300).through == "all 12 completed trials"
+
+
+def test_without_enough_pairs_the_curve_still_answers(lengths: pd.DataFrame) -> None:
+    table = lengths[lengths["trial"].isin([0, 4, 8, 10, 2])].reset_index(drop=True)
+    found = answer(table, x="effective_steps", y="final_loss", budget=200)
+    assert found.stage1_9 is None
+    assert any("how to split it, is not known" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_budget_that_is_none_is_refused(budget: float, lengths: pd.DataFrame) -> None:
+    with pytest.raises(AnalysisError, match="give a positive number"):
+        answer(lengths, x="effective_steps", y="final_loss", budget=budget)
+
+
+def test_failed_trials_are_no_points(lengths: pd.DataFrame) -> None:
+    lengths.loc[lengths.index[3:], "status"] = "failed"
+    with pytest.raises(AnalysisError, match="there are 3"):
+        answer(lengths, x="effective_steps", y="final_loss", budget=100)
+
+
+def test_compute_is_chosen_by_name() -> None:
+    table = pd.DataFrame({"effective_steps": [1.0], "train_seconds": [None], "seconds": [5.0], "usd": [None]})
+    assert column_of("effective_steps", table) == "effective_steps"
+    assert column_of("seconds", table) == "seconds"  # nothing told how long the training took
+    assert column_of("seconds", table.assign(train_seconds=3.0)) == "train_seconds"
+    with pytest.raises(AnalysisError, match="do not tell their usd"):
+        column_of("usd", table)
+    with pytest.raises(AnalysisError, match="effective_steps, flops, seconds, usd"):
+        column_of("hours", table)
+
+
+def test_efficiency_is_given_per_an_amount_that_people_pay() -> None:
+    assert (of_column("effective_steps").per, of_column("anything").per) == (100, 100)
+    assert of_column("seconds") is of_column("train_seconds") is MEASURES["seconds"]
+    assert (of_column("seconds").per, of_column("seconds").unit) == (3600, "device hour")

@@ -1,0 +1,96 @@
+"""Chances and intervals of a trade-off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.efficiency import efficiency_sem
+from analysis.hypervolume import hypervolume
+from analysis.summary import pareto
+from analysis.table import from_document, read
+from analysis.uncertainty import uncertainty
+
+
+def told(table: pd.DataFrame, **options: Any) -> Any:
+    return uncertainty(table, pareto(table, x="effective_steps", y="final_loss", **options))
+
+
+def test_the_length_sweep_has_no_errors_and_so_no_chances(length_sweep_file: Path) -> None:
+    found = told(read(length_sweep_file), baseline=7.83)
+    assert found.draws == 0
+    assert [round(c.efficiency, 2) for c in found.trials.values()] == [0.10, 0.23, 0.24, 0.20, 0.14]
+    assert {(c.front, c.knee, c.most_efficient, c.efficiency_range) for c in found.trials.values()} == {
+        (None, None, None, None)
+    }
+    assert found.unit == "100 effective steps"
+    assert found.reference == pytest.approx((2200 + 190, 7.52 + 0.268))
+    points = [[300, 7.52], [400, 6.92], [600, 6.39], [1200, 5.39], [2200, 4.84]]
+    assert found.hypervolume == pytest.approx(
+        hypervolume(points, ["minimize", "minimize"], found.reference or ())
+    )
+
+
+def test_with_errors_every_word_has_a_chance(sweep: dict[str, Any]) -> None:
+    found = told(from_document(sweep))
+    assert found.draws == 1000
+    assert found.exact == 0
+    assert found.trials[0].front == 1  # who costs least is on the front, whatever it scored
+    assert found.trials[2].front == 0  # beaten by 0.3 at errors of 0.012
+    assert found.trials[1].most_efficient == 1
+    assert found.trials[4].knee > 0.9
+    assert 0.5 < found.trials[5].front <= 1
+
+
+def test_efficiency_has_the_interval_of_loss_and_baseline_together(sweep: dict[str, Any]) -> None:
+    found = told(from_document(sweep))
+    # Trial 1: 0.4 better in 110 steps; errors 0.012 and the baseline's 0.02.
+    assert found.trials[1].efficiency == pytest.approx(0.4 / 1.1)
+    assert found.trials[1].efficiency_range == pytest.approx(
+        1.959964 * (0.012**2 + 0.02**2) ** 0.5 / 1.1, rel=1e-6
+    )
+    assert found.trials[0].efficiency == 0
+    assert found.trials[0].efficiency_range is None  # the baseline against itself
+
+
+def test_a_given_baseline_has_no_error(sweep: dict[str, Any]) -> None:
+    found = told(from_document(sweep), baseline=4.5)
+    assert found.trials[1].efficiency_range == pytest.approx(1.959964 * 0.012 / 1.1, rel=1e-6)
+    assert found.trials[0].efficiency_range is not None
+
+
+def test_missing_and_unusable_errors(sweep: dict[str, Any]) -> None:
+    del sweep["trials"][1]["metrics"]["final_loss_sem"]
+    found = told(from_document(sweep))
+    assert found.exact == 1
+    for wrong in ("wide", 0.0, -1.0, None):
+        table = from_document(sweep).assign(final_loss_sem=wrong)
+        assert told(table).draws == 0
+
+
+def test_errors_of_efficiency_elementwise() -> None:
+    found = efficiency_sem([0.3, 0.3, None, -1.0], [100, 0, 100, 100], 0.4)
+    assert found[0] == pytest.approx(0.5)
+    assert pd.isna(found[1:]).all()
+
+
+def test_nothing_to_be_sure_of() -> None:
+    table = pd.DataFrame({"x": [], "y": []})
+    found = uncertainty(table, pareto(table, x="x", y="y", baseline=1.0))
+    assert (found.trials, found.hypervolume, found.reference) == ({}, None, None)
+
+
+def test_ten_thousand_trials_take_seconds() -> None:
+    import time
+
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    table = pd.DataFrame({"steps": random.integers(50, 2000, 10_000), "loss": random.normal(3, 0.2, 10_000)})
+    table["loss_sem"] = 0.02
+    start = time.process_time()
+    uncertainty(table, pareto(table, x="steps", y="loss", baseline=3.5))
+    assert time.process_time() - start < 5
