@@ -75,12 +75,12 @@ def test_it_steps_exactly_as_torchs_own(model: nn.Module, kind: str, monkeypatch
     ends = [theirs.get_submodule(name).weight for name in ("model.embed_tokens", "lm_head")]
     gains = [p for p in theirs.parameters() if p.ndim == 1]
     rest = [{"params": ends, "weight_decay": 0.1}, {"params": gains, "weight_decay": 0.0}]
-    reference: list[torch.optim.Optimizer] = [AdamW(rest, lr=0.005, betas=(0.9, 0.95))]
+    reference: list[torch.optim.Optimizer] = [AdamW(rest, lr=0.005, betas=(0.9, 0.95), fused=True)]
     if kind == "muon":
         options = {"lr": 0.01, "weight_decay": 0.1, "momentum": 0.95, "adjust_lr_fn": "match_rms_adamw"}
         reference.append(Muon(matrices, **options))
     else:
-        reference.append(AdamW(matrices, lr=0.01, betas=(0.9, 0.95), weight_decay=0.1))
+        reference.append(AdamW(matrices, lr=0.01, betas=(0.9, 0.95), weight_decay=0.1, fused=True))
     ours = trained(model, build_optimizer(model, config).optimizers)
     for mine, yours in zip(ours, trained(theirs, reference), strict=True):
         assert torch.equal(mine, yours)
@@ -90,6 +90,17 @@ def test_adamw_alone_takes_every_parameter_once(model: nn.Module) -> None:
     (adamw,) = build_optimizer(model, ADAMW).optimizers
     parameters = [p for group in adamw.param_groups for p in group["params"]]
     assert len(parameters) == len({id(p) for p in parameters}) == len(list(model.parameters()))
+
+
+def test_one_fused_kernel_takes_the_step_of_many_to_rounding(model: nn.Module) -> None:
+    theirs = copy.deepcopy(model)
+    fused = build_optimizer(model, ADAMW).optimizers
+    composed = build_optimizer(theirs, ADAMW).optimizers
+    for group in composed[0].param_groups:
+        group.update(fused=False, foreach=False)
+    assert all(group["fused"] for optimizer in fused for group in optimizer.param_groups)
+    for ours, yours in zip(trained(model, fused), trained(theirs, composed), strict=True):
+        torch.testing.assert_close(ours, yours, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", TYPES)
