@@ -78,6 +78,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         from trainer.device import open_device
         from trainer.model import import_architectures
         from trainer.optim.fit import require_packages
+        from trainer.quant import fp8
         from trainer.telemetry import Telemetry
         from trainer.wandb_run import open_wandb
 
@@ -85,6 +86,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         # A device or a package that is not there is refused before a file is touched.
         device = open_device(config.device)
         require_packages(config)
+        fp8.require_device(config.stage2, device)
     with run_folder.opened(config, folder, _warn) as found, stop.unmangled():
         if found:
             _say(f"going on after {found.document.where}, from checkpoint {found.path.name}")

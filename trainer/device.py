@@ -117,6 +117,11 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     return cpu_multiplies_bfloat16(_CPUINFO)
 
 
+def multiplies_float8(device: torch.device) -> bool:
+    """Whether the device has instructions for products of 8-bit floats: NVIDIA's Ada, Hopper and newer."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+
+
 def cpu_multiplies_bfloat16(cpuinfo: Path) -> bool:
     """Whether the processor has instructions for it, by the flags in `cpuinfo`; no, where there is none.
 

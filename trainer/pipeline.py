@@ -24,6 +24,7 @@ from trainer.loop import StageTrace
 from trainer.model import depth, seed_everything
 from trainer.optim.fit import require_model
 from trainer.preemption import StopSignal
+from trainer.quant import fp8
 from trainer.quant.warmup import Lambda
 from trainer.result import Metrics, Provenance, Result, code_version
 from trainer.stages import distill, layerwise, pretrain
@@ -109,6 +110,7 @@ def run(
     student, strength = make_student(
         ground.teacher, config.stage1, calibration, quant=config.quant, device=device
     )
+    fp8.require_multiples(student, config.stage2, config.data.sequence_length)
     distill.check(student, config.stage3, this.held_out[0][:1], stop=stop)
     device.reset_peak_memory()
     telemetry.plan(_before_stage3(config) + TAUGHT * config.stage3.max_steps)

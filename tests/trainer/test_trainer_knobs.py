@@ -136,6 +136,7 @@ ELSEWHERE = {
     "run_dir": "tests/trainer/test_trainer_main.py",
     "save_model": "tests/trainer/export/test_export_main.py",
     "log_every": "tests/trainer/test_trainer_telemetry.py",
+    "stage2.fp8": "tests/trainer/test_quant_fp8.py",
     "device.type": "tests/trainer/test_trainer_device.py",
     "device.threads": "tests/trainer/test_trainer_device.py",
     "device.compile": "tests/trainer/test_trainer_compile.py",

@@ -86,11 +86,16 @@ class Stage19Config:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Stage2Config:
-    """Stage 2. `max_steps` 0 leaves it out."""
+    """Stage 2. `max_steps` 0 leaves it out.
+
+    Args:
+        fp8: matrix products of the ternary layers in 8-bit floating point, while they are trained.
+    """
 
     max_steps: Count
     batch_size: Positive
     micro_batch_size: Positive | None
+    fp8: bool
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
     lambda_warmup: LambdaWarmupConfig

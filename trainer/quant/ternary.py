@@ -10,7 +10,7 @@ scale hold three values. Salient columns are an exception for weights only, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -73,6 +73,7 @@ class TernaryLinear(nn.Module):
         self.saliency: ColumnSaliency | None = None
         self.quantise_input = Int8Input(strength.activations)
         self._held: Tensor | None = None
+        self.linear: Callable[[Tensor, Tensor, Tensor | None], Tensor] = F.linear
 
     def effective_weight(self) -> Tensor:
         """The weights that the layer multiplies by, [O, I]."""
@@ -106,7 +107,7 @@ class TernaryLinear(nn.Module):
         """[..., I] → [..., O]."""
         if self.config.activations == "int8":
             x_TI = self.quantise_input(x_TI)
-        return F.linear(x_TI, self.effective_weight(), self.bias)
+        return self.linear(x_TI, self.effective_weight(), self.bias)
 
     def extra_repr(self) -> str:
         return (

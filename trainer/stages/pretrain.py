@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 
 from torch import Tensor, nn
 
@@ -12,6 +13,7 @@ from trainer.device import Device
 from trainer.loop import Objective, StagePlan, StageTrace, Watch, train
 from trainer.predictions import Predictions
 from trainer.preemption import StopSignal
+from trainer.quant.fp8 import fp8_products
 from trainer.quant.warmup import Lambda, lambda_at
 
 NAME = "stage2"
@@ -45,19 +47,21 @@ def pretrain(
         schedule=config.schedule,
         micro_batch_size=config.micro_batch_size,
     )
+    objective = taught(student, teacher, config.distill) if config.distill.enabled else cross_entropy(student)
     strength.set(1.0)  # what does not warm up stays there
     try:
-        return train(
-            plan,
-            student,
-            taught(student, teacher, config.distill) if config.distill.enabled else cross_entropy(student),
-            batches,
-            device=device,
-            stop=stop,
-            watch=watch,
-            prepare=prepare,
-            keep=keep,
-        )
+        with fp8_products(student) if config.fp8 else nullcontext():
+            return train(
+                plan,
+                student,
+                objective,
+                batches,
+                device=device,
+                stop=stop,
+                watch=watch,
+                prepare=prepare,
+                keep=keep,
+            )
     finally:
         strength.set(1.0)
 
