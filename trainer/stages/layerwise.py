@@ -64,7 +64,7 @@ def align(
         return train(
             plan,
             student,
-            _objective(student, teacher, distill_weight, config),
+            alignment(student, teacher, distill_weight, config),
             batches,
             device=device,
             stop=stop,
@@ -77,9 +77,11 @@ def align(
             layer.saliency = None
 
 
-def _objective(
+def alignment(
     student: nn.Module, teacher: nn.Module, distill_weight: DistillWeight, config: Stage19Config
 ) -> Objective:
+    """(1-a)·w·distillation + a·(CE + KL)/2, with a the weight of the language model's losses and w the
+    distillation's."""
     layers = depth(student)
     matched = matched_layers(layers, depth(teacher))
     weights = layer_weights(config.layer_weights, layers)

@@ -1,0 +1,146 @@
+"""What a run pays beside its training steps: `python -m benchmarks.run`. Real processes of the trainer.
+
+    start        process start to the first step of Stage 2, with warm caches
+    checkpoints  throughput with a checkpoint every 20 steps, over that without any, in turns
+    resume       process start to the first new step after a SIGTERM, less `start`
+
+At about ten million parameters, unless overrides say otherwise. Prints rows of a Markdown table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.step import TEN_MILLION
+from trainer.api import EXIT_DONE, EXIT_PREEMPTED, command, prepare
+
+STAGE = "stage2 "
+ALWAYS = (
+    "stage1_9.max_steps=0",
+    "stage2.lambda_warmup.enabled=false",
+    "model.teacher.max_steps=5",
+    "model.teacher.schedule.warmup_steps=1",
+    "stage2.schedule.warmup_steps=0",
+    "eval.batches=2",
+    "log_every=1",
+)
+WARM_STEPS = 5  # not counted: the first ones allocate
+EVERY = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """When each step's line came, in seconds after the process was started."""
+
+    steps: dict[int, float]
+
+    @property
+    def first(self) -> float:
+        return min(self.steps.values())
+
+    def per_second(self) -> float:
+        """Steps a second, the first few left out."""
+        begin, end = min(self.steps) + WARM_STEPS, max(self.steps)
+        return (end - begin) / (self.steps[end] - self.steps[begin])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=65, help="of each run whose throughput is measured")
+    parser.add_argument("overrides", nargs="*", help="Hydra overrides of the trainer")
+    given = parser.parse_args()
+    common = (*TEN_MILLION, *ALWAYS, *given.overrides)
+    prepare([*common, "stage2.max_steps=2"])
+    with tempfile.TemporaryDirectory(prefix="benchmark-run-") as folder:
+        runs = _folders(Path(folder))
+        start = statistics.median(_run(common, 2, next(runs)).first for _ in range(given.repeats))
+        print("| what | result | limit |\n|---|---|---|")
+        print(f"| start to first step | {start:.1f} s | 8 s |", flush=True)
+        rates: dict[bool, list[float]] = {False: [], True: []}
+        for _ in range(given.repeats):
+            for kept, each in rates.items():
+                every = (
+                    f"checkpoint.every_steps={EVERY if kept else 0}",
+                    "checkpoint.every_seconds=0",
+                )
+                each.append(_run((*common, *every), given.steps, next(runs)).per_second())
+        without, with_them = (statistics.median(each) for each in rates.values())
+        print(
+            f"| throughput, a checkpoint every {EVERY} steps | {with_them:.3f} of {without:.3f} steps/s: "
+            f"{100 * (1 - with_them / without):.1f} % less | 5 % |",
+            flush=True,
+        )
+        resumed = statistics.median(_resume(common, next(runs)) for _ in range(given.repeats))
+        print(f"| resume to first new step, less the start | {resumed - start:+.1f} s | 2 s |")
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    number = 0
+    while True:
+        yield root / str(number)
+        number += 1
+
+
+def _run(overrides: tuple[str, ...], steps: int, folder: Path) -> Seen:
+    with _trainer((*overrides, f"stage2.max_steps={steps}"), folder) as (trainer, lines):
+        seen = Seen(steps=dict(lines))
+    if trainer.returncode != EXIT_DONE:
+        raise SystemExit(f"benchmark: a run ended with {trainer.returncode}")
+    return seen
+
+
+def _resume(overrides: tuple[str, ...], folder: Path) -> float:
+    overrides = (*overrides, "stage2.max_steps=12", "checkpoint.every_steps=5")
+    with _trainer(overrides, folder) as (trainer, lines):
+        for step, _ in lines:
+            if step == 8:
+                trainer.send_signal(signal.SIGTERM)
+    if trainer.returncode != EXIT_PREEMPTED:
+        raise SystemExit(f"benchmark: a run that was told to go ended with {trainer.returncode}")
+    with _trainer(overrides, folder) as (trainer, lines):
+        seen = Seen(steps=dict(lines))
+    if trainer.returncode != EXIT_DONE or min(seen.steps) < 9:
+        raise SystemExit("benchmark: a run was not resumed where it was stopped")
+    return seen.first
+
+
+@contextmanager
+def _trainer(
+    overrides: tuple[str, ...], folder: Path
+) -> Iterator[tuple[subprocess.Popen[str], Iterator[tuple[int, float]]]]:
+    began = time.monotonic()
+    trainer = subprocess.Popen(
+        command(list(overrides), folder),
+        stdout=subprocess.PIPE,
+        stderr=sys.stderr,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert trainer.stdout is not None
+    with trainer:
+        yield (
+            trainer,
+            (
+                (int(line.split()[1].partition("/")[0]), time.monotonic() - began)
+                for line in trainer.stdout
+                if line.startswith(STAGE)
+            ),
+        )
+
+
+if __name__ == "__main__":
+    main()
