@@ -46,6 +46,8 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.ask
 	$(BIN)/python -m benchmarks.search
 	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.throughput
 	$(BIN)/python -m benchmarks.store
 
 # What the research notebook found, asked again: five seeds each, docs/findings.md. Goes on where it was stopped.

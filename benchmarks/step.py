@@ -41,7 +41,7 @@ TEN_MILLION = (
     "data.sequence_length=256",
     "stage1_9.batch_size=8",
     "stage2.batch_size=8",
-    "optimizer@stage2.optimizer=adamw",  # Muon takes a third of a CPU's step, of both, and would hide the rest
+    "optimizer@stage2.optimizer=adamw",  # Muon is a third of a step on a CPU, and would hide the rest
 )
 STEPS_PER_TURN, MICRO_BATCHES = 4, 8
 LIMITS = {"eager": 1.10, "compiled": 1.00, "accumulation": 1.20}

@@ -6,7 +6,7 @@
     --shape llama_1b      Llama 3.2 1B's, 4 x 2,048 tokens, where 8-bit products pay; for a GPU
 
 All kinds take turns in one process, and medians are compared. `plain` is the loop that a user of transformers
-would write for the same model in full precision: autocast, AdamW, clipping, nothing else. Ours have AdamW too.
+would write for the same model in full precision: autocast, AdamW, clipping. Ours have AdamW too.
 """
 
 from __future__ import annotations
