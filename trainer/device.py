@@ -54,6 +54,8 @@ class Device:
 
     def place(self, ids: Tensor) -> Tensor:
         """A batch, moved here."""
+        if self.kind == "cuda":
+            ids = ids.pin_memory()  # from pageable memory the copy would wait for the step that is under way
         return ids.to(self.torch_device, non_blocking=True)
 
     def synchronize(self) -> None:

@@ -94,6 +94,15 @@ def test_memory_is_measured_in_bytes() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_batch_comes_to_a_cuda_device_as_it_was() -> None:
+    device, ids = open_device(config(type="cuda")), torch.arange(24).view(2, 12)
+    placed = device.place(ids)
+    assert placed.is_cuda
+    assert torch.equal(placed.cpu(), ids)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_peak_of_a_cuda_device_counts_from_its_reset() -> None:
     device = open_device(config(type="cuda"))
     torch.empty(2**26, dtype=torch.uint8, device=device.torch_device)  # dropped at once
