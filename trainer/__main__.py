@@ -5,8 +5,11 @@ The configuration is checked before torch is imported, so a misspelt key is refu
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +18,14 @@ from trainer.api import METRICS_FILE, MODEL_FOLDER, RESULT_FILE, Progress, check
 from trainer.checkpoint import layout
 from trainer.config import Config, sha256
 from trainer.console import Lines
+from trainer.distributed import launched
 from trainer.environment import before_torch, keep_freed_memory
 from trainer.errors import EXIT_DONE, ConfigError, DivergedError, PreemptedError, TrainerError
 from trainer.preemption import StopSignal
 
 if TYPE_CHECKING:
+    from trainer.checkpoint.find import Found
+    from trainer.distributed.ranks import Ranks
     from trainer.pipeline import Outcome
 
 _HELP_FLAGS = ("--help", "-h")
@@ -69,6 +75,7 @@ def _checked(given: list[str]) -> tuple[Config, Path]:
 
 def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
     """The run of a configuration in its folder: begun there, or gone on with. Raises TrainerError."""
+    place = launched.check(config, launched.launched())
     run_folder.refuse_another(config, folder)
     with stop.hold("loading"):
         before_torch()
@@ -76,24 +83,38 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         from trainer import pipeline, result, student_folder
         from trainer.checkpoint.checkpoints import Checkpoints
         from trainer.device import open_device
+        from trainer.distributed.ranks import choose_device, join
         from trainer.model import import_architectures
         from trainer.optim.fit import require_packages
         from trainer.quant import fp8
+        from trainer.teacher import prepare_all
         from trainer.telemetry import Telemetry
         from trainer.wandb_run import open_wandb
 
         import_architectures(config.model)
         # A device or a package that is not there is refused before a file is touched.
+        choose_device(config, place)
         device = open_device(config.device)
         require_packages(config)
         fp8.require_device(config.stage2, device)
-    with run_folder.opened(config, folder, _warn) as found, stop.unmangled():
-        if found:
+    if config.device.parallel != "none":
+        # Before the processes join: one builds while the others wait, and a library that saves a model writes
+        # nothing in any but the first of joined processes.
+        prepare_all(config, _print_progress())
+    with stop.hold("loading"):
+        ranks = join(config, place)
+        device = dataclasses.replace(device, ranks=ranks)
+    with ranks, _opened(config, folder, ranks) as found, stop.unmangled():
+        if found and ranks.first:
             _say(f"going on after {found.document.where}, from checkpoint {found.path.name}")
         with stop.hold("loading"):
-            wandb = open_wandb(config, folder)
+            wandb = open_wandb(config, folder) if ranks.first else None
             telemetry = Telemetry(
-                folder / METRICS_FILE, every=config.log_every, append=found is not None, wandb=wandb
+                folder / METRICS_FILE if ranks.first else Path(os.devnull),
+                every=config.log_every,
+                append=found is not None,
+                wandb=wandb,
+                out=sys.stdout if ranks.first else None,
             )
         checkpoints = Checkpoints(
             folder / layout.FOLDER,
@@ -103,6 +124,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
             found=found,
             peak_memory=device.peak_memory_bytes,
             warn=_warn,
+            ranks=ranks,
         )
         with telemetry, checkpoints:
             outcome = pipeline.run(
@@ -114,17 +136,32 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
                 keep=checkpoints,
             )
             stop.ignore()
-            if config.save_model:
+            if config.save_model and ranks.first:
                 student_folder.save(
                     outcome.student,
                     folder / MODEL_FOLDER,
                     tokenizer=outcome.tokenizer,
                     config_sha256=outcome.result.provenance.config_sha256,
                 )
-            result.write(outcome.result, folder / RESULT_FILE)
-            checkpoints.discard()
-            telemetry.finish(outcome.result)
+            if ranks.first:
+                result.write(outcome.result, folder / RESULT_FILE)
+                checkpoints.discard()
+                telemetry.finish(outcome.result)
+            ranks.wait()
     return outcome
+
+
+@contextmanager
+def _opened(config: Config, folder: Path, ranks: Ranks) -> Iterator[Found | None]:
+    """The folder, which the first process opens and all read from."""
+    if ranks.first:
+        with run_folder.opened(config, folder, _warn) as found:
+            ranks.told(found.path.name if found else None)
+            yield found
+    else:
+        nothing: str | None = None
+        name = ranks.told(nothing)
+        yield None if name is None else run_folder.found(folder, name)
 
 
 def _print_progress() -> Progress:
@@ -149,6 +186,11 @@ def _warn(problem: str) -> None:
 
 
 def _tell(message: str, error: TrainerError) -> int:
+    place = launched.launched()
+    if place is not None and not place.first:
+        if isinstance(error, ConfigError | DivergedError | PreemptedError):
+            return error.exit_status  # which all processes come to, and the first one tells
+        message = f"process {place.rank}: {message}"
     Lines(sys.stderr).write(f"trainer: {' '.join(message.split())}")
     return error.exit_status
 

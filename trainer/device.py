@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from trainer.config import DeviceConfig
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import ConfigError
 
 _STATM = Path("/proc/self/statm")
@@ -34,6 +35,7 @@ class Device:
         attention: transformers' attention implementation that is fastest here.
         compile: whether training steps are compiled.
         recompute: whether layers recompute their activations in the backward pass.
+        ranks: the processes that share the run; this device is the one of this process.
     """
 
     torch_device: torch.device
@@ -42,6 +44,7 @@ class Device:
     attention: str
     compile: bool = False
     recompute: bool = False
+    ranks: Ranks = ALONE
 
     @property
     def kind(self) -> str:

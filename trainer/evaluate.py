@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +43,8 @@ def bits_per_byte(loss: float, batches: Sequence[Tensor], scored_bytes: int) -> 
 
 @torch.no_grad()
 def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device, stage: str) -> HeldOutLoss:
-    """The loss of a model as it is now, over at least two batches [B, T].
+    """The loss of a model as it is now, over at least two batches [B, T], which processes that share the run
+    take in turn.
 
     Raises:
         DivergedError: it is not finite; `stage` says when it was measured.
@@ -52,12 +54,19 @@ def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device
     if not fully_quantised(model):
         raise RuntimeError(f"a loss was asked for at {stage}, where the student is not fully quantised")
     model.eval()
-    predict, losses = Predictions(model), []
-    for ids_BT in batches:
+    predict, ranks, mine = Predictions(model), device.ranks, []
+    for ids_BT in batches[ranks.rank :: ranks.world]:
         placed = device.place(ids_BT)
         with device.autocast():
-            losses.append(float(predict(placed).ce))
+            mine.append(float(predict(placed).ce))
+    losses = in_turn(ranks.gathered(mine))
     mean = statistics.fmean(losses)
     if not math.isfinite(mean):
         raise DivergedError(quantity="held-out loss", value=mean, stage=stage, step=0)
     return HeldOutLoss(mean=mean, sem=statistics.stdev(losses) / math.sqrt(len(losses)))
+
+
+def in_turn(shares: Sequence[Sequence[float]]) -> list[float]:
+    """What processes that took batches in turn have measured, in the order of the batches."""
+    rounds = zip_longest(*shares)
+    return [loss for losses in rounds for loss in losses if loss is not None]

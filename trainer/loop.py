@@ -18,6 +18,7 @@ from trainer.checkpoint.parts import parts_of
 from trainer.checkpoint.state import State, Stateful
 from trainer.config import OptimizerConfig, ScheduleConfig
 from trainer.device import Device
+from trainer.distributed.sharing import sharing
 from trainer.optim.build import build_optimizer
 from trainer.preemption import StopSignal
 from trainer.recompute import recompute_layers
@@ -139,7 +140,8 @@ def train(
     model.train()
     if device.recompute:
         recompute_layers(model)
-    optimizer = build_optimizer(model, plan.optimizer)
+    shared = sharing(model, device.ranks, device.torch_device)
+    optimizer = build_optimizer(model, plan.optimizer, ranks=device.ranks)
     take_step = TrainStep(
         model,
         objective,
@@ -148,6 +150,7 @@ def train(
         stage=plan.name,
         micro_batch_size=plan.micro_batch_size,
         max_grad_norm=plan.optimizer.max_grad_norm,
+        sharing=shared,
     )
     trace = StageTrace()
 
@@ -156,7 +159,7 @@ def train(
             model, optimizer.optimizers, batches, trace, device=device.torch_device, more=more or {}
         )
 
-    with closing(optimizer), keep.stage(plan.name, plan.steps, parts) as kept:
+    with closing(optimizer), shared, keep.stage(plan.name, plan.steps, parts) as kept:
         for index in range(kept.done, plan.steps):
             with stop.hold(f"step {index + 1} of {plan.name}"):
                 started = time.perf_counter()
@@ -173,7 +176,7 @@ def train(
                     losses=stepped.losses,
                     lr=plan.optimizer.lr * factor,
                     grad_norm=stepped.grad_norm,
-                    tokens=ids_BT.numel(),
+                    tokens=ids_BT.numel() * device.ranks.world,
                     seconds=time.perf_counter() - started,
                     settings=settings,
                     details=stepped.details,

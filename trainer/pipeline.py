@@ -19,6 +19,8 @@ from trainer.config import Config, sha256
 from trainer.cost import forward_cost, head_kl_flops_per_token, train_flops, usd
 from trainer.data import Corpus, Feed
 from trainer.device import Device
+from trainer.distributed.ranks import ALONE as UNSHARED
+from trainer.distributed.ranks import Ranks
 from trainer.evaluate import HeldOutLoss, bits_per_byte, held_out_loss
 from trainer.loop import StageTrace
 from trainer.model import depth, seed_everything
@@ -59,18 +61,25 @@ class _Run:
     telemetry: Telemetry
     keep: Keep
 
-    def batches(self, stage: str, batch_size: int) -> Feed:
-        """Training text for a stage, shuffled by the run's seed and the stage's name. To be closed."""
+    def batches(self, stage: str, batch_size: int, ranks: Ranks = UNSHARED) -> Feed:
+        """Training text for a stage, shuffled by the run's seed and the stage's name. To be closed.
+
+        Args:
+            ranks: the processes that share each batch; this one gets its rows.
+        """
         digest = hashlib.sha256(f"{self.config.seed}/{stage}".encode()).digest()
         return self.corpus.batches(
             batch_size=batch_size,
             sequence_length=self.config.data.sequence_length,
             seed=int.from_bytes(digest[:4], "big"),
+            rank=ranks.rank,
+            world=ranks.world,
         )
 
     def measure(self, student: nn.Module, when: str) -> HeldOutLoss:
         """Held-out loss now."""
-        return held_out_loss(student, self.held_out, device=self.device, stage=when)
+        with self.stop.together(when):
+            return held_out_loss(student, self.held_out, device=self.device, stage=when)
 
 
 def run(
@@ -89,6 +98,8 @@ def run(
     """
     ground = load_ground(config, device=device, stop=stop, progress=progress)
     require_model(config, ground.teacher)
+    if not device.ranks.alone:
+        stop.share(device.ranks.any)
     seed_everything(config.seed)
     this = _Run(
         config=config,
@@ -135,7 +146,7 @@ def _stage1_9(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lamb
     if not config.max_steps:
         return StageTrace()
     this.telemetry.begin(layerwise.NAME, finished=0, weight=TAUGHT, device=this.device)
-    with this.batches(layerwise.NAME, config.batch_size) as feed:
+    with this.batches(layerwise.NAME, config.batch_size, this.device.ranks) as feed:
         return layerwise.align(
             student,
             teacher,
@@ -155,7 +166,7 @@ def _stage2(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda
         return StageTrace()
     finished, weight = TAUGHT * this.config.stage1_9.max_steps, _stage2_weight(this.config)
     this.telemetry.begin(pretrain.NAME, finished=finished, weight=weight, device=this.device)
-    with this.batches(pretrain.NAME, config.batch_size) as feed:
+    with this.batches(pretrain.NAME, config.batch_size, this.device.ranks) as feed:
         return pretrain.pretrain(
             student,
             teacher,
@@ -175,7 +186,7 @@ def _stage3(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda
         return StageTrace()
     finished = _before_stage3(this.config)
     this.telemetry.begin(distill.NAME, finished=finished, weight=TAUGHT, device=this.device)
-    with this.batches(distill.NAME, config.batch_size) as feed:
+    with this.batches(distill.NAME, config.batch_size, this.device.ranks) as feed:
         return distill.distill(
             student,
             teacher,
@@ -252,7 +263,7 @@ def _metrics(
         train_seconds=seconds,
         tokens=tokens,
         tokens_per_second=tokens / seconds if seconds else 0.0,
-        peak_memory_gib=this.keep.peak(this.device.peak_memory_bytes()) / 2**30,
+        peak_memory_gib=this.device.ranks.largest(this.keep.peak(this.device.peak_memory_bytes())) / 2**30,
         usd=usd(this.device, this.config.device.usd_per_hour, seconds),
     )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainer.api import METRICS_FILE, RESULT_FILE
 from trainer.checkpoint import layout, pin
-from trainer.checkpoint.document import METRICS
+from trainer.checkpoint.document import METRICS, UnusableError, verified
 from trainer.checkpoint.find import Found, newest
 from trainer.config import Config, sha256
 from trainer.errors import ConfigError, TrainerError
@@ -51,6 +51,21 @@ def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterato
     else:
         with _fresh(config, folder):
             yield None
+
+
+def found(folder: Path, name: str) -> Found:
+    """The checkpoint that another process of the run has found there.
+
+    Raises:
+        TrainerError: this one cannot read it.
+    """
+    path = folder / layout.FOLDER / name
+    try:
+        return Found(path=path, document=verified(path))
+    except UnusableError as error:
+        raise TrainerError(
+            f"checkpoint {name} cannot be used here ({error}); all processes need to see one run_dir"
+        ) from None
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from trainer.compile import compiled, tell_failure
 from trainer.device import Device
+from trainer.distributed.sharing import Sharing
+from trainer.distributed.whole import whole
 from trainer.errors import DivergedError, TrainerError
 from trainer.optim.build import OptimizerSet
 from trainer.optim.gradient_norms import GradientNorms
@@ -52,6 +54,7 @@ class TrainStep:
         stage: its name, for errors.
         micro_batch_size: sequences per forward and backward pass; None: the whole batch in one.
         max_grad_norm: gradients are scaled down to this norm; 0 switches clipping off.
+        sharing: with the other processes of the run; None: there are none.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class TrainStep:
         stage: str,
         micro_batch_size: int | None,
         max_grad_norm: float,
+        sharing: Sharing | None = None,
     ) -> None:
         self._model, self._eager, self._optimizer = model, objective, optimizer
         self._objective = compiled(objective) if device.compile else objective
@@ -71,6 +75,7 @@ class TrainStep:
         self._micro_batch_size = micro_batch_size
         self._max_grad_norm = max_grad_norm or math.inf
         self._gradient_norms = GradientNorms(model)
+        self._sharing = sharing or Sharing()
 
     def __call__(self, ids_BT: Tensor, *, number: int) -> Stepped:
         """Takes the one-based step `number` on a batch [B, T] that is on the device.
@@ -78,11 +83,11 @@ class TrainStep:
         Raises:
             DivergedError: a loss or the gradient is not finite. The weights are those before the step.
         """
-        parts = self.accumulate(ids_BT)
+        parts = self._sharing.mean(self.accumulate(ids_BT))
         losses = {name: part for name, part in parts.items() if part.ndim == 0}
         details = {name: part for name, part in parts.items() if part.ndim}
         details |= self._gradient_norms() | self._optimizer.readings()
-        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm)
+        norm = whole(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm))
         # The one place of a step that waits for the device.
         *values, grad_norm = torch.stack([*losses.values(), norm.float()]).tolist()
         stepped = Stepped(losses=dict(zip(losses, values, strict=True)), details=details, grad_norm=grad_norm)
@@ -93,7 +98,8 @@ class TrainStep:
 
     def accumulate(self, ids_BT: Tensor) -> dict[str, Tensor]:
         """Adds the gradient of the mean loss over a batch [B, T] to the parameters', which must have none;
-        returns the mean of each part of the loss."""
+        returns the mean of each part of the loss. Of processes that share the batch each has its own rows:
+        the gradient is that of all of them, the means are its own."""
         micro = micro_batches(ids_BT, self._micro_batch_size)
         try:
             return self._backward(self._objective, micro)
@@ -109,12 +115,15 @@ class TrainStep:
 
     def _backward(self, objective: Objective, micro: tuple[Tensor, ...]) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}
-        with held_weights(self._model) if len(micro) > 1 else nullcontext():
-            for ids_bT in micro:
-                with self._device.autocast():
-                    losses = {name: loss / len(micro) for name, loss in objective(ids_bT).items()}
-                # torch has no annotation here
-                losses["loss"].backward()  # type: ignore[no-untyped-call]
+        hold = len(micro) > 1 and self._sharing.may_hold_weights
+        with held_weights(self._model) if hold else nullcontext():
+            for number, ids_bT in enumerate(micro, start=1):
+                with self._sharing.adding(last=number == len(micro)):
+                    with self._device.autocast():
+                        computed = self._sharing(objective, ids_bT)
+                        losses = {name: loss / len(micro) for name, loss in computed.items()}
+                    # torch has no annotation here
+                    losses["loss"].backward()  # type: ignore[no-untyped-call]
                 for name, loss in losses.items():
                     share = loss.detach().float()
                     total[name] = total[name] + share if name in total else share

@@ -6,6 +6,7 @@ Called by `pipeline`, and by `api.prepare` ahead of many runs.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -28,6 +29,7 @@ from trainer.data import (
     scored_bytes,
 )
 from trainer.device import Device, open_device
+from trainer.distributed.ranks import ALONE
 from trainer.errors import ConfigError
 from trainer.evaluate import held_out_loss
 from trainer.loop import StagePlan, train
@@ -198,6 +200,7 @@ def _train(
     progress: Progress,
 ) -> None:
     recipe, length = model.teacher, config.data.sequence_length
+    device = dataclasses.replace(device, ranks=ALONE)
     seed_everything(recipe.seed)
     teacher = build_tiny(
         model, vocab_size=corpus.vocab_size, sequence_length=length, attention=device.attention

@@ -141,6 +141,7 @@ ELSEWHERE = {
     "device.threads": "tests/trainer/test_trainer_device.py",
     "device.compile": "tests/trainer/test_trainer_compile.py",
     "device.recompute": "tests/trainer/test_trainer_recompute.py",
+    "device.parallel": "tests/trainer/distributed/test_launched.py",
     **{
         f"wandb.{key}": "tests/trainer/test_trainer_telemetry.py"
         for key in ("mode", "project", "group", "name", "tags")

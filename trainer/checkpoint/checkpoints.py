@@ -12,17 +12,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from torch import Tensor
+
 from trainer.checkpoint import layout
 from trainer.checkpoint.background import Writer
 from trainer.checkpoint.document import TENSORS, WEIGHTS, Document
 from trainer.checkpoint.find import Found
-from trainer.checkpoint.host import HostCopies
+from trainer.checkpoint.host import HostCopies, contribute
 from trainer.checkpoint.keep import Kept, Measured, Parts
 from trainer.checkpoint.parts import MODEL
 from trainer.checkpoint.read import read
-from trainer.checkpoint.state import Stateful
+from trainer.checkpoint.state import State, Stateful
 from trainer.checkpoint.write import Snapshot
 from trainer.config import CheckpointConfig
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import DivergedError, PreemptedError
 from trainer.result import code_version
 
@@ -38,6 +41,8 @@ class Checkpoints:
         config_sha256: of the run's configuration.
         found: what to go on from, or None.
         peak_memory: bytes, the most of this attempt so far.
+        ranks: the processes that share the run. All have to be told of every step, as each may have a part of
+            the state; the first decides when to save, and writes.
         warn: told what a person should know, in one line.
     """
 
@@ -51,7 +56,9 @@ class Checkpoints:
         found: Found | None,
         peak_memory: Callable[[], int],
         warn: Callable[[str], None],
+        ranks: Ranks = ALONE,
     ) -> None:
+        self._ranks = ranks
         self._root, self._metrics, self._config = root, metrics, config
         self._config_sha256, self._found, self._peak_memory = config_sha256, found, peak_memory
         self._measured = dict(found.document.measured) if found else {}
@@ -94,7 +101,8 @@ class Checkpoints:
     def discard(self) -> None:
         """Deletes them all: the run has ended for good."""
         self._writer.wait()
-        layout.remove(self._root)
+        if self._ranks.first:
+            layout.remove(self._root)
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -129,30 +137,42 @@ class Checkpoints:
             self._owed = True
         if every_seconds and now - self._kept_at >= every_seconds:
             self._owed = True
-        if self._owed and not self._writer.busy:
+        if self._ranks.decided(self._owed and not self._writer.busy):
             self._owed, self._kept_at = False, now
-            self._writer.begin(self._snapshot(stage))
+            self._save(stage)
 
     def _leave(self, error: PreemptedError) -> None:
         """The run ends before its time: keep what it has done."""
         self._writer.wait()
         steps = sum(self._done.values())
-        if self._stage is not None and steps and self._writer.last != steps:
-            self._writer.begin(self._snapshot(self._stage))
-            self._writer.wait()
+        if self._stage is not None and steps:
+            if self._ranks.decided(self._writer.last != steps):
+                self._save(self._stage)
+                self._writer.wait()
+            self._ranks.wait()  # whoever ends first has the others ended by its launcher
         error.resumable = self._writer.last is not None
 
-    def _snapshot(self, stage: _Stage) -> Snapshot:
-        """The run as it is now, copied."""
+    def _save(self, stage: _Stage) -> None:
+        """Begins to write the run as it is now."""
         parts: dict[str, Stateful] = {**stage.parts.lasting, **stage.parts.passing, **self._traces}
         states = {name: part.state() for name, part in parts.items()}
-        weights = self._copies[WEIGHTS].take(states[MODEL].tensors)
         rest = {
             f"{part}/{name}": tensor
             for part, state in states.items()
             for name, tensor in state.tensors.items()
             if part != MODEL
         }
+        files = {WEIGHTS: states[MODEL].tensors, TENSORS: rest}
+        if self._ranks.first:
+            copies = {file: self._copies[file].take(tensors) for file, tensors in files.items()}
+            self._writer.begin(self._snapshot(stage, states, copies))
+        else:
+            for tensors in files.values():
+                contribute(tensors)
+
+    def _snapshot(
+        self, stage: _Stage, states: Mapping[str, State], copies: Mapping[str, Mapping[str, Tensor]]
+    ) -> Snapshot:
         document = Document(
             stage=stage.name,
             step=stage.done,
@@ -169,7 +189,7 @@ class Checkpoints:
         )
         return Snapshot(
             document=document,
-            tensors={WEIGHTS: weights, TENSORS: self._copies[TENSORS].take(rest)},
+            tensors=copies,
             metrics=self._metrics,
             metrics_bytes=self._metrics.stat().st_size,
         )

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from trainer.distributed.whole import whole
+
 
 class HostCopies:
     """The last copies that were taken; `take` overwrites them."""
@@ -19,11 +21,19 @@ class HostCopies:
         self._buffers: dict[str, Tensor] = {}
 
     def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copies on the CPU, contiguous and detached, one for each name."""
+        """Copies on the CPU, contiguous and detached, one for each name. What several processes have parts of
+        is put together, one at a time, while the others `contribute`."""
         held, self._buffers = self._buffers, {}
-        for name, tensor in tensors.items():
+        for name, part in tensors.items():
+            tensor = whole(part.detach())
             buffer = held.get(name)
             if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
                 buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
-            self._buffers[name] = buffer.copy_(tensor.detach())
+            self._buffers[name] = buffer.copy_(tensor)
         return self._buffers
+
+
+def contribute(tensors: Mapping[str, Tensor]) -> None:
+    """This process's parts of the same tensors, for the one that takes copies."""
+    for part in tensors.values():
+        whole(part.detach())

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from trainer.checkpoint.keep import Parts
 from trainer.checkpoint.optimizer_state import OPTIMIZER, OptimizerState
 from trainer.checkpoint.state import State, StateError, Stateful
+from trainer.distributed.whole import shared_like
 
 MODEL, RANDOM, BUFFERS, BATCHES = "model", "random", "buffers", "batches"
 
@@ -125,4 +126,4 @@ def copy_into(places: Mapping[str, Tensor], kept: Mapping[str, Tensor], *, part:
         if ours != theirs:
             raise StateError(part, f"{name} is {theirs[0]} of {theirs[1]}, not {ours[0]} of {ours[1]}")
     for name, place in places.items():
-        place.copy_(kept[name])
+        place.copy_(shared_like(place, kept[name]))

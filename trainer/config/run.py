@@ -37,6 +37,8 @@ class DeviceConfig:
             longer than it saves in a short run. Where it fails, training goes on without it.
         recompute: keep each layer's input alone for the backward pass and compute the rest again: less
             memory for about a third more time. Changes no loss.
+        parallel: how the processes that torchrun started share one run: `ddp` (each has the whole model and
+            optimizer) or `fsdp` (each has a part of them). Changes rounding only. `none` is for one process.
         usd_per_hour: price of the machine; null asks the table in `trainer.cost`.
     """
 
@@ -45,6 +47,7 @@ class DeviceConfig:
     dtype: Literal["auto", "float32", "bfloat16"]
     compile: bool | Literal["auto"]
     recompute: bool
+    parallel: Literal["none", "ddp", "fsdp"]
     usd_per_hour: NonNegative | None
 
 
@@ -128,12 +131,13 @@ class Config:
 
 def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
     """What of a configuration, as plain values, can change the result: not where it is written, nor where it
-    is shown, nor how often it is saved, nor how a teacher elsewhere is reached. A run that goes on must agree
-    with itself in all of it."""
+    is shown, nor how often it is saved, nor how many processes share it, nor how a teacher elsewhere is
+    reached. A run that goes on must agree with itself in all of it."""
     kept = {key: value for key, value in document.items() if key not in _INDECISIVE}
+    device = {key: value for key, value in kept["device"].items() if key != "parallel"}
     stage3 = kept["stage3"]
     teacher = {key: value for key, value in stage3["teacher"].items() if key not in HTTP_WAY}
-    return kept | {"stage3": {**stage3, "teacher": teacher}}
+    return kept | {"device": device, "stage3": {**stage3, "teacher": teacher}}
 
 
 def sha256(config: Config) -> str:

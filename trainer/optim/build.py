@@ -15,6 +15,7 @@ from torch.optim import AdamW, Muon, Optimizer
 
 from trainer.config import OptimizerConfig
 from trainer.device import multiplies_bfloat16
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.model import hidden_matrices
 from trainer.optim.adamw_8bit import build_adamw_8bit
 from trainer.optim.apollo import Apollo
@@ -58,11 +59,14 @@ class OptimizerSet:
             self._clip.close()
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig, *, key: str = "optimizer") -> OptimizerSet:
+def build_optimizer(
+    model: nn.Module, config: OptimizerConfig, *, key: str = "optimizer", ranks: Ranks = ALONE
+) -> OptimizerSet:
     """The optimizer of a stage, over all parameters that are trained.
 
     Args:
         key: of `config` in the run's configuration, for refusals.
+        ranks: the processes that train the model together.
 
     Raises:
         ConfigError: the type needs a package that is not here, or a model of another kind.
@@ -81,7 +85,9 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, *, key: str = "op
         case "apollo" | "apollo_mini":
             return OptimizerSet([_apollo(matrices, config), _adamw(others, config)])
         case "muon" | "muonclip":
-            clip = QkClip(model, config.muonclip.tau, key=key) if config.type == "muonclip" else None
+            clip = None
+            if config.type == "muonclip":
+                clip = QkClip(model, config.muonclip.tau, key=key, ranks=ranks)
             return OptimizerSet([_muon(matrices, config), _adamw(others, config)], clip)
 
 

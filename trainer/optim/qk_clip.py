@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import ConfigError
 from trainer.optim.attention_logits import (
     eager_attention,
@@ -58,19 +59,21 @@ class QkClip:
         model: a transformers model, trained in place by whoever calls `clip` after each step.
         tau: the largest logit.
         key: of the optimizer in the configuration, for refusals.
+        ranks: the processes that train the model together.
 
     Raises:
         ConfigError: scaling this model's projections would not scale its logits.
     """
 
-    def __init__(self, model: nn.Module, tau: float, *, key: str) -> None:
-        self._model, self._tau = model, tau
+    def __init__(self, model: nn.Module, tau: float, *, key: str, ranks: Ranks = ALONE) -> None:
+        self._model, self._tau, self._ranks = model, tau, ranks
         self._attentions = clippable_attentions(model, key=key)
         record_logits(model, {attention.module: attention.heads for attention in self._attentions})
 
     @torch.no_grad()
     def clip(self) -> None:
         """Scales down what went above tau since the last call. Nothing is read back from the device."""
+        self.agree()
         for attention in self._attentions:
             gamma_H = self._gamma(attention)
             key_G, query_H = _shares(gamma_H.view(attention.key_heads, -1))
@@ -78,8 +81,13 @@ class QkClip:
             _scale(attention.key, key_G)
             reset(attention.module)
 
+    def agree(self) -> None:
+        """Each process has seen the logits of its own rows: from here on, those of all."""
+        self._ranks.raise_to_largest([recorded(attention.module) for attention in self._attentions])
+
     def readings(self) -> dict[str, Tensor]:
         """Since the last `clip`: the largest logit of all heads, and how many heads the next will clip."""
+        self.agree()
         largest = torch.stack([recorded(attention.module).max() for attention in self._attentions])
         clipped = torch.stack([(self._gamma(attention) < 1).sum() for attention in self._attentions])
         return {"qk_max_logit": largest.max(), "qk_clipped_heads": clipped.sum().float()}

@@ -1,0 +1,79 @@
+"""Runs of several processes that share the work: what torchrun starts, without the price of torchrun.
+
+The processes are forked off a server that has loaded torch once, so that each starts in a fraction of a second.
+`test_torchrun.py` has the same through torchrun itself.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+from shared_runs import Started, take_part
+
+from trainer import __main__ as program
+
+_PRELOAD = ["torch.distributed", "trainer.pipeline", "transformers.models.llama.modeling_llama"]
+
+
+@pytest.fixture(scope="session")
+def server() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOAD)
+    return context
+
+
+@pytest.fixture
+def start(
+    server: ForkServerContext, small: tuple[str, ...], cache_folder: Path, tmp_path: Path
+) -> Iterator[Callable[..., Started]]:
+    """`start(folder, *overrides, world=2)`: the processes of one run of the trainer, under way."""
+    running: list[BaseProcess] = []
+
+    def start(folder: Path, *overrides: str, world: int = 2) -> Started:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        said = [tmp_path / f"{folder.name}.{world}.{rank}.txt" for rank in range(world)]
+        processes: list[BaseProcess] = []
+        for rank in range(world):
+            environment = {
+                "STAGESWEEP_CACHE": str(cache_folder),
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            }
+            argv = [*small, *overrides, f"run_dir={folder}"]
+            processes.append(server.Process(target=take_part, args=(argv, environment, said[rank])))
+        for process in processes:
+            process.start()
+        running.extend(processes)
+        return Started(processes, said)
+
+    yield start
+    for process in running:
+        if process.is_alive():
+            process.kill()
+        process.join()
+
+
+@pytest.fixture
+def alone(small: tuple[str, ...]) -> Iterator[Callable[..., Path]]:
+    """A run of one process, this one."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def alone(folder: Path, *overrides: str) -> Path:
+        assert program.main([*small, *overrides, f"run_dir={folder}"]) == 0
+        return folder
+
+    yield alone
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

@@ -1,0 +1,85 @@
+"""The processes of a run that is shared, as the tests see them. Used by `conftest` here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.api import METRICS_FILE, RESULT_FILE
+
+PATIENCE_S = 90
+
+
+class Started:
+    """Processes under way."""
+
+    def __init__(self, processes: Sequence[BaseProcess], said: Sequence[Path]) -> None:
+        self.processes, self._said = processes, said
+
+    def end(self) -> list[int | None]:
+        """Waits for all; their exit statuses."""
+        for process in self.processes:
+            process.join(PATIENCE_S)
+        return [process.exitcode for process in self.processes]
+
+    def said(self, rank: int) -> str:
+        """What a process wrote to stdout and stderr; without what it was preparing, which any of them may do."""
+        told = self._said[rank].read_text().splitlines(keepends=True)
+        return "".join(line for line in told if not line.startswith("preparing "))
+
+
+def take_part(argv: list[str], environment: dict[str, str], said: Path) -> None:
+    """One process of a run."""
+    os.environ.update(environment)
+    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    from trainer.__main__ import main
+
+    sys.exit(main(argv))
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """Those of `metrics.jsonl`."""
+    return [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
+
+
+def metrics(folder: Path) -> dict[str, Any]:
+    """The run's result."""
+    found: dict[str, Any] = json.loads((folder / RESULT_FILE).read_text())["metrics"]
+    return found
+
+
+_EXACT = ("stage", "step", "of", "lr", "lambda", "done")
+_TIMES = ("tokens_per_second", "memory_mib")
+_COUNTED = ("effective_steps", "train_flops", "tokens")
+_LOSSES = ("final_loss", "stage1_9_final_loss", "stage2_start_loss", "stage2_train_loss")
+_MEASURED = dict.fromkeys(_LOSSES, 1e-3) | {"final_loss_sem": 3e-2}
+
+
+# Sums over processes round differently. Where that takes a weight or an activation over the edge between two of
+# its levels, the quantised value jumps, after some steps everywhere: a little in losses, more in gradients and in
+# small divergences.
+_LOSS, _REST = 1e-3, 3e-2
+
+
+def assert_the_same(folder: Path, expected: Path) -> None:
+    """Every number that two runs have logged and reported, times excepted."""
+    ours, theirs = lines(folder), lines(expected)
+    assert len(ours) == len(theirs)
+    for line, other in zip(ours, theirs, strict=True):
+        assert line.keys() == other.keys()
+        for name in line.keys() - set(_TIMES):
+            rel = 0.0 if name in _EXACT else _LOSS if name == "loss" else _REST
+            assert line[name] == (pytest.approx(other[name], rel=rel, abs=0) if rel else other[name]), name
+    result, known = metrics(folder), metrics(expected)
+    assert {name: result[name] for name in _COUNTED} == {name: known[name] for name in _COUNTED}
+    for name, rel in _MEASURED.items():
+        assert result[name] == pytest.approx(known[name], rel=rel), name

@@ -1,0 +1,65 @@
+"""A shared run that is told to go, or killed, goes on with as many processes as there are then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shared_runs import Started, assert_the_same, lines
+
+pytestmark = pytest.mark.timeout(300)
+
+Start = Callable[..., Started]
+Alone = Callable[..., Path]
+
+LONG = ("stage2.max_steps=24", "stage2.schedule.decay_fraction=0.9", "stage2.optimizer.lr=1e-4")
+
+
+def wait_for_line(started: Started, folder: Path, count: int) -> None:
+    deadline = time.monotonic() + 90
+    while not (folder / "metrics.jsonl").exists() or len(lines(folder)) < count:
+        assert all(process.is_alive() for process in started.processes), started.said(0) + started.said(1)
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("parallel", ["ddp"])
+def test_one_process_goes_on_where_two_were_told_to_go(
+    parallel: str, start: Start, alone: Alone, tmp_path: Path
+) -> None:
+    """One of them was told, and the other ends after the same step, with the checkpoint written."""
+    folder = tmp_path / "run"
+    started = start(folder, *LONG, f"device.parallel={parallel}")
+    wait_for_line(started, folder, 9)
+    os.kill(started.processes[1].pid or 0, signal.SIGTERM)
+    assert started.end() == [75, 75], started.said(0) + started.said(1)
+    said = started.said(0).splitlines()[-1]
+    (kept,) = (int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdecimal())
+    assert said == (
+        f"trainer: stopped by SIGTERM after step {kept - 6} of stage2; "
+        "the same command goes on from its checkpoint"
+    )
+    assert started.said(1) == ""
+    alone(folder, *LONG)
+    assert_the_same(folder, alone(tmp_path / "whole", *LONG))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp"])
+def test_two_processes_go_on_where_two_were_killed(
+    parallel: str, start: Start, alone: Alone, tmp_path: Path
+) -> None:
+    folder, overrides = tmp_path / "run", (*LONG, f"device.parallel={parallel}", "checkpoint.every_steps=4")
+    started = start(folder, *overrides)
+    wait_for_line(started, folder, 15)
+    for process in started.processes:
+        process.kill()
+    started.end()
+    again = start(folder, *overrides)
+    assert again.end() == [0, 0], again.said(0) + again.said(1)
+    assert again.said(0).startswith("going on after step ")
+    assert_the_same(folder, alone(tmp_path / "whole", *LONG))

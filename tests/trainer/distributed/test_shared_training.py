@@ -1,0 +1,59 @@
+"""A run that two processes share is the run of one: the same batches, the same losses to rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shared_runs import Started, assert_the_same
+
+Start = Callable[..., Started]
+Alone = Callable[..., Path]
+
+ALL_STAGES = (
+    "stage1_9.saliency.enabled=true",
+    "stage1_9.saliency.update_interval=2",
+    "stage1_9.micro_batch_size=1",
+    "stage3.max_steps=3",
+    "stage3.batch_size=4",
+    "stage3.schedule.warmup_steps=1",
+    "eval.batches=3",  # not a multiple of the processes
+)
+
+
+def test_two_processes_come_to_what_one_comes_to(start: Start, alone: Alone, tmp_path: Path) -> None:
+    started = start(tmp_path / "two", *ALL_STAGES, "device.parallel=ddp")
+    expected = alone(tmp_path / "one", *ALL_STAGES)
+    assert started.end() == [0, 0], started.said(1)
+    assert_the_same(tmp_path / "two", expected)
+    assert started.said(0).count("final_loss") == 1
+    assert started.said(1) == ""  # one of them speaks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides", [("device.recompute=true",), ("stage2.optimizer.type=muonclip",)], ids=str
+)
+def test_whatever_the_settings(
+    overrides: tuple[str, ...], start: Start, alone: Alone, tmp_path: Path
+) -> None:
+    expected = alone(tmp_path / "one", *overrides)
+    started = start(tmp_path / "two", *overrides, "device.parallel=ddp")
+    assert started.end() == [0, 0], started.said(1)
+    assert_the_same(tmp_path / "two", expected)
+
+
+def test_all_processes_diverge_at_the_same_step(start: Start, tmp_path: Path) -> None:
+    started = start(tmp_path / "two", "stage2.optimizer.lr=1e30", "device.parallel=ddp")
+    assert started.end() == [70, 70], started.said(1)
+    assert started.said(0).splitlines()[-1].startswith("trainer: diverged: ")
+    assert started.said(1) == ""
+
+
+def test_a_run_that_is_not_to_be_shared_is_refused_by_each(start: Start, tmp_path: Path) -> None:
+    started = start(tmp_path / "two")
+    assert started.end() == [2, 2]
+    assert started.said(0).startswith("trainer: error: device.parallel: 2 processes were started")
+    assert started.said(1) == ""
+    assert not (tmp_path / "two").exists()
