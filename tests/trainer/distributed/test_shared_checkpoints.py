@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from shared_runs import Started, assert_the_same, lines
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 Start = Callable[..., Started]
 Alone = Callable[..., Path]

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from shared_runs import Started, assert_the_same
 
+pytestmark = pytest.mark.timeout(600)  # several processes, each of which loads torch
+
 Start = Callable[..., Started]
 Alone = Callable[..., Path]
 
