@@ -6,7 +6,6 @@ The configuration is checked before torch is imported, so a misspelt key is refu
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer import run_folder
-from trainer.api import METRICS_FILE, MODEL_FOLDER, RESULT_FILE, Progress, check
+from trainer.api import HEARTBEAT_FILE, METRICS_FILE, MODEL_FOLDER, RESULT_FILE, Progress, check
 from trainer.checkpoint import layout
 from trainer.config import Config, sha256
 from trainer.console import Lines
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from trainer.checkpoint.find import Found
     from trainer.distributed.ranks import Ranks
     from trainer.pipeline import Outcome
+    from trainer.telemetry import Telemetry
 
 _HELP_FLAGS = ("--help", "-h")
 
@@ -88,8 +88,8 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         from trainer.optim.fit import require_packages
         from trainer.quant import fp8
         from trainer.teacher import prepare_all
-        from trainer.telemetry import Telemetry
-        from trainer.wandb_run import open_wandb
+        from trainer.telemetry import Heartbeat, Telemetry
+        from trainer.telemetry.wandb_run import open_wandb
 
         import_architectures(config.model)
         # A device or a package that is not there is refused before a file is touched.
@@ -108,13 +108,17 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         if found and ranks.first:
             _say(f"going on after {found.document.where}, from checkpoint {found.path.name}")
         with stop.hold("loading"):
+            heart = Heartbeat(
+                folder / HEARTBEAT_FILE, device=device, every_s=config.telemetry.heartbeat_seconds
+            )
             wandb = open_wandb(config, folder) if ranks.first else None
             telemetry = Telemetry(
-                folder / METRICS_FILE if ranks.first else Path(os.devnull),
+                folder / METRICS_FILE if ranks.first else None,
                 every=config.log_every,
+                dense=config.telemetry.dense_steps,
                 append=found is not None,
-                wandb=wandb,
-                out=sys.stdout if ranks.first else None,
+                channels=[wandb] if wandb else [],
+                heart=heart if ranks.first else None,
             )
         checkpoints = Checkpoints(
             folder / layout.FOLDER,
@@ -125,6 +129,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
             peak_memory=device.peak_memory_bytes,
             warn=_warn,
             ranks=ranks,
+            during=telemetry.during,
         )
         with telemetry, checkpoints:
             outcome = pipeline.run(
@@ -132,17 +137,18 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
                 device=device,
                 telemetry=telemetry,
                 stop=stop,
-                progress=_print_progress(),
+                progress=_print_progress(telemetry),
                 keep=checkpoints,
             )
             stop.ignore()
             if config.save_model and ranks.first:
-                student_folder.save(
-                    outcome.student,
-                    folder / MODEL_FOLDER,
-                    tokenizer=outcome.tokenizer,
-                    config_sha256=outcome.result.provenance.config_sha256,
-                )
+                with telemetry.during("saving", "the student"):
+                    student_folder.save(
+                        outcome.student,
+                        folder / MODEL_FOLDER,
+                        tokenizer=outcome.tokenizer,
+                        config_sha256=outcome.result.provenance.config_sha256,
+                    )
             if ranks.first:
                 result.write(outcome.result, folder / RESULT_FILE)
                 checkpoints.discard()
@@ -164,11 +170,13 @@ def _opened(config: Config, folder: Path, ranks: Ranks) -> Iterator[Found | None
         yield None if name is None else run_folder.found(folder, name)
 
 
-def _print_progress() -> Progress:
+def _print_progress(telemetry: Telemetry | None = None) -> Progress:
     """A line per tenth of whatever is being prepared."""
     told, people = set[tuple[str, int]](), Lines(sys.stdout)
 
     def progress(message: str, fraction: float | None) -> None:
+        if telemetry:
+            telemetry.preparing(message, fraction)
         tenth = (message, int((fraction or 0.0) * 10))
         if fraction is not None and tenth not in told:
             told.add(tenth)

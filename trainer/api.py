@@ -22,6 +22,7 @@ __all__ = [
     "EXIT_DONE",
     "EXIT_FAILED",
     "EXIT_PREEMPTED",
+    "HEARTBEAT_FILE",
     "METRICS",
     "METRICS_FILE",
     "MODEL_FOLDER",
@@ -37,6 +38,7 @@ __all__ = [
 
 RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.jsonl"
+HEARTBEAT_FILE = "heartbeat.json"
 MODEL_FOLDER = "model"
 METRICS = tuple(field.name for field in fields(Metrics))
 """What a finished run reports; docs/trainer.md defines each."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -9,9 +11,24 @@ from torch import nn
 from trainer.device import Device
 from trainer.model import attention_width, head_parameters, matmul_parameters
 
-# On-demand price of one device in US dollars per hour, December 2025, the cheapest of the clouds that the
-# project used (RunPod; Google Cloud for TPUs). `device.usd_per_hour` overrides it.
-USD_PER_HOUR = {"H100": 2.89, "A100": 1.19}
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """US dollars per hour; `spot` is None where nobody sells such a machine so, or its price is not known."""
+
+    on_demand: float
+    spot: float | None = None
+
+
+# By a word of the device's name; December 2025, the cheapest of the clouds that the project used. The GPUs
+# are RunPod's, one each; an A100 was 1.89 at Lambda, 3.60 at Modal and 3.80 at Google. TPUs are Google's, and
+# a whole machine: `-8` and `-4` count its chips.
+RATES = {
+    "H100": Rate(on_demand=2.89),
+    "A100": Rate(on_demand=1.19),
+    "v5litepod-8": Rate(on_demand=6.12, spot=2.04),
+    "v6e-4": Rate(on_demand=5.10, spot=1.70),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +48,11 @@ def forward_cost(model: nn.Module, sequence_length: int) -> ForwardCost:
     return ForwardCost(flops_per_token=flops)
 
 
-def train_flops(
-    *, student: ForwardCost, teacher: ForwardCost, taught_tokens: int, untaught_tokens: int
-) -> float:
-    """Three of the student's forward passes' worth per trained token (forward 1, backward 2), and the
-    teacher's forward pass where it runs beside the student. The teacher's own training and evaluations are
+def train_flops_per_token(student: ForwardCost, teacher: ForwardCost | None) -> int:
+    """Three of the student's forward passes (forward 1, backward 2), and one of the teacher that runs beside
+    it; None: there is none. What recomputation does again, the teacher's own training and evaluations are
     not counted."""
-    both = 3 * student.flops_per_token * (taught_tokens + untaught_tokens)
-    return float(both + teacher.flops_per_token * taught_tokens)
+    return 3 * student.flops_per_token + (teacher.flops_per_token if teacher else 0)
 
 
 def head_kl_flops_per_token(teacher: nn.Module, layers: int) -> int:
@@ -47,13 +61,27 @@ def head_kl_flops_per_token(teacher: nn.Module, layers: int) -> int:
     return 3 * 2 * head_parameters(teacher) * layers
 
 
-def usd(device: Device, usd_per_hour: float | None, seconds: float) -> float | None:
-    """Price of the time, or None where neither the configuration nor the table knows it. A CPU is free."""
+def relation_flops_per_token(widths: Sequence[int], sequence_length: int) -> int:
+    """What Stage 3's attention relations add: of each projection, every token's product with every other, in
+    the student (forward 1, backward 2) and in the teacher (forward)."""
+    return 4 * 2 * sequence_length * sum(widths)
+
+
+def usd(device: Device, usd_per_hour: float | None, seconds: float, *, spot: bool = False) -> float | None:
+    """Price of the time, or None where neither the configuration nor the table knows it. A CPU is free; of
+    GPUs each process of the run has one.
+
+    Args:
+        spot: ask the table for the price of a machine that may be taken away.
+    """
     if usd_per_hour is None:
-        if device.kind == "cpu":
-            return 0.0
-        known = [price for name, price in USD_PER_HOUR.items() if name in device.name]
-        if not known:
-            return None
-        usd_per_hour = known[0]
-    return usd_per_hour * seconds / 3600
+        listed = 0.0 if device.kind == "cpu" else _listed(device.name, spot)
+        usd_per_hour = None if listed is None else listed * device.ranks.world
+    return None if usd_per_hour is None else usd_per_hour * seconds / 3600
+
+
+def _listed(name: str, spot: bool) -> float | None:
+    for word, rate in RATES.items():
+        if re.search(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", name):
+            return rate.spot if spot else rate.on_demand
+    return None

@@ -74,6 +74,10 @@ class Device:
             return int(_STATM.read_text().split()[1]) * resource.getpagesize()
         return self.peak_memory_bytes()
 
+    def reserved_memory_bytes(self) -> int | None:
+        """What the allocator holds, used or not; None on a CPU, where `memory_bytes` is that already."""
+        return torch.cuda.memory_reserved(self.torch_device) if self.kind == "cuda" else None
+
     def reset_peak_memory(self) -> None:
         """`peak_memory_bytes` counts from here; a CPU process cannot reset its own."""
         if self.kind == "cuda":

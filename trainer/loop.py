@@ -52,7 +52,9 @@ class Step:
         lr: what the optimizer used.
         grad_norm: before clipping.
         tokens: trained on in this step.
-        seconds: it took.
+        seconds: it took, from asking for its batch to the end of its computation.
+        data_seconds: of these, waiting for the batch and placing it.
+        save_seconds: that saving took after the step before it; not in `seconds`.
         settings: what the stage set for this step (lambda, k, …).
     """
 
@@ -66,6 +68,8 @@ class Step:
     seconds: float
     settings: Mapping[str, float]
     details: Mapping[str, Tensor] = field(default_factory=dict)
+    data_seconds: float = 0.0
+    save_seconds: float = 0.0
 
 
 @dataclass(kw_only=True)
@@ -159,6 +163,7 @@ def train(
             model, optimizer.optimizers, batches, trace, device=device.torch_device, more=more or {}
         )
 
+    save_seconds = 0.0
     with closing(optimizer), shared, keep.stage(plan.name, plan.steps, parts) as kept:
         for index in range(kept.done, plan.steps):
             with stop.hold(f"step {index + 1} of {plan.name}"):
@@ -166,7 +171,9 @@ def train(
                 settings = prepare(index)
                 factor = lr_factor(plan.schedule, index, plan.steps)
                 optimizer.scale_lr(factor)
+                asked = time.perf_counter()
                 ids_BT = device.place(next(batches))
+                data_seconds = time.perf_counter() - asked
                 stepped = take_step(ids_BT, number=index + 1)
                 device.synchronize()
                 step = Step(
@@ -180,8 +187,12 @@ def train(
                     seconds=time.perf_counter() - started,
                     settings=settings,
                     details=stepped.details,
+                    data_seconds=data_seconds,
+                    save_seconds=save_seconds,
                 )
                 trace.add(step)
                 watch(step)
+                saving = time.perf_counter()
                 kept.after(index + 1, {"lr": step.lr, **settings})
+                save_seconds = time.perf_counter() - saving
     return trace

@@ -16,7 +16,13 @@ from torch import Tensor, nn
 from trainer.api import Progress
 from trainer.checkpoint.keep import FORGET, Keep
 from trainer.config import Config, sha256
-from trainer.cost import forward_cost, head_kl_flops_per_token, train_flops, usd
+from trainer.cost import (
+    forward_cost,
+    head_kl_flops_per_token,
+    relation_flops_per_token,
+    train_flops_per_token,
+    usd,
+)
 from trainer.data import Corpus, Feed
 from trainer.device import Device
 from trainer.distributed.ranks import ALONE as UNSHARED
@@ -30,6 +36,7 @@ from trainer.quant import fp8
 from trainer.quant.warmup import Lambda
 from trainer.result import Metrics, Provenance, Result, code_version
 from trainer.stages import distill, layerwise, pretrain
+from trainer.stages.projections import attention_layers, widths
 from trainer.stages.subln import make_student
 from trainer.step import micro_batches
 from trainer.teacher import load_ground
@@ -78,7 +85,7 @@ class _Run:
 
     def measure(self, student: nn.Module, when: str) -> HeldOutLoss:
         """Held-out loss now."""
-        with self.stop.together(when):
+        with self.telemetry.during("evaluating", when), self.stop.together(when):
             return held_out_loss(student, self.held_out, device=self.device, stage=when)
 
 
@@ -133,7 +140,13 @@ def run(
     trained = _stage2(this, student, ground.teacher, strength)
     distilled = _stage3(this, student, ground.teacher, strength)
     final = this.measure(student, "the final evaluation")
-    flops = _flops(this, student, ground.teacher, aligned=aligned, trained=trained, distilled=distilled)
+    stages = {layerwise.NAME: aligned, pretrain.NAME: trained, distill.NAME: distilled}
+    flops = float(
+        sum(
+            stage.tokens * _flops_per_token(this, name, student, ground.teacher)
+            for name, stage in stages.items()
+        )
+    )
     metrics = _metrics(
         this, aligned=aligned, start=start, trained=trained, distilled=distilled, final=final, flops=flops
     )
@@ -145,7 +158,13 @@ def _stage1_9(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lamb
     config = this.config.stage1_9
     if not config.max_steps:
         return StageTrace()
-    this.telemetry.begin(layerwise.NAME, finished=0, weight=TAUGHT, device=this.device)
+    this.telemetry.begin(
+        layerwise.NAME,
+        finished=0,
+        weight=TAUGHT,
+        device=this.device,
+        flops_per_token=_flops_per_token(this, layerwise.NAME, student, teacher),
+    )
     with this.batches(layerwise.NAME, config.batch_size, this.device.ranks) as feed:
         return layerwise.align(
             student,
@@ -165,7 +184,13 @@ def _stage2(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda
     if not config.max_steps:
         return StageTrace()
     finished, weight = TAUGHT * this.config.stage1_9.max_steps, _stage2_weight(this.config)
-    this.telemetry.begin(pretrain.NAME, finished=finished, weight=weight, device=this.device)
+    this.telemetry.begin(
+        pretrain.NAME,
+        finished=finished,
+        weight=weight,
+        device=this.device,
+        flops_per_token=_flops_per_token(this, pretrain.NAME, student, teacher),
+    )
     with this.batches(pretrain.NAME, config.batch_size, this.device.ranks) as feed:
         return pretrain.pretrain(
             student,
@@ -185,7 +210,13 @@ def _stage3(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda
     if not config.max_steps:
         return StageTrace()
     finished = _before_stage3(this.config)
-    this.telemetry.begin(distill.NAME, finished=finished, weight=TAUGHT, device=this.device)
+    this.telemetry.begin(
+        distill.NAME,
+        finished=finished,
+        weight=TAUGHT,
+        device=this.device,
+        flops_per_token=_flops_per_token(this, distill.NAME, student, teacher),
+    )
     with this.batches(distill.NAME, config.batch_size, this.device.ranks) as feed:
         return distill.distill(
             student,
@@ -209,27 +240,22 @@ def _stage2_weight(config: Config) -> int:
     return TAUGHT if config.stage2.distill.enabled else ALONE
 
 
-def _flops(
-    this: _Run,
-    student: nn.Module,
-    teacher: nn.Module,
-    *,
-    aligned: StageTrace,
-    trained: StageTrace,
-    distilled: StageTrace,
-) -> float:
-    length = this.config.data.sequence_length
-    # What a teacher elsewhere computes is not known.
-    here = this.config.stage3.teacher.kind == "in_process"
-    beside = ((aligned, True), (trained, this.config.stage2.distill.enabled), (distilled, here))
-    flops = train_flops(
-        student=forward_cost(student, length),
-        teacher=forward_cost(teacher, length),
-        taught_tokens=sum(stage.tokens for stage, taught in beside if taught),
-        untaught_tokens=sum(stage.tokens for stage, taught in beside if not taught),
+def _flops_per_token(this: _Run, stage: str, student: nn.Module, teacher: nn.Module) -> int:
+    """What training costs in that stage."""
+    config, length = this.config, this.config.data.sequence_length
+    beside = {
+        layerwise.NAME: True,
+        pretrain.NAME: config.stage2.distill.enabled,
+        distill.NAME: config.stage3.teacher.kind == "in_process",  # what one elsewhere computes is not known
+    }[stage]
+    flops = train_flops_per_token(
+        forward_cost(student, length), forward_cost(teacher, length) if beside else None
     )
-    if this.config.stage1_9.loss_type == "kl":
-        flops += aligned.tokens * head_kl_flops_per_token(teacher, depth(student))
+    if stage == layerwise.NAME and config.stage1_9.loss_type == "kl":
+        flops += head_kl_flops_per_token(teacher, depth(student))
+    if stage == distill.NAME and config.stage3.compares_attention:
+        projections = attention_layers(student)[config.stage3.attention_layer]
+        flops += relation_flops_per_token(widths(projections), length)
     return flops
 
 
@@ -264,7 +290,12 @@ def _metrics(
         tokens=tokens,
         tokens_per_second=tokens / seconds if seconds else 0.0,
         peak_memory_gib=this.device.ranks.largest(this.keep.peak(this.device.peak_memory_bytes())) / 2**30,
-        usd=usd(this.device, this.config.device.usd_per_hour, seconds),
+        usd=usd(
+            this.device,
+            this.config.device.usd_per_hour,
+            seconds,
+            spot=this.config.device.pricing == "spot",
+        ),
     )
 
 

@@ -48,6 +48,10 @@ TRAINER = (
     "checkpoint.every_steps=20",
 )
 TIMES = ("train_seconds", "tokens_per_second", "peak_memory_gib")
+LINE_TIMES = (
+    *("tokens_per_second", "data_seconds", "compute_seconds", "save_seconds", "unix_seconds"),
+    *("memory_mib", "peak_memory_mib"),
+)
 
 
 @dataclass
@@ -149,7 +153,7 @@ def steps(folder: Path) -> list[int]:
 
 def lines(folder: Path) -> list[dict]:
     read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("tokens_per_second", "memory_mib")} for line in read]
+    return [{k: v for k, v in line.items() if k not in LINE_TIMES} for line in read]
 
 
 def without_times(metrics: Mapping[str, object]) -> dict[str, object]:

@@ -382,6 +382,30 @@ class TestTheMachineIsAtFault:
         (record,) = experiment.trials()
         assert (record.status, record.attempt) == ("completed", 1)
 
+    @pytest.mark.parametrize("said", ["", '{"stage": "stage2", "step": 1, "of": 9, "loss": 1.0}'])
+    def test_a_run_that_compiles_or_hangs_for_longer_than_the_lease_keeps_its_heart(
+        self, said, command_space
+    ):
+        """The worker beats for it; whether it hangs is for people to judge (or for `early_terminate`)."""
+        code = (
+            f"echo '{said}' > \"$SWEEP_RUN_DIR/metrics.jsonl\"; sleep 3; "
+            'echo \'{"loss": 1}\' > "$SWEEP_RUN_DIR/result.json"'
+        )
+        space = replace(
+            command_space,
+            program=Program(kind="command", command=("sh", "-c", code, "${overrides}")),
+            lease=Lease(heartbeat_s=0.1, expire_s=1.0),
+            run_cap=1,
+        )
+        experiment = Experiment.create(MemoryStore(), space)
+        rival = threading.Thread(target=work, args=(Experiment.open(experiment.store),))
+        diary = Diary()
+        diary.started = lambda record: rival.start()
+        work(experiment, watcher=diary)
+        rival.join()
+        (record,) = experiment.trials()
+        assert (record.status, record.attempt) == ("completed", 1)
+
 
 def test_the_curve_of_a_finished_trial_reaches_its_end_even_without_a_heartbeat(command_space):
     code = (

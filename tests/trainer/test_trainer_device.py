@@ -12,7 +12,7 @@ import torch
 
 from trainer.api import check
 from trainer.config import DeviceConfig
-from trainer.cost import ForwardCost, train_flops, usd
+from trainer.cost import ForwardCost, train_flops_per_token
 from trainer.device import Device, cpu_multiplies_bfloat16, open_device
 from trainer.errors import ConfigError, TrainerError
 from trainer.loop import Step
@@ -111,27 +111,10 @@ def test_the_peak_of_a_cuda_device_counts_from_its_reset() -> None:
     assert device.peak_memory_bytes() < 2**26
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "price", "expected"),
-    [
-        ("cpu", "CPU", None, 0.0),
-        ("cpu", "CPU", 0.5, 1.0),
-        ("cuda", "NVIDIA H100 80GB HBM3", None, 5.78),
-        ("cuda", "NVIDIA A100-SXM4-40GB", None, 2.38),
-        ("cuda", "NVIDIA A100-SXM4-40GB", 0.0, 0.0),
-        ("cuda", "Voodoo 2", None, None),
-    ],
-)
-def test_two_hours_cost(kind: str, name: str, price: float | None, expected: float | None) -> None:
-    device = dataclasses.replace(CPU, torch_device=torch.device(kind), name=name)
-    cost = usd(device, price, 7200)
-    assert cost == (expected if expected is None else pytest.approx(expected))
-
-
 def test_a_token_costs_three_forward_passes_and_a_taught_one_the_teachers_too() -> None:
     student, teacher = ForwardCost(flops_per_token=10), ForwardCost(flops_per_token=100)
-    flops = train_flops(student=student, teacher=teacher, taught_tokens=2, untaught_tokens=5)
-    assert flops == 3 * 10 * 7 + 100 * 2
+    assert train_flops_per_token(student, None) == 3 * 10
+    assert train_flops_per_token(student, teacher) == 3 * 10 + 100
 
 
 def result(final_loss: float = 3.0) -> Result:

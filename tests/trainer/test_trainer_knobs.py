@@ -135,15 +135,18 @@ ELSEWHERE = {
     },
     "run_dir": "tests/trainer/test_trainer_main.py",
     "save_model": "tests/trainer/export/test_export_main.py",
-    "log_every": "tests/trainer/test_trainer_telemetry.py",
+    "log_every": "tests/trainer/telemetry/test_telemetry_run.py",
+    "telemetry.dense_steps": "tests/trainer/telemetry/test_telemetry_run.py",
+    "telemetry.heartbeat_seconds": "tests/trainer/telemetry/test_telemetry_heartbeat.py",
     "stage2.fp8": "tests/trainer/test_quant_fp8.py",
     "device.type": "tests/trainer/test_trainer_device.py",
     "device.threads": "tests/trainer/test_trainer_device.py",
+    "device.pricing": "tests/trainer/test_trainer_cost.py",
     "device.compile": "tests/trainer/test_trainer_compile.py",
     "device.recompute": "tests/trainer/test_trainer_recompute.py",
     "device.parallel": "tests/trainer/distributed/test_launched.py",
     **{
-        f"wandb.{key}": "tests/trainer/test_trainer_telemetry.py"
+        f"wandb.{key}": "tests/trainer/telemetry/test_telemetry_wandb.py"
         for key in ("mode", "project", "group", "name", "tags")
     },
     "model.kind": "the group model",

@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from trainer.api import check
+from trainer.checkpoint.keep import Measured
 from trainer.device import Device
 from trainer.errors import DivergedError, PreemptedError
 from trainer.evaluate import held_out_loss
 from trainer.loop import StagePlan, StageTrace, Step, train
+from trainer.optim.build import OptimizerSet
 from trainer.preemption import StopSignal
 from trainer.schedule import lr_factor
 
@@ -41,8 +45,8 @@ class Toy(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), ids_BT[:, 1:].flatten())}
 
 
-def plan(steps: int = 12) -> StagePlan:
-    stage = check([f"stage2.max_steps={steps}", "stage2.lambda_warmup.warmup_steps=0"]).stage2
+def plan(steps: int = 12, *overrides: str) -> StagePlan:
+    stage = check([f"stage2.max_steps={steps}", "stage2.lambda_warmup.warmup_steps=0", *overrides]).stage2
     return StagePlan(name="toy", steps=steps, optimizer=stage.optimizer, schedule=stage.schedule)
 
 
@@ -78,12 +82,64 @@ def test_a_trace_that_is_brought_back_has_all_parts_of_the_loss() -> None:
     assert StageTrace().final("half") is None
 
 
-def test_the_logged_learning_rate_is_the_optimizers() -> None:
-    toy, steps = Toy(), list[Step]()
-    this = plan(12)
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_the_logged_learning_rate_is_the_one_the_optimizer_steps_with(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy, steps, used = Toy(), list[Step](), list[float]()
+    step = OptimizerSet.step
+
+    def spying(optimizer: OptimizerSet) -> None:
+        used.append(optimizer.optimizers[0].param_groups[0]["lr"])
+        step(optimizer)
+
+    monkeypatch.setattr(OptimizerSet, "step", spying)
+    this = plan(12, f"stage2.optimizer.type={kind}")
     train(this, toy, toy.losses, stream(), device=DEVICE, stop=StopSignal(), watch=steps.append)
+    assert [step.lr for step in steps] == used
     expected = [this.optimizer.lr * lr_factor(this.schedule, index, 12) for index in range(12)]
-    assert [step.lr for step in steps] == expected
+    assert used == expected
+    assert len(set(used)) > 3  # it moves
+
+
+class Slow:
+    """Batches that take `data_s` each, of a run whose checkpoints take `save_s` after every second step."""
+
+    def __init__(self, data_s: float, save_s: float) -> None:
+        self.data_s, self.save_s, self.done = data_s, save_s, 0
+        self.batches = stream()
+
+    def __iter__(self) -> Slow:
+        return self
+
+    def __next__(self) -> Tensor:
+        time.sleep(self.data_s)
+        return next(self.batches)
+
+    @contextmanager
+    def stage(self, name: str, steps: int, parts: object) -> Iterator[Slow]:
+        yield self
+
+    def after(self, step: int, told: Mapping[str, float]) -> None:
+        if step % 2 == 0:
+            time.sleep(self.save_s)
+
+    def once(self, name: str, measure: Callable[[], Measured]) -> Measured:
+        return measure()
+
+    def peak(self, peak_memory_bytes: int) -> int:
+        return peak_memory_bytes
+
+
+def test_a_steps_time_is_told_apart_into_data_computing_and_saving() -> None:
+    toy, steps, slow = Toy(), list[Step](), Slow(data_s=0.02, save_s=0.03)
+    trace = train(
+        plan(5), toy, toy.losses, slow, device=DEVICE, stop=StopSignal(), watch=steps.append, keep=slow
+    )
+    assert all(0.02 <= step.data_seconds <= step.seconds for step in steps)
+    # Saving is told with the step after it, and is no part of what training took.
+    assert [step.save_seconds >= 0.03 for step in steps] == [False, False, True, False, True]
+    assert trace.seconds == pytest.approx(sum(step.seconds for step in steps))
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf])

@@ -32,12 +32,15 @@ def run_trainer(*overrides: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+FILES = {"config.json", "heartbeat.json", "metrics.jsonl", "result.json"}
+
+
 def test_a_run_writes_its_result_and_metrics_and_nothing_else(small: tuple[str, ...], tmp_path: Path) -> None:
     run_dir = tmp_path / "a folder, it's new"
     command = api.command(small, run_dir)
     done = run_trainer(*command[3:], cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert {path.name for path in run_dir.iterdir()} == {"config.json", "result.json", "metrics.jsonl"}
+    assert {path.name for path in run_dir.iterdir()} == FILES
     assert list(tmp_path.iterdir()) == [run_dir]
     metrics = json.loads((run_dir / api.RESULT_FILE).read_text())["metrics"]
     assert 0 < metrics["final_loss"] < 10

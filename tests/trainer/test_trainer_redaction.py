@@ -10,7 +10,7 @@ import wandb
 
 from trainer.api import check
 from trainer.redaction import without_secrets
-from trainer.wandb_run import open_wandb
+from trainer.telemetry.wandb_run import open_wandb
 
 ENVIRONMENT = {
     "HF_TOKEN": "abcdefgh12345678",

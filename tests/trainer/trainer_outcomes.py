@@ -13,6 +13,10 @@ import torch
 from trainer.pipeline import Outcome
 
 TIMES = ("train_seconds", "tokens_per_second", "peak_memory_gib")
+LINE_TIMES = (
+    *("tokens_per_second", "data_seconds", "compute_seconds", "save_seconds", "unix_seconds", "mfu"),
+    *("memory_mib", "peak_memory_mib", "reserved_memory_mib"),
+)
 
 
 def without_times(outcome: Outcome) -> dict[str, Any]:
@@ -29,4 +33,4 @@ def weights_digest(outcome: Outcome) -> str:
 
 def lines_without_times(metrics: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("tokens_per_second", "memory_mib")} for line in lines]
+    return [{k: v for k, v in line.items() if k not in LINE_TIMES} for line in lines]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 
@@ -29,6 +29,8 @@ from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import DivergedError, PreemptedError
 from trainer.result import code_version
 
+During = Callable[[str, str], AbstractContextManager[None]]
+
 _TRACE = "trace."
 
 
@@ -44,6 +46,7 @@ class Checkpoints:
         ranks: the processes that share the run. All have to be told of every step, as each may have a part of
             the state; the first decides when to save, and writes.
         warn: told what a person should know, in one line.
+        during: entered with a phase and its detail while the run waits for saving.
     """
 
     def __init__(
@@ -57,8 +60,9 @@ class Checkpoints:
         peak_memory: Callable[[], int],
         warn: Callable[[str], None],
         ranks: Ranks = ALONE,
+        during: During = lambda phase, detail: nullcontext(),
     ) -> None:
-        self._ranks = ranks
+        self._ranks, self._during = ranks, during
         self._root, self._metrics, self._config = root, metrics, config
         self._config_sha256, self._found, self._peak_memory = config_sha256, found, peak_memory
         self._measured = dict(found.document.measured) if found else {}
@@ -139,17 +143,19 @@ class Checkpoints:
             self._owed = True
         if self._ranks.decided(self._owed and not self._writer.busy):
             self._owed, self._kept_at = False, now
-            self._save(stage)
+            with self._during("saving", f"a copy after step {stage.done} of {stage.name}"):
+                self._save(stage)
 
     def _leave(self, error: PreemptedError) -> None:
         """The run ends before its time: keep what it has done."""
-        self._writer.wait()
-        steps = sum(self._done.values())
-        if self._stage is not None and steps:
-            if self._ranks.decided(self._writer.last != steps):
-                self._save(self._stage)
-                self._writer.wait()
-            self._ranks.wait()  # whoever ends first has the others ended by its launcher
+        with self._during("saving", "before it ends"):
+            self._writer.wait()
+            steps = sum(self._done.values())
+            if self._stage is not None and steps:
+                if self._ranks.decided(self._writer.last != steps):
+                    self._save(self._stage)
+                    self._writer.wait()
+                self._ranks.wait()  # whoever ends first has the others ended by its launcher
         error.resumable = self._writer.last is not None
 
     def _save(self, stage: _Stage) -> None:

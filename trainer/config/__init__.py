@@ -16,8 +16,9 @@ from trainer.config.losses import DistillScheduleConfig, Stage2DistillConfig
 from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 from trainer.config.quant import LambdaWarmupConfig, QuantConfig, SaliencyConfig
-from trainer.config.run import Config, DeviceConfig, EvalConfig, WandbConfig, decisive, sha256
+from trainer.config.run import Config, DeviceConfig, EvalConfig, decisive, sha256
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
+from trainer.config.telemetry import TelemetryConfig, WandbConfig
 
 __all__ = [
     "CheckpointConfig",
@@ -45,6 +46,7 @@ __all__ = [
     "StdlibConfig",
     "StreamConfig",
     "TeacherConfig",
+    "TelemetryConfig",
     "TextConfig",
     "TinyModelConfig",
     "WandbConfig",

@@ -19,8 +19,9 @@ from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.quant import QuantConfig
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
+from trainer.config.telemetry import TelemetryConfig, WandbConfig
 
-_INDECISIVE = ("run_dir", "save_model", "wandb", "log_every", "checkpoint")
+_INDECISIVE = ("run_dir", "save_model", "wandb", "telemetry", "log_every", "checkpoint")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -40,6 +41,8 @@ class DeviceConfig:
         parallel: how the processes that torchrun started share one run: `ddp` (each has the whole model and
             optimizer) or `fsdp` (each has a part of them). Changes rounding only. `none` is for one process.
         usd_per_hour: price of the machine; null asks the table in `trainer.cost`.
+        pricing: which price of the table: on demand, or of a spot machine, which may be taken away. Without
+            effect beside `usd_per_hour`, and where that table has no such price `usd` is null.
     """
 
     type: Literal["auto", "cpu", "cuda"]
@@ -49,6 +52,7 @@ class DeviceConfig:
     recompute: bool
     parallel: Literal["none", "ddp", "fsdp"]
     usd_per_hour: NonNegative | None
+    pricing: Literal["on_demand", "spot"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -60,24 +64,13 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class WandbConfig:
-    """One Weights & Biases run per training run; `group` is the sweep, `name` the trial."""
-
-    mode: Literal["disabled", "offline", "online"]
-    project: str
-    group: str | None
-    name: str | None
-    tags: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     """One run of the trainer.
 
     Args:
         run_dir: folder of its files; needed to run, not to check.
         save_model: keep the student in it, for `python -m trainer.export`.
-        log_every: optimizer steps between two lines of `metrics.jsonl`.
+        log_every: optimizer steps between two lines of `metrics.jsonl`, after the first of a stage.
     """
 
     model: Annotated[TinyModelConfig | HfModelConfig, Field(discriminator="kind")]
@@ -90,6 +83,7 @@ class Config:
     device: DeviceConfig
     eval: EvalConfig
     checkpoint: CheckpointConfig
+    telemetry: TelemetryConfig
     wandb: WandbConfig
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     run_dir: Text | None

@@ -72,7 +72,9 @@ def test_the_same_command_ends_as_if_nothing_had_happened(
     assert (again.returncode, stderr) == (0, "")
     assert stdout.startswith(f"going on after step {kept - 6} of stage2, from checkpoint {kept:08d}\n")
     assert came_to(folder) == came_to(tmp_path / "whole")
-    assert {path.name for path in folder.iterdir()} == {"config.json", "metrics.jsonl", "result.json"}
+    assert {path.name for path in folder.iterdir()} == {
+        *("config.json", "heartbeat.json", "metrics.jsonl", "result.json")
+    }
 
 
 def test_another_configuration_is_refused_before_torch_is_loaded_and_touches_nothing(

@@ -9,7 +9,7 @@ import pytest
 from kept_runs import Attempt, KilledError, came_to, kill, names, terminate
 
 from trainer import pipeline
-from trainer.api import METRICS_FILE, RESULT_FILE
+from trainer.api import HEARTBEAT_FILE, METRICS_FILE, RESULT_FILE
 from trainer.checkpoint.document import decode
 from trainer.compose import groups
 from trainer.errors import PreemptedError
@@ -44,7 +44,12 @@ def test_a_run_that_was_ended_comes_to_the_same_bit_for_bit(
         with pytest.raises((KilledError, PreemptedError)):
             attempt(folder, *ALL_STAGES, "checkpoint.every_steps=3", end=end, at=at)
     assert came_to(attempt(folder, *ALL_STAGES), folder) == expected
-    assert {path.name for path in folder.iterdir()} == {RESULT_FILE, METRICS_FILE, "config.json"}
+    assert {path.name for path in folder.iterdir()} == {
+        RESULT_FILE,
+        METRICS_FILE,
+        HEARTBEAT_FILE,
+        "config.json",
+    }
 
 
 @pytest.mark.parametrize("kind", ["muonclip", "adamw", "adamw_8bit", "apollo", "apollo_mini"])

@@ -58,7 +58,10 @@ def metrics(folder: Path) -> dict[str, Any]:
 
 
 _EXACT = ("stage", "step", "of", "lr", "lambda", "done")
-_TIMES = ("tokens_per_second", "memory_mib")
+_TIMES = (
+    *("tokens_per_second", "data_seconds", "compute_seconds", "save_seconds", "unix_seconds"),
+    *("memory_mib", "peak_memory_mib"),
+)
 _COUNTED = ("effective_steps", "train_flops", "tokens")
 _LOSSES = ("final_loss", "stage1_9_final_loss", "stage2_start_loss", "stage2_train_loss")
 _MEASURED = dict.fromkeys(_LOSSES, 1e-3) | {"final_loss_sem": 3e-2}

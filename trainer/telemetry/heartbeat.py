@@ -1,0 +1,149 @@
+"""`heartbeat.json`: what a run is doing right now, and since when. Built by `__main__`, told by `run`.
+
+A thread of its own writes it, so that it goes on while a step compiles for half an hour, or hangs. Who reads
+it tells the three apart: a file that is not written any more is a process that is gone or frozen; `compiling`
+may take long; a step that takes many times `typical_step_seconds` hangs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.console import Lines
+from trainer.device import Device
+from trainer.telemetry.line import memory_mib
+
+SCHEMA = 1
+CLOSING_S = 5.0  # that `close` waits for a disk that hangs
+_TYPICAL_OF = 51  # steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """What a run is doing.
+
+    Args:
+        name: loading, compiling, training, evaluating, saving, ending or ended.
+        detail: in words.
+        position: stage, step and of, where there is a step.
+        began: by the clock.
+    """
+
+    name: str
+    detail: str
+    position: Mapping[str, str | int]
+    began: float
+
+
+class Heartbeat:
+    """Writes the file from the first `start` to `close`, every so often and whole.
+
+    Trouble with the disk is told once on stderr; it is never a reason to end a run.
+
+    Args:
+        every_s: seconds between two writes.
+    """
+
+    def __init__(self, path: Path, *, device: Device, every_s: float) -> None:
+        self._path, self._device, self._every_s = path, device, every_s
+        self._lock = threading.Lock()
+        self._phase = Phase(name="loading", detail="", position={}, began=time.monotonic())
+        self._began = self._phase.began
+        self._steps: deque[float] = deque(maxlen=_TYPICAL_OF)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._complained = False
+
+    def start(self) -> None:
+        """The first write, and the thread."""
+        self._thread.start()
+
+    def enter(self, name: str, detail: str = "", **position: str | int) -> None:
+        """A phase begins, and the one before is over. Costs nothing: it is the thread that writes."""
+        if self._over.is_set():
+            return
+        phase = Phase(name=name, detail=detail, position=position, began=time.monotonic())
+        with self._lock:
+            self._phase = phase
+
+    def stepped(self, seconds: float | None) -> None:
+        """A step took so long; None: a stage begins, whose steps are not comparable with those before."""
+        with self._lock:
+            if seconds is None:
+                self._steps.clear()
+            else:
+                self._steps.append(seconds)
+
+    @contextmanager
+    def during(self, name: str, detail: str = "") -> Iterator[None]:
+        """A phase inside another, which begins again after it."""
+        with self._lock:
+            before = self._phase
+        self.enter(name, detail)
+        try:
+            yield
+        finally:
+            self.enter(before.name, before.detail, **before.position)
+
+    def close(self, status: int) -> None:
+        """The last write, which says that the run has ended. May be called twice."""
+        if self._over.is_set():
+            return
+        self.enter("ended", f"exit status {status}")
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join(CLOSING_S)
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in the file."""
+        now = time.monotonic()
+        with self._lock:
+            phase, steps = self._phase, list(self._steps)
+        return {
+            "schema": SCHEMA,
+            "phase": phase.name,
+            "detail": phase.detail,
+            **phase.position,
+            "phase_seconds": round(now - phase.began, 3),
+            "run_seconds": round(now - self._began, 3),
+            "typical_step_seconds": round(statistics.median(steps), 6) if steps else None,
+            **{name: round(value, 1) for name, value in memory_mib(self._device).items()},
+            "written_unix_seconds": round(time.time(), 3),
+            "every_seconds": self._every_s,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+
+    def _beat(self) -> None:
+        while True:
+            over = self._over.is_set()
+            self._write()
+            if over:
+                return
+            self._over.wait(self._every_s)
+
+    def _write(self) -> None:
+        draft = self._path.with_name(f".{self._path.name}.tmp")
+        try:
+            draft.write_text(json.dumps(self.document(), indent=1) + "\n", encoding="utf-8")
+            draft.replace(self._path)
+        except (OSError, RuntimeError) as error:  # of the disk; of a device that has failed
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            if not self._complained:
+                self._complained = True
+                why = getattr(error, "strerror", None) or " ".join(str(error).split())
+                told = f"{str(self._path)!r} cannot be written: {why}; the run goes on"
+                Lines(sys.stderr).write(f"trainer: warning: {told}")

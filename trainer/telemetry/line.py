@@ -1,0 +1,104 @@
+"""A line of `metrics.jsonl`. Used by `run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.device import Device
+from trainer.loop import Step
+from trainer.peaks import peak_flops_per_second
+
+MIB = 2**20
+
+Line = dict[str, float | str]
+
+
+@dataclass(kw_only=True)
+class Since:
+    """Sums over the steps since the last line."""
+
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    data_seconds: float = 0.0
+    save_seconds: float = 0.0
+
+    def add(self, step: Step) -> None:
+        self.steps += 1
+        self.tokens += step.tokens
+        self.seconds += step.seconds
+        self.data_seconds += step.data_seconds
+        self.save_seconds += step.save_seconds
+
+    def line(self, flops_per_token: float, peak: float | None) -> Line:
+        """Their rates, and the means of a step.
+
+        Args:
+            peak: operations per second that the device is able to; None: not known.
+        """
+        steps, tokens_per_second = max(self.steps, 1), self.tokens / max(self.seconds, 1e-9)
+        line: Line = {
+            "tokens_per_second": tokens_per_second,
+            "data_seconds": self.data_seconds / steps,
+            "compute_seconds": (self.seconds - self.data_seconds) / steps,
+            "save_seconds": self.save_seconds / steps,
+        }
+        return line if peak is None else line | {"mfu": tokens_per_second * flops_per_token / peak}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageLines:
+    """What the lines of one stage have in common.
+
+    Args:
+        before: work of the run that lies before the stage.
+        weight: work of one of its steps.
+        total: of the whole run, in the same unit; 0: not known.
+        flops_per_token: of training in this stage.
+    """
+
+    device: Device
+    before: float
+    weight: float
+    total: float
+    flops_per_token: float
+
+    def line(self, step: Step, since: Since, *, now: float) -> Line:
+        """The line of a step; `now` is in seconds since 1970."""
+        done = (self.before + self.weight * step.step) / self.total if self.total else 1.0
+        return {
+            "stage": step.stage,
+            "step": step.step,
+            "of": step.of,
+            "done": round(done, 6),
+            **step.losses,
+            **{
+                f"{name}_{index}": value
+                for name, values in step.details.items()
+                if values.ndim
+                for index, value in enumerate(values.tolist(), start=1)
+            },
+            **step.settings,
+            "lr": step.lr,
+            "grad_norm": step.grad_norm,
+            **{name: value.item() for name, value in step.details.items() if not value.ndim},
+            **since.line(self.flops_per_token, self._peak()),
+            **memory_mib(self.device),
+            "unix_seconds": round(now, 3),
+        }
+
+    def _peak(self) -> float | None:
+        """Of the devices of all processes."""
+        one = peak_flops_per_second(self.device)
+        return None if one is None else one * self.device.ranks.world
+
+
+def memory_mib(device: Device) -> dict[str, float]:
+    """Memory now and at most; what the allocator holds beyond that, where there is one."""
+    reserved, now = device.reserved_memory_bytes(), device.memory_bytes()
+    return {
+        "memory_mib": now / MIB,
+        # The kernel brings a process's peak up to date a little later than what it uses.
+        "peak_memory_mib": max(now, device.peak_memory_bytes()) / MIB,
+        **({} if reserved is None else {"reserved_memory_mib": reserved / MIB}),
+    }
