@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from analysis.paired import Paired, compare, mean_and_range
 from benchmarks.findings.runs import Run
@@ -98,6 +99,7 @@ def findings(setting: Setting, runs: Runs) -> tuple[Finding, ...]:
         _lambda_warmup(setting, runs),
         _saliency(setting, runs),
         *(_equal_compute(setting, runs, budget) for budget in setting.budgets),
+        *(_balance(setting, runs, steps) for steps in setting.common_splits()),
     )
 
 
@@ -319,3 +321,46 @@ def _equal_compute(setting: Setting, runs: Runs, budget: int) -> Finding:
         x_title=f"steps of Stage 1.9 (Stage 2 has {budget} minus twice as many)",
         y_title="final loss at lambda 1, nats per token",
     )
+
+
+def _balance(setting: Setting, runs: Runs, steps: int) -> Finding:
+    """What a length of Stage 1.9 costs at each budget that it was tried with."""
+    budgets = sorted(setting.budgets)
+    pairs = {
+        budget: runs.compare(setting.split(budget, steps), setting.split(budget, 0), final)
+        for budget in budgets
+    }
+    pays = [budget for budget, pair in pairs.items() if pair.mean < 0]
+    return Finding(
+        name=f"balance-{steps}",
+        claim=f"Where does the balance turn? What {steps} steps of Stage 1.9 do to the final loss, "
+        "against none, with the same effective steps in all.",
+        verdicts=(
+            *(f"{budget} effective steps: {pair.verdict}; {pair.tell()}." for budget, pair in pairs.items()),
+            *(
+                f"From {less} to {more} effective steps the difference falls: "
+                f"{judge(_change(pairs[more], pairs[less]), expected='lower')}; "
+                f"{_change(pairs[more], pairs[less]).tell()}."
+                for less, more in pairwise(budgets)
+            ),
+            f"The balance turns at {pays[0]} effective steps or before."
+            if pays
+            else f"It turns nowhere up to {budgets[-1]} effective steps; what lies beyond was not tried.",
+        ),
+        header=("effective steps", f"final loss after {steps} steps of Stage 1.9, less that without"),
+        rows=tuple((str(budget), mean_and_range(pair.differences)) for budget, pair in pairs.items()),
+        series=(
+            Series(
+                label=f"{steps} steps of Stage 1.9 against none",
+                x=tuple(float(budget) for budget in budgets),
+                values=tuple(tuple(pair.differences) for pair in pairs.values()),
+            ),
+        ),
+        x_title="effective steps in all",
+        y_title="difference of final losses, nats per token",
+    )
+
+
+def _change(of: Paired, since: Paired) -> Paired:
+    """How a difference has changed, seed by seed."""
+    return compare(dict(enumerate(of.differences)), dict(enumerate(since.differences)))

@@ -26,10 +26,17 @@ def draw(finding: Finding, path: Path) -> None:
             ys = [y for values in series.values for y in values]
             axes.plot(xs, ys, marker, color=colour, markersize=4, alpha=0.45, markeredgewidth=0)
             means = [statistics.fmean(values) for values in series.values]
+            # Between names there is nothing, so no line leads from one to the next.
             axes.plot(
-                series.x, means, line, marker=marker, color=colour, markersize=7, fillstyle="none",
+                series.x,
+                means,
+                linestyle="none" if finding.ticks else line,
+                marker=marker,
+                color=colour,
+                markersize=7,
+                fillstyle="none",
                 label=f"{series.label}: mean of {len(series.values[0])} seeds",
-            )  # fmt: skip
+            )
         axes.set_xlabel(finding.x_title)
         axes.set_ylabel(finding.y_title)
         if finding.ticks:

@@ -55,6 +55,12 @@ class Setting:
         """`budget` effective steps, of which `stage1_9` steps go to Stage 1.9."""
         return self.condition(stage1_9, budget - 2 * stage1_9)
 
+    def common_splits(self) -> tuple[int, ...]:
+        """Lengths of Stage 1.9 that are tried with every budget; none where there is one budget only."""
+        if len(self.budgets) < 2:
+            return ()
+        return tuple(sorted(set.intersection(*map(set, self.budgets.values())) - {0}))
+
     def conditions(self) -> tuple[Condition, ...]:
         """Every condition that some finding asks for, each once."""
         wanted = [self.condition(length) for length in (0, self.usual)]

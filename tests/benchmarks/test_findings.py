@@ -180,3 +180,31 @@ def test_real_runs_are_made_once_and_a_failed_one_names_its_log(
     diverging = (*condition, "stage2.optimizer.type=adamw", "stage2.optimizer.lr=1e30")
     with pytest.raises(RunFailed, match=r"exit status 70: see .*log\.txt"):
         run_all([diverging], [0], **arguments)
+
+
+def test_where_the_balance_turns_is_read_off_the_pairs() -> None:
+    def final(condition: Condition, seed: int) -> float:
+        aligned = steps(condition, "stage1_9.max_steps")
+        budget = 2 * aligned + steps(condition, "stage2.max_steps")
+        return 3 + 0.01 * seed + (aligned / 1000) * (1 if budget == 160 else -1)
+
+    turned = findings(TINY, made(final))[-1]
+    assert turned.name == "balance-50"
+    assert turned.verdicts[0].startswith("160 effective steps: higher; +0.050")
+    assert turned.verdicts[1].startswith("320 effective steps: lower; -0.050")
+    assert "falls: holds; -0.100" in turned.verdicts[2]
+    assert turned.verdicts[3] == "The balance turns at 320 effective steps or before."
+
+    never = findings(TINY, made(lambda condition, seed: 3 + steps(condition, "stage1_9.max_steps") / 1000))[
+        -1
+    ]
+    assert never.verdicts[3] == "It turns nowhere up to 320 effective steps; what lies beyond was not tried."
+
+
+def test_a_single_budget_has_no_balance() -> None:
+    setting = Setting(
+        lengths=(10,), usual=10, stage2_steps=5, lambda_steps=2, early_steps=1, budgets={40: (0, 10)}
+    )
+    assert setting.common_splits() == ()
+    assert TINY.common_splits() == (50,)
+    assert NOTEBOOK.common_splits() == (100,)
