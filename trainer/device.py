@@ -114,7 +114,7 @@ def open_device(config: DeviceConfig) -> Device:
         dtype=_dtype(config, device),
         name=torch.cuda.get_device_name(device),
         attention="sdpa",
-        compile=config.compile is not False,
+        compile=config.compile is not False and config.parallel == "none",
         recompute=config.recompute,
     )
 

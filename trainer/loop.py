@@ -144,7 +144,7 @@ def train(
     model.train()
     if device.recompute:
         recompute_layers(model)
-    shared = sharing(model, device.ranks, device.torch_device)
+    shared = sharing(model, device)
     optimizer = build_optimizer(model, plan.optimizer, ranks=device.ranks)
     take_step = TrainStep(
         model,

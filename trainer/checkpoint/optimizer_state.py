@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.checkpoint.state import State, StateError
+from trainer.distributed.whole import is_shared, shared_like
 
 OPTIMIZER = "optimizer"
 
@@ -73,9 +74,7 @@ class OptimizerState:
         for prefix, entries in theirs.items():
             optimizer, parameter = parameters[prefix]
             optimizer.state[parameter] = {
-                name: value.to("cpu" if f"{prefix}/{name}" in on_cpu else parameter.device, copy=True)
-                if isinstance(value, Tensor)
-                else value
+                name: _placed(value, parameter, optimizer, on_cpu=f"{prefix}/{name}" in on_cpu)
                 for name, value in entries.items()
             }
 
@@ -105,6 +104,19 @@ class OptimizerState:
             return self._names[parameter]
         except KeyError:
             raise StateError(OPTIMIZER, "it updates a tensor that is no parameter of the model") from None
+
+
+def _placed(value: Any, parameter: Tensor, optimizer: Optimizer, *, on_cpu: bool) -> Any:
+    """A kept tensor where the parameter is; in parts, where the parameter is and it has its shape."""
+    if not isinstance(value, Tensor):
+        return value
+    if (
+        is_shared(parameter)
+        and value.shape == parameter.shape
+        and not getattr(optimizer, "WHOLE_STATE", False)
+    ):
+        return shared_like(parameter, value).clone()  # a part, and not a view of the whole
+    return value.to("cpu" if on_cpu else parameter.device, copy=True)
 
 
 def _plain(where: str, value: Any) -> Any:

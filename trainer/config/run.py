@@ -21,6 +21,7 @@ from trainer.config.quant import QuantConfig
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
 from trainer.config.telemetry import TelemetryConfig, WandbConfig
 
+_NOT_IN_PARTS = {"adamw_8bit": "adamw", "muonclip": "muon"}
 _INDECISIVE = ("run_dir", "save_model", "wandb", "telemetry", "log_every", "checkpoint")
 
 
@@ -35,7 +36,8 @@ class DeviceConfig:
             bfloat16 where the processor has instructions for it, and float32 elsewhere. `float32` is refused
             for pretrained weights in bfloat16, whose products cannot be.
         compile: torch.compile the training steps; `auto`: on CUDA devices alone, as compiling takes a CPU
-            longer than it saves in a short run. Where it fails, training goes on without it.
+            longer than it saves in a short run, and not where processes share the run. Where it fails,
+            training goes on without it.
         recompute: keep each layer's input alone for the backward pass and compute the rest again: less
             memory for about a third more time. Changes no loss.
         parallel: how the processes that torchrun started share one run: `ddp` (each has the whole model and
@@ -96,6 +98,7 @@ class Config:
             width, heads = self.model.hidden_size, self.model.heads
             check_attention_heads(self.stage3, widths=(width, width, width), key_heads=heads)
         self._check_quant()
+        self._check_parallel()
 
     def _check_quant(self) -> None:
         warmup = self.stage2.lambda_warmup
@@ -112,6 +115,34 @@ class Config:
             self.quant.check_group("down_proj (model.intermediate_size)", self.model.intermediate_size)
         except FieldError as error:
             raise FieldError(error.problem, key=f"quant.{error.key}") from None
+
+    def _check_parallel(self) -> None:
+        if self.device.parallel == "none":
+            return
+        if self.stage3.max_steps and self.stage3.teacher.kind == "http":
+            raise FieldError(
+                "a teacher over HTTP can be asked by one process only; write device.parallel=none or "
+                "stage3/teacher=in_process",
+                key="stage3.teacher",
+            )
+        if self.device.compile is True:
+            raise FieldError(
+                "processes that share a run do not compile their steps; write device.compile=auto or false",
+                key="device.compile",
+            )
+        if self.device.parallel == "ddp":
+            return
+        for name, steps, optimizer in (
+            ("stage1_9", self.stage1_9.max_steps, self.stage1_9.optimizer),
+            ("stage2", self.stage2.max_steps, self.stage2.optimizer),
+            ("stage3", self.stage3.max_steps, self.stage3.optimizer),
+        ):
+            if steps and (instead := _NOT_IN_PARTS.get(optimizer.type)):
+                raise FieldError(
+                    f"{optimizer.type} cannot train parameters that are in parts; write {instead}, or "
+                    "device.parallel=ddp",
+                    key=f"{name}.optimizer.type",
+                )
 
     def check_depth(self, layers: int) -> None:
         """Whether what is said of layers goes with a teacher of so many. A pretrained one is asked when it is

@@ -67,12 +67,6 @@ def check(config: Config, found: Launched | None) -> Launched:
             key=KEY,
         )
     _check_batches(config, found.world)
-    if config.stage3.max_steps and config.stage3.teacher.kind == "http":
-        raise ConfigError(
-            f"a teacher over HTTP can be asked by one process only; write {KEY}=none or "
-            "stage3/teacher=in_process",
-            key="stage3.teacher",
-        )
     return found
 
 

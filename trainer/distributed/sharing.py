@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from trainer.device import Device
 from trainer.distributed.ranks import Ranks
 
 # torch 2.13 calls it by another name, and warns of the old one.
@@ -47,6 +48,9 @@ class Sharing:
         """Means over all processes of what each has computed of its rows."""
         return dict(parts)
 
+    def share_out(self) -> None:
+        """Each process keeps its part alone, from here to the end of the stage."""
+
     def __enter__(self) -> Sharing:
         return self
 
@@ -73,12 +77,12 @@ class Replicas(Sharing):
 
     may_hold_weights = False  # DDP takes gradients where a backward pass leaves them: at the parameters
 
-    def __init__(self, model: nn.Module, ranks: Ranks, device: torch.device) -> None:
-        self._ranks = ranks
+    def __init__(self, model: nn.Module, device: Device) -> None:
+        self._ranks = device.ranks
         never_sync_buffers: Any = {_SYNC_BUFFERS: False}  # lambda and the like are set alike everywhere
         self._together = DistributedDataParallel(
             Together(model),
-            device_ids=[device] if device.type == "cuda" else None,
+            device_ids=[device.torch_device] if device.kind == "cuda" else None,
             gradient_as_bucket_view=True,  # no second copy of the gradients
             **never_sync_buffers,
         )
@@ -106,10 +110,25 @@ _ALONE = Sharing()
 _WRAPPED: dict[int, tuple[nn.Module, Sharing]] = {}
 
 
-def sharing(model: nn.Module, ranks: Ranks, device: torch.device) -> Sharing:
-    """How the model is trained by the processes of this run."""
-    if ranks.alone:
+def sharing(model: nn.Module, device: Device) -> Sharing:
+    """How the model is trained by the processes of this run. To be called before an optimizer is made: the
+    parameters are now those that it has to update.
+
+    Raises:
+        ConfigError: the model cannot be shared so.
+    """
+    if device.ranks.alone:
         return _ALONE
     if id(model) not in _WRAPPED:
-        _WRAPPED[id(model)] = (model, Replicas(model, ranks, device))
-    return _WRAPPED[id(model)][1]
+        _WRAPPED[id(model)] = (model, _wrapped(model, device))
+    wrapped = _WRAPPED[id(model)][1]
+    wrapped.share_out()
+    return wrapped
+
+
+def _wrapped(model: nn.Module, device: Device) -> Sharing:
+    if device.ranks.parallel == "ddp":
+        return Replicas(model, device)
+    from trainer.distributed.fsdp import Shards  # loads much that others do not need
+
+    return Shards(model, device)

@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainer.distributed.whole import shared_like, whole
+
 MAX_NORM_GROWTH = 1.01  # gamma of the norm-growth limiter, §4.1
 
 
@@ -45,6 +47,9 @@ class Apollo(Optimizer):
         update_interval: T, steps between two projections. The moments are kept across, as in the paper.
         seed: of the projections.
     """
+
+    WHOLE_STATE = True
+    """Processes that have parts of the parameters all have the whole state: it is small."""
 
     def __init__(
         self,
@@ -82,7 +87,7 @@ class Apollo(Optimizer):
             group["step"] += 1
             for place, parameter in enumerate(group["params"]):
                 if parameter.grad is not None:
-                    self._update(parameter, parameter.grad.float(), place, group)
+                    self._update(parameter, whole(parameter.grad).float(), place, group)
 
     def _update(self, parameter: nn.Parameter, gradient: Tensor, place: int, group: dict[str, Any]) -> None:
         wide = parameter.shape[0] < parameter.shape[1]
@@ -95,7 +100,7 @@ class Apollo(Optimizer):
         # In float32, rounded once: in bfloat16 a decay of some 1e-5 of a weight is lost.
         decayed = parameter.float() * (1 - group["lr"] * group["weight_decay"])
         update = scaled_MN if wide else scaled_MN.T
-        parameter.copy_(decayed.add_(update, alpha=-group["lr"] * alpha))
+        parameter.copy_(decayed.add_(shared_like(parameter, update), alpha=-group["lr"] * alpha))
 
     def _adam(self, parameter: nn.Parameter, r_RN: Tensor, group: dict[str, Any]) -> Tensor:
         """AdamW's normalised update of the projected gradient, [R, N]."""

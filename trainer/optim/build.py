@@ -16,10 +16,11 @@ from torch.optim import AdamW, Muon, Optimizer
 from trainer.config import OptimizerConfig
 from trainer.device import multiplies_bfloat16
 from trainer.distributed.ranks import ALONE, Ranks
+from trainer.distributed.whole import is_shared
 from trainer.model import hidden_matrices
 from trainer.optim.adamw_8bit import build_adamw_8bit
 from trainer.optim.apollo import Apollo
-from trainer.optim.muon import Float32Muon
+from trainer.optim.muon import Float32Muon, ShardedMuon
 from trainer.optim.qk_clip import QkClip
 
 EPS = 1e-8
@@ -114,6 +115,8 @@ def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig) -> AdamW:
 def _muon(matrices: list[nn.Parameter], config: OptimizerConfig) -> Muon:
     # Where bfloat16 is emulated, torch's own takes most of a small model's step.
     kind = Muon if multiplies_bfloat16(matrices[0].device) else Float32Muon
+    if is_shared(matrices[0]):
+        kind = ShardedMuon
     return kind(
         matrices,
         lr=config.lr,

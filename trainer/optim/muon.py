@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.device import multiplies_bfloat16
+from trainer.distributed.whole import shared_like, whole
+
 
 class Float32Muon(torch.optim.Muon):
     """`torch.optim.Muon` (Jordan et al., 2024, kellerjordan.github.io/posts/muon) in float32.
@@ -43,13 +46,33 @@ class Float32Muon(torch.optim.Muon):
             state["momentum_buffer"] = torch.zeros_like(grad_OI)
         average_OI = state["momentum_buffer"].lerp_(grad_OI, 1 - momentum)
         ahead_OI = grad_OI.lerp(average_OI, momentum) if group["nesterov"] else average_OI
-        update_OI = orthogonalised(
-            ahead_OI.float(), group["ns_coefficients"], steps=group["ns_steps"], eps=group["eps"]
-        )
+        update_OI = self._orthogonalised(ahead_OI, group)
         weight_OI.mul_(1 - group["lr"] * group["weight_decay"])
         # The root mean square of an orthogonal matrix is 1/sqrt(max(O, I)); AdamW's updates have about 0.2.
         rate = group["lr"] * 0.2 * math.sqrt(max(weight_OI.shape))
         weight_OI.add_(update_OI.to(weight_OI.dtype), alpha=-rate)
+
+    def _orthogonalised(
+        self, matrix_OI: Tensor, group: dict[str, Any], dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        coefficients, steps, eps = group["ns_coefficients"], group["ns_steps"], group["eps"]
+        return orthogonalised(matrix_OI.to(dtype), coefficients, steps=steps, eps=eps)
+
+
+class ShardedMuon(Float32Muon):
+    """Muon for matrices of which each process has a part, and its part of the momentum.
+
+    A matrix is orthogonalised as a whole: every process gathers it, one at a time, computes all of it and
+    keeps its part of the update. So the work of Newton and Schulz is not shared, and no second exchange is
+    needed. In bfloat16, as torch's own, where the processor has instructions for it.
+    """
+
+    def _orthogonalised(
+        self, matrix_OI: Tensor, group: dict[str, Any], dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        if multiplies_bfloat16(matrix_OI.device):
+            dtype = torch.bfloat16
+        return shared_like(matrix_OI, super()._orthogonalised(whole(matrix_OI), group, dtype))
 
 
 def orthogonalised(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import SaliencyConfig
+from trainer.distributed.whole import whole
 from trainer.quant.shared import SharedScalar
 
 
@@ -61,7 +62,7 @@ def k_at(config: SaliencyConfig, step: int, steps: int) -> float:
 
 
 def _column_norms(weight_OI: Tensor) -> Tensor:
-    return weight_OI.detach().float().abs().amax(dim=0)
+    return whole(weight_OI.detach()).float().abs().amax(dim=0)
 
 
 def _descending_rank(norm_I: Tensor) -> Tensor:

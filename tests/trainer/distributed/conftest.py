@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from shared_runs import Started, take_part
+import torch
+from shared_runs import Started, contribute, take_part
 
 from trainer import __main__ as program
 
@@ -63,6 +65,26 @@ def start(
         if process.is_alive():
             process.kill()
         process.join()
+
+
+@pytest.fixture
+def in_two(server: ForkServerContext, tmp_path: Path) -> Callable[[Callable[[], Any]], list[Any]]:
+    """`in_two(function)`: what a function of a test module gives in each of two processes that have joined."""
+
+    def in_two(function: Callable[[], Any]) -> list[Any]:
+        outs = [tmp_path / f"{function.__name__}.{rank}" for rank in range(2)]
+        places = [
+            (function, (rank, 2), tmp_path / f"{function.__name__}.meeting", outs[rank]) for rank in range(2)
+        ]
+        processes = [server.Process(target=contribute, args=place) for place in places]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0, 0]
+        return [torch.load(out, weights_only=False) for out in outs]
+
+    return in_two
 
 
 @pytest.fixture

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from trainer.api import METRICS_FILE, RESULT_FILE
 
@@ -55,6 +57,14 @@ def metrics(folder: Path) -> dict[str, Any]:
     """The run's result."""
     found: dict[str, Any] = json.loads((folder / RESULT_FILE).read_text())["metrics"]
     return found
+
+
+def contribute(function: Callable[..., Any], place: tuple[int, int], meeting: Path, out: Path) -> None:
+    """One process of those that call a function together."""
+    rank, world = place
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    torch.save(function(), out)
+    dist.destroy_process_group()
 
 
 _EXACT = ("stage", "step", "of", "lr", "lambda", "done")

@@ -47,18 +47,6 @@ REFUSED = {
         "stage1_9.batch_size: 6 sequences cannot be shared out evenly among 2 processes in micro-batches of 2; "
         "write a multiple of 4",
     ),
-    "a teacher over HTTP": (
-        (
-            DDP,
-            "stage3.max_steps=200",
-            "stage3/teacher=http",
-            "stage3.attention_weight=0",
-            "stage3.teacher.url=http://h",
-            "stage3.teacher.model=m",
-        ),
-        SECOND_OF_TWO,
-        "stage3.teacher: a teacher over HTTP can be asked by one process only",
-    ),
 }
 
 
@@ -74,3 +62,36 @@ def test_what_does_not_go_together_is_refused_in_one_line(case: str) -> None:
 def test_the_batch_of_a_stage_that_is_left_out_does_not_matter() -> None:
     config = checked([DDP, "stage1_9.max_steps=0", "stage1_9.batch_size=5"])
     assert check(config, SECOND_OF_TWO) == SECOND_OF_TWO
+
+
+UNTRAINABLE = {
+    "stage3.teacher: a teacher over HTTP can be asked by one process only": (
+        DDP,
+        "stage3.max_steps=200",
+        "stage3/teacher=http",
+        "stage3.attention_weight=0",
+        "stage3.teacher.url=http://h",
+        "stage3.teacher.model=m",
+    ),
+    "stage2.optimizer.type: muonclip cannot train parameters that are in parts; write muon, or": (
+        "device.parallel=fsdp",
+        "stage2.optimizer.type=muonclip",
+    ),
+    "stage1_9.optimizer.type: adamw_8bit cannot train parameters that are in parts; write adamw, or": (
+        "device.parallel=fsdp",
+        "stage1_9.optimizer.type=adamw_8bit",
+    ),
+    "device.compile: processes that share a run do not compile": (DDP, "device.compile=true"),
+}
+
+
+@pytest.mark.parametrize("message", UNTRAINABLE)
+def test_what_cannot_be_shared_is_refused_with_the_configuration(message: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        checked(UNTRAINABLE[message])
+    assert str(refusal.value).startswith(message)
+
+
+def test_the_optimizer_of_a_stage_that_is_left_out_does_not_matter() -> None:
+    overrides = ("stage1_9.max_steps=0", "stage1_9.optimizer.type=muonclip")
+    assert checked(["device.parallel=fsdp", *overrides]).device.parallel == "fsdp"

@@ -24,8 +24,12 @@ ALL_STAGES = (
 )
 
 
-def test_two_processes_come_to_what_one_comes_to(start: Start, alone: Alone, tmp_path: Path) -> None:
-    started = start(tmp_path / "two", *ALL_STAGES, "device.parallel=ddp")
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_come_to_what_one_comes_to(
+    parallel: str, start: Start, alone: Alone, tmp_path: Path
+) -> None:
+    recompute = f"device.recompute={str(parallel == 'fsdp').lower()}"  # changes no bit in one process
+    started = start(tmp_path / "two", *ALL_STAGES, recompute, f"device.parallel={parallel}")
     expected = alone(tmp_path / "one", *ALL_STAGES)
     assert started.end() == [0, 0], started.said(1)
     assert_the_same(tmp_path / "two", expected)
@@ -35,13 +39,20 @@ def test_two_processes_come_to_what_one_comes_to(start: Start, alone: Alone, tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "overrides", [("device.recompute=true",), ("stage2.optimizer.type=muonclip",)], ids=str
+    "overrides",
+    [
+        ("device.parallel=ddp", "device.recompute=true"),
+        ("device.parallel=ddp", "stage2.optimizer.type=muonclip", "stage2.optimizer.muonclip.tau=0.001"),
+        ("device.parallel=fsdp", "stage2.optimizer.type=apollo", "stage2.optimizer.apollo.rank=4"),
+        ("device.parallel=fsdp", "stage2.optimizer.type=adamw"),
+    ],
+    ids=lambda overrides: " ".join(overrides[:2]),
 )
 def test_whatever_the_settings(
     overrides: tuple[str, ...], start: Start, alone: Alone, tmp_path: Path
 ) -> None:
-    expected = alone(tmp_path / "one", *overrides)
-    started = start(tmp_path / "two", *overrides, "device.parallel=ddp")
+    expected = alone(tmp_path / "one", *overrides[1:])
+    started = start(tmp_path / "two", *overrides)
     assert started.end() == [0, 0], started.said(1)
     assert_the_same(tmp_path / "two", expected)
 

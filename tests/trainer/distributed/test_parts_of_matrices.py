@@ -1,0 +1,143 @@
+"""Optimizers, clipping and checkpoints over matrices of which each of two processes has a part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.optim import AdamW, Optimizer
+
+from trainer.checkpoint.host import HostCopies, contribute
+from trainer.checkpoint.optimizer_state import OptimizerState
+from trainer.checkpoint.parts import Weights
+from trainer.checkpoint.state import State
+from trainer.distributed.whole import is_shared, shared_like, whole
+from trainer.optim import muon as muon_module
+from trainer.optim.apollo import Apollo
+from trainer.optim.muon import Float32Muon, ShardedMuon
+
+pytestmark = pytest.mark.timeout(600)  # processes that load torch, on a busy machine
+
+InTwo = Callable[[Callable[[], Any]], list[Any]]
+SHAPES = {
+    "tall": (7, 4),
+    "wide": (5, 8),
+    "square": (6, 6),
+    "thin": (1, 6),
+}  # uneven parts, and one that is empty
+STEPS = 3
+
+
+def matrices(*, parts: bool) -> nn.ParameterDict:
+    generator = torch.Generator().manual_seed(1)
+    weights = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+    if not parts:
+        return nn.ParameterDict(weights)
+    mesh = init_device_mesh("cpu", (2,))
+    return nn.ParameterDict(
+        {n: nn.Parameter(distribute_tensor(w, mesh, [Shard(0)])) for n, w in weights.items()}
+    )
+
+
+def optimizers_over(model: nn.Module) -> dict[str, Optimizer]:
+    each = list(model.parameters())
+    apollo = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "update_interval": 2, "seed": 3}
+    muon = ShardedMuon if is_shared(each[0]) else Float32Muon
+    return {
+        "muon": muon(each, lr=0.1, weight_decay=0.1, momentum=0.9, adjust_lr_fn="match_rms_adamw"),
+        "adamw": AdamW(each, lr=0.1, fused=True),
+        "apollo": Apollo(each, lr=0.1, rank=5, tensorwise=False, scale=None, **apollo),
+        "apollo_mini": Apollo(each, lr=0.1, rank=1, tensorwise=True, scale=None, **apollo),
+    }
+
+
+def train(model: nn.Module, optimizer: Optimizer, steps: range) -> list[Tensor]:
+    """Steps with gradients that follow from their number; the norms before clipping."""
+    norms = []
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        for parameter in model.parameters():
+            parameter.grad = shared_like(parameter, torch.randn(parameter.shape, generator=generator))
+        norms.append(whole(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+        optimizer.step()
+    return norms
+
+
+def trained(*, parts: bool) -> dict[str, Any]:
+    muon_module.multiplies_bfloat16 = lambda device: False  # type: ignore[assignment] # on any machine
+    found: dict[str, Any] = {}
+    for name in optimizers_over(matrices(parts=parts)):
+        model = matrices(parts=parts)
+        norms = train(model, optimizers_over(model)[name], range(STEPS))
+        found[name] = [whole(weight.detach()) for weight in model.parameters()], norms
+    return found
+
+
+def in_parts() -> dict[str, Any]:
+    return trained(parts=True)
+
+
+def test_updates_and_norms_are_those_of_whole_matrices(
+    in_two: InTwo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(muon_module, "multiplies_bfloat16", muon_module.multiplies_bfloat16)  # taken back
+    expected = trained(parts=False)
+    for found in in_two(in_parts):
+        assert found.keys() == expected.keys()
+        for name in expected:
+            torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+def kept_in_parts() -> tuple[dict[str, Any], dict[str, Any]]:
+    """After two steps, as the first process would write it (the other gives its parts); and after the third."""
+    kept, after = {}, {}
+    for name in optimizers_over(matrices(parts=True)):
+        model = matrices(parts=True)
+        optimizer = optimizers_over(model)[name]
+        train(model, optimizer, range(STEPS - 1))
+        states = Weights(model).state(), OptimizerState([optimizer], model).state()
+        if torch.distributed.get_rank() == 0:
+            kept[name] = [State(tensors=HostCopies().take(s.tensors), values=s.values) for s in states]
+        else:
+            for state in states:
+                contribute(state.tensors)
+        train(model, optimizer, range(STEPS - 1, STEPS))
+        after[name] = [whole(weight.detach()) for weight in model.parameters()]
+    return kept, after
+
+
+def resumed(kept: dict[str, Any], *, parts: bool) -> dict[str, Any]:
+    after = {}
+    for name, (weights, state) in kept.items():
+        model = matrices(parts=parts)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+        optimizer = optimizers_over(model)[name]
+        Weights(model).restore(weights)
+        OptimizerState([optimizer], model).restore(state)
+        train(model, optimizer, range(STEPS - 1, STEPS))
+        after[name] = [whole(weight.detach()) for weight in model.parameters()]
+    return after
+
+
+def kept_and_resumed() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    kept, after = kept_in_parts()
+    told = [kept]
+    torch.distributed.broadcast_object_list(told, src=0)
+    return told[0], after, resumed(told[0], parts=True)
+
+
+def test_what_is_kept_is_whole_and_goes_on_in_parts_or_as_a_whole(in_two: InTwo) -> None:
+    (kept, after, in_parts), (_, _, in_other) = in_two(kept_and_resumed)
+    for name in after:
+        torch.testing.assert_close(in_parts[name], after[name], rtol=0, atol=0, msg=name)
+        torch.testing.assert_close(in_other[name], after[name], rtol=0, atol=0, msg=name)
+    alone = resumed(kept, parts=False)
+    for name in after:
+        torch.testing.assert_close(alone[name], after[name], rtol=1e-5, atol=1e-6, msg=name)
