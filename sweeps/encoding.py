@@ -51,6 +51,7 @@ class Encoding:
     Attributes:
         domain: as given.
         axes: one for every searched parameter, in the same order.
+        names: the parameter of each axis.
         constraints: the parameter constraints in the axes' names and units, as text.
     """
 
@@ -62,6 +63,7 @@ class Encoding:
             for name, p in domain.searched.items()
             if isinstance(p, Range) and _is_unit(p)
         }
+        self.names: Mapping[str, str] = {axis: name for name, axis in self._names.items()}
         self.axes: tuple[Axis, ...] = tuple(self._axis(p) for p in domain.searched.values())
         self.constraints = tuple(self._scaled(constraint) for constraint in domain.constraints)
 
@@ -94,6 +96,12 @@ class Encoding:
                     value = from_unit(self._units[name], float(value))
                 values[name] = self.domain.member(name, value)
         return self.domain.complete(values)
+
+    def value(self, axis: str, at: Value) -> Value:
+        """What a place on an axis stands for, rounded and within bounds like any parameter."""
+        name = self.names[axis]
+        place = from_unit(self._units[name], float(at)) if name in self._units else at
+        return self.domain.member(name, place)
 
     def _unit_range(self, parameter: Range) -> Range:
         """The float range that 0 to 1 stands for."""

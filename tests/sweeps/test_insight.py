@@ -1,0 +1,116 @@
+"""What the surrogate's view says of a function that we know."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweeps.insight import LEAST, MOST, insight
+from sweeps.space import Choice, Fixed, Objective, Program, Range, Search, Space
+from sweeps.trial import Trial
+
+pytestmark = pytest.mark.timeout(600)  # a fit takes seconds, or minutes on a busy machine
+
+SPACE = Space(
+    name="case",
+    objectives=(Objective(metric="loss"),),
+    program=Program(kind="function", function="m:f"),
+    search=Search(sobol=3, seed=7),
+    parameters=(
+        Range(name="lr", min=1e-3, max=1e-1, kind="float", log=True),
+        Range(name="steps", min=1, max=4, kind="int", log=False),
+        Choice(name="schedule", values=("linear", "cosine", "wsd")),
+        Fixed(name="seed", value=0),
+    ),
+)
+
+
+def loss(lr: float, schedule: str) -> float:
+    """Best at lr = 1e-2; wsd costs a little; steps do nothing."""
+    return math.log10(lr / 1e-2) ** 2 + 0.2 * (schedule == "wsd")
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Trial]:
+    random = np.random.default_rng(0)
+    trials = []
+    for index in range(16):
+        parameters: dict[str, Any] = {
+            "lr": float(10 ** random.uniform(-3, -1)),
+            "steps": int(random.integers(1, 5)),
+            "schedule": ("linear", "cosine", "wsd")[index % 3],
+            "seed": 0,
+        }
+        value = loss(parameters["lr"], parameters["schedule"])
+        trials.append(
+            Trial(
+                trial=index,
+                status="completed",
+                parameters=parameters,
+                generator="sobol",
+                metrics={"loss": value, "loss_sem": 0.01},
+            )
+        )
+    trials.append(Trial(trial=16, status="failed", parameters=trials[0].parameters, generator="sobol"))
+    return trials
+
+
+@pytest.fixture(scope="module")
+def told(records: list[Trial]) -> dict[str, Any]:
+    return insight(SPACE, records)
+
+
+def test_it_is_a_document_that_json_holds(told: dict[str, Any]) -> None:
+    assert list(told) == ["trials", "note", "metrics"]
+    assert (told["trials"], told["note"], list(told["metrics"])) == (16, "", ["loss"])
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+
+
+def test_what_mattered_is_what_the_function_depends_on(told: dict[str, Any]) -> None:
+    shares = told["metrics"]["loss"]["sensitivity"]
+    assert set(shares) == {"lr", "steps", "schedule"}
+    assert shares["lr"]["total"] > 0.6
+    assert shares["steps"]["total"] < shares["schedule"]["total"] < shares["lr"]["total"]
+
+
+def test_marginal_effects_have_the_functions_shape_in_the_users_units(told: dict[str, Any]) -> None:
+    curves = told["metrics"]["loss"]["marginal"]
+    values = [row["value"] for row in curves["lr"]]
+    assert (values[0], values[-1]) == pytest.approx((1e-3, 1e-1))
+    lowest = min(curves["lr"], key=lambda row: row["mean"])
+    assert 4e-3 < lowest["value"] < 2.5e-2
+    assert [row["value"] for row in curves["steps"]] == [1, 2, 3, 4]
+    by_schedule = {row["value"]: row["mean"] for row in curves["schedule"]}
+    assert by_schedule["wsd"] > by_schedule["linear"]
+    assert all(row["sd"] >= 0 for rows in curves.values() for row in rows)
+
+
+def test_every_result_was_predicted_without_itself(told: dict[str, Any], records: list[Trial]) -> None:
+    rows = told["metrics"]["loss"]["cross_validation"]
+    assert {row["trial"]: row["observed"] for row in rows} == pytest.approx(
+        {record.trial: record.metrics["loss"] for record in records if record.metrics}
+    )
+    observed, predicted = (np.array([row[name] for row in rows]) for name in ("observed", "predicted"))
+    assert np.corrcoef(observed, predicted)[0, 1] > 0.5
+    assert not np.allclose(observed, predicted, atol=1e-3)  # it was not shown them
+
+
+@pytest.mark.parametrize("count", [0, 1, LEAST - 1, MOST + 1])
+def test_too_few_and_too_many_results_are_told(count: int, records: list[Trial]) -> None:
+    found = insight(SPACE, [records[0]] * count)
+    assert found["metrics"] == {}
+    assert "results are too" in found["note"]
+
+
+def test_a_space_without_a_choice_is_told(records: list[Trial]) -> None:
+    fixed = Space(
+        name="case",
+        objectives=SPACE.objectives,
+        program=SPACE.program,
+        parameters=(Fixed(name="seed", value=0),),
+    )
+    assert insight(fixed, records)["note"] == "no parameter was searched"
