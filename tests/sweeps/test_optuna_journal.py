@@ -1,0 +1,94 @@
+"""The journal is one that Optuna opens, and says of every trial what the records say."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeps import optuna_journal
+from sweeps.errors import InputError
+from sweeps.space import Choice, Fixed, Objective, Program, Range, Space
+from sweeps.trial import Trial
+
+SPACE = Space(
+    name="case",
+    objectives=(Objective(metric="loss"), Objective(metric="score", goal="maximize")),
+    program=Program(kind="function", function="m:f"),
+    parameters=(
+        Range(name="lr", min=1e-3, max=1e-1, kind="float", log=True),
+        Range(name="steps", min=1, max=100, kind="int", log=True),
+        Choice(name="schedule", values=("linear", "cosine")),
+        Fixed(name="seed", value=0),
+    ),
+)
+PARAMETERS = {"lr": 1e-2, "steps": 7, "schedule": "cosine", "seed": 0}
+
+
+def record(index: int, status: str = "completed", **fields: object) -> Trial:
+    told: dict[str, object] = {
+        "parameters": PARAMETERS,
+        "generator": "sobol",
+        "started": 10.0,
+        "ended": 20.0,
+        "created": 5.0,
+    }
+    if status == "completed":
+        told["metrics"] = {"loss": 3.0 + index, "score": 0.5, "loss_sem": 0.1}
+    return Trial(trial=index, status=status, **(told | fields))  # type: ignore[arg-type]  # a table of cases
+
+
+@pytest.fixture
+def study(tmp_path: Path):
+    optuna = pytest.importorskip("optuna")
+    records = [
+        record(0, curve=((10.0, 4.0), (20.0, 3.5))),
+        record(1, "failed", error="diverged\nlast words"),
+        record(2, "early_stopped"),
+        record(3, "running", worker="w", ended=None),
+        record(4, "pending", started=None, ended=None),
+        record(5, "abandoned"),
+        record(6, generator="imported", parameters=PARAMETERS | {"lr": 5.0}),
+        record(7, metrics={"loss": 3.0}),
+    ]
+    optuna_journal.write(tmp_path / "journal.log", SPACE, records)
+    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "journal.log"))
+    return optuna.load_study(study_name="case", storage=optuna.storages.JournalStorage(backend))
+
+
+def test_optuna_opens_it_with_the_sweeps_goals(study) -> None:
+    assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
+    assert study.metric_names == ["loss", "score"]
+    assert [trial.number for trial in study.best_trials] == [0]
+
+
+def test_every_trial_is_there_in_its_state(study) -> None:
+    states = ["COMPLETE", "FAIL", "PRUNED", "RUNNING", "WAITING", "FAIL", "COMPLETE", "FAIL"]
+    assert [trial.state.name for trial in study.trials] == states
+    first = study.trials[0]
+    assert (first.values, first.params) == ([3.0, 0.5], PARAMETERS)
+    assert first.intermediate_values == {10: 4.0, 20: 3.5}
+    assert first.duration.total_seconds() == 10
+    assert first.user_attrs["loss_sem"] == 0.1
+    assert study.trials[1].user_attrs["error"] == "diverged"
+
+
+def test_what_lies_outside_the_space_is_kept_as_words(study) -> None:
+    imported = study.trials[6]
+    assert "lr" not in imported.params
+    assert imported.user_attrs["outside.lr"] == 5.0
+
+
+def test_writing_again_replaces_it_and_leaves_nothing_beside(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    for count in (2, 1):
+        optuna_journal.write(tmp_path / "journal.log", SPACE, [record(i) for i in range(count)])
+    assert [path.name for path in tmp_path.iterdir()] == ["journal.log"]
+    assert (tmp_path / "journal.log").read_text().count('"op_code":4') == 1  # one trial was created
+
+
+def test_without_optuna_the_message_says_what_to_install(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match="pip install optuna"):
+        optuna_journal.write(tmp_path / "journal.log", SPACE, [])
