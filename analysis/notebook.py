@@ -1,0 +1,179 @@
+"""What the notebooks show: tables and figures, each from one call. Notebooks have no logic of their own.
+
+Where a table cannot answer a question, the answer is the reason, as text: a notebook runs to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis import budget as budgets
+from analysis import pictures
+from analysis.compute import column_of, of_column
+from analysis.errors import AnalysisError
+from analysis.lengths import fit_surface
+from analysis.paired import Paired, compare_trials
+from analysis.pareto import Goal
+from analysis.seeds import over_seeds
+from analysis.summary import ParetoResult, pareto
+from analysis.table import SEM, finished, numbers, read, with_effective_steps
+from analysis.uncertainty import Uncertainty, uncertainty
+
+
+def load(path: str, compute: str = "effective_steps") -> tuple[pd.DataFrame, str]:
+    """The table in a file, and the column that holds the measure of compute.
+
+    Raises:
+        AnalysisError: see `table.read` and `compute.column_of`.
+    """
+    table = with_effective_steps(read(path))
+    return table, column_of(compute, table)
+
+
+def tradeoff(
+    table: pd.DataFrame, x: str, y: str, baseline: float | None = None, goal: Goal = "minimize"
+) -> tuple[ParetoResult, Uncertainty]:
+    """The trade-off of loss and compute, and how sure it is."""
+    result = pareto(table, x=x, y=y, baseline=baseline, y_goal=goal)
+    return result, uncertainty(table, result)
+
+
+def points(result: ParetoResult, sure: Uncertainty) -> pd.DataFrame:
+    """A row per trial by ascending compute: its words, its efficiency and its chances."""
+    words = {"knee": result.knee, "most efficient": result.most_efficient}
+    rows = []
+    for point in sorted(result.points, key=lambda p: (p.x, p.y)):
+        chances = sure.trials[point.trial]
+        rows.append(
+            {
+                "trial": point.trial,
+                result.x: point.x,
+                result.y: point.y,
+                "front": point.trial in result.front,
+                **{word: point.trial == trial for word, trial in words.items()},
+                f"efficiency per {sure.unit}": chances.efficiency,
+                "± (95 %)": chances.efficiency_range,
+                "chance: front": chances.front,
+                "chance: knee": chances.knee,
+                "chance: most efficient": chances.most_efficient,
+            }
+        )
+    return pd.DataFrame(rows).dropna(axis="columns", how="all").set_index("trial") if rows else pd.DataFrame()
+
+
+def tradeoff_picture(table: pd.DataFrame, result: ParetoResult, out: str) -> Figure:
+    """The trade-off with the fitted curve, where one can be fitted; saved as `pareto.png` and `.svg`."""
+    try:
+        curve = budgets.fitted(table, x=result.x, y=result.y, y_goal=result.y_goal).curve
+    except AnalysisError:
+        curve = None
+    return _saved(pictures.tradeoff(table, result, curve), out, "pareto")
+
+
+def efficiency_picture(result: ParetoResult, sure: Uncertainty, out: str) -> Figure | str:
+    """Efficiency against compute; saved as `efficiency.png` and `.svg`."""
+    if result.baseline is None:
+        return "Efficiency needs a baseline: no completed trial has zero steps of Stage 1.9; set `baseline`."
+    return _saved(pictures.efficiency(result, sure), out, "efficiency")
+
+
+def hypervolume(result: ParetoResult, sure: Uncertainty) -> str:
+    """The hypervolume with its reference point, in words."""
+    if sure.hypervolume is None or sure.reference is None:
+        return "There are no points."
+    x, y = sure.reference
+    return f"{sure.hypervolume:.5g} within the reference point {result.x} = {x:.5g}, {result.y} = {y:.5g}"
+
+
+def what_buys(
+    table: pd.DataFrame, x: str, y: str, amounts: Sequence[float], goal: Goal = "minimize"
+) -> pd.DataFrame | str:
+    """A row per budget: the fitted loss with its interval, the lengths, and what is doubtful."""
+    try:
+        found = [budgets.answer(table, x=x, y=y, budget=amount, y_goal=goal) for amount in amounts]
+    except AnalysisError as error:
+        return str(error)
+    rows = [
+        {
+            x: bought.budget,
+            y: bought.value,
+            "95 % from": bought.low,
+            "to": bought.high,
+            "Stage 1.9 steps": bought.stage1_9,
+            "Stage 2 steps": bought.stage2,
+            "warnings": "; ".join(bought.warnings),
+        }
+        for bought in found
+    ]
+    return pd.DataFrame(rows).set_index(x)
+
+
+def iso_compute(table: pd.DataFrame, y: str, amounts: Sequence[float], out: str) -> Figure | str:
+    """The loss along every split of each budget; saved as `iso_compute.png` and `.svg`."""
+    columns = budgets.length_columns(table)
+    if columns is None:
+        return "The table has no lengths of the two stages."
+    rows = table[finished(table)]
+    sem = numbers(rows, y + SEM) if y + SEM in rows.columns else None
+    try:
+        surface = fit_surface(numbers(rows, columns[0]), numbers(rows, columns[1]), numbers(rows, y), sem)
+    except AnalysisError as error:
+        return str(error)
+    return _saved(pictures.iso_compute(surface, amounts, y), out, "iso_compute")
+
+
+def ablations(
+    table: pd.DataFrame, questions: Sequence[Sequence[object]], y: str
+) -> tuple[list[tuple[str, Paired]], pd.DataFrame]:
+    """The questions `[parameter, a, b]` that the table has pairs for, and a row about every question."""
+    pairs, rows = [], []
+    for parameter, a, b in questions:
+        row: dict[str, object] = {"parameter": parameter, "a": a, "b": b}
+        try:
+            found = compare_trials(table, str(parameter), a, b, y)
+        except AnalysisError as error:
+            rows.append(row | {"note": str(error)})
+            continue
+        pairs.append((f"{parameter}\n{a} − {b}", found))
+        low, high = found.interval
+        rows.append(
+            row
+            | {
+                "mean a − b": found.mean,
+                "95 % from": low,
+                "to": high,
+                "a lower in": f"{found.lower} of {len(found.differences)}",
+                "p (sign test)": found.p,
+                "verdict": found.verdict,
+            }
+        )
+    return pairs, pd.DataFrame(rows)
+
+
+def ablation_picture(pairs: Sequence[tuple[str, Paired]], y: str, out: str) -> Figure | str:
+    """The differences of all pairs; saved as `ablation.png` and `.svg`."""
+    if not pairs:
+        return "The table has no pairs for any of the questions."
+    return _saved(pictures.comparison(pairs, y), out, "ablation")
+
+
+def means(table: pd.DataFrame) -> pd.DataFrame | str:
+    """Means over seeds, a row per configuration."""
+    try:
+        return over_seeds(table)
+    except AnalysisError as error:
+        return str(error)
+
+
+def unit(x: str) -> str:
+    """Per how much of a column efficiency is given."""
+    return of_column(x).unit
+
+
+def _saved(figure: Figure, out: str, name: str) -> Figure:
+    pictures.save(figure, Path(out) / name)
+    return figure

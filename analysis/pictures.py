@@ -1,0 +1,185 @@
+"""Figures for papers and notebooks: one style, labelled units, readable in black and white, as PNG and SVG.
+
+`notebook` calls this; the report has interactive ones of its own (`figures`). Kinds of points differ in shape
+and lines in their dashes, so that colour is never needed to tell them apart. The same table
+gives the same SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import labels
+from analysis.compute import of_column
+from analysis.curve import Curve
+from analysis.figures import axis_type
+from analysis.insight import View
+from analysis.lengths import Surface
+from analysis.paired import Paired
+from analysis.summary import ParetoResult
+from analysis.table import numbers, trial_indices
+from analysis.uncertainty import Uncertainty, standard_errors
+
+BLUE, ORANGE, GREEN, GREY = "#2f80d0", "#d9730d", "#1f9d6b", "#868e96"
+SIZE = (6.4, 4.0)
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: searchable, small
+    "svg.hashsalt": "stagesweep",
+    "font.size": 10,
+    "font.family": "sans-serif",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": GREY,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "figure.dpi": 110,
+}
+
+
+@contextmanager
+def _axes(x: str, y: str, size: tuple[float, float] = SIZE) -> Iterator[tuple[Figure, Axes]]:
+    """An empty figure in the style, without pyplot: nothing global, nothing to close."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        yield figure, axes
+
+
+def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
+    """Write `path` twice, with the endings .png (200 dots per inch) and .svg."""
+    png, svg = (Path(path).with_suffix(ending) for ending in (".png", ".svg"))
+    png.parent.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(STYLE):
+        figure.savefig(png, dpi=200)
+        figure.savefig(svg, metadata={"Date": None})
+    return png, svg
+
+
+def tradeoff(table: pd.DataFrame, result: ParetoResult, curve: Curve | None = None) -> Figure:
+    """Loss against compute: points with standard errors, the front, its knee, the most efficient."""
+    at = {point.trial: point for point in result.points}
+    row_of = {int(trial): row for row, trial in enumerate(trial_indices(table))}
+    sems = np.nan_to_num(standard_errors(table, result.y))
+    with _axes(labels.title(result.x), labels.title(result.y)) as (figure, axes):
+        if curve is not None:
+            places = np.geomspace(curve.low, curve.high, 80)
+            value, low, high = curve.predict(places)
+            axes.fill_between(places, low, high, color=GREY, alpha=0.2, lw=0, label="95 % of the fit")
+            axes.plot(places, value, color=GREY, ls="-.", lw=1.2, label="fitted curve")
+        beaten = [trial for trial in at if trial not in result.front]
+        groups: tuple[tuple[list[int], str, dict[str, Any]], ...] = (
+            (beaten, "not on the front", {"color": GREY, "marker": "o", "mfc": "none", "ls": ""}),
+            (list(result.front), "Pareto front", {"color": BLUE, "marker": "s", "ls": ""}),
+        )
+        for trials, name, look in groups:
+            if trials:
+                xs, ys = [at[t].x for t in trials], [at[t].y for t in trials]
+                errors = sems[[row_of[t] for t in trials]]
+                axes.errorbar(xs, ys, errors if errors.any() else None, ms=6, capsize=2, label=name, **look)
+        steps = "steps-post" if result.x_goal == "minimize" else "steps-pre"
+        front = [at[trial] for trial in result.front]
+        axes.plot([p.x for p in front], [p.y for p in front], color=BLUE, lw=1.5, drawstyle=steps)
+        marks = (("knee", result.knee, ORANGE, "D"), ("most efficient", result.most_efficient, GREEN, "*"))
+        for name, trial, colour, marker in marks:
+            if trial is not None:
+                size = 300 if marker == "*" else 130
+                axes.scatter(
+                    at[trial].x, at[trial].y, s=size, marker=marker, fc="none", ec=colour, lw=1.8, zorder=5,
+                    label=f"{name} (trial {trial})",
+                )  # fmt: skip
+        if result.baseline is not None:
+            axes.axhline(result.baseline, color=GREY, ls="--", lw=1.2, label="baseline")
+        axes.set_xscale(axis_type([point.x for point in result.points]))
+        axes.legend()
+    return figure
+
+
+def efficiency(result: ParetoResult, sure: Uncertainty) -> Figure:
+    """Improvement over the baseline per amount of compute, with 95 % intervals where errors are known."""
+    told = [(p.x, sure.trials[p.trial]) for p in result.points]
+    known = [(x, chances) for x, chances in told if chances.efficiency is not None]
+    unit = of_column(result.x).unit
+    with _axes(labels.title(result.x), f"improvement per {unit}") as (figure, axes):
+        xs, ys = [x for x, _ in known], [c.efficiency or 0.0 for _, c in known]
+        errors = np.array([c.efficiency_range or 0.0 for _, c in known])
+        axes.errorbar(xs, ys, errors if errors.any() else None, fmt="o", color=BLUE, ms=6, capsize=3)
+        for point, (x, chances) in zip(result.points, told, strict=True):
+            if point.trial == result.most_efficient and chances.efficiency is not None:
+                axes.scatter(
+                    x, chances.efficiency, s=300, marker="*", fc="none", ec=GREEN, lw=1.8, zorder=5,
+                    label=f"most efficient (trial {point.trial})",
+                )  # fmt: skip
+        axes.axhline(0, color=GREY, lw=1)
+        axes.set_xscale(axis_type(xs))
+        if result.most_efficient is not None:
+            axes.legend()
+    return figure
+
+
+def iso_compute(surface: Surface, budgets: Sequence[float], y: str = "final_loss") -> Figure:
+    """The fitted loss along every way to split each budget, with the best split marked."""
+    dashes = ("-", "--", "-.", ":")
+    with _axes("share of the compute spent on Stage 1.9 (%)", labels.title(y)) as (figure, axes):
+        for at, budget in enumerate(budgets):
+            stage1_9, _, loss = surface.iso_compute(budget)
+            share = 200 * stage1_9 / budget
+            line = axes.plot(share, loss, ls=dashes[at % 4], color=BLUE if at % 2 == 0 else ORANGE)
+            best = int(loss.argmin())
+            inside = not surface.beyond(stage1_9[best], budget - 2 * stage1_9[best])
+            name = f"{labels.number(budget)} effective steps" + ("" if inside else " (outside the data)")
+            line[0].set_label(name)
+            axes.plot(share[best], loss[best], marker="v", ms=8, color=line[0].get_color())
+        axes.legend()
+    return figure
+
+
+def comparison(pairs: Sequence[tuple[str, Paired]], y: str = "final_loss") -> Figure:
+    """Differences seed by seed: a dot per pair, the mean, and its 95 % interval."""
+    title = f"difference of {labels.title(y)}"
+    with _axes(title, "", (SIZE[0], 1.2 + 0.7 * len(pairs))) as (figure, axes):
+        for at, (_, pair) in enumerate(pairs):
+            axes.plot(pair.differences, [at] * len(pair.differences), "o", color=GREY, mfc="none", ms=6)
+            low, high = pair.interval
+            if np.isfinite(low):
+                axes.plot([low, high], [at, at], "-", color=BLUE, lw=2)
+            axes.plot(pair.mean, at, "D", color=BLUE, ms=7)
+        axes.axvline(0, color=GREY, ls="--", lw=1.2)
+        axes.set_yticks(range(len(pairs)), [name for name, _ in pairs])
+        axes.set_ylim(len(pairs) - 0.5, -0.5)
+    return figure
+
+
+def sensitivities(view: View) -> Figure:
+    """A bar per parameter: the variance it explains together with others (hollow) and alone (solid)."""
+    rows = view.sensitivity[::-1]
+    with _axes("% of the variance", "", (SIZE[0], 1.2 + 0.35 * len(rows))) as (figure, axes):
+        names = [name for name, _, _ in rows]
+        axes.barh(names, [100 * t for _, _, t in rows], 0.75, fc="none", ec=BLUE, label="with others")
+        axes.barh(names, [100 * min(f, t) for _, f, t in rows], 0.4, color=BLUE, label="alone")
+        axes.set_xlim(0, 100)
+        axes.legend()
+    return figure
+
+
+def over_seeds(rows: pd.DataFrame, x: str, y: str = "final_loss") -> Figure:
+    """Means over seeds against a column, with Student's 95 % intervals (see `seeds.over_seeds`)."""
+    with _axes(labels.title(x), f"{labels.title(y)}: mean over seeds") as (figure, axes):
+        xs, ys = numbers(rows, x).to_numpy("float64"), numbers(rows, y).to_numpy("float64")
+        reach = numbers(rows, f"{y}_range").to_numpy("float64")
+        known = np.isfinite(reach)
+        axes.errorbar(xs, ys, np.where(known, reach, 0.0), fmt="o", color=BLUE, ms=6, capsize=3)
+        axes.set_xscale(axis_type(xs.tolist()))
+    return figure

@@ -1,0 +1,146 @@
+"""The figures for papers, by what their SVG holds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from analysis import notebook, pictures
+from analysis.curve import fit_curve
+from analysis.insight import insight
+from analysis.lengths import fit_surface
+from analysis.paired import Paired
+from analysis.seeds import over_seeds
+from analysis.summary import pareto
+from analysis.table import from_document, read
+from analysis.uncertainty import uncertainty
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def words(figure: Figure, folder: Path) -> list[str]:
+    """All text of the figure's SVG."""
+    _, svg = pictures.save(figure, folder / "figure")
+    return ["".join(text.itertext()) for text in ElementTree.parse(svg).iter(f"{SVG}text")]
+
+
+def tradeoff_of_the_length_sweep(file: Path) -> Figure:
+    table = read(file)
+    result = pareto(table, x="effective_steps", y="final_loss", baseline=7.83)
+    return pictures.tradeoff(table, result, fit_curve([p.x for p in result.points], table["final_loss"]))
+
+
+def test_the_length_sweep_as_a_picture(length_sweep_file: Path, tmp_path: Path) -> None:
+    figure = tradeoff_of_the_length_sweep(length_sweep_file)
+    told = words(figure, tmp_path)
+    for word in (
+        "effective steps",
+        "final loss (nats per token)",
+        "Pareto front",
+        "fitted curve",
+        "95 % of the fit",
+        "baseline",
+        "knee (trial 3)",
+        "most efficient (trial 2)",
+    ):
+        assert word in told
+    axes = figure.axes[0]
+    step = next(line for line in axes.lines if line.get_drawstyle() == "steps-post")
+    assert np.asarray(step.get_xydata()).tolist() == [
+        [300, 7.52],
+        [400, 6.92],
+        [600, 6.39],
+        [1200, 5.39],
+        [2200, 4.84],
+    ]
+    # Nobody needs colours: each kind of point has its own shape, each line its own dashes.
+    dashes = [line.get_linestyle() for line in axes.lines if line.get_linestyle() != "None"]
+    assert len(dashes) == len(set(dashes)) == 3
+
+
+def test_the_same_table_gives_the_same_svg_and_both_formats(length_sweep_file: Path, tmp_path: Path) -> None:
+    both = [
+        pictures.save(tradeoff_of_the_length_sweep(length_sweep_file), tmp_path / name) for name in ("a", "b")
+    ]
+    assert both[0][1].read_bytes() == both[1][1].read_bytes()
+    assert both[0][0].read_bytes().startswith(b"\x89PNG")
+    assert not re.search(rb"<dc:date>", both[0][1].read_bytes())
+
+
+def test_efficiency_stars_the_most_efficient(sweep: dict[str, Any], tmp_path: Path) -> None:
+    table = from_document(sweep)
+    result = pareto(table, x="effective_steps", y="final_loss")
+    told = words(pictures.efficiency(result, uncertainty(table, result)), tmp_path)
+    assert "improvement per 100 effective steps" in told
+    assert "most efficient (trial 1)" in told
+
+
+def test_iso_compute_says_which_splits_nobody_tried(tmp_path: Path) -> None:
+    pairs = np.array([(a, b) for a in (0, 25, 50, 100) for b in (60, 120, 240)], dtype=float)
+    losses = 2.5 + 0.8 * (1 + pairs[:, 0]) ** -0.3 + 12 * (1 + pairs[:, 1]) ** -0.6
+    surface = fit_surface(pairs[:, 0], pairs[:, 1], losses, draws=2)
+    told = words(pictures.iso_compute(surface, [200, 5000]), tmp_path)
+    assert "200 effective steps" in told
+    assert "5,000 effective steps (outside the data)" in told
+
+
+def test_comparisons_show_every_pair_its_mean_and_interval(tmp_path: Path) -> None:
+    figure = pictures.comparison([("with − without", Paired(differences=(-0.1, -0.2, -0.15)))])
+    assert "with − without" in words(figure, tmp_path)
+    dots, interval, mean, zero = figure.axes[0].lines
+    assert list(dots.get_xdata()) == [-0.1, -0.2, -0.15]
+    assert list(interval.get_xdata()) == pytest.approx(Paired(differences=(-0.1, -0.2, -0.15)).interval)
+    assert mean.get_xdata()[0] == pytest.approx(-0.15)
+    assert list(zero.get_xdata()) == [0, 0]
+
+
+def test_sensitivities_have_the_most_important_on_top(mattered: dict[str, Any], tmp_path: Path) -> None:
+    ((_, view),) = insight(mattered["insight"]).metrics
+    figure = pictures.sensitivities(view)
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()][-1] == "lr"
+    assert "with others" in words(figure, tmp_path)
+
+
+def test_means_over_seeds_have_students_bars(document: Any, trial: Any, tmp_path: Path) -> None:
+    trials = [trial(i, 3.0 + 0.1 * i, stage1_9=50 * (i // 2)) for i in range(4)]
+    for told in trials:
+        told["parameters"]["seed"] = told["trial"] % 2
+    rows = over_seeds(from_document(document(*trials)))
+    assert "final loss (nats per token): mean over seeds" in words(
+        pictures.over_seeds(rows, "effective_steps"), tmp_path
+    )
+
+
+class TestNotebookCalls:
+    """What cannot be answered is answered with the reason."""
+
+    def test_a_table_of_points_holds_the_three_words(self, sweep: dict[str, Any]) -> None:
+        result, sure = notebook.tradeoff(from_document(sweep), "effective_steps", "final_loss")
+        rows = notebook.points(result, sure)
+        assert rows.index[rows["front"]].tolist() == [0, 1, 4, 5]
+        assert rows.index[rows["knee"]].tolist() == [4]
+        assert rows.index[rows["most efficient"]].tolist() == [1]
+        assert rows["chance: front"].between(0, 1).all()
+
+    def test_what_is_missing_is_told(self, document: Any, trial: Any, tmp_path: Path) -> None:
+        table = from_document(document(trial(0, 3.0), trial(1, 2.9, stage1_9=100)))
+        result, sure = notebook.tradeoff(table, "effective_steps", "final_loss")
+        out = str(tmp_path)
+        assert "needs a baseline" in str(notebook.efficiency_picture(result, sure, out))
+        assert "4 different amounts" in str(notebook.what_buys(table, "effective_steps", "final_loss", [100]))
+        assert "3 different lengths" in str(notebook.iso_compute(table, "final_loss", [100], out))
+        pairs, answers = notebook.ablations(table, [["stage1_9.max_steps", 3, 4]], "final_loss")
+        assert "no pairs" in answers["note"].iloc[0]
+        assert "no pairs" in str(notebook.ablation_picture(pairs, "final_loss", out))
+        assert "param.seed" in str(notebook.means(table))
+        assert isinstance(notebook.tradeoff_picture(table, result, out), Figure)
+        empty, nothing = notebook.tradeoff(pd.DataFrame({"x": [], "y": []}), "x", "y")
+        assert notebook.points(empty, nothing).empty
+        assert notebook.hypervolume(empty, nothing) == "There are no points."

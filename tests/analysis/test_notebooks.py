@@ -1,0 +1,101 @@
+"""The notebooks: clean as committed, without logic, and running to their end on a sweep made here."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "analysis" / "notebooks").glob("*.ipynb"))
+SPACE = """\
+name: ablation
+objectives: [{metric: final_loss, goal: minimize}]
+program: {function: "two_stages:run"}
+parameters:
+  seed:                         {values: [0, 1]}
+  stage1_9.max_steps:           {values: [0, 25, 100], ordered: true}
+  stage2.max_steps:             {values: [60, 120, 240], ordered: true}
+  stage2.lambda_warmup.enabled: {values: [true, false]}
+search: {method: grid}
+"""
+PROGRAM = """\
+import random
+
+def run(parameters):
+    first, second = parameters["stage1_9.max_steps"], parameters["stage2.max_steps"]
+    noise = random.Random(str(sorted(parameters.items()))).gauss(0, 0.01)
+    loss = 2.5 + 0.8 * (1 + first) ** -0.3 + 12 * (1 + second) ** -0.6 + noise
+    loss += 0.3 * (not parameters["stage2.lambda_warmup.enabled"])
+    return {"final_loss": loss, "final_loss_sem": 0.01, "effective_steps": 2 * first + second}
+"""
+
+
+def cells(notebook: Path, kind: str = "code") -> list[dict[str, Any]]:
+    return [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == kind]
+
+
+def test_there_are_three() -> None:
+    assert [notebook.stem for notebook in NOTEBOOKS] == ["ablation", "efficiency", "pareto"]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_they_are_committed_without_output_and_hold_no_logic(notebook: Path) -> None:
+    for cell in cells(notebook):
+        assert (cell["outputs"], cell["execution_count"]) == ([], None)
+        for node in ast.walk(ast.parse("".join(cell["source"]))):
+            logic = (
+                ast.If,
+                ast.For,
+                ast.While,
+                ast.FunctionDef,
+                ast.Lambda,
+                ast.ListComp,
+                ast.BinOp,
+                ast.Try,
+            )
+            assert not isinstance(node, logic), ast.unparse(node)
+    (parameters,) = [cell for cell in cells(notebook) if "parameters" in cell["metadata"].get("tags", ())]
+    assert "table" in "".join(parameters["source"])
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trials of a finished sweep, made by the command line as a user would."""
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "space.yaml").write_text(SPACE)
+    (folder / "two_stages.py").write_text(PROGRAM)
+    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    for argv in (["init", "space.yaml"], ["worker"], ["export", "trials.csv"]):
+        subprocess.run([sys.executable, "-m", "sweeps", *argv], cwd=folder, env=environment, check=True)
+    return folder / "trials.csv"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_they_run_to_their_end_on_a_real_sweep(notebook: Path, exported: Path, tmp_path: Path) -> None:
+    papermill = [sys.executable, "-m", "papermill", str(notebook), "out.ipynb", "-p", "table", str(exported)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    ran = subprocess.run(
+        [*papermill, "-k", "python3"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    outputs = [cell["outputs"] for cell in cells(tmp_path / "out.ipynb")]
+    assert not any(output["output_type"] == "error" for told in outputs for output in told)
+    shown = json.dumps(outputs)
+    wanted = {
+        "pareto": ("pareto", "most efficient", "chance: front"),
+        "efficiency": ("iso_compute", "100 effective steps"),
+        "ablation": ("ablation", "stage2.lambda_warmup.enabled", "lower"),
+    }[notebook.stem]
+    for word in wanted[1:]:
+        assert word in shown, word
+    for ending in (".png", ".svg"):
+        assert (tmp_path / "pictures" / wanted[0]).with_suffix(ending).stat().st_size > 2000
