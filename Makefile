@@ -9,7 +9,7 @@ JOBS   ?= 2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart test test-slow lint format docs bench findings clean
+.PHONY: setup quickstart test test-slow test-browser lint format docs bench findings clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# Opens the report in Chromium: the system's, or the one that CHROMIUM names.
+test-browser: $(STAMP)
+	$(BIN)/python -m pytest -m browser
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

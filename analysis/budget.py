@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.curve import Curve, fit_curve
+from analysis.curve import DRAWS, Curve, fit_curve
 from analysis.efficiency import STAGE1_9_WEIGHT
-from analysis.errors import AnalysisError
+from analysis.errors import AnalysisError, MissingColumn, NotNumeric
 from analysis.labels import number
 from analysis.lengths import Surface, fit_surface
 from analysis.pareto import Goal, front
@@ -78,8 +78,25 @@ class Answer:
         }
 
 
-def answer(table: pd.DataFrame, *, x: str, y: str, budget: float, y_goal: Goal = "minimize") -> Answer:
-    """Fit y against x and read it at the budget; in effective steps, also say how to split it.
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A curve through a table.
+
+    Args:
+        curve: see `curve`.
+        rows: the part of the table that it goes through.
+        through: the same in words.
+        warnings: what is doubtful about it.
+    """
+
+    curve: Curve
+    rows: pd.DataFrame
+    through: str
+    warnings: tuple[str, ...]
+
+
+def fitted(table: pd.DataFrame, *, x: str, y: str, y_goal: Goal = "minimize", draws: int = DRAWS) -> Fitted:
+    """Fit y against x.
 
     Where only the lengths of the stages (and the seed) vary, the curve goes through all completed trials.
     Where
@@ -88,26 +105,37 @@ def answer(table: pd.DataFrame, *, x: str, y: str, budget: float, y_goal: Goal =
 
     Raises:
         MissingColumn, NotNumeric: `x` or `y` is not a column of numbers.
+        AnalysisError: there are too few points for a curve.
+    """
+    rows, through, warnings = _chosen(table, x, y, y_goal)
+    curve = fit_curve(numbers(rows, x), numbers(rows, y), _sem(rows, y), goal=y_goal, draws=draws)
+    if curve.law.at_edge:
+        warnings.append("the points do not show how the curve bends; it may be any other that falls")
+    return Fitted(curve=curve, rows=rows, through=through, warnings=tuple(warnings))
+
+
+def answer(table: pd.DataFrame, *, x: str, y: str, budget: float, y_goal: Goal = "minimize") -> Answer:
+    """Fit y against x (see `fitted`) and read it at the budget; in effective steps, also say how to split it.
+
+    Raises:
+        MissingColumn, NotNumeric: `x` or `y` is not a column of numbers.
         AnalysisError: the budget is no positive number, or there are too few points for a curve.
     """
     if not (np.isfinite(budget) and budget > 0):
         raise AnalysisError(f"the budget is {budget}; give a positive number in the units of {x}")
     table = with_effective_steps(table)
-    rows, through, warnings = _chosen(table, x, y, y_goal)
-    sem = numbers(rows, y + SEM) if y + SEM in rows.columns else None
-    curve = fit_curve(numbers(rows, x), numbers(rows, y), sem, goal=y_goal)
+    found = fitted(table, x=x, y=y, y_goal=y_goal)
+    rows, curve, through, warnings = found.rows, found.curve, found.through, list(found.warnings)
     if not curve.holds(budget):
         warnings.append(
             f"{number(budget)} lies outside the {number(curve.low)} to {number(curve.high)} of {x} that were "
             "tried: this is a guess about what nobody measured"
         )
-    if curve.law.at_edge:
-        warnings.append("the points do not show how the curve bends; it may be any other that falls")
     value, low, high = (float(told[0]) for told in curve.predict(budget))
     told: dict[str, Any] = {"value": value, "low": low, "high": high, "formula": formula(curve, x, y)}
     lengths: dict[str, Any] = {"stage1_9": None, "stage2": None, "stage1_9_interval": None}
     if x == "effective_steps" and y_goal == "minimize":
-        lengths |= _split(rows, y, sem, budget, told, warnings)
+        lengths |= _split(rows, y, budget, told, warnings)
     return Answer(budget=budget, x=x, y=y, through=through, warnings=tuple(warnings), **(told | lengths))
 
 
@@ -138,6 +166,13 @@ def other_parameters(table: pd.DataFrame) -> list[str]:
     return [n.removeprefix(PARAMETER) for n in names if table[n].map(repr).nunique() > 1]
 
 
+def _sem(rows: pd.DataFrame, y: str) -> pd.Series[Any] | None:
+    try:
+        return numbers(rows, y + SEM)
+    except (MissingColumn, NotNumeric):
+        return None
+
+
 def _chosen(table: pd.DataFrame, x: str, y: str, y_goal: Goal) -> tuple[pd.DataFrame, str, list[str]]:
     """The rows to fit, what to call them, and what is doubtful about them."""
     xs, ys = numbers(table, x), numbers(table, y)
@@ -165,7 +200,6 @@ def _chosen(table: pd.DataFrame, x: str, y: str, y_goal: Goal) -> tuple[pd.DataF
 def _split(
     rows: pd.DataFrame,
     y: str,
-    sem: pd.Series[Any] | None,
     budget: float,
     told: dict[str, Any],
     warnings: list[str],
@@ -183,7 +217,7 @@ def _split(
         first = int(stage1_9.iloc[0])
         return _one_length(first, int(budget - STAGE1_9_WEIGHT * first), warnings)
     try:
-        surface = fit_surface(stage1_9, stage2, numbers(rows, y), sem)
+        surface = fit_surface(stage1_9, stage2, numbers(rows, y), _sem(rows, y))
     except AnalysisError as error:
         warnings.append(f"how to split it, is not known: {error}")
         return {}

@@ -10,9 +10,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from analysis.errors import AnalysisError
+from analysis.table import numbers
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from analysis.costs import Rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,17 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
     }
 )
 OTHER = Measure(columns=(), per=100.0, unit="100 units")
+
+
+def priced(table: pd.DataFrame, price: Rate) -> pd.DataFrame:
+    """The table with a column `usd`: every trial's time at the price, whatever it reported itself.
+
+    Raises:
+        AnalysisError: the table has no column of seconds.
+    """
+    # What is paid is a trial's whole time, preparation and evaluation included.
+    column = "seconds" if "seconds" in table.columns else column_of("seconds", table)
+    return table.assign(usd=numbers(table, column) / 3600.0 * price.usd_per_hour)
 
 
 def of_column(column: str) -> Measure:

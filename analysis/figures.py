@@ -16,6 +16,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis import labels
+from analysis.curve import Curve
 from analysis.errors import MissingColumn, NotNumeric
 from analysis.pareto import Goal
 from analysis.summary import ParetoResult
@@ -35,19 +36,22 @@ OTHER_GENERATOR = (GREY, "square-open")
 # Beyond this ratio a linear axis squeezes most of the points against one edge.
 LOG_RATIO = 20.0
 HOVERED_PARAMETERS = 12
+HOVERED_TRIALS = 2000
+"""Beyond so many trials a point only says its index: the parameters stand in the table."""
 
 # plotly reads some HTML in every text, and shows an escaped quote as it is written.
 text = partial(escape, quote=False)
 
 
-def tradeoff(table: pd.DataFrame, result: ParetoResult) -> go.Figure:
+def tradeoff(table: pd.DataFrame, result: ParetoResult, curve: Curve | None = None) -> go.Figure:
     """The points of `result`, its front as a step line, the knee and the most efficient trial by name.
 
     Args:
         table: the table that `result` was made from; the column `<y>_sem`, where it has one, becomes error
             bars (one standard error to each side).
+        curve: a fit of y against x, drawn with its 95 % band between the smallest and the largest x.
     """
-    figure = _figure(labels.title(result.x), labels.title(result.y))
+    figure = blank(labels.title(result.x), labels.title(result.y))
     row_of = _rows(table, result)
     at = {point.trial: point for point in result.points}
     front = set(result.front)
@@ -63,6 +67,8 @@ def tradeoff(table: pd.DataFrame, result: ParetoResult) -> go.Figure:
             **look,
         )
 
+    if curve is not None:
+        _band(figure, curve)
     if beaten:
         figure.add_trace(
             scatter(
@@ -87,9 +93,39 @@ def tradeoff(table: pd.DataFrame, result: ParetoResult) -> go.Figure:
     if result.baseline is not None:
         _baseline(figure, result.baseline)
     xs, ys = [p.x for p in result.points], [p.y for p in result.points]
-    figure.update_xaxes(type=_axis_type(xs))
-    figure.update_yaxes(type=_axis_type(ys))
+    figure.update_xaxes(type=axis_type(xs))
+    figure.update_yaxes(type=axis_type(ys))
     return figure
+
+
+def _band(figure: go.Figure, curve: Curve) -> None:
+    """The fitted curve and its interval, where there are points."""
+    xs = np.geomspace(curve.low, curve.high, 60)
+    value, low, high = curve.predict(xs)
+    band = {"fill": "tonexty", "fillcolor": "rgba(134,142,150,0.22)"}
+    for ends, extra in ((low, {}), (high, band)):
+        figure.add_trace(
+            go.Scatter(
+                x=xs.tolist(),
+                y=ends.tolist(),
+                mode="lines",
+                line={"width": 0},
+                hoverinfo="skip",
+                name="95 % of the fit",
+                showlegend=bool(extra),
+                **extra,
+            )
+        )
+    figure.add_trace(
+        go.Scatter(
+            x=xs.tolist(),
+            y=value.tolist(),
+            mode="lines",
+            name="fitted curve",
+            line={"color": GREY, "width": 1.5, "dash": "dashdot"},
+            hovertemplate="fitted %{y:.4g}<extra></extra>",
+        )
+    )
 
 
 def _mark(figure: go.Figure, result: ParetoResult, at: dict[int, Any]) -> None:
@@ -131,7 +167,7 @@ def history(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Fig
         metric: column of the (first) objective.
         goal: which way is better.
     """
-    figure = _figure("trial", labels.title(metric))
+    figure = blank("trial", labels.title(metric))
     table = table.sort_values("trial", kind="stable")
     values = numbers(table, metric)
     told = (table["status"] == "completed") & np.isfinite(values)
@@ -149,7 +185,7 @@ def history(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Fig
                 hovertemplate="best so far %{y}<extra></extra>",
             )
         )
-    figure.update_yaxes(type=_axis_type(values[told].tolist()))
+    figure.update_yaxes(type=axis_type(values[told].tolist()))
     last = max(table["trial"].tolist(), default=0)
     figure.update_xaxes(range=[-0.03 * last - 0.5, 1.03 * last + 0.5], dtick=1 if last <= 10 else None)
     _add_failed(figure, table[table["status"] == "failed"])
@@ -191,7 +227,8 @@ def _add_failed(figure: go.Figure, failed: pd.DataFrame) -> None:
     figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
 
 
-def _figure(x_title: str, y_title: str) -> go.Figure:
+def blank(x_title: str, y_title: str) -> go.Figure:
+    """An empty figure in the one style that all of them have."""
     axis = {"gridcolor": GRID, "linecolor": GREY, "zeroline": False, "automargin": True}
     return go.Figure(
         layout={
@@ -210,7 +247,8 @@ def _figure(x_title: str, y_title: str) -> go.Figure:
     )
 
 
-def _axis_type(values: list[float]) -> str:
+def axis_type(values: list[float]) -> str:
+    """Logarithmic where a linear axis would squeeze most points against one edge."""
     if not values or min(values) <= 0 or max(values) / min(values) < LOG_RATIO:
         return "linear"
     return "log"
@@ -237,6 +275,8 @@ def _rows(table: pd.DataFrame, result: ParetoResult) -> dict[int, int]:
 def _hover(table: pd.DataFrame, row: int, trial: int) -> str:
     """What a point says when pointed at."""
     lines = [f"trial {trial}"]
+    if len(table) > HOVERED_TRIALS:
+        return lines[0]
     if "generator" in table.columns:
         lines[0] += f" ({text(str(table['generator'].iloc[row]))})"
     parameters = [str(name) for name in table.columns if str(name).startswith(PARAMETER)]

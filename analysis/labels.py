@@ -60,6 +60,15 @@ def with_error(value: float | None, sem: float | None) -> str:
     return f"{value:.{decimals}f} ± {sem:.{decimals}f}"
 
 
+def share(value: float | None) -> str:
+    """A share as a percentage; "" where it is not known. Only what is certain is 0 or 100 %."""
+    if value is None:
+        return ""
+    if 0 < value < 0.01 or 0.99 < value < 1:
+        return "< 1 %" if value < 0.5 else "> 99 %"
+    return f"{100 * value:.0f} %"
+
+
 def cell(value: object) -> str:
     """Any value of a table: numbers as above, missing ones as a dash, the rest as it is."""
     if isinstance(value, np.generic):

@@ -94,10 +94,12 @@ def fit(
             f"{points} points cannot tell a law of {2 * terms + 1} parameters and its uncertainty; "
             f"{2 * terms + 2} or more are needed"
         )
+    size = float(np.abs(y).max()) or 1.0  # squares of what a program may report overflow
+    y, sem = y / size, None if sem is None else sem / size
     scale = np.exp(np.log(s).mean(axis=0))
     ratio = np.log(s / scale)
     weights = np.full(points, 1.0) if sem is None else sem**-2.0
-    base = 0.0 if floor is None else floor
+    base = 0.0 if floor is None else floor / size
     first = _solve(ratio, (y - base)[None], weights, bounded=floor is not None)
     exponent = _polished(ratio, y - base, weights, first.exponent[0], bounded=floor is not None)
     design = _design(ratio, exponent[None])
@@ -112,11 +114,11 @@ def fit(
     )
     edges = np.isclose(exponent, EXPONENTS[0]) | np.isclose(exponent, EXPONENTS[1])
     return Law(
-        offset=np.r_[beta[0], drawn.beta[:, 0]] + base,
-        factor=np.vstack((beta[1:], drawn.beta[:, 1:])),
+        offset=size * (np.r_[beta[0], drawn.beta[:, 0]] + base),
+        factor=size * np.vstack((beta[1:], drawn.beta[:, 1:])),
         exponent=np.vstack((exponent[None], drawn.exponent)),
         scale=scale,
-        noise=float(np.sqrt(chi2 / freedom)) if sem is None else float("nan"),
+        noise=size * float(np.sqrt(chi2 / freedom)) if sem is None else float("nan"),
         freedom=freedom,
         at_edge=bool((edges & (beta[1:] > 0)).any()),
     )

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from analysis.compute import of_column
 from analysis.contents import Contents
 from analysis.efficiency import STAGE1_9_WEIGHT
 from analysis.summary import ParetoResult
+from analysis.uncertainty import Uncertainty
 
 
 def provenance(page: Contents) -> tuple[tuple[str, str], ...]:
@@ -20,9 +22,61 @@ def provenance(page: Contents) -> tuple[tuple[str, str], ...]:
         told.append(("±", f"one standard error, column {metric}_sem, where the objective reports it"))
     if page.tradeoff is not None:
         told += _of_tradeoff(page.tradeoff)
+    if page.sure is not None:
+        told += _of_chances(page.sure, page)
+    told += _of_insight(page)
+    if page.cost.priced:
+        told.append(
+            (
+                "Costs",
+                f"{page.cost.basis}; time is column seconds, of each trial's last attempt; usd as reported",
+            )
+        )
     if page.best is not None:
         told.append(("Best so far", "running best of the first objective over completed trials, by index"))
     return tuple(told)
+
+
+def _of_chances(sure: Uncertainty, page: Contents) -> list[tuple[str, str]]:
+    told = []
+    y = page.tradeoff.y if page.tradeoff else ""
+    if sure.draws:
+        told.append(
+            (
+                "Chances",
+                f"share of {sure.draws} draws of every {y} from a normal distribution with its {y}_sem; "
+                "noise that the standard errors do not cover, such as the seed, is not in them",
+            )
+        )
+        told.append(("Efficiency's ±", f"95 %, from {y}_sem of the trial and of the baseline"))
+    if sure.hypervolume is not None:
+        told.append(
+            (
+                "Hypervolume",
+                "area that the front dominates within the reference point, which lies a tenth of the range "
+                "behind the worst value of each axis: it moves with the worst trial",
+            )
+        )
+    if page.curve is not None:
+        told.append(
+            (
+                "Fitted curve",
+                f"least squares through {page.curve.through}; band: 95 % of a parametric bootstrap",
+            )
+        )
+    return told
+
+
+def _of_insight(page: Contents) -> list[tuple[str, str]]:
+    if not page.insight.metrics:
+        return []
+    return [
+        (
+            "What mattered",
+            "Ax's surrogate (a Gaussian process), fitted once more to all results: Sobol's indices of its "
+            "mean over the search space; leave-one-out predictions; means with one parameter moved",
+        )
+    ]
 
 
 def _of_tradeoff(result: ParetoResult) -> list[tuple[str, str]]:
@@ -53,8 +107,8 @@ def _of_tradeoff(result: ParetoResult) -> list[tuple[str, str]]:
         told.append(
             (
                 "Most efficient",
-                f"highest (baseline − {result.y}) / ({result.x} / 100); the baseline is the best {result.y} "
-                "among completed trials with param.stage1_9.max_steps = 0",
+                f"highest (baseline − {result.y}) per {of_column(result.x).unit} of {result.x}; the baseline "
+                f"is the best {result.y} among completed trials with param.stage1_9.max_steps = 0",
             )
         )
     return told

@@ -19,14 +19,21 @@ import plotly.graph_objects as go
 import plotly.offline
 from markupsafe import Markup
 
-from analysis.contents import Contents, contents, value
+from analysis.contents import Contents, contents
+from analysis.costs import Rate
 from analysis.figures import history, tradeoff
-from analysis.labels import title
+from analysis.headline import value
+from analysis.insight import SKILL
+from analysis.insight_figures import cross_validation, marginal, marginals, parallel, sensitivities
+from analysis.labels import number, title
 from analysis.provenance import provenance
 from analysis.table import PARAMETER, TRIAL_COLUMNS
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLOT_CONFIG = {"responsive": True, "displaylogo": False, "displayModeBar": False}
+
+ROWS = 1000
+"""Trials in the table: beyond so many a page is slow, and nobody reads them. The export has them all."""
 
 DRAW = """
 for (const source of document.querySelectorAll('script[type="application/json"]')) {
@@ -36,27 +43,31 @@ for (const source of document.querySelectorAll('script[type="application/json"]'
 """
 
 
-def render(document: Mapping[str, Any]) -> str:
+def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
     """The report of an export document as HTML.
 
     Args:
         document: see `contents.contents`.
+        rate: the price of the trials' time; None for what they report.
 
     Raises:
         AnalysisError: the document is not an export of a sweep.
     """
-    page = contents(document)
+    page = contents(document, rate)
     figures = _figures(page)
     scripts = [plotly.offline.get_plotlyjs(), DRAW] if figures else []
     columns, rows = _trials_table(page)
     return _template().render(
         page=page,
         title=title,
+        number=number,
+        skill=SKILL,
         figures={name: _json(figure) for name, figure in figures.items()},
         scripts=[Markup(script) for script in scripts],  # noqa: S704 - plotly's and our own, nobody's data
         script_hashes=[_hash(script) for script in scripts],
         columns=columns,
         rows=rows,
+        left_out=page.trials - len(rows),
         words=("status", "generator"),
         provenance=provenance(page),
     )
@@ -78,9 +89,21 @@ def _figures(page: Contents) -> dict[str, go.Figure]:
     """The figures there is something to show in, by the id of their place on the page."""
     figures = {}
     if page.tradeoff is not None:
-        figures["tradeoff"] = tradeoff(page.table, page.tradeoff)
+        curve = page.curve.curve if page.curve else None
+        figures["tradeoff"] = tradeoff(page.table, page.tradeoff, curve)
+    for at, (metric, view) in enumerate(page.insight.metrics):
+        if view.sensitivity:
+            figures[f"sensitivity-{at}"] = sensitivities(view)
+        for nth, (name, places) in enumerate(marginals(view)):
+            figures[f"marginal-{at}-{nth}"] = marginal(view, name, places, metric)
+        if view.cross_validation:
+            figures[f"cross-validation-{at}"] = cross_validation(view, metric)
     if page.best is not None:
-        figures["history"] = history(page.table, page.objectives[0].metric, page.objectives[0].goal)
+        first = page.objectives[0]
+        lines = parallel(page.table, first.metric, first.goal)
+        if lines is not None:
+            figures["parallel"] = lines
+        figures["history"] = history(page.table, first.metric, first.goal)
     return figures
 
 
@@ -97,7 +120,7 @@ def _hash(script: str) -> str:
 
 
 def _trials_table(page: Contents) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of all trials: who and what, objectives, parameters, then the other metrics."""
+    """Header and rows of the last ROWS trials: who and what, objectives, parameters, other metrics."""
     names = [str(name) for name in page.table.columns]
     objectives = [o.metric for o in page.objectives if o.metric in names]
     parameters = [name for name in names if name.startswith(PARAMETER)]
@@ -105,6 +128,6 @@ def _trials_table(page: Contents) -> tuple[list[str], list[list[str]]]:
     # An error has its own section; a standard error stands behind its value.
     hidden = {*TRIAL_COLUMNS, *leading, *(f"{name}_sem" for name in names)}
     columns = [*leading, *(name for name in names if name not in hidden), "attempt", "seconds"]
-    order = page.table["trial"].argsort(kind="stable").tolist()
+    order = page.table["trial"].argsort(kind="stable").tolist()[-ROWS:]
     header = [name.removeprefix(PARAMETER) for name in columns]
     return header, [[value(page.table, name, row) for name in columns] for row in order]

@@ -2,46 +2,94 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from sweeps import export as tables
+from sweeps import optuna_journal
 from sweeps.cli.locate import open_sweep, storage_options
+from sweeps.cli.prices import price, price_options
+from sweeps.errors import InputError
 from sweeps.experiment import Experiment
+from sweeps.insight import insight
 from sweeps.objective import trainer_overrides
+
+if TYPE_CHECKING:
+    from analysis.costs import Rate
 
 
 @click.command()
 @storage_options
-@click.argument("table", type=click.Path(path_type=Path))
-def export(storage: str | None, name: str | None, table: Path) -> None:
-    """Write the trials to TABLE, a .csv, .parquet or .json file."""
+@click.argument("table", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--optuna", type=click.Path(path_type=Path), metavar="JOURNAL", help="A journal for optuna-dashboard."
+)
+def export(storage: str | None, name: str | None, table: Path | None, optuna: Path | None) -> None:
+    """Write the trials to TABLE, a .csv, .parquet or .json file, or into a format that other tools open."""
+    if table is None and optuna is None:
+        raise InputError("name a TABLE to write (.csv, .parquet or .json), or --optuna JOURNAL")
     experiment = open_sweep(storage, name)
     records = experiment.trials()
-    tables.write(table, experiment.space, experiment.store.url, records)
-    click.echo(f"{table}: {len(records)} trials")
+    if table is not None:
+        tables.write(table, experiment.space, experiment.store.url, records)
+        click.echo(f"{table}: {len(records)} trials")
+    if optuna is not None:
+        optuna_journal.write(optuna, experiment.space, records)
+        click.echo(f"{optuna}: {len(records)} trials")
 
 
 @click.command()
 @storage_options
 @click.option("--out", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
-def report(storage: str | None, name: str | None, out: Path) -> None:
-    """Write one self-contained HTML page: best trial, front, progress, trials, failures."""
-    write_report(open_sweep(storage, name), out)
+@click.option(
+    "--surrogate/--no-surrogate",
+    default=True,
+    show_default=True,
+    help="Fit Ax's surrogate once more and show what mattered; takes seconds.",
+)
+@price_options
+def report(
+    storage: str | None,
+    name: str | None,
+    out: Path,
+    surrogate: bool,
+    device: str | None,
+    spot: bool,
+    rates: Path | None,
+) -> None:
+    """Write one self-contained HTML page: best trial, front, what mattered, costs, failures."""
+    rate = price(device, spot=spot, rates=rates)
+    write_report(open_sweep(storage, name), out, surrogate=surrogate, rate=rate)
     click.echo(str(out))
 
 
-def write_report(experiment: Experiment, out: Path) -> None:
-    """Render the page and put it at `out`, whole or not at all. Raises `StoreUnavailable`."""
+def write_report(
+    experiment: Experiment, out: Path, *, surrogate: bool = False, rate: Rate | None = None
+) -> None:
+    """Render the page and put it at `out`, whole or not at all. Raises `StoreUnavailable`.
+
+    Args:
+        surrogate: also fit Ax's surrogate, for what mattered.
+        rate: the price of the trials' time; None for what they report.
+    """
     from analysis.report import render
 
     records = experiment.trials()
     document = tables.document(experiment.space, experiment.store.url, records)
+    document["provenance"] = {
+        "stagesweep": metadata.version("stagesweep"),
+        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+    if surrogate:
+        document["insight"] = insight(experiment.space, records)
     found = tables.best(experiment.space, records)
     if found is not None:
         document["best_trial"] = found.trial
     if found is not None and experiment.space.program.kind == "trainer":
         document["best_overrides"] = trainer_overrides(experiment.space, found.parameters)
-    page = render(document)
+    page = render(document, rate)
     tables.replace_file(out, lambda draft: draft.write_text(page, encoding="utf-8"))

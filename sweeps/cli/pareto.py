@@ -11,6 +11,7 @@ import click
 from sweeps import export
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import format_option, print_csv, print_json, print_table, shorten
+from sweeps.cli.prices import price, price_options
 from sweeps.errors import InputError
 from sweeps.space import Space
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--x", metavar="COLUMN", help="Compute. Default: the second objective, or effective_steps.")
 @click.option("--compute", metavar="MEASURE", help="effective_steps, flops, seconds or usd: instead of --x.")
+@price_options
 @click.option("--y", metavar="COLUMN", help="Loss. Default: the first objective.")
 @click.option(
     "--baseline", type=float, metavar="LOSS", help="The loss without Stage 1.9, for the efficiency."
@@ -43,6 +45,9 @@ def pareto(
     table: Path | None,
     x: str | None,
     compute: str | None,
+    device: str | None,
+    spot: bool,
+    rates: Path | None,
     y: str | None,
     baseline: float | None,
     budget: float | None,
@@ -50,14 +55,16 @@ def pareto(
 ) -> None:
     """The Pareto front of loss against compute, its knee, and the most efficient trial: three words."""
     from analysis import budget as budgets
-    from analysis.compute import column_of
+    from analysis.compute import column_of, priced
     from analysis.errors import AnalysisError
     from analysis.uncertainty import uncertainty
 
     if x and compute:
         raise InputError("--x and --compute both name the column of compute; give one of them")
+    rate = price(device, spot=spot, rates=rates)
     try:
         space, frame = (None, _read(table)) if table else _exported(storage, name)
+        frame = priced(frame, rate) if rate else frame
         x = column_of(compute, frame) if compute else x
         result = of_experiment(space, frame, x, y, baseline) if space else _of_table(frame, x, y, baseline)
         bought = (

@@ -7,34 +7,50 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sweeps import budget, control, export
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import console, format_option, print_csv, print_json, print_table, shorten
+from sweeps.cli.prices import price, price_options
 from sweeps.errors import EXIT_FAILED
 from sweeps.experiment import Experiment
 from sweeps.overrides import to_overrides
 from sweeps.space import Space
 from sweeps.trial import Trial
 
+if TYPE_CHECKING:
+    from analysis.costs import Rate
+
 
 @click.command()
 @storage_options
 @format_option
+@price_options
 @click.option("--watch", is_flag=True, help="Show it again every few seconds until Ctrl-C.")
 @click.option(
     "--every", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds for --watch."
 )
-def status(storage: str | None, name: str | None, style: str, watch: bool, every: float) -> None:
-    """How many trials are where, what runs now, and the best so far."""
+def status(
+    storage: str | None,
+    name: str | None,
+    style: str,
+    device: str | None,
+    spot: bool,
+    rates: Path | None,
+    watch: bool,
+    every: float,
+) -> None:
+    """How many trials are where, what runs now, what it costs, and the best so far."""
     if watch and style != "table":
         raise click.UsageError("--watch is for people; leave out --format")
+    rate = price(device, spot=spot, rates=rates)
     experiment = open_sweep(storage, name)
     if watch:
-        _watch(experiment, every)
+        _watch(experiment, every, rate)
         return
     trials = experiment.trials()
     if style == "json":
@@ -42,7 +58,7 @@ def status(storage: str | None, name: str | None, style: str, watch: bool, every
     elif style == "csv":
         print_csv([_status_row(experiment, trials)])
     else:
-        for line in status_lines(experiment, trials):
+        for line in status_lines(experiment, trials, rate):
             click.echo(line)
         if running := running_rows(experiment, trials):
             print_table(running)
@@ -104,7 +120,7 @@ def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[st
     }
 
 
-def status_lines(experiment: Experiment, records: Sequence[Trial]) -> list[str]:
+def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | None = None) -> list[str]:
     """The status of a sweep in a few lines for people."""
     space = experiment.space
     imported = sum(record.generator == "imported" for record in records)
@@ -121,9 +137,26 @@ def status_lines(experiment: Experiment, records: Sequence[Trial]) -> list[str]:
         costs = asdict(budget.spent(records, experiment.store.now()))
         told = ", ".join(f"{costs[name]:.4g} of {limit:.4g} {name}" for name, limit in limits.items())
         lines.append(f"budget  {told}")
+    if line := _cost_line(space, records, rate):
+        lines.append(f"cost    {line}")
     if (found := export.best(space, records)) is not None:
         lines.append(f"best    {best_line(space, found)}")
     return lines
+
+
+def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str:
+    """Dollars so far and expected; "" where nothing costs anything."""
+    from analysis.costs import cost
+
+    rows = [{**export.nested(record), "seconds": export.seconds(record)} for record in records]
+    told = cost(rows, space.run_cap, rate)
+    if rate is None and not told.so_far:
+        return ""
+    expected = (
+        "" if told.expected is None else f", about ${told.expected:.2f} when all {space.run_cap} are done"
+    )
+    unknown = f"; {told.unpriced} trials have no price" if told.unpriced else ""
+    return f"${told.so_far:.2f} so far{expected}, {told.basis}{unknown}"
 
 
 def best_line(space: Space, record: Trial) -> str:
@@ -160,7 +193,7 @@ def print_trials(space: Space, records: Sequence[Trial]) -> None:
     print_table(rows)
 
 
-def _watch(experiment: Experiment, every: float) -> None:
+def _watch(experiment: Experiment, every: float, rate: Rate | None) -> None:
     """Show the status again and again, in place on a terminal, until Ctrl-C."""
     from rich.console import Group
     from rich.live import Live
@@ -169,7 +202,7 @@ def _watch(experiment: Experiment, every: float) -> None:
     def view() -> Group:
         records = experiment.trials()
         lines = [
-            *status_lines(experiment, records),
+            *status_lines(experiment, records, rate),
             *(running_line(row) for row in running_rows(experiment, records)),
         ]
         return Group(*(Text(line) for line in lines))

@@ -65,6 +65,43 @@ def document() -> Build:
 
 
 @pytest.fixture
+def mattered(sweep: dict[str, Any]) -> dict[str, Any]:
+    """The sweep below with what its surrogate said, and words about who wrote the export."""
+    names = ("stage1_9.max_steps", "schedule", "lr")
+    done = [trial for trial in sweep["trials"] if trial["status"] == "completed"]
+    held = [
+        {
+            "trial": t["trial"],
+            "observed": t["metrics"]["final_loss"],
+            "predicted": 3.5 + 0.1 * at,
+            "predicted_sd": 0.1,
+        }
+        for at, t in enumerate(done)
+    ]
+    places = {
+        "stage1_9.max_steps": [10, 50, 400],
+        "schedule": ["cosine", "linear"],
+        "lr": [0.001, 0.002],
+    }
+    view = {
+        "sensitivity": {
+            n: {"first": f, "total": t}
+            for n, f, t in zip(names, (0.2, 0.1, 0.5), (0.3, 0.1, 0.6), strict=True)
+        },
+        "cross_validation": held,
+        "marginal": {
+            name: [{"value": value, "mean": 3.5 - 0.1 * at, "sd": 0.05} for at, value in enumerate(values)]
+            for name, values in places.items()
+        },
+    }
+    insight = {"trials": len(done), "note": "", "metrics": {"final_loss": view}}
+    return sweep | {
+        "insight": insight,
+        "provenance": {"stagesweep": "0.1.0", "written": "2026-11-21 12:00 UTC"},
+    }
+
+
+@pytest.fixture
 def sweep(trial: Build, document: Build) -> dict[str, Any]:
     """A sweep with a baseline, a front of four, a beaten trial, a failure and a running trial."""
     return document(

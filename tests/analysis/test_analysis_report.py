@@ -10,8 +10,10 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
 import pytest
 
+from analysis.costs import rate
 from analysis.errors import AnalysisError, TableError
 from analysis.report import render
 
@@ -131,7 +133,7 @@ def test_a_page_without_figures_carries_no_script(document: Any) -> None:
 def test_every_figure_has_its_place(sweep: dict[str, Any]) -> None:
     page = page_of(sweep)
     places = {a["id"] for t, a in page.elements if t == "div" and "id" in a}
-    assert places == {"tradeoff", "history"}
+    assert places == {"tradeoff", "history", "parallel"}
     for place in places:
         assert page.figure(str(place))["data"]
 
@@ -149,7 +151,7 @@ def _everywhere(sweep: dict[str, Any]) -> None:
     for number, told in enumerate(sweep["trials"]):
         told["error"] = told["generator"] = HOSTILE
         told["worker"] = HOSTILE
-        told["parameters"] = {HOSTILE: HOSTILE}
+        told["parameters"] = {HOSTILE: HOSTILE, "other": f"{HOSTILE}{number}"}
         told["metrics"] = {HOSTILE: float(number), f"{HOSTILE}_sem": 0.1, "effective_steps": 9.0 - number}
     sweep["trials"][3]["error"] = f"{HOSTILE}\n{HOSTILE}"
 
@@ -168,7 +170,7 @@ def test_hostile_text_stays_text(sweep: dict[str, Any]) -> None:
 def test_hostile_text_in_figures_cannot_leave_the_json_nor_become_markup(sweep: dict[str, Any]) -> None:
     _everywhere(sweep)
     html = render(sweep)
-    for name in ("tradeoff", "history"):
+    for name in ("tradeoff", "history", "parallel"):
         raw = html.split(f'data-plot="{name}">')[1].split("</script>")[0]
         assert "<" not in raw
         figure = json.loads(raw)["figure"]
@@ -176,6 +178,9 @@ def test_hostile_text_in_figures_cannot_leave_the_json_nor_become_markup(sweep: 
             for told in [trace["name"], *(trace.get("text") or ())]:
                 assert "<script" not in told
                 assert "<img" not in told
+        for told in figure["layout"].get("annotations", ()):
+            assert "<img" not in told["text"]
+        assert not any("<img" in told for told in figure["layout"]["xaxis"].get("ticktext", ()))
 
 
 def nothing(sweep: dict[str, Any]) -> None:
@@ -299,3 +304,120 @@ def test_the_same_document_gives_the_same_page(sweep: dict[str, Any]) -> None:
     before = json.dumps(sweep)
     assert render(sweep) == render(sweep)
     assert json.dumps(sweep) == before
+
+
+def test_chances_and_efficiency_stand_beside_the_front(sweep: dict[str, Any]) -> None:
+    table = render(sweep).split('id="tradeoff"')[1].split("</table>")[0]
+    assert "efficiency per 100 effective steps" in table
+    row = table.split("<tr><td>1</td>")[1].split("</tr>")[0]
+    cells = re.findall(r"<td>(.*?)</td>", row)
+    # Trial 1: 0.4 better in 110 steps, errors 0.012 and 0.02; nothing else comes near.
+    assert cells == ["110", "3.600 ± 0.012", "0.364 ± 0.042", "100 %", "100 %"]
+
+
+def test_without_standard_errors_there_are_no_chances(sweep: dict[str, Any]) -> None:
+    for told in sweep["trials"]:
+        told["metrics"].pop("final_loss_sem", None)
+    page = page_of(sweep)
+    assert "chance" not in page.words.split("Where the numbers")[0]
+    assert "0.36" in page.words
+
+
+def test_the_fit_is_drawn_with_its_formula_and_its_doubts(sweep: dict[str, Any], document: Any) -> None:
+    page = page_of(sweep)
+    names = [trace["name"] for trace in page.figure("tradeoff")["data"]]
+    assert {"fitted curve", "95 % of the fit"} <= set(names)
+    assert "through all 5 completed trials" in page.words
+    few = page_of(sweep | {"trials": sweep["trials"][:3]})
+    assert "No curve is drawn: a curve of loss against compute needs 4" in few.words
+
+
+def test_the_hypervolume_comes_with_its_reference_point(sweep: dict[str, Any]) -> None:
+    assert re.search(r"hypervolume [\d.]+ within \(940, 4.064\)", page_of(sweep).words)
+
+
+def test_costs_are_the_trials_own_or_their_time_at_a_price(sweep: dict[str, Any]) -> None:
+    assert "No trial reported dollars" in page_of(sweep).words
+    priced = render(sweep, rate("RunPod A100"))
+    # Seven trials of 12.5 s; twenty are planned, thirteen more and the running one at the mean.
+    assert f"${7 * 12.5 * 1.19 / 3600:.2f}" in priced
+    assert "RunPod A100 at $1.19 an hour on demand (2024-12)" in priced
+    for told in sweep["trials"][:2]:
+        told["metrics"]["usd"] = 0.5
+    page = page_of(sweep)
+    assert "so far $1.00" in page.words
+    assert "5 trials have none" in page.words
+
+
+def test_what_mattered_is_shown_as_it_was_exported(mattered: dict[str, Any]) -> None:
+    page = page_of(mattered)
+    bars = page.figure("sensitivity-0")["data"]
+    assert [(bar["name"], bar["y"][-1], bar["x"][-1]) for bar in bars] == [
+        ("with others", "lr", 60.0),
+        ("alone", "lr", 50.0),
+    ]
+    # The most important parameter comes first, each with its own picture and all on one scale.
+    first, second = page.figure("marginal-0-0")["layout"], page.figure("marginal-0-1")["layout"]
+    assert first["xaxis"]["title"]["text"] == "lr"
+    assert first["yaxis"]["range"] == second["yaxis"]["range"]
+    assert len(page.figure("cross-validation-0")["data"][1]["x"]) == 5
+    assert "correlation of -" in page.words  # the fixture's surrogate is worse than none
+    assert "too little to trust" in page.words
+    assert "0.1.0" in page.words
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param(None, id="none"),
+        pytest.param("words", id="words"),
+        pytest.param({}, id="empty"),
+        pytest.param({"metrics": []}, id="a list"),
+        pytest.param({"metrics": {"final_loss": None}}, id="nothing"),
+        pytest.param({"metrics": {"final_loss": {"sensitivity": {"lr": {"first": "x"}}}}}, id="a word"),
+        pytest.param(
+            {"metrics": {"final_loss": {"cross_validation": [None, {"trial": 1}]}}}, id="half a row"
+        ),
+        pytest.param(
+            {"metrics": {"final_loss": {"marginal": {"lr": [{"value": []}]}}}}, id="a list for a value"
+        ),
+        pytest.param(
+            {"metrics": {"final_loss": {"marginal": {"lr": [{"value": float("nan"), "mean": 1, "sd": 0}]}}}},
+            id="NaN",
+        ),
+    ],
+)
+def test_an_odd_view_of_the_surrogate_spoils_no_page(told: object, sweep: dict[str, Any]) -> None:
+    assert "What mattered" in page_of(sweep | {"insight": told}).words
+
+
+def test_why_there_is_no_view_is_told(sweep: dict[str, Any]) -> None:
+    assert "3 results are too few" in page_of(sweep | {"insight": {"note": "3 results are too few"}}).words
+
+
+def test_many_failures_are_counted_by_reason(sweep: dict[str, Any], trial: Any) -> None:
+    sweep["trials"] += [trial(10 + i, status="failed", error=f"diverged at step {i}") for i in range(300)]
+    page = page_of(sweep)
+    assert "300 × diverged at step …" in page.words
+    assert page.words.count("diverged at step 1") < 130  # not all of them are listed
+
+
+@pytest.mark.timeout(300)
+def test_ten_thousand_trials_take_less_than_twenty_seconds(document: Any, trial: Any) -> None:
+    import resource
+    import time
+
+    random = np.random.default_rng(0)
+    trials = [
+        trial(i, 3 + random.normal() / 5, stage1_9=int(random.integers(0, 500)), final_loss_sem=0.02)
+        if i % 10
+        else trial(i, status="failed", error="out of memory")
+        for i in range(10_000)
+    ]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
+    html = render(document(*trials))
+    assert time.process_time() - start < 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB: one GiB
+    assert "9000 earlier ones are in the export" in html
+    assert len(html) < 20e6

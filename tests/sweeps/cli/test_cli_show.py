@@ -165,11 +165,43 @@ class TestExportAndReport:
         assert (ran.status, ran.err.count("\n")) == (1, 1)
 
     def test_the_report_is_one_file_that_names_the_best_trial(self, sweep, finished, tmp_path):
-        assert sweep("report", "--out", "page.html").status == 0
+        assert sweep("report", "--out", "page.html", "--no-surrogate").status == 0
         page = (tmp_path / "page.html").read_text()
+        assert "no surrogate's view" in page.replace("&#39;", "'")
         best = json.loads(sweep("best", "--format", "json").out)
         assert page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>")
         assert f"{best['trial']}" in page
+
+    @pytest.mark.timeout(600)  # Ax fits once
+    def test_the_report_says_what_mattered_and_what_it_cost(self, sweep, finished, tmp_path):
+        assert sweep("report", "--out", "page.html", "--device", "RunPod A100").status == 0
+        page = (tmp_path / "page.html").read_text()
+        assert 'id="sensitivity-0"' in page
+        assert "RunPod A100 at $1.19 an hour" in page
+
+    def test_status_tells_dollars_where_there_are_any(self, sweep, finished):
+        assert "$" not in sweep("status").out
+        told = sweep("status", "--device", "v6e-4", "--spot").out
+        assert (
+            "cost    $0.00 so far, about $0.00 when all 5 are done, GCP v6e-4 at $1.70 an hour spot" in told
+        )
+        assert list(json.loads(sweep("status", "--device", "v6e-4", "--format", "json").out)) == [
+            *("url", "name", "run_cap", "trials", "best"),
+        ]
+
+    @pytest.mark.parametrize("command", ["status", "pareto", "report"])
+    def test_a_price_that_is_none_is_one_line_and_status_2(self, sweep, finished, command):
+        for argv, word in ((["--spot"], "need --device"), (["--device", "abacus"], "no device 'abacus'")):
+            ran = sweep(command, *argv)
+            assert (ran.status, ran.err.count("\n")) == (2, 1)
+            assert word in ran.err
+
+    def test_loss_against_dollars(self, sweep, finished):
+        argv = ("pareto", "--compute", "usd", "--format", "json")
+        assert sweep(*argv).status == 2
+        document = json.loads(sweep(*argv, "--device", "RunPod A100").out)
+        assert document["x"] == "usd"
+        assert len(document["points"]) == 5
 
     def test_a_parquet_column_of_mixed_types_is_written(self, space, tmp_path):
         mixed = [

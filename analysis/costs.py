@@ -1,0 +1,164 @@
+"""What trials cost in dollars: what they report, or their time at the price of a machine.
+
+`sweep status`, `pareto` and `report` call this. It imports no pandas: `sweep status` has to be quick.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import TableError
+
+SCHEMA = 1
+SHIPPED = Path(__file__).with_name("rates.yaml")
+KEYS = {"name", "on_demand", "spot", "dated"}
+OPEN = ("pending", "running")
+_MONTH = re.compile(r"\d{4}-\d{2}(-\d{2})?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """The price of one machine.
+
+    Args:
+        name: provider and device.
+        usd_per_hour: at the kind of price that was asked for.
+        kind: "on demand" or "spot".
+        dated: the month in which somebody read it.
+    """
+
+    name: str
+    usd_per_hour: float
+    kind: str
+    dated: str
+
+    def __str__(self) -> str:
+        return f"{self.name} at ${self.usd_per_hour:.2f} an hour {self.kind} ({self.dated})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a sweep costs.
+
+    Args:
+        so_far: dollars of all trials with a price, whatever became of them.
+        priced, unpriced: how many trials have one, and how many that ran have none.
+        expected: dollars when all trials of `run_cap` are done, the missing ones at the mean of the
+            completed; None without a cap or a completed trial with a price.
+        basis: where the dollars come from.
+    """
+
+    so_far: float
+    priced: int
+    unpriced: int
+    expected: float | None
+    basis: str
+
+
+def rate(device: str, *, spot: bool = False, file: Path | None = None) -> Rate:
+    """The price of a machine by its name or by a part of it that no other has.
+
+    Raises:
+        TableError: the file is no table of rates, or it has no such device, several, or no such price.
+    """
+    source = str(file or "the rates that ship with stagesweep")
+    told = _read(file or SHIPPED, source)
+    exact = [name for name in told if name.casefold() == device.casefold()]
+    found = exact or [name for name in told if device.casefold() in name.casefold()]
+    if len(found) != 1:
+        problem = f"{device!r} is several: name one of" if found else f"no device {device!r}; there are"
+        raise TableError(source, f"{problem} {', '.join(repr(name) for name in found or told)}")
+    kind = "spot" if spot else "on_demand"
+    price = told[found[0]].get(kind)
+    if price is None:
+        raise TableError(source, f"{found[0]!r} has no {kind.replace('_', ' ')} price")
+    return Rate(
+        name=found[0],
+        usd_per_hour=float(price),
+        kind=kind.replace("_", " "),
+        dated=str(told[found[0]]["dated"]),
+    )
+
+
+def usd(seconds: float | None, reported: float | None, price: Rate | None) -> float | None:
+    """One trial's dollars: its time at the price, else what it reported; None if it is not known."""
+    if price is None:
+        return reported if reported is not None and math.isfinite(reported) else None
+    return None if seconds is None or not math.isfinite(seconds) else price.usd_per_hour * seconds / 3600
+
+
+def cost(trials: Sequence[Mapping[str, Any]], run_cap: int | None, price: Rate | None = None) -> Cost:
+    """What the trials cost, and what is to be expected.
+
+    Args:
+        trials: those of an export document: `status`, `seconds` and `metrics` count, imported ones do not.
+    """
+    own = [trial for trial in trials if trial.get("generator") != "imported"]
+    ran = [trial for trial in own if trial.get("seconds") is not None]
+    prices = [usd(_number(t.get("seconds")), _number(t.get("metrics", {}).get("usd")), price) for t in own]
+    known = [(trial, dollars) for trial, dollars in zip(own, prices, strict=True) if dollars is not None]
+    done = [dollars for trial, dollars in known if trial.get("status") == "completed"]
+    expected = None
+    if run_cap is not None and done:
+        closed = sum(dollars for trial, dollars in known if trial.get("status") not in OPEN)
+        missing = max(0, run_cap - sum(trial.get("status") not in OPEN for trial in own))
+        expected = closed + missing * sum(done) / len(done)
+    return Cost(
+        so_far=math.fsum(dollars for _, dollars in known),
+        priced=len(known),
+        unpriced=max(0, len(ran) - len(known)),
+        expected=expected,
+        basis=str(price) if price else "as the trials reported it (usd)",
+    )
+
+
+@cache
+def _read(file: Path, source: str) -> Mapping[str, Mapping[str, Any]]:
+    import yaml
+
+    try:
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise TableError(source, f"cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise TableError(source, f"not a table of rates: `schema: {SCHEMA}` and `rates: [...]` are expected")
+    rows = document.get("rates")
+    if not isinstance(rows, list) or not rows:
+        raise TableError(source, "`rates` is not a list of {name, on_demand, spot, dated}")
+    found: dict[str, Mapping[str, Any]] = {}
+    for position, row in enumerate(rows):
+        if problem := _problem(row, found):
+            raise TableError(source, f"rates[{position}]: {problem}")
+        found[row["name"]] = row
+    return found
+
+
+def _problem(row: object, known: Mapping[str, object]) -> str:
+    """What is wrong with a row; "" if nothing."""
+    if not isinstance(row, dict):
+        return "write {name: ..., on_demand: ..., dated: ...}"
+    if unknown := set(row) - KEYS:
+        return f"unknown key {sorted(map(str, unknown))[0]!r}; the keys are {', '.join(sorted(KEYS))}"
+    if not isinstance(row.get("name"), str) or not row["name"].strip():
+        return "`name` is missing"
+    if row["name"] in known:
+        return f"{row['name']!r} is there twice"
+    if not _MONTH.fullmatch(str(row.get("dated"))):
+        return f"`dated` is {row.get('dated')!r}; the month in which it was read, such as 2026-01"
+    prices = {kind: row[kind] for kind in ("on_demand", "spot") if row.get(kind) is not None}
+    if not prices:
+        return "neither on_demand nor spot: give US dollars per hour"
+    for kind, price in prices.items():
+        if _number(price) is None or not 0 <= float(price) < math.inf:
+            return f"{kind} is {price!r}; give US dollars per hour"
+    return ""
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,220 @@
+"""Pictures of what mattered: sensitivities, marginal effects, cross-validation, parallel coordinates.
+
+`report` calls this with what `insight` read; the style is that of `figures`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis import labels
+from analysis.figures import BLUE, GREY, axis_type, blank, text
+from analysis.insight import Place, View
+from analysis.pareto import Goal
+from analysis.table import PARAMETER, numbers
+
+CURVES = 6
+"""Marginal effects shown, of the parameters that matter most."""
+
+LINES = 500
+"""Trials in the parallel coordinates, the best."""
+
+
+def sensitivities(view: View) -> go.Figure:
+    """A bar per parameter: the variance that it explains with others, and the part that it explains alone."""
+    figure = blank("% of the variance", "")
+    rows = view.sensitivity[::-1]  # plotly builds from below
+    names = [text(name) for name, _, _ in rows]
+    alone = [100 * min(first, total) for _, first, total in rows]
+    both = [100 * total for _, _, total in rows]
+    looks = (
+        ("with others", both, "rgba(0,0,0,0)", 0.75),
+        ("alone", alone, BLUE, 0.4),
+    )
+    for label, values, colour, width in looks:
+        figure.add_trace(
+            go.Bar(
+                y=names,
+                x=values,
+                orientation="h",
+                name=label,
+                width=width,
+                marker={"color": colour, "line": {"color": BLUE, "width": 1.5}},
+                hovertemplate="%{y}: %{x:.0f} % " + label + "<extra></extra>",
+            )
+        )
+    figure.update_layout(barmode="overlay", height=130 + 34 * len(rows))
+    figure.update_xaxes(range=[0, 100])
+    return figure
+
+
+def cross_validation(view: View, metric: str) -> go.Figure:
+    """Each trial as predicted without it against what was observed; on the line the surrogate is right."""
+    name = labels.title(metric)
+    figure = blank(f"observed {name}", "predicted without it")
+    observed = [held.observed for held in view.cross_validation]
+    ends = [min(observed), max(observed)]
+    figure.add_trace(
+        go.Scatter(
+            x=ends,
+            y=ends,
+            mode="lines",
+            name="right",
+            line={"color": GREY, "dash": "dash", "width": 1.5},
+            hoverinfo="skip",
+        )
+    )
+    figure.add_trace(
+        go.Scatter(
+            x=observed,
+            y=[held.predicted for held in view.cross_validation],
+            error_y={
+                "type": "data",
+                "array": [1.96 * held.sd for held in view.cross_validation],
+                "thickness": 1.2,
+                "width": 3,
+            },
+            mode="markers",
+            name="trials (bars: 95 %)",
+            marker={"symbol": "circle-open", "size": 9, "color": BLUE, "line": {"width": 1.5}},
+            text=[f"trial {held.trial}" for held in view.cross_validation],
+            hovertemplate="%{text}<br>observed %{x:.4g}, predicted %{y:.4g}<extra></extra>",
+        )
+    )
+    return figure
+
+
+def marginals(view: View) -> list[tuple[str, tuple[Place, ...]]]:
+    """The marginal effects worth a picture: those of the parameters that matter most, the first the most."""
+    order = [name for name, _, _ in view.sensitivity]
+    rank = {name: at for at, name in enumerate(order)}
+    return sorted(view.marginal, key=lambda told: rank.get(told[0], len(order)))[:CURVES]
+
+
+def marginal(view: View, name: str, places: tuple[Place, ...], metric: str) -> go.Figure:
+    """The predicted metric along one parameter, on the scale that all parameters of the metric share."""
+    figure = blank(name, labels.title(metric))
+    figure.add_trace(_effect(places))
+    values = [float(place.value) for place in places if not isinstance(place.value, str | bool)]
+    if len(values) < len(places):
+        figure.update_xaxes(type="category")
+    elif axis_type(values) == "log":
+        # Three ticks of our own: plotly's shortened ones (2, 5, 100) are easily misread in a small picture.
+        ticks = np.geomspace(min(values), max(values), 3).tolist()
+        figure.update_xaxes(type="log", tickvals=ticks, ticktext=[labels.number(tick, 2) for tick in ticks])
+    else:
+        figure.update_xaxes(nticks=5)
+    ends = [
+        place.mean + sign * 1.96 * place.sd for _, told in view.marginal for place in told for sign in (-1, 1)
+    ]
+    margin = 0.04 * (max(ends) - min(ends)) or 0.1
+    figure.update_yaxes(range=[min(ends) - margin, max(ends) + margin], nticks=6)
+    figure.update_layout(showlegend=False, height=270, margin={"t": 10, "b": 40, "r": 10})
+    return figure
+
+
+def _effect(places: tuple[Place, ...]) -> go.Scatter:
+    numeric = all(not isinstance(place.value, str | bool) for place in places)
+    return go.Scatter(
+        x=[place.value if numeric else text(labels.cell(place.value)) for place in places],
+        y=[place.mean for place in places],
+        error_y={"type": "data", "array": [1.96 * p.sd for p in places], "thickness": 1, "width": 3},
+        mode="lines+markers" if numeric else "markers",
+        line={"color": BLUE, "width": 2},
+        marker={"symbol": "circle" if numeric else "square", "size": 7, "color": BLUE},
+        hovertemplate="%{x}: %{y:.4g}<extra></extra>",
+    )
+
+
+def parallel(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Figure | None:
+    """A line per completed trial through its parameters to its result; None with fewer than two to show.
+
+    The best tenth are thick and dark, the rest thinner and paler by rank: it reads without colours. (Plotly's
+    own parallel coordinates compile code at run time, which the page's content security policy forbids.)
+    """
+    values = numbers(table, metric)
+    done = table[(table["status"] == "completed") & np.isfinite(values)]
+    ranked = values.loc[done.index].sort_values(ascending=goal == "minimize", kind="stable").index[:LINES]
+    done = done.loc[ranked]
+    names = [str(name) for name in table.columns if str(name).startswith(PARAMETER)]
+    names = [name for name in names if done[name].map(repr).nunique() > 1]
+    if len(done) < 2 or not names:
+        return None
+    axes = [_Axis.of(name.removeprefix(PARAMETER), done[name]) for name in names]
+    axes.append(_Axis.of(labels.title(metric), values.loc[done.index]))
+    heights = np.array([axis.heights for axis in axes]).T  # [trials, axes]
+    figure = blank("", "")
+    ends = [0, *(max(1, round(len(done) * share)) for share in (0.1, 0.4)), len(done)]
+    for (start, end), look in list(zip(itertools.pairwise(ends), LOOKS, strict=True))[::-1]:
+        if end > start:
+            figure.add_trace(_lines(heights[start:end], done["trial"].tolist()[start:end], look))
+    figure.update_xaxes(
+        tickvals=list(range(len(axes))),
+        ticktext=[text(axis.name).replace(".", ".<br>") for axis in axes],
+        showgrid=True,
+        gridcolor=GREY,
+        range=[-0.3, len(axes) - 0.4],
+    )
+    figure.update_yaxes(visible=False, range=[-0.1, 1.1])
+    for at, axis in enumerate(axes):
+        for height, told in axis.ticks:
+            figure.add_annotation(
+                x=at, y=height, text=text(told), showarrow=False, xanchor="left", xshift=4, font={"size": 11}
+            )
+    figure.update_layout(height=430, hovermode="closest")
+    return figure
+
+
+LOOKS: tuple[dict[str, Any], ...] = (
+    {"name": "best tenth", "line": {"color": BLUE, "width": 3}},
+    {"name": "next three tenths", "line": {"color": BLUE, "width": 1.2}, "opacity": 0.6},
+    {"name": "the rest", "line": {"color": GREY, "width": 0.8}, "opacity": 0.4},
+)
+
+
+def _lines(heights: npt.NDArray[np.float64], trials: list[int], look: dict[str, Any]) -> go.Scatter:
+    """All lines of one look as one trace, with gaps between them."""
+    count = heights.shape[1]
+    return go.Scatter(
+        x=[*range(count), None] * len(heights),
+        y=[y for row in heights.tolist() for y in (*row, None)],
+        text=[t for trial in trials for t in (*[f"trial {trial}"] * count, "")],
+        mode="lines",
+        hovertemplate="%{text}<extra></extra>",
+        **look,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Axis:
+    """One axis: where each trial crosses it (0 to 1), and what stands beside it."""
+
+    name: str
+    heights: list[float]
+    ticks: list[tuple[float, str]]
+
+    @classmethod
+    def of(cls, name: str, values: pd.Series[Any]) -> _Axis:
+        """Numbers as they are (their logarithm over wide ranges), anything else by its place in a list."""
+        plain = [v.item() if isinstance(v, np.generic) else v for v in values.tolist()]
+        if all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in plain):
+            floats = [float(v) for v in plain]
+            is_log = axis_type(floats) == "log"
+            places = [math.log10(v) for v in floats] if is_log else floats
+            low, high = min(places), max(places)
+            span = (high - low) or 1.0
+            ticks = [(0.0, labels.number(min(floats), 3)), (1.0, labels.number(max(floats), 3))]
+            return cls(name=name, heights=[(p - low) / span for p in places], ticks=ticks)
+        told = [labels.cell(v) for v in plain]
+        kinds = sorted(set(told))
+        step = 1 / max(1, len(kinds) - 1)
+        shown = [(at * step, kind) for at, kind in enumerate(kinds)] if len(kinds) <= 12 else []
+        return cls(name=name, heights=[kinds.index(v) * step for v in told], ticks=shown)

@@ -1,0 +1,107 @@
+"""Dollars: rate tables, one trial, a whole sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.costs import SHIPPED, cost, rate, usd
+from analysis.errors import TableError
+
+
+def told(status: str, seconds: float | None, **metrics: float) -> dict[str, Any]:
+    return {"status": status, "seconds": seconds, "metrics": metrics, "generator": "sobol"}
+
+
+def test_the_notebooks_figures_ship_with_their_dates() -> None:
+    assert (rate("RunPod A100").usd_per_hour, rate("runpod h100").usd_per_hour) == (1.19, 2.89)
+    assert str(rate("v6e-4", spot=True)) == "GCP v6e-4 at $1.70 an hour spot (2026-02)"
+    assert rate("v5litepod-8").usd_per_hour == 6.12
+
+
+def test_the_notebooks_sweep_costs_what_the_notebook_says() -> None:
+    # 30 trials over 5 workers, 1.67 hours each, on H100s at 2.89: about 24 dollars.
+    seconds = 5 * 1.67 * 3600 / 30
+    found = cost([told("completed", seconds)] * 10, 30, rate("RunPod H100"))
+    assert found.so_far == pytest.approx(24.13 / 3, abs=0.01)
+    assert found.expected == pytest.approx(24.13, abs=0.01)
+
+
+def test_failed_trials_cost_too_and_open_ones_are_expected_to_cost_the_mean() -> None:
+    hour = rate("RunPod A100")
+    trials = [
+        told("completed", 3600),
+        told("completed", 7200),
+        told("failed", 1800),
+        told("running", 900),
+        told("pending", None),
+        {**told("completed", 36_000), "generator": "imported"},
+    ]
+    found = cost(trials, 6, hour)
+    assert found.so_far == pytest.approx(1.19 * (1 + 2 + 0.5 + 0.25))
+    assert found.expected == pytest.approx(1.19 * (3.5 + 3 * 1.5))
+    assert (found.priced, found.unpriced) == (4, 0)
+
+
+def test_without_a_device_the_trials_own_dollars_count() -> None:
+    found = cost([told("completed", 10, usd=0.5), told("failed", 10), told("completed", 10, usd=1.5)], 4)
+    assert (found.so_far, found.expected, found.priced, found.unpriced) == (2.0, 3.0, 2, 1)
+    assert "usd" in found.basis
+    assert cost([], 4).expected is None
+    assert cost([told("completed", 10, usd=0.5)], None).expected is None
+
+
+def test_one_trials_dollars() -> None:
+    price = rate("RunPod A100")
+    assert usd(1800, 99.0, price) == pytest.approx(0.595)
+    assert usd(1800, 99.0, None) == 99.0
+    assert usd(None, 1.0, price) is usd(10, None, None) is usd(10, float("nan"), None) is None
+
+
+def test_devices_that_cannot_be_told_are_refused_with_the_choice() -> None:
+    with pytest.raises(TableError, match="'A100' is several: name one of 'RunPod A100', 'Lambda A100'"):
+        rate("A100")
+    with pytest.raises(TableError, match="no device 'B200'; there are 'RunPod A100'"):
+        rate("B200")
+    with pytest.raises(TableError, match="no spot price"):
+        rate("RunPod A100", spot=True)
+
+
+WRONG = [
+    ("", "not a table of rates"),
+    ("schema: 2\nrates: []", "not a table of rates"),
+    ("schema: 1\nrates: []", "`rates` is not a list"),
+    ("schema: 1\nrates: [3]", r"rates\[0\]: write"),
+    ("schema: 1\nrates: [{on_demand: 1, dated: 2026-01}]", "`name` is missing"),
+    ("schema: 1\nrates: [{name: a, on_demand: 1}]", "`dated` is None"),
+    ("schema: 1\nrates: [{name: a, on_demand: 1, dated: yesterday}]", "`dated` is 'yesterday'"),
+    ("schema: 1\nrates: [{name: a, dated: 2026-01}]", "neither on_demand nor spot"),
+    ("schema: 1\nrates: [{name: a, on_demand: -1, dated: 2026-01}]", "on_demand is -1"),
+    ("schema: 1\nrates: [{name: a, spot: .nan, dated: 2026-01}]", "spot is nan"),
+    ("schema: 1\nrates: [{name: a, spot: cheap, dated: 2026-01}]", "spot is 'cheap'"),
+    ("schema: 1\nrates: [{name: a, usd: 1, dated: 2026-01}]", "unknown key 'usd'"),
+    ("schema: 1\nrates: [{name: a, spot: 1, dated: 2026-01}, {name: a, spot: 1, dated: 2026-01}]", "twice"),
+    ("rates: [", "cannot be read"),
+    ("!!python/object:os.system {}", "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), WRONG, ids=[problem for _, problem in WRONG])
+def test_what_is_no_rate_table_is_refused_in_one_line(text: str, problem: str, tmp_path: Path) -> None:
+    file = tmp_path / "rates.yaml"
+    file.write_text(text)
+    with pytest.raises(TableError, match=problem) as caught:
+        rate("a", file=file)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_ones_own_table_goes_before_ours(tmp_path: Path) -> None:
+    file = tmp_path / "rates.yaml"
+    file.write_text("schema: 1\nrates: [{name: mine, on_demand: 7, dated: 2026-11-21}]")
+    assert rate("mine", file=file).usd_per_hour == 7
+    with pytest.raises(TableError, match="cannot be read"):
+        rate("mine", file=tmp_path / "none.yaml")
+    assert SHIPPED.is_file()

@@ -1,0 +1,93 @@
+"""The report as a browser shows it: no errors, every plot drawn, nothing wider than a phone. Needs Chromium.
+
+`make test-browser` runs this; `make test` needs no browser. Chromium is the system's (`apt-get install chromium`),
+the one that CHROMIUM names, or Playwright's own (`playwright install chromium`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.report import render
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+SCREENS = [("light", 1200, 900), ("dark", 1200, 900), ("light", 390, 844)]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    with playwright.sync_playwright() as running:
+        # The sandbox cannot be had as root in a container; the page is our own file.
+        chromium = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+def opened(
+    browser: Any, html: str, folder: Path, scheme: str, width: int, height: int
+) -> tuple[Any, list[str]]:
+    """The page, and everything that the browser complained about or asked the network for."""
+    (folder / "report.html").write_text(html, encoding="utf-8")
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page, complaints = context.new_page(), []
+    page.on("console", lambda told: complaints.append(f"{told.type}: {told.text}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request",
+        lambda asked: asked.url.startswith(("file:", "data:", "blob:")) or complaints.append(asked.url),
+    )
+    page.goto((folder / "report.html").as_uri())
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.plot')].every(p => p.querySelector('.main-svg'))",
+        timeout=120_000,
+    )
+    return page, complaints
+
+
+@pytest.mark.parametrize(("scheme", "width", "height"), SCREENS, ids=["light", "dark", "phone"])
+def test_every_plot_is_drawn_and_nobody_complains(
+    browser: Any, mattered: dict[str, Any], tmp_path: Path, scheme: str, width: int, height: int
+) -> None:
+    page, complaints = opened(browser, render(mattered), tmp_path, scheme, width, height)
+    assert complaints == []
+    drawn = page.evaluate("[...document.querySelectorAll('.plot')].map(p => p.id)")
+    assert {"tradeoff", "sensitivity-0", "marginal-0-0", "cross-validation-0", "parallel", "history"} <= set(
+        drawn
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # Text on paper: the titles of axes follow the scheme, in every plot.
+    ink = page.evaluate("getComputedStyle(document.body).color")
+    colours = page.evaluate(
+        "[...document.querySelectorAll('.g-xtitle text, .g-ytitle text, .xtick text, .annotation text')]"
+        ".map(t => getComputedStyle(t).fill)"
+    )
+    assert colours
+    assert set(colours) == {ink}
+
+
+def test_a_page_of_nothing_is_quiet(browser: Any, document: Any, tmp_path: Path) -> None:
+    page, complaints = opened(browser, render(document()), tmp_path, "light", 390, 844)
+    assert complaints == []
+    assert "No trial has been asked for yet" in page.inner_text("body")
+
+
+def test_hostile_text_runs_nowhere(browser: Any, mattered: dict[str, Any], tmp_path: Path) -> None:
+    attack = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+    for told in mattered["trials"]:
+        told["error"] = attack
+        told["parameters"] = {attack: told["trial"], "other": attack}
+    view = mattered["insight"]["metrics"]["final_loss"]
+    view["sensitivity"] = {attack: {"first": 0.1, "total": 0.2}}
+    view["marginal"] = {attack: [{"value": attack, "mean": 1.0, "sd": 0.1}]}
+    page, complaints = opened(browser, render(mattered), tmp_path, "light", 1200, 900)
+    assert page.title() != "owned"
+    assert complaints == []
