@@ -17,6 +17,7 @@ from trainer.checkpoint.keep import FORGET, Keep, Parts
 from trainer.checkpoint.parts import parts_of
 from trainer.checkpoint.state import State, Stateful
 from trainer.config import OptimizerConfig, ScheduleConfig
+from trainer.data.feed import Feed
 from trainer.device import Device
 from trainer.distributed.sharing import sharing
 from trainer.optim.build import build_optimizer
@@ -166,14 +167,17 @@ def train(
     save_seconds = 0.0
     with closing(optimizer), shared, keep.stage(plan.name, plan.steps, parts) as kept:
         for index in range(kept.done, plan.steps):
+            started = time.perf_counter()
+            if isinstance(batches, Feed):
+                batches.wait()  # as long as it takes; nothing of the step is begun, so a signal need not wait
+            waited_seconds = time.perf_counter() - started
             with stop.hold(f"step {index + 1} of {plan.name}"):
-                started = time.perf_counter()
                 settings = prepare(index)
                 factor = lr_factor(plan.schedule, index, plan.steps)
                 optimizer.scale_lr(factor)
                 asked = time.perf_counter()
                 ids_BT = device.place(next(batches))
-                data_seconds = time.perf_counter() - asked
+                data_seconds = waited_seconds + time.perf_counter() - asked
                 stepped = take_step(ids_BT, number=index + 1)
                 device.synchronize()
                 step = Step(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 
 from trainer.api import check
 from trainer.checkpoint.keep import Measured
+from trainer.checkpoint.state import State
+from trainer.data import Feed, prefetch
 from trainer.device import Device
 from trainer.errors import DivergedError, PreemptedError
 from trainer.evaluate import held_out_loss
@@ -187,6 +190,47 @@ def test_a_signal_ends_the_run_after_the_step_it_came_in(number: signal.Signals)
         for each, handler in before.items():
             signal.signal(each, handler)
     assert len(steps) == 3
+
+
+class HangingAfterTwo(Feed):
+    """A read of the third batch that does not come back before it is let go."""
+
+    def __init__(self) -> None:
+        self.made, self.let_go = 0, threading.Event()
+
+    def state(self) -> State:
+        return State(values={"made": self.made})
+
+    def restore(self, state: State) -> None:
+        raise NotImplementedError
+
+    def __next__(self) -> Tensor:
+        if self.made == 2:
+            self.let_go.wait(60)
+        self.made += 1
+        return next(stream())
+
+
+def test_a_signal_does_not_wait_for_text_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "CLOSING_S", 0.1)
+    toy, steps, stop, hanging = Toy(), list[Step](), StopSignal(), HangingAfterTwo()
+    feed = prefetch.Prefetched(hanging, ahead=1)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    told = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+    try:
+        stop.install()
+        told.start()
+        with pytest.raises(PreemptedError, match="SIGTERM"):
+            train(plan(), toy, toy.losses, feed, device=DEVICE, stop=stop, watch=steps.append)
+        assert not hanging.let_go.is_set()
+    finally:
+        told.cancel()
+        hanging.let_go.set()
+        feed.close()
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert len(steps) == 2
+    assert feed.state() == State(values={"made": 2})
 
 
 def test_a_signal_between_steps_is_raised_at_once_and_ignored_when_all_is_done() -> None:

@@ -42,6 +42,10 @@ class Feed(Iterator[Tensor]):
             DataError: it is one in another text.
         """
 
+    def wait(self) -> None:
+        """Until the next batch is there, which it does not take: the state stays what it is. What went wrong
+        with the batch is raised to whoever takes it."""
+
     def close(self) -> None:
         """Ends what runs in the background, within seconds. May be called twice; no batch comes after it."""
 

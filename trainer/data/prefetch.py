@@ -49,6 +49,7 @@ class Prefetched(Feed):
         self._feed, self._ahead, self._stalled_s = feed, ahead, stalled_s
         self._state = feed.state()
         self._worker: _Worker | None = None
+        self._next: _Made | None = None
         self._error: BaseException | None = None
         self._closed = False
 
@@ -70,15 +71,25 @@ class Prefetched(Feed):
             raise self._error
         if self._closed:
             raise StopIteration
-        if self._worker is None:
-            self._worker = _Worker(self._feed, self._ahead)
-            weakref.finalize(self, self._worker.stop.set)
-        made = self._wait(self._worker)
-        if made.batch is None or made.state is None:
-            self._error = made.error or RuntimeError("the prefetching thread ended without a word")
+        self.wait()
+        made, self._next = self._next, None
+        if made is None or made.batch is None or made.state is None:
+            ended = RuntimeError("the prefetching thread ended without a word")
+            self._error = (made and made.error) or ended
             raise self._error
         self._state = made.state
         return made.batch
+
+    def wait(self) -> None:
+        if self._next is not None or self._error is not None or self._closed:
+            return
+        if self._worker is None:
+            self._worker = _Worker(self._feed, self._ahead)
+            weakref.finalize(self, self._worker.stop.set)
+        try:
+            self._next = self._wait(self._worker)
+        except DataError as error:
+            self._next = _Made(batch=None, state=None, error=error)
 
     def close(self) -> None:
         self._closed = True
@@ -87,7 +98,7 @@ class Prefetched(Feed):
 
     def _halt(self) -> bool:
         """Whether the feed is nobody's now."""
-        worker, self._worker = self._worker, None
+        worker, self._worker, self._next = self._worker, None, None
         if worker is None:
             return True
         worker.stop.set()

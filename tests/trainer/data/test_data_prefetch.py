@@ -97,6 +97,29 @@ def test_restoring_forgets_what_was_made_ahead() -> None:
         assert int(next(feed)) == 50
 
 
+def test_waiting_takes_nothing_and_keeps_an_error_for_whoever_takes() -> None:
+    def fail() -> None:
+        raise DataError("gone")
+
+    with prefetched(Counting(at=1, happens=fail)) as feed:
+        for _ in range(2):
+            feed.wait()
+        assert feed.state() == State(values={"made": 0})
+        assert next(feed).item() == 0
+        assert feed.state() == State(values={"made": 1})
+        for _ in range(2):
+            feed.wait()
+        with pytest.raises(DataError, match="gone"):
+            next(feed)
+
+
+def test_a_batch_that_was_waited_for_is_forgotten_with_its_place() -> None:
+    with prefetched(Counting()) as feed:
+        feed.wait()
+        feed.restore(State(values={"made": 7}))
+        assert next(feed).item() == 7
+
+
 def test_a_state_that_does_not_fit_changes_nothing() -> None:
     with prefetched(Counting()) as feed:
         next(feed)
