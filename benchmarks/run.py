@@ -2,6 +2,7 @@
 
     start        process start to the first step of Stage 2, with warm caches
     checkpoints  throughput with a checkpoint every 20 steps, over that without any, in turns
+    data         time that steps wait for text, of the same runs
     resume       process start to the first new step after a SIGTERM, less `start`
 
 At about ten million parameters, unless overrides say otherwise. Prints rows of a Markdown table.
@@ -10,6 +11,7 @@ At about ten million parameters, unless overrides say otherwise. Prints rows of 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import statistics
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.step import TEN_MILLION
-from trainer.api import EXIT_DONE, EXIT_PREEMPTED, command, prepare
+from trainer.api import EXIT_DONE, EXIT_PREEMPTED, METRICS_FILE, command, prepare
 
 STAGE = "stage2 "
 ALWAYS = (
@@ -71,6 +73,7 @@ def main() -> None:
         print("| what | result | limit |\n|---|---|---|")
         print(f"| start to first step | {start:.1f} s | 8 s |", flush=True)
         rates: dict[bool, list[float]] = {False: [], True: []}
+        waits: list[float] = []
         for _ in range(given.repeats):
             for kept, each in rates.items():
                 every = (
@@ -84,6 +87,8 @@ def main() -> None:
             f"{100 * (1 - with_them / without):.1f} % less | 5 % |",
             flush=True,
         )
+        waited = 100 * statistics.median(waits)
+        print(f"| waiting for text, share of step time | {waited:.2f} % | 1 % |", flush=True)
         resumed = statistics.median(_resume(common, next(runs)) for _ in range(given.repeats))
         print(f"| resume to first new step, less the start | {resumed - start:+.1f} s | 2 s |")
 
@@ -101,6 +106,14 @@ def _run(overrides: tuple[str, ...], steps: int, folder: Path) -> Seen:
     if trainer.returncode != EXIT_DONE:
         raise SystemExit(f"benchmark: a run ended with {trainer.returncode}")
     return seen
+
+
+def _waiting(folder: Path) -> float:
+    """Share of the steps' time that went by before their batch was there, the first few left out."""
+    lines = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
+    steps = [line for line in lines if line.get("step", 0) > WARM_STEPS]
+    data, compute = (sum(line[name] for line in steps) for name in ("data_seconds", "compute_seconds"))
+    return float(data / (data + compute))
 
 
 def _resume(overrides: tuple[str, ...], folder: Path) -> float:
