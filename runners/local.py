@@ -1,9 +1,13 @@
-"""Workers as processes on this machine, each with its share of the cores. `sweep quickstart` uses it."""
+"""Workers as processes on this machine, each with its share of the cores, or an accelerator of its own.
+
+`render` is pure, `up` and `down` are thin. `sweep quickstart` uses them, and `keep`, which restarts.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +17,7 @@ from pathlib import Path
 from runners.command import Pool, worker_argv
 
 GRACE_S = 30.0
+DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -29,9 +34,19 @@ def render(pool: Pool, logs: Path) -> tuple[Process, ...]:
     """What `up` would start: one process per worker, with its output in a file of its own under `logs`."""
     env = dict.fromkeys(_THREAD_VARIABLES, str(pool.threads))
     return tuple(
-        Process(argv=worker_argv(pool), env=env, log_file=logs / f"worker-{number}.log")
+        Process(
+            argv=worker_argv(pool),
+            env={**env, DEVICES_VARIABLE: pool.devices[number - 1]} if pool.devices else env,
+            log_file=logs / f"worker-{number}.log",
+        )
         for number in range(1, pool.workers + 1)
     )
+
+
+def shell_line(process: Process) -> str:
+    """The process as a line that a shell understands; what is in a name stays one word."""
+    words = [f"{name}={value}" for name, value in process.env.items()]
+    return f"{shlex.join(['env', *words, *process.argv])} >> {shlex.quote(str(process.log_file))} 2>&1"
 
 
 def up(processes: Sequence[Process]) -> list[subprocess.Popen[bytes]]:

@@ -18,6 +18,8 @@ _COMMANDS = {
     "quickstart": ("sweeps.cli.quickstart", "Run the main job on the embedded default: CPU, no account."),
     "init": ("sweeps.cli.run", "Validate a search space and create the sweep; prints its URL."),
     "worker": ("sweeps.cli.run", "Claim trials, run them and report, until none is left."),
+    "launch": ("sweeps.cli.pool", "Start workers, and keep them going until no trial is left."),
+    "down": ("sweeps.cli.pool", "End the pool of workers that `sweep launch` keeps on this machine."),
     "status": ("sweeps.cli.show", "How many trials are where, what runs now, and the best so far."),
     "trials": ("sweeps.cli.show", "The table of trials."),
     "best": ("sweeps.cli.show", "The best trial and how to run it again."),

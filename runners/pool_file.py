@@ -1,0 +1,82 @@
+"""Which pool of local workers runs for a sweep: a small file beside its logs. For `sweep launch` and `down`.
+
+A process id alone may belong to somebody else by now; with the time that the process began it does not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+FILE = "pool.json"
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A process, and when it began, in seconds since 1970."""
+
+    pid: int
+    began: float
+
+    def process(self) -> psutil.Process | None:
+        """The process, if it is still there."""
+        try:
+            found = psutil.Process(self.pid)
+            alive = found.create_time() == self.began and found.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return None
+        return found if alive else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolFile:
+    """The process that keeps the pool, and its workers."""
+
+    keeper: Known
+    workers: tuple[Known, ...] = ()
+
+    def alive(self) -> list[psutil.Process]:
+        """Those that are still there, the keeper first."""
+        return [process for known in (self.keeper, *self.workers) if (process := known.process())]
+
+
+def known(pid: int) -> Known:
+    """A process that is there now. Raises psutil.NoSuchProcess."""
+    return Known(pid=pid, began=psutil.Process(pid).create_time())
+
+
+def write(folder: Path, pids: Sequence[int]) -> None:
+    """This process keeps a pool of these workers. Never half-written."""
+    workers = []
+    for pid in pids:
+        try:
+            workers.append(known(pid))
+        except psutil.NoSuchProcess:
+            continue  # ended since
+    document = {"schema": SCHEMA, **asdict(PoolFile(keeper=known(os.getpid()), workers=tuple(workers)))}
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f"{FILE}.new"
+    fresh.write_text(json.dumps(document, indent=1))
+    fresh.replace(folder / FILE)
+
+
+def read(folder: Path) -> PoolFile | None:
+    """The pool that was last started; None where there is none, or nothing legible."""
+    try:
+        document = json.loads((folder / FILE).read_text())
+        return PoolFile(
+            keeper=Known(**document["keeper"]), workers=tuple(Known(**each) for each in document["workers"])
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def remove(folder: Path) -> None:
+    """No pool runs any more."""
+    (folder / FILE).unlink(missing_ok=True)

@@ -1,0 +1,112 @@
+"""Pools of real processes that end in every way a worker can."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runners import restarts
+from runners.command import Pool
+from runners.keep import keep
+from runners.local import Process
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts, "SOON_S", 0.05)
+
+
+def ends_with(folder: Path, *statuses: int) -> Process:
+    """A process that ends with one status after another; each start leaves a line."""
+    starts = folder / "starts"
+    code = (
+        f"import os, sys; from pathlib import Path; f = Path({str(starts)!r}); n = f.stat().st_size if f.exists() "
+        f"else 0; f.open('a').write('.'); s = {statuses!r}[n]; "
+        "os.kill(os.getpid(), -s) if s < 0 else sys.exit(s)"
+    )
+    return Process(argv=(sys.executable, "-c", code), env={}, log_file=folder / "log")
+
+
+def starts(folder: Path) -> int:
+    return (folder / "starts").stat().st_size
+
+
+def kept(
+    *processes: Process, stopped: Callable[[], bool] = lambda: False, **pool: object
+) -> tuple[object, list[str]]:
+    told: list[str] = []
+    settings = {"storage": "s", "workers": len(processes), **pool}
+    ends = keep(processes, Pool(**settings), stopped=stopped, tell=told.append)  # type: ignore[arg-type]
+    return ends, told
+
+
+def test_preempted_and_crashed_workers_come_back_until_no_work_is_left(tmp_path: Path) -> None:
+    ends, told = kept(ends_with(tmp_path, 75, 1, -signal.SIGKILL, 75, 0))
+    assert ends == ["done"]
+    assert starts(tmp_path) == 5
+    assert [line.partition(",")[0].partition(";")[0] for line in told] == [
+        "worker 1 was preempted",
+        "worker 1 crashed (exit status 1)",
+        "worker 1 crashed (signal 9)",
+        "worker 1 was preempted",
+        "worker 1 has no work left",
+    ]
+
+
+def test_a_worker_whose_input_is_wrong_is_never_started_again_and_others_go_on(tmp_path: Path) -> None:
+    for name in ("wrong", "right"):
+        (tmp_path / name).mkdir()
+    ends, told = kept(ends_with(tmp_path / "wrong", 2, 0), ends_with(tmp_path / "right", 75, 0))
+    assert ends == ["poison", "done"]
+    assert starts(tmp_path / "wrong") == 1
+    assert any("refused its input" in line for line in told)
+
+
+def test_a_worker_that_only_crashes_is_given_up(tmp_path: Path) -> None:
+    ends, told = kept(ends_with(tmp_path, *[1] * 9), restarts=2)
+    assert ends == ["given up"]
+    assert starts(tmp_path) == 3
+    assert "3 times in a row" in told[-1]
+
+
+def test_stop_tells_the_workers_and_leaves_nobody(tmp_path: Path) -> None:
+    ready, went = tmp_path / "ready", tmp_path / "went"
+    code = (
+        "import signal, sys, time; from pathlib import Path\n"
+        f"def go(*_): Path({str(went)!r}).touch(); sys.exit(75)\n"
+        f"signal.signal(15, go); Path({str(ready)!r}).write_text(str(__import__('os').getpid())); time.sleep(600)"
+    )
+    process = Process(argv=(sys.executable, "-c", code), env={}, log_file=tmp_path / "log")
+    ends, _ = kept(process, stopped=lambda: ready.exists() and bool(ready.read_text()), grace_s=20.0)
+    assert ends == [None]
+    assert went.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ready.read_text()), 0)
+
+
+def test_the_processes_that_run_are_told_after_each_change(tmp_path: Path) -> None:
+    seen: list[list[int]] = []
+    pool = Pool(storage="s", workers=1)
+    keep(
+        [ends_with(tmp_path, 75, 0)],
+        pool,
+        stopped=lambda: False,
+        tell=lambda line: None,
+        changed=lambda pids: seen.append(list(pids)),
+    )
+    assert [len(pids) for pids in seen] == [1, 0, 1, 0]
+    assert seen[0] != seen[2]
+
+
+def test_it_waits_longer_after_each_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts, "SOON_S", 0.4)
+    began = time.monotonic()
+    ends, _ = kept(ends_with(tmp_path, 1, 1, 0))
+    assert ends == ["done"]
+    assert time.monotonic() - began >= 0.4 + 0.8

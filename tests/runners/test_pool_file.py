@@ -1,0 +1,54 @@
+"""A pool's file names processes that are there, and never somebody else's."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runners import pool_file
+from runners.pool_file import Known, PoolFile
+
+
+def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        pool_file.write(tmp_path / "logs", [child.pid])
+        found = pool_file.read(tmp_path / "logs")
+        assert found is not None
+        assert [process.pid for process in found.alive()] == [os.getpid(), child.pid]
+        child.communicate(b"\n")
+    assert [process.pid for process in found.alive()] == [os.getpid()]
+
+
+def test_a_process_id_that_was_given_to_another_is_not_ours() -> None:
+    me = pool_file.known(os.getpid())
+    assert PoolFile(keeper=dataclasses.replace(me, began=me.began - 1)).alive() == []
+
+
+def test_a_worker_that_ended_before_it_was_written_is_left_out(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    pool_file.write(tmp_path, [child.pid])
+    found = pool_file.read(tmp_path)
+    assert found is not None
+    assert found.workers == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"keeper": 3}', '{"keeper": {"pid": 1}, "workers": []}'], ids=str
+)
+def test_what_is_not_legible_is_no_pool(text: str, tmp_path: Path) -> None:
+    (tmp_path / pool_file.FILE).write_text(text)
+    assert pool_file.read(tmp_path) is None
+
+
+def test_removing_it_twice_is_fine(tmp_path: Path) -> None:
+    pool_file.write(tmp_path, [])
+    for _ in range(2):
+        pool_file.remove(tmp_path)
+    assert pool_file.read(tmp_path) is None
+    assert Known(pid=2**22 + 1, began=0.0).process() is None

@@ -1,0 +1,42 @@
+"""Who is started again, when, and who never."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runners.restarts import HEALTHY_S, LONGEST_WAIT_S, Again, after_exit
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        pytest.param(0, "done", id="no work left"),
+        pytest.param(2, "poison", id="wrong input"),
+        pytest.param(42, "poison", id="poison"),
+        pytest.param(75, Again(after_s=1.0), id="preempted"),
+        pytest.param(1, Again(after_s=4.0, crashes=3), id="crashed for the third time"),
+        pytest.param(-9, Again(after_s=4.0, crashes=3), id="killed"),
+    ],
+)
+def test_the_exit_status_decides(status: int, expected: object) -> None:
+    assert after_exit(status, ran_s=5.0, crashes=2, restarts=5) == expected
+
+
+@given(status=st.sampled_from([1, 3, 70, 137, -9, -11]), restarts=st.integers(0, 12))
+def test_whoever_crashes_at_once_is_given_up_after_all_restarts(status: int, restarts: int) -> None:
+    crashes, waits = 0, []
+    while isinstance(next_ := after_exit(status, ran_s=0.1, crashes=crashes, restarts=restarts), Again):
+        crashes = next_.crashes
+        waits.append(next_.after_s)
+    assert next_ == "given up"
+    assert len(waits) == restarts
+    assert waits == sorted(waits)
+    assert all(wait <= LONGEST_WAIT_S for wait in waits)
+
+
+@given(crashes=st.integers(0, 50))
+def test_a_long_life_and_a_preemption_wipe_the_slate(crashes: int) -> None:
+    assert after_exit(1, ran_s=HEALTHY_S, crashes=crashes, restarts=1) == Again(after_s=1.0, crashes=1)
+    assert after_exit(75, ran_s=0.0, crashes=crashes, restarts=0) == Again(after_s=1.0, crashes=0)

@@ -1,0 +1,178 @@
+"""`sweep launch local` and `sweep down`: real pools of real workers over a folder."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runners import pool_file
+from sweeps.experiment import Experiment
+from sweeps.storage.local import LocalStore
+
+FUNCTIONS = Path(__file__).parents[1] / "functions"
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Of real processes: they find our packages and the test's objectives."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(FUNCTIONS)]))
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("STARTED", str(tmp_path / "started"))
+    return dict(os.environ)
+
+
+def made(sweep: Callable[..., object], space_file: Path, objective: str = "recorded") -> Experiment:
+    space_file.write_text(space_file.read_text().replace("paraboloid", objective))
+    assert sweep("init", str(space_file)).status == 0
+    return Experiment.open(LocalStore("sweep-store/toy"))
+
+
+def start(environment: dict[str, str], *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sweeps", "launch", "local", "--devices", "none", *options],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def pool() -> pool_file.PoolFile | None:
+    found = list(Path("sweep-store/toy/logs").glob(f"*/{pool_file.FILE}"))
+    return pool_file.read(found[0].parent) if found else None
+
+
+def workers() -> list[int]:
+    there = pool()
+    return [known.pid for known in there.workers] if there else []
+
+
+@pytest.mark.slow
+def test_two_workers_do_the_sweep_and_leave_no_file_behind(sweep, space_file, environment):
+    experiment = made(sweep, space_file)
+    with start(environment, "--workers", "2") as launched:
+        _, told = launched.communicate(timeout=100)
+    assert launched.returncode == 0, told
+    assert [record.status for record in experiment.trials()] == ["completed"] * 5
+    assert "sweep: 2 workers, 1 threads each" in told
+    assert told.count("has no work left") == 2
+    assert pool() is None
+
+
+def test_a_killed_worker_is_replaced_and_the_sweep_is_done(sweep, space_file, environment):
+    space_file.write_text(space_file.read_text() + "lease: {heartbeat_s: 0.2, expire_s: 2}\n")
+    environment["CALL_SECONDS"] = "0.7"
+    experiment = made(sweep, space_file)
+    with start(environment, "--workers", "1") as launched:
+        wait_for(lambda: any(record.status == "running" for record in experiment.trials()))
+        os.kill(workers()[0], signal.SIGKILL)
+        _, told = launched.communicate(timeout=100)
+    assert launched.returncode == 0, told
+    assert "worker 1 crashed (signal 9)" in told
+    assert [record.status for record in experiment.trials()] == ["completed"] * 5
+
+
+def test_sigterm_brings_the_pool_down_and_the_trial_back(sweep, space_file, environment):
+    experiment = made(sweep, space_file, "sleeps")
+    with start(environment, "--workers", "1") as launched:
+        wait_for(Path(environment["STARTED"]).exists)
+        pids = workers()
+        launched.terminate()
+        _, told = launched.communicate(timeout=60)
+    assert launched.returncode == 75, told
+    assert "SIGTERM: the pool is down" in told
+    assert [record.status for record in experiment.trials()] == ["pending"]
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert pool() is None
+
+
+def test_a_detached_pool_outlives_its_starter_and_down_ends_it(sweep, space_file, environment):
+    experiment = made(sweep, space_file, "sleeps")
+    with start(environment, "--workers", "1", "--detach") as launched:
+        _, told = launched.communicate(timeout=60)
+    assert launched.returncode == 0, told
+    assert "`sweep down` ends it" in told
+    wait_for(Path(environment["STARTED"]).exists)
+    there = pool()
+    assert there is not None
+    assert os.getsid(there.keeper.pid) == there.keeper.pid  # no terminal's end reaches it
+
+    second = sweep("launch", "local", "--devices", "none")
+    assert second.status == 2
+    assert f"runs here already (process {there.keeper.pid})" in second.err
+
+    ended = sweep("down")
+    assert (ended.status, ended.err) == (0, "sweep: the pool is down: 2 processes ended\n")
+    assert there.alive() == []
+    assert [record.status for record in experiment.trials()] == ["pending"]
+    assert sweep("down").err == "sweep: no pool of this sweep runs on this machine\n"
+
+
+@pytest.mark.slow
+def test_down_finds_the_workers_of_a_keeper_that_was_killed(sweep, space_file, environment):
+    made(sweep, space_file, "sleeps")
+    with start(environment, "--workers", "1") as launched:
+        wait_for(Path(environment["STARTED"]).exists)
+        there = pool()
+        launched.kill()
+    assert there is not None
+    assert [process.pid for process in there.alive()] == workers()
+    assert "1 processes ended" in sweep("down").err
+    assert there.alive() == []
+
+
+def test_a_program_that_every_worker_refuses_ends_with_2(sweep, space_file, environment):
+    made(sweep, space_file)
+    environment["PYTHONPATH"] = str(ROOT)  # where the function is not found
+    with start(environment, "--workers", "1") as launched:
+        _, told = launched.communicate(timeout=60)
+    assert launched.returncode == 2, told
+    assert "refused its input" in told
+
+
+def test_a_dry_run_prints_lines_for_a_shell_and_starts_nothing(sweep, space_file, tmp_path):
+    hostile = tmp_path / "it's; rm -rf $HOME"
+    url = sweep("init", str(space_file), "--storage", str(hostile)).out.strip()
+    ran = sweep("launch", "local", "--storage", url, "--devices", "0,7", "--threads", "3", "--dry-run")
+    assert ran.status == 0
+    lines = ran.out.splitlines()
+    assert len(lines) == 2
+    for line, device in zip(lines, "07", strict=True):
+        words = shlex.split(line)
+        assert words[0] == "env"
+        assert {f"CUDA_VISIBLE_DEVICES={device}", "OMP_NUM_THREADS=3"} < set(words)
+        assert words[words.index("--storage") + 1] == url
+    assert not list(hostile.glob("**/worker-*.log"))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--devices", "0,1", "--workers", "3"), "--workers: 3 workers would share 2 accelerators"),
+        (("--devices", "0,0"), "each once"),
+        (("--devices", "0,"), "each once"),
+        (("--workers", "0"), "--workers"),
+    ],
+    ids=str,
+)
+def test_a_pool_that_makes_no_sense_is_refused(sweep, space_file, options, told):
+    sweep("init", str(space_file))
+    ran = sweep("launch", "local", *options)
+    assert ran.status == 2
+    assert told in ran.err
