@@ -1,4 +1,4 @@
-"""Runs of the findings: each is `python -m trainer` in a folder of its own, several side by side.
+"""Runs of the findings: each is a trainer's process in a folder of its own, several side by side.
 
 A finished folder is not run again, so an interrupted `make findings` goes on where it was.
 """
@@ -6,9 +6,10 @@ A finished folder is not run again, so an interrupted `make findings` goes on wh
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import statistics
-import subprocess
+import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.findings.setting import Condition
 from trainer.api import EXIT_DONE, METRICS_FILE, RESULT_FILE, check, command, prepare
 from trainer.config import sha256
+
+_WARM = "benchmarks.findings.warm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +107,25 @@ def _finish(job: _Job) -> None:
     if _is_finished(job):
         return
     job.folder.mkdir(parents=True, exist_ok=True)
-    with (job.folder / "log.txt").open("w") as log:
-        status = subprocess.call(
-            command(job.overrides, job.folder), stdout=log, stderr=subprocess.STDOUT, env=_environment()
-        )
-    if status != EXIT_DONE:
-        raise RunFailed(f"exit status {status}: see {job.folder / 'log.txt'}")
+    log = job.folder / "log.txt"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([_WARM])
+    trainer = context.Process(target=_train, args=(command(job.overrides, job.folder), log))
+    trainer.start()
+    trainer.join()
+    if trainer.exitcode != EXIT_DONE:
+        raise RunFailed(f"exit status {trainer.exitcode}: see {log}")
+
+
+def _train(argv: list[str], log: Path) -> None:
+    """`python -m trainer …`, its output in a file."""
+    from trainer.__main__ import main
+
+    words = argv[argv.index("trainer") + 1 :]
+    with log.open("w") as out:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(out.fileno(), stream.fileno())
+    sys.exit(main(words))
 
 
 def read_run(folder: Path, condition: Condition, seed: int, *, early_steps: int) -> Run:
@@ -138,9 +154,3 @@ def _is_finished(job: _Job) -> bool:
     except (OSError, ValueError):
         return False
     return bool(document["provenance"]["config_sha256"] == job.digest)
-
-
-def _environment() -> dict[str, str]:
-    root = Path(__file__).parents[2]
-    paths = [os.fspath(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
