@@ -38,7 +38,7 @@ class Pace:
 
     Args:
         scan_s: seconds between two looks at the folder.
-        growing_s: a growing file goes again at most this often.
+        growing_s: a growing file, or one that is written all the time, goes again at most this often.
         patience_s: how long a request is tried without any progress.
         first_wait_s: upper bound of the first random wait between tries; it doubles with every try.
         longest_wait_s: upper bound of every wait, also of the one before a whole round is tried again.

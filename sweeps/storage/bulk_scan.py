@@ -22,6 +22,7 @@ from sweeps.storage.keys import checked_key
 log = logging.getLogger(__name__)
 
 GROWING = ("*.jsonl", "*.log", "log.txt", "events.out.tfevents.*")
+RESTLESS = (*GROWING, "heartbeat.json")  # also what is written anew all the time
 DRAFTS = ("*.tmp", "*.draft", "*.partial", "*~")
 _ROOM = 16  # characters that an object's name may have beyond its file's
 
@@ -45,6 +46,11 @@ class Batch:
 def is_growing(name: str) -> bool:
     """Whether the file is one that programs append to."""
     return any(fnmatchcase(name.rpartition("/")[2], pattern) for pattern in GROWING)
+
+
+def is_restless(name: str) -> bool:
+    """Whether the file changes so often that it goes at a pace of its own."""
+    return any(fnmatchcase(name.rpartition("/")[2], pattern) for pattern in RESTLESS)
 
 
 def stamp_of(found: os.stat_result) -> Stamp:
@@ -84,7 +90,7 @@ def ripe(
     Args:
         present, before: this scan and the last one.
         safe: what the bucket is known to hold.
-        resting: growing files whose time has not come again.
+        resting: restless files whose time has not come again.
         final: nobody writes any more: all is settled.
     """
     together: dict[str, set[str]] = defaultdict(set)

@@ -21,7 +21,7 @@ from sweeps.storage import bulk_manifest as manifest
 from sweeps.storage.base import NotFound
 from sweeps.storage.bulk_exchange import Tempo
 from sweeps.storage.bulk_manifest import MANIFEST, Stored
-from sweeps.storage.bulk_scan import Batch, Stamp, is_growing, ripe, scan, stamp_of
+from sweeps.storage.bulk_scan import Batch, Stamp, is_growing, is_restless, ripe, scan, stamp_of
 from sweeps.storage.bulk_wire import Bucket, BulkWire, Changed, Remote
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class FolderUpload:
         self._before: dict[str, Stamp] = {}  # the last scan
         self._safe: dict[str, Stamp] = {}  # local files as the manifest in the bucket has them
         self._sent: dict[str, Stamp] = {}  # the same for the manifest that is not written yet
-        self._sent_at: dict[str, float] = {}  # growing files
+        self._sent_at: dict[str, float] = {}  # restless files
         self._version = "0"
         self._committed: dict[str, Stored] = {}
         self._next: dict[str, Stored] = {}
@@ -143,7 +143,7 @@ class FolderUpload:
             there = self._wire.put(target, file, content, replaces=there.generation, growing=growing)
             self._objects[target] = there
         self._litter.pop(target, None)
-        if growing:
+        if is_restless(name):
             self._sent_at[name] = time.monotonic()
         return Stored(
             object=target,

@@ -519,6 +519,19 @@ class TestARunningProgram:
         assert fetch(other) == {"metrics.jsonl": b"0\n1\n2\n3\n"}
         assert names(gcs, store) == ["manifest.json", "metrics.jsonl"]
 
+    def test_a_heartbeat_goes_at_the_pace_of_logs_and_at_the_end(self, gcs, store, other):
+        """The trainer writes it every ten seconds, and every request is billed."""
+        folder = store.folder(PREFIX)
+        uploads = FolderUpload(store, folder, PREFIX, Tempo(Pace(growing_s=3600)))
+        for beat in range(4):
+            write(folder, "heartbeat.json", b"%d" % beat)
+            uploads.round()
+            uploads.round()
+        assert len(sent(gcs)) == 1
+        assert fetch(other) == {"heartbeat.json": b"0"}
+        uploads.round(final=True)
+        assert fetch(other) == {"heartbeat.json": b"3"}
+
     def test_a_log_that_is_newer_than_its_manifest_is_fetched_as_the_manifest_has_it(self, gcs, store, other):
         upload(store, {"log.txt": b"one\n", "a": b"1"})
         gcs.faults.add(Fault(action="status", operation="insert", name="*manifest.json", times=None))

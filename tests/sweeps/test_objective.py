@@ -240,6 +240,17 @@ class TestCommands:
         assert run(python(space, code), tmp_path, wants_stop=ready.exists) == Completed(metrics={"loss": 1.0})
 
 
+def test_what_else_stands_in_a_result_is_no_metric(space, tmp_path):
+    """The trainer's warnings and provenance."""
+    document = {
+        "status": "completed",
+        "metrics": {"loss": 1.0},
+        "warnings": [{"check": "plateau", "stage": "stage2", "step": 2000, "message": "it stands still"}],
+        "provenance": {"seed": 0},
+    }
+    assert run(python(space, write(json.dumps(document))), tmp_path) == Completed(metrics={"loss": 1.0})
+
+
 class TestProgress:
     def test_it_is_the_last_whole_line(self, tmp_path):
         lines = [
