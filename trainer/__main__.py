@@ -5,15 +5,18 @@ The configuration is checked before torch is imported, so a misspelt key is refu
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from trainer import run_folder
 from trainer.api import HEARTBEAT_FILE, METRICS_FILE, MODEL_FOLDER, RESULT_FILE, Progress, check
+from trainer.aside import anything_hangs
 from trainer.checkpoint import layout
 from trainer.config import Config, sha256
 from trainer.console import Lines
@@ -89,13 +92,16 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         from trainer.quant import fp8
         from trainer.teacher import prepare_all
         from trainer.telemetry import Heartbeat, Telemetry
-        from trainer.telemetry.wandb_run import open_wandb
+        from trainer.telemetry.channels import open_channels
+        from trainer.telemetry.tensorboard import require_package
 
         import_architectures(config.model)
         # A device or a package that is not there is refused before a file is touched.
         choose_device(config, place)
         device = open_device(config.device)
         require_packages(config)
+        if config.telemetry.tensorboard:
+            require_package()
         fp8.require_device(config.stage2, device)
     if config.device.parallel != "none":
         # Before the processes join: one builds while the others wait, and a library that saves a model writes
@@ -111,13 +117,12 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
             heart = Heartbeat(
                 folder / HEARTBEAT_FILE, device=device, every_s=config.telemetry.heartbeat_seconds
             )
-            wandb = open_wandb(config, folder) if ranks.first else None
             telemetry = Telemetry(
                 folder / METRICS_FILE if ranks.first else None,
                 every=config.log_every,
                 dense=config.telemetry.dense_steps,
                 append=found is not None,
-                channels=[wandb] if wandb else [],
+                channels=open_channels(config, folder) if ranks.first else [],
                 heart=heart if ranks.first else None,
             )
         checkpoints = Checkpoints(
@@ -203,5 +208,15 @@ def _tell(message: str, error: TrainerError) -> int:
     return error.exit_status
 
 
+def leave(status: int) -> NoReturn:
+    """Ends the process; at once where a call of wandb hangs, as wandb's own good-bye would hang as well."""
+    if anything_hangs():
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

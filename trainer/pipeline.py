@@ -150,7 +150,7 @@ def run(
     metrics = _metrics(
         this, aligned=aligned, start=start, trained=trained, distilled=distilled, final=final, flops=flops
     )
-    outcome = Result(metrics=metrics, provenance=_provenance(this))
+    outcome = Result(metrics=metrics, provenance=_provenance(this), warnings=telemetry.warnings)
     return Outcome(result=outcome, student=student, tokenizer=ground.corpus.tokenizer_dir)
 
 

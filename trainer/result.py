@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
@@ -56,10 +57,11 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A finished run."""
+    """A finished run. `warnings`: what looked wrong on the way, each with check, stage, step and message."""
 
     metrics: Metrics
     provenance: Provenance
+    warnings: tuple[Mapping[str, Any], ...] = ()
 
     def document(self) -> dict[str, Any]:
         """As it stands in the file."""

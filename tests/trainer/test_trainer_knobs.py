@@ -137,6 +137,7 @@ ELSEWHERE = {
     "save_model": "tests/trainer/export/test_export_main.py",
     "log_every": "tests/trainer/telemetry/test_telemetry_run.py",
     "telemetry.dense_steps": "tests/trainer/telemetry/test_telemetry_run.py",
+    "telemetry.tensorboard": "tests/trainer/telemetry/test_telemetry_tensorboard.py",
     "telemetry.heartbeat_seconds": "tests/trainer/telemetry/test_telemetry_heartbeat.py",
     "stage2.fp8": "tests/trainer/test_quant_fp8.py",
     "device.type": "tests/trainer/test_trainer_device.py",

@@ -50,7 +50,9 @@ def test_nothing_that_wandb_is_given_holds_a_secret(tmp_path: Path, monkeypatch:
     assert all(secret in str(config) for secret in (key, token, password))
     given: dict[str, Any] = {}
     monkeypatch.setattr(wandb, "init", lambda **options: given.update(options))
-    assert open_wandb(config, tmp_path) is not None
+    run = open_wandb(config, tmp_path)
+    assert run is not None
+    run.close(0)
     assert not [secret for secret in (key, token, password) if secret in repr(given)]
     assert (given["project"], given["name"], given["group"]) == ("p", "run-***", "https://***@host/x")
     assert given["config"]["wandb"]["tags"] == given["tags"] == ["***"]
@@ -63,5 +65,7 @@ def test_a_warning_about_wandb_holds_none(
         raise ConnectionError("https://me:hunter2@api.wandb.ai said no")
 
     monkeypatch.setattr(wandb, "init", refuse)
-    assert open_wandb(check(["wandb.mode=offline"]), tmp_path) is None
+    run = open_wandb(check(["wandb.mode=offline"]), tmp_path)
+    assert run is not None
+    run.close(0)
     assert "https://***@api.wandb.ai said no" in capsys.readouterr().err

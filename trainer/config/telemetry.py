@@ -17,10 +17,12 @@ class TelemetryConfig:
     Args:
         dense_steps: the first so many steps of each stage have a line each: it is there that runs go wrong.
         heartbeat_seconds: between two writes of `heartbeat.json`.
+        tensorboard: event files in the run's folder, in `tensorboard/`.
     """
 
     dense_steps: Positive
     heartbeat_seconds: Annotated[float, Field(ge=0.01, le=3600, allow_inf_nan=False)]
+    tensorboard: bool
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -3,7 +3,8 @@
 run.py         the one object that all of it stands behind
 line.py        a line of metrics.jsonl: numbers of the steps since the last one
 heartbeat.py   heartbeat.json: what the run is doing right now, told by a thread of its own
-wandb_run.py   Weights & Biases
+health.py      whether the numbers look well: plateau, throughput, memory
+channels.py    where else it is shown: tensorboard.py, wandb_run.py
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from trainer.device import Device
 from trainer.loop import Step
@@ -10,7 +11,7 @@ from trainer.peaks import peak_flops_per_second
 
 MIB = 2**20
 
-Line = dict[str, float | str]
+Line = dict[str, Any]
 
 
 @dataclass(kw_only=True)

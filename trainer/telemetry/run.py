@@ -22,6 +22,7 @@ from trainer.device import Device
 from trainer.errors import TrainerError
 from trainer.loop import Step
 from trainer.result import Result
+from trainer.telemetry.health import Health
 from trainer.telemetry.heartbeat import Heartbeat
 from trainer.telemetry.line import Since, StageLines
 
@@ -51,7 +52,7 @@ class Telemetry:
         dense: log each of the first so many steps of a stage.
         channels: further ones.
         heart: told what the run is doing; closed with it.
-        out: where people read, or None.
+        out: where people read, or None. Warnings go to stderr.
     """
 
     def __init__(
@@ -65,10 +66,16 @@ class Telemetry:
         heart: Heartbeat | None = None,
         out: TextIO | None = sys.stdout,
     ) -> None:
+        self._warnings = _warnings_in(path) if path and append else []
         self._file = None if path is None else path.open("a" if append else "w", encoding="utf-8")
         self._every, self._dense, self._channels, self._heart = every, dense, channels, heart
         self._people = Lines(None if path is None else out)
         self._total, self._since = 0.0, Since()
+
+    @property
+    def warnings(self) -> tuple[Mapping[str, Any], ...]:
+        """What has looked wrong so far, in all attempts at this run."""
+        return tuple(self._warnings)
 
     def plan(self, total: float) -> None:
         """How much work there is, in the unit of `begin`'s `finished`."""
@@ -85,7 +92,7 @@ class Telemetry:
             total=self._total,
             flops_per_token=flops_per_token,
         )
-        self._since = Since()
+        self._since, self._health = Since(), Health(stage)
         if self._heart:
             self._heart.stepped(None)
             # The first step of a stage is what compiles its graph.
@@ -103,13 +110,18 @@ class Telemetry:
         return self._heart.during(phase, detail) if self._heart else contextlib.nullcontext()
 
     def watch(self, step: Step) -> None:
-        """One step is done; every so often that is a line."""
+        """One step is done; every so often that is a line, and always where something looks wrong."""
         self._since.add(step)
         self._pulse(step)
+        if self._file is None:
+            return
+        warnings = self._examine(step)
         regular = step.step % self._every == 0 or step.step in (1, step.of)
-        if self._file is None or not (regular or step.step <= self._dense):
+        if not (regular or warnings or step.step <= self._dense):
             return
         line = self._lines.line(step, self._since, now=time.time())
+        if warnings:
+            line["warnings"] = warnings
         self._since = Since()
         self._write(line)
         for channel in self._channels:
@@ -152,6 +164,22 @@ class Telemetry:
     ) -> None:
         self.close(0 if error is None else getattr(error, "exit_status", 1))
 
+    def _examine(self, step: Step) -> list[Mapping[str, Any]]:
+        """What looks wrong after this step, told."""
+        found = self._health.step(
+            step.step,
+            loss=step.losses["loss"],
+            settings=step.settings,
+            tokens=step.tokens,
+            seconds=step.seconds,
+            memory_bytes=self._lines.device.memory_bytes,
+        )
+        for warning in found:
+            Lines(sys.stderr).write(f"trainer: warning: {warning.message}")
+        warnings: list[Mapping[str, Any]] = [asdict(warning) for warning in found]
+        self._warnings += warnings
+        return warnings
+
     def _pulse(self, step: Step) -> None:
         """The next step begins with the end of this one."""
         if self._heart is None:
@@ -177,3 +205,9 @@ class Telemetry:
             self._file.flush()
         except OSError as error:
             raise TrainerError(f"cannot write {self._file.name!r}: {error.strerror}") from error
+
+
+def _warnings_in(metrics: Path) -> list[Mapping[str, Any]]:
+    """Those of the lines that an earlier attempt has left."""
+    with metrics.open(encoding="utf-8") as lines:
+        return [warning for line in lines if "warnings" in line for warning in json.loads(line)["warnings"]]

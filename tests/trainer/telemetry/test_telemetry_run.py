@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from telemetry_steps import begun, lines_of, step
 from trainer.api import check
 from trainer.device import Device
 from trainer.telemetry import Telemetry
+from trainer.telemetry.health import Health, HealthWarning
 
 
 @pytest.mark.parametrize(
@@ -154,3 +156,45 @@ def test_the_lines_of_a_run_have_what_is_promised(run_small, tmp_path: Path) -> 
     }
     assert all(promised <= set(line) for line in lines)
     assert all(0 <= line["data_seconds"] < 60 and 0 < line["compute_seconds"] < 60 for line in lines)
+
+
+def unsteady(telemetry: Telemetry, of: int) -> None:
+    """A stage whose steps take 2 s each, and from the 400th on 4 s."""
+    begun(telemetry, of)
+    for index in range(1, of + 1):
+        loss = {"loss": -float(index)}
+        telemetry.watch(step(index, of, seconds=2.0 if index <= 400 else 4.0, losses=loss))
+
+
+def test_what_looks_wrong_is_told_on_stderr_in_the_line_and_in_the_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with Telemetry(path, every=1000, out=None) as telemetry:
+        unsteady(telemetry, 500)
+        (warning,) = telemetry.warnings
+    (line,) = [line for line in lines_of(path) if "warnings" in line]
+    assert line["warnings"] == [warning]
+    assert (warning["check"], warning["stage"], warning["step"]) == ("throughput", "stage2", line["step"])
+    assert capsys.readouterr().err == f"trainer: warning: {warning['message']}\n"
+    assert [line["step"] for line in lines_of(path)] == [1, warning["step"], 500]
+
+
+def test_warnings_of_an_earlier_attempt_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with Telemetry(path, every=1000, out=None) as first:
+        unsteady(first, 500)
+    with Telemetry(path, every=1000, append=True, out=None) as second:
+        assert second.warnings == first.warnings
+    with Telemetry(path, every=1000, out=None) as anew:
+        assert anew.warnings == ()
+
+
+def test_a_result_holds_the_warnings(run_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = HealthWarning(check="memory", stage="stage2", step=2, message="it grows")
+    monkeypatch.setattr(Health, "step", lambda self, step, **rest: [said] if step == 2 else [])
+    run_in(tmp_path)
+    document = json.loads((tmp_path / "result.json").read_text())
+    assert (
+        document["warnings"] == [{"check": "memory", "stage": "stage2", "step": 2, "message": "it grows"}] * 2
+    )  # of both stages

@@ -1,64 +1,182 @@
-"""Weights & Biases offline, broken and switched off."""
+"""Weights & Biases offline, broken, hanging and switched off."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from telemetry_steps import begun, lines_of, step
 
+from trainer import api
 from trainer.api import check
+from trainer.errors import PreemptedError
 from trainer.telemetry import Telemetry
 from trainer.telemetry.wandb_run import WandbRun, open_wandb
 
 
 class FakeRun:
-    """What of a wandb run is used."""
+    """What of a wandb run is used. `trouble` is done at each call of that name."""
 
-    def __init__(self, fail: bool = False) -> None:
+    def __init__(self, **trouble: Callable[[], None]) -> None:
         self.tags: tuple[str, ...] | None = ("mine",)
         self.logged: list[dict[str, Any]] = []
+        self.alerts: list[tuple[str, str]] = []
         self.summary: dict[str, Any] = {}
         self.exit_code: int | None = None
-        self.fail = fail
+        self._trouble = trouble
 
     def log(self, values: dict[str, Any]) -> None:
-        if self.fail:
-            raise ConnectionError("no\nnetwork")
+        self._trouble.get("log", lambda: None)()
         self.logged.append(values)
 
+    def alert(self, title: str, text: str) -> None:
+        self.alerts.append((title, text))
+
     def finish(self, exit_code: int) -> None:
+        self._trouble.get("finish", lambda: None)()
         self.exit_code = exit_code
+
+
+@pytest.fixture
+def hang() -> Iterator[Callable[[], None]]:
+    """A call that does not come back before the test is over."""
+    over = threading.Event()
+    yield lambda: bool(over.wait(60)) and None
+    over.set()
+
+
+def no_network() -> None:
+    raise ConnectionError("no\nnetwork")
+
+
+def logged(tmp_path: Path, wandb: WandbRun, steps: int = 2) -> float:
+    """A run of so many steps; returns the seconds that it took."""
+    began = time.monotonic()
+    with Telemetry(tmp_path / "metrics.jsonl", every=1, channels=[wandb], out=None) as telemetry:
+        begun(telemetry, steps)
+        for index in range(1, steps + 1):
+            telemetry.watch(step(index, steps))
+    assert len(lines_of(tmp_path / "metrics.jsonl")) == steps
+    return time.monotonic() - began
 
 
 def test_wandb_gets_stages_as_tags_and_as_prefixes(tmp_path: Path) -> None:
     fake = FakeRun()
-    with Telemetry(tmp_path / "metrics.jsonl", every=1, channels=[WandbRun(fake)], out=None) as telemetry:
-        begun(telemetry, 1)
-        telemetry.watch(step(1, 1))
+    logged(tmp_path, WandbRun(lambda: fake))
     assert fake.tags == ("mine", "stage2")
-    assert fake.logged[0]["stage2/loss"] == 3.0
+    assert [line["stage2/loss"] for line in fake.logged] == [3.0, 3.0]
+    assert [line["stage2/step"] for line in fake.logged] == [1, 2]
+    assert "stage2/stage" not in fake.logged[0]
     assert fake.exit_code == 0
+
+
+def test_a_warning_becomes_an_alert() -> None:
+    fake = FakeRun()
+    wandb = WandbRun(lambda: fake)
+    wandb.log({"stage": "stage2", "step": 1, "warnings": [{"check": "memory", "message": "it grows"}]})
+    wandb.close(0)
+    assert fake.alerts == [("memory", "it grows")]
+    assert fake.logged == [{"stage2/step": 1}]
 
 
 def test_a_failed_run_is_marked_failed_in_wandb(tmp_path: Path) -> None:
     fake = FakeRun()
-    with pytest.raises(ValueError), Telemetry(tmp_path / "m", every=1, channels=[WandbRun(fake)], out=None):
+    channels = [WandbRun(lambda: fake)]
+    with pytest.raises(ValueError), Telemetry(tmp_path / "m", every=1, channels=channels, out=None):
         raise ValueError("diverged")
     assert fake.exit_code == 1
 
 
-def test_wandb_that_breaks_is_told_once_and_never_fails_the_run(
+def test_wandb_that_raises_is_told_once_and_never_fails_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wandb = WandbRun(FakeRun(fail=True))
-    with Telemetry(tmp_path / "metrics.jsonl", every=1, channels=[wandb], out=None) as telemetry:
-        begun(telemetry, 2)
-        telemetry.watch(step(1, 2))
-        telemetry.watch(step(2, 2))
+    fake = FakeRun(log=no_network)
+    logged(tmp_path, WandbRun(lambda: fake))
     assert capsys.readouterr().err == "trainer: warning: wandb is off for this run: no network\n"
-    assert len(lines_of(tmp_path / "metrics.jsonl")) == 2
+    assert fake.exit_code == 0  # unfinished, it would be waited for at exit
+
+
+def test_wandb_that_cannot_start_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logged(tmp_path, WandbRun(no_network))
+    assert capsys.readouterr().err == "trainer: warning: wandb is off for this run: no network\n"
+
+
+@pytest.mark.parametrize("where", ["start", "log", "finish"])
+def test_wandb_that_hangs_holds_up_no_step_and_the_end_only_so_long(
+    where: str, hang: Callable[[], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeRun(**({} if where == "start" else {where: hang}))
+
+    def start() -> FakeRun:
+        if where == "start":
+            hang()
+        return fake
+
+    wandb = WandbRun(start, closing_s=0.3)
+    assert 0.3 <= logged(tmp_path, wandb, steps=50) < 5
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "wandb is off for this run: it has not finished within 0.3 s and is left behind" in err
+
+
+def test_a_run_that_was_told_to_go_waits_less(hang: Callable[[], None], tmp_path: Path) -> None:
+    wandb = WandbRun(lambda: FakeRun(finish=hang), closing_s=60, leaving_s=0.1)
+    began = time.monotonic()
+    with (
+        pytest.raises(PreemptedError),
+        Telemetry(tmp_path / "m", every=1, channels=[wandb], out=None),
+    ):
+        raise PreemptedError(signal_name="SIGTERM")
+    assert time.monotonic() - began < 10
+
+
+HANGING_WANDB = """
+import atexit, threading, time
+
+class Settings:
+    def __init__(self, **options): pass
+
+def init(**options):
+    atexit.register(time.sleep, 600)
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    time.sleep(600)
+"""
+IMPATIENT = """
+import sys
+import trainer.telemetry.wandb_run as wandb_run
+from trainer.__main__ import leave, main
+
+wandb_run.CLOSING_S = 0.3
+leave(main(sys.argv[1:]))
+"""
+
+
+def test_a_process_ends_although_wandb_hangs_in_a_thread_and_at_exit(
+    small: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "wandb.py").write_text(HANGING_WANDB)
+    run_dir = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IMPATIENT, *small, "wandb.mode=online", f"run_dir={run_dir}"],
+        env=dict(os.environ, PYTHONPATH=f"{tmp_path}{os.pathsep}{Path(api.__file__).parents[1]}"),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (
+        0,
+        "trainer: warning: wandb is off for this run: it has not finished within 0.3 s and is left behind\n",
+    )
+    assert "final_loss" in done.stdout
+    assert (run_dir / api.RESULT_FILE).exists()
 
 
 def test_wandb_is_off_unless_asked_for(tmp_path: Path) -> None:
@@ -81,12 +199,13 @@ def test_an_offline_run_has_the_group_the_name_the_project_and_the_tags(
     )
     run = open_wandb(config, tmp_path)
     assert run is not None
-    inner = run._run
     run.tag("stage2")
-    run.log({"stage": "stage2", "loss": 3.0})
+    run.log({"stage": "stage2", "loss": 3.0, "warnings": [{"check": "memory", "message": "it grows"}]})
     run.summarise({"final_loss": 2.5, "usd": None})
-    assert (inner.project, inner.group, inner.name) == ("p", "sweep-1", "trial-7")
-    assert set(inner.tags) == {"a", "stage2"}
-    assert inner.summary["final_loss"] == 2.5
+    seen = []
+    run._do(lambda: seen.append((run._run.project, run._run.group, run._run.name, run._run.tags)))
+    run._do(lambda: seen.append(run._run.summary["final_loss"]))
     run.close(0)
+    (project, group, name, tags), final_loss = seen
+    assert (project, group, name, set(tags), final_loss) == ("p", "sweep-1", "trial-7", {"a", "stage2"}, 2.5)
     assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))

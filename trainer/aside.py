@@ -1,0 +1,61 @@
+"""Calls into a library that may hang, made one after the other on a thread of their own. Used by `telemetry`.
+
+The run goes on meanwhile. What hangs at the end is left behind after a deadline; `__main__` then leaves the
+process without the good-byes of its libraries, which would hang as well.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+_NAME = "calls aside"
+_MOST_WAITING = 10_000
+
+Act = Callable[[], object]
+
+
+class Aside:
+    """The thread and what waits for it.
+
+    Args:
+        failed: told what a call raised, on that thread.
+    """
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
+        self._acts: queue.Queue[Act | None] = queue.Queue(_MOST_WAITING)
+        self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
+        self._thread.start()
+
+    def do(self, act: Act) -> bool:
+        """Makes the call when those before it are over; False where too many wait, and it never will."""
+        try:
+            self._acts.put_nowait(act)
+        except queue.Full:
+            return False
+        return True
+
+    def end(self, timeout: float) -> bool:
+        """Makes no call after those that wait; whether they were all over in time."""
+        until = time.monotonic() + timeout
+        try:
+            self._acts.put(None, timeout=timeout)
+        except queue.Full:
+            return False
+        self._thread.join(max(0.0, until - time.monotonic()))
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (act := self._acts.get()) is not None:
+            try:
+                act()
+            except Exception as error:  # noqa: BLE001 - whatever a library raises is the caller's to judge
+                self._failed(error)
+
+
+def anything_hangs() -> bool:
+    """Whether a call of this process still runs."""
+    return any(thread.name == _NAME for thread in threading.enumerate())

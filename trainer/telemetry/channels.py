@@ -1,0 +1,21 @@
+"""Where else a run is shown, by its configuration. Called by `__main__`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainer.api import METRICS_FILE
+from trainer.config import Config
+from trainer.telemetry.run import Channel
+from trainer.telemetry.tensorboard import FOLDER, TensorBoard
+from trainer.telemetry.wandb_run import open_wandb
+
+
+def open_channels(config: Config, folder: Path) -> list[Channel]:
+    """Those that are asked for and can be opened; one that cannot has said so on stderr."""
+    channels: list[Channel] = []
+    if config.telemetry.tensorboard:
+        channels.append(TensorBoard(folder / FOLDER, metrics=folder / METRICS_FILE))
+    if wandb := open_wandb(config, folder):
+        channels.append(wandb)
+    return channels

@@ -1,0 +1,99 @@
+"""Event files for TensorBoard: each number of `metrics.jsonl` as a scalar `stage/name`. Opened by `channels`.
+
+They are made from `metrics.jsonl`, which is the truth: a run that goes on from a checkpoint writes them anew
+up to there, so that no step is in them twice. Written with tensorboardX, whose record writer has no thread of
+its own; whatever it raises is told once, and training goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from trainer.console import Lines
+from trainer.errors import ConfigError
+
+FOLDER = "tensorboard"
+
+
+def require_package() -> None:
+    """Raises ConfigError if tensorboardX is not here."""
+    if find_spec("tensorboardX") is None:
+        raise ConfigError(
+            "needs a package that is not here; pip install 'stagesweep[tensorboard]', or write false",
+            key="telemetry.tensorboard",
+        )
+
+
+class TensorBoard:
+    """One run's event file in `folder`, begun anew.
+
+    Args:
+        metrics: the lines that are there already.
+    """
+
+    def __init__(self, folder: Path, *, metrics: Path) -> None:
+        self._writer: Any = None
+        try:
+            from tensorboardX.event_file_writer import EventsWriter
+
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            self._writer = EventsWriter(str(folder.resolve() / "events"))
+            with metrics.open(encoding="utf-8") as lines:
+                for line in lines:
+                    self._write(json.loads(line))
+            self._writer.flush()
+        except Exception as error:  # noqa: BLE001 - the run is worth more
+            self._complain(error)
+
+    def tag(self, stage: str) -> None:
+        """The stage is in the scalars' names."""
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Each number of the line, at the step of its stage."""
+        if self._writer is None:
+            return
+        try:
+            self._write(line)
+            self._writer.flush()
+        except Exception as error:  # noqa: BLE001 - see above
+            self._complain(error)
+
+    def summarise(self, metrics: Mapping[str, Any]) -> None:
+        """The result, as scalars `result/name` at step 0."""
+        self.log({"stage": "result", "step": 0} | {k: v for k, v in metrics.items() if v is not None})
+
+    def close(self, status: int) -> None:
+        """Ends the file."""
+        if self._writer is None:
+            return
+        try:
+            self._writer.close()
+        except Exception as error:  # noqa: BLE001 - see above
+            self._complain(error)
+        self._writer = None
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        values = [
+            Summary.Value(tag=f"{line['stage']}/{name}", simple_value=value)
+            for name, value in line.items()
+            if isinstance(value, int | float) and name not in ("step", "of", "unix_seconds")
+        ]
+        event = Event(step=line["step"], summary=Summary(value=values))
+        if "unix_seconds" in line:
+            event.wall_time = line["unix_seconds"]
+        self._writer.write_event(event)
+
+    def _complain(self, error: Exception) -> None:
+        self._writer = None
+        told = " ".join(str(error).split())
+        Lines(sys.stderr).write(f"trainer: warning: TensorBoard is off for this run: {told}")
