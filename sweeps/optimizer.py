@@ -15,6 +15,7 @@ import logging
 import math
 import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sweeps.candidates import Candidate, Candidates
@@ -34,6 +35,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from ax.adapter.cross_validation import cross_validate
     from ax.adapter.registry import Generators
+    from ax.api.client import Client
     from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
     from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
     from ax.api.utils.instantiation.from_string import optimization_config_from_string
@@ -318,6 +320,44 @@ def _config(axis: Axis) -> RangeParameterConfig | ChoiceParameterConfig:
         is_ordered=axis.ordered,
         dependent_parameters=axis.dependents or None,
     )
+
+
+def write_client(
+    path: Path,
+    *,
+    name: str,
+    axes: Iterable[Axis],
+    constraints: Sequence[str],
+    objective: str,
+    outcome_constraints: Sequence[str],
+    trials: Iterable[tuple[Trial, Mapping[str, Value], Mapping[str, tuple[float, float | None]]]],
+) -> list[int]:
+    """Write an experiment for `Client.load_from_json_file`; see `ax_export`, which calls this.
+
+    Returns the indices of the trials that Ax did not take. Raises `SpaceError` where it refuses the space.
+    """
+    left_out = []
+    with silence("ax"):
+        client = Client()
+        try:
+            client.configure_experiment([_config(axis) for axis in axes], constraints, name=name)
+            client.configure_optimization(objective, outcome_constraints)
+        except (AxError, ValueError, TypeError) as error:
+            raise SpaceError(" ".join(str(error).split()), file=name) from error
+        for record, point, outcome in trials:
+            try:
+                index = client.attach_trial(dict(point), arm_name=f"trial-{record.trial}")
+            except (AxError, ValueError, TypeError, RuntimeError):  # the last, of a conditional space
+                left_out.append(record.trial)
+                continue
+            if record.status == "completed" and outcome:
+                client.complete_trial(index, raw_data=dict(outcome))
+            elif record.status in ("completed", "failed"):
+                client.mark_trial_failed(index)
+            elif record.finished:
+                client.mark_trial_abandoned(index)
+        client.save_to_json_file(str(path))
+    return left_out
 
 
 def falls_behind(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sweeps import ax_export, optuna_journal, wandb_table
 from sweeps import export as tables
-from sweeps import optuna_journal
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.prices import price, price_options
 from sweeps.errors import InputError
@@ -28,10 +28,21 @@ if TYPE_CHECKING:
 @click.option(
     "--optuna", type=click.Path(path_type=Path), metavar="JOURNAL", help="A journal for optuna-dashboard."
 )
-def export(storage: str | None, name: str | None, table: Path | None, optuna: Path | None) -> None:
+@click.option("--ax", type=click.Path(path_type=Path), metavar="JSON", help="A file that Ax's Client loads.")
+@click.option("--wandb", metavar="PROJECT", help="Log the table to a run of Weights & Biases.")
+def export(
+    storage: str | None,
+    name: str | None,
+    table: Path | None,
+    optuna: Path | None,
+    ax: Path | None,
+    wandb: str | None,
+) -> None:
     """Write the trials to TABLE, a .csv, .parquet or .json file, or into a format that other tools open."""
-    if table is None and optuna is None:
-        raise InputError("name a TABLE to write (.csv, .parquet or .json), or --optuna JOURNAL")
+    if table is None and optuna is None and ax is None and wandb is None:
+        raise InputError(
+            "name a TABLE to write (.csv, .parquet or .json), --optuna JOURNAL, --ax JSON or --wandb PROJECT"
+        )
     experiment = open_sweep(storage, name)
     records = experiment.trials()
     if table is not None:
@@ -40,6 +51,14 @@ def export(storage: str | None, name: str | None, table: Path | None, optuna: Pa
     if optuna is not None:
         optuna_journal.write(optuna, experiment.space, records)
         click.echo(f"{optuna}: {len(records)} trials")
+    if wandb is not None:
+        click.echo(wandb_table.log(wandb, experiment.space, experiment.store.url, records))
+    if ax is not None:
+        left_out = ax_export.write(ax, experiment.space, records)
+        click.echo(f"{ax}: {len(records) - len(left_out)} trials")
+        if left_out:
+            told = ", ".join(str(index) for index in left_out[:10])
+            click.echo(f"sweep: warning: Ax takes no trial without all parameters: not {told}", err=True)
 
 
 @click.command()

@@ -159,6 +159,16 @@ class TestExportAndReport:
         assert list(table["loss"]) == pytest.approx(expected)
         assert set(table["param.mode"]) == {"fast"}
 
+    @pytest.mark.timeout(300)  # Ax and Optuna are imported
+    def test_other_tools_get_files_of_their_own(self, sweep, finished, tmp_path):
+        ran = sweep("export", "t.csv", "--optuna", "journal.log", "--ax", "ax.json")
+        assert ran.status == 0
+        assert ran.out.splitlines() == ["t.csv: 5 trials", "journal.log: 5 trials", "ax.json: 5 trials"]
+        assert json.loads((tmp_path / "ax.json").read_text())
+        ran = sweep("export")
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
+        assert "--optuna JOURNAL" in ran.err
+
     def test_another_suffix_is_refused_and_an_unwritable_place_told(self, sweep, finished):
         assert sweep("export", "t.xlsx").status == 2
         ran = sweep("export", "no/such/folder/t.csv")
