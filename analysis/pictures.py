@@ -130,18 +130,26 @@ def efficiency(result: ParetoResult, sure: Uncertainty) -> Figure:
 
 
 def iso_compute(surface: Surface, budgets: Sequence[float], y: str = "final_loss") -> Figure:
-    """The fitted loss along every way to split each budget, with the best split marked."""
+    """The fitted loss along every split of each budget: thick where such lengths were tried."""
     dashes = ("-", "--", "-.", ":")
     with _axes("share of the compute spent on Stage 1.9 (%)", labels.title(y)) as (figure, axes):
+        shown: list[float] = []
         for at, budget in enumerate(budgets):
-            stage1_9, _, loss = surface.iso_compute(budget)
-            share = 200 * stage1_9 / budget
-            line = axes.plot(share, loss, ls=dashes[at % 4], color=BLUE if at % 2 == 0 else ORANGE)
+            stage1_9, stage2, loss = surface.iso_compute(budget)
+            tried = (surface.stage1_9[0] <= stage1_9) & (stage1_9 <= surface.stage1_9[1])
+            tried &= (surface.stage2[0] <= stage2) & (stage2 <= surface.stage2[1])
             best = int(loss.argmin())
-            inside = not surface.beyond(stage1_9[best], budget - 2 * stage1_9[best])
-            name = f"{labels.number(budget)} effective steps" + ("" if inside else " (outside the data)")
-            line[0].set_label(name)
-            axes.plot(share[best], loss[best], marker="v", ms=8, color=line[0].get_color())
+            share, colour = 200 * stage1_9 / budget, BLUE if at % 2 == 0 else ORANGE
+            name = f"{labels.number(budget)} effective steps" + (
+                "" if tried[best] else " (best split not tried)"
+            )
+            axes.plot(share, loss, ls=dashes[at % 4], color=colour, lw=0.7, alpha=0.6)
+            axes.plot(share, np.where(tried, loss, np.nan), ls=dashes[at % 4], color=colour, lw=2, label=name)
+            axes.plot(share[best], loss[best], marker="v", ms=8, color=colour)
+            shown += [*loss[tried], loss[best]]
+        if shown:  # where a stage gets nothing, the fitted loss shoots up and would flatten the rest
+            margin = 0.15 * (max(shown) - min(shown)) or 0.1
+            axes.set_ylim(min(shown) - margin, max(shown) + margin)
         axes.legend()
     return figure
 

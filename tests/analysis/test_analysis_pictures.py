@@ -88,7 +88,7 @@ def test_iso_compute_says_which_splits_nobody_tried(tmp_path: Path) -> None:
     surface = fit_surface(pairs[:, 0], pairs[:, 1], losses, draws=2)
     told = words(pictures.iso_compute(surface, [200, 5000]), tmp_path)
     assert "200 effective steps" in told
-    assert "5,000 effective steps (outside the data)" in told
+    assert "5,000 effective steps (best split not tried)" in told
 
 
 def test_comparisons_show_every_pair_its_mean_and_interval(tmp_path: Path) -> None:
