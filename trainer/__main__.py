@@ -22,16 +22,21 @@ from trainer.config import Config, sha256
 from trainer.console import Lines
 from trainer.distributed import launched
 from trainer.environment import before_torch, keep_freed_memory
-from trainer.errors import EXIT_DONE, ConfigError, DivergedError, PreemptedError, TrainerError
+from trainer.errors import EXIT_CONFIG, EXIT_DONE, ConfigError, DivergedError, PreemptedError, TrainerError
 from trainer.preemption import StopSignal
+from trainer.preflight import sanity
 
 if TYPE_CHECKING:
     from trainer.checkpoint.find import Found
+    from trainer.device import Device
+    from trainer.distributed.launched import Launched
     from trainer.distributed.ranks import Ranks
     from trainer.pipeline import Outcome
     from trainer.telemetry import Telemetry
 
 _HELP_FLAGS = ("--help", "-h")
+_PREFLIGHT_FLAGS = ("--preflight", "--dry-run")
+_FORCE_FLAG = "--force"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,19 +66,37 @@ def _run(given: list[str], stop: StopSignal) -> int:
 
             print(composed(given), end="")
             return EXIT_DONE
-        config, folder = _checked(given)
-    train_in(folder, config, stop)
+        looks = any(flag in given for flag in _PREFLIGHT_FLAGS)
+        given = [argument for argument in given if argument not in _PREFLIGHT_FLAGS]
+        if _FORCE_FLAG in given:
+            given = [*(argument for argument in given if argument != _FORCE_FLAG), "force=true"]
+        flags = [argument for argument in given if argument.startswith("-")]
+        if flags:
+            raise ConfigError(f"there is no option {flags[0]}; overrides are written key=value, see --help")
+        if looks:
+            return look_only(given)
+        config = check(given)
+        if config.run_dir is None:
+            raise ConfigError("needs a value: the folder that the result is written to", key="run_dir")
+    train_in(Path(config.run_dir), config, stop)
     return EXIT_DONE
 
 
-def _checked(given: list[str]) -> tuple[Config, Path]:
-    flags = [argument for argument in given if argument.startswith("-")]
-    if flags:
-        raise ConfigError(f"there is no option {flags[0]}; overrides are written key=value, see --help")
-    config = check(given)
-    if config.run_dir is None:
-        raise ConfigError("needs a value: the folder that the result is written to", key="run_dir")
-    return config, Path(config.run_dir)
+def look_only(overrides: Sequence[str]) -> int:
+    """What `--preflight` does: the table of what the run would take, and no run. Raises TrainerError."""
+    before_torch()
+    from trainer.compose import compose_config
+    from trainer.device import open_device
+    from trainer.model import import_architectures
+    from trainer.preflight import report
+    from trainer.preflight.look import look
+
+    config = compose_config(overrides)
+    import_architectures(config.model)
+    folder = None if config.run_dir is None else Path(config.run_dir)
+    found = look(config, open_device(config.device), folder, closely=True)
+    report.show(found, config)
+    return EXIT_CONFIG if found.refusals and not config.force else EXIT_DONE
 
 
 def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
@@ -103,6 +126,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         if config.telemetry.tensorboard:
             require_package()
         fp8.require_device(config.stage2, device)
+        forced = _look_before(config, device, folder, place)
     if config.device.parallel != "none":
         # Before the processes join: one builds while the others wait, and a library that saves a model writes
         # nothing in any but the first of joined processes.
@@ -144,6 +168,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
                 stop=stop,
                 progress=_print_progress(telemetry),
                 keep=checkpoints,
+                forced=forced,
             )
             stop.ignore()
             if config.save_model and ranks.first:
@@ -160,6 +185,19 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
                 telemetry.finish(outcome.result)
             ranks.wait()
     return outcome
+
+
+def _look_before(config: Config, device: Device, folder: Path, place: Launched) -> tuple[str, ...]:
+    """What the preflight says against the run, where `force` passes over it. Raises ConfigError."""
+    from trainer.preflight.look import line, look
+
+    found = look(config, device, folder, processes=place.world)
+    forced = sanity.refuse(found.refusals, force=config.force)
+    if place.first:
+        _say(line(found))
+        for passed_over in forced:
+            _warn(f"forced: {passed_over}")
+    return forced
 
 
 @contextmanager

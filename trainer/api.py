@@ -65,14 +65,17 @@ class Prepared:
 
 
 def check(overrides: Sequence[str]) -> Config:
-    """Compose and validate, without computing anything.
+    """Compose and validate, without computing anything; `force` passes over what is only unwise.
 
     Raises:
         ConfigError: one line that names the key and, where there is one, the nearest valid key.
     """
     from trainer.compose import compose_config
+    from trainer.preflight import sanity
 
-    return compose_config(overrides)
+    config = compose_config(overrides)
+    sanity.refuse(sanity.refusals(config), force=config.force)
+    return config
 
 
 def command(overrides: Sequence[str], run_dir: str | os.PathLike[str]) -> list[str]:

@@ -11,9 +11,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from trainer.config import HfModelConfig, TinyModelConfig
 from trainer.errors import ConfigError
+
+# With which transformers' models cap or scale their logits.
+_HEAD_SETTINGS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +177,9 @@ def plain_head(model: nn.Module) -> OutputHead | None:
     norm, linear = getattr(decoder, "norm", None), getattr(model, "get_output_embeddings", lambda: None)()
     if not isinstance(norm, nn.Module) or not isinstance(linear, nn.Linear):
         return None
+    if isinstance(linear.weight, FakeTensor):  # of `trainer.preflight`: there are no numbers to compare
+        more = any(getattr(cast(Any, model).config, name, None) for name in _HEAD_SETTINGS)
+        return None if more else OutputHead(norm=norm, linear=linear)
     ids = torch.arange(4, device=linear.weight.device).unsqueeze(
         0
     )  # one may be padding, which reads as zeros

@@ -67,6 +67,7 @@ class _Run:
     stop: StopSignal
     telemetry: Telemetry
     keep: Keep
+    forced: tuple[str, ...]
 
     def batches(self, stage: str, batch_size: int, ranks: Ranks = UNSHARED) -> Feed:
         """Training text for a stage, shuffled by the run's seed and the stage's name. To be closed.
@@ -97,8 +98,12 @@ def run(
     stop: StopSignal,
     progress: Progress,
     keep: Keep = FORGET,
+    forced: tuple[str, ...] = (),
 ) -> Outcome:
     """Trains, and measures what came of it. Goes on from where `keep` brings it back to.
+
+    Args:
+        forced: what the preflight said against the run.
 
     Raises:
         TrainerError: of the kind that says why the run ended early.
@@ -117,6 +122,7 @@ def run(
         stop=stop,
         telemetry=telemetry,
         keep=keep,
+        forced=forced,
     )
     # Batches as Stage 1.9 will see them; the evaluation's size must not reach the weights.
     with this.batches("stage1", config.stage1_9.batch_size) as feed:
@@ -307,4 +313,5 @@ def _provenance(this: _Run) -> Provenance:
         torch=torch.__version__,
         seed=this.config.seed,
         data_sha256=this.corpus.sha256,
+        forced=this.forced,
     )

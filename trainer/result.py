@@ -44,7 +44,11 @@ class Metrics:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What the numbers came from."""
+    """What the numbers came from.
+
+    Args:
+        forced: what the preflight said against the run, where `force` passed over it.
+    """
 
     config_sha256: str
     code_version: str
@@ -53,6 +57,7 @@ class Provenance:
     seed: int
     data_sha256: str
     reused_stages: tuple[str, ...] = ()
+    forced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

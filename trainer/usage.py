@@ -12,6 +12,7 @@ from trainer.errors import ConfigError
 _HEAD = """\
 usage: python -m trainer [OVERRIDE …] run_dir=DIR
        python -m trainer [OVERRIDE …] --cfg job     print the composed configuration, compute nothing
+       python -m trainer [OVERRIDE …] --preflight   print what the run would take, compute nothing
 
 Trains a ternary student in two stages and writes DIR/result.json and DIR/metrics.jsonl.
 An override is key=value, or group=option. Exit status: 0 finished; 2 configuration refused before any

@@ -140,6 +140,8 @@ ELSEWHERE = {
     "telemetry.tensorboard": "tests/trainer/telemetry/test_telemetry_tensorboard.py",
     "telemetry.heartbeat_seconds": "tests/trainer/telemetry/test_telemetry_heartbeat.py",
     "stage2.fp8": "tests/trainer/test_quant_fp8.py",
+    "force": "tests/trainer/preflight/test_look.py",
+    "device.memory_target_gib": "tests/trainer/preflight/test_look.py",
     "device.type": "tests/trainer/test_trainer_device.py",
     "device.threads": "tests/trainer/test_trainer_device.py",
     "device.pricing": "tests/trainer/test_trainer_cost.py",

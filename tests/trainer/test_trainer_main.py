@@ -188,6 +188,7 @@ def test_sigterm_while_the_teacher_is_trained_ends_with_75_and_caches_nothing(
         text=True,
     )
     assert process.stdout is not None
+    assert process.stdout.readline().startswith("preflight: memory below ")
     assert process.stdout.readline() == "preparing teacher: 0 %\n"
     before = set((Path(os.environ["STAGESWEEP_CACHE"]) / "teachers").iterdir())
     process.send_signal(signal.SIGTERM)
@@ -199,7 +200,7 @@ def test_sigterm_while_the_teacher_is_trained_ends_with_75_and_caches_nothing(
 
 
 def test_sigterm_ends_with_75_after_the_step(small: tuple[str, ...], tmp_path: Path) -> None:
-    long = ("stage2.max_steps=100000", "stage1_9.max_steps=0")
+    long = ("stage2.max_steps=4000", "stage1_9.max_steps=0")
     environment = dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1]))
     process = subprocess.Popen(
         api.command([*small, *long], tmp_path),

@@ -88,7 +88,7 @@ def test_a_model_composes_with_the_notebooks_settings(model: str, data: str) -> 
 def test_what_is_written_on_the_command_line_goes_before_wherever_it_stands(model: str) -> None:
     given = {
         "stage1_9.optimizer.lr": 1e-3,
-        "stage2.max_steps": 20_000,
+        "stage2.max_steps": 2_000,
         "stage2.lambda_warmup.warmup_steps": 1000,
         "data.sequence_length": 1024,
         "device.dtype": "float32",

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from trainer.config.checkpoint import CheckpointConfig
 from trainer.config.data import DataConfig
 from trainer.config.distill import HTTP_WAY, Stage3Config, check_attention_heads, check_attention_layer
-from trainer.config.fields import STRICT, FieldError, NonNegative, Positive, Text
+from trainer.config.fields import STRICT, AboveZero, FieldError, NonNegative, Positive, Text
 from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.quant import QuantConfig
@@ -22,7 +22,7 @@ from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
 from trainer.config.telemetry import TelemetryConfig, WandbConfig
 
 _NOT_IN_PARTS = {"adamw_8bit": "adamw", "muonclip": "muon"}
-_INDECISIVE = ("run_dir", "save_model", "wandb", "telemetry", "log_every", "checkpoint")
+_INDECISIVE = ("run_dir", "save_model", "wandb", "telemetry", "log_every", "checkpoint", "force")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -42,6 +42,8 @@ class DeviceConfig:
             memory for about a third more time. Changes no loss.
         parallel: how the processes that torchrun started share one run: `ddp` (each has the whole model and
             optimizer) or `fsdp` (each has a part of them). Changes rounding only. `none` is for one process.
+        memory_target_gib: memory that the run may take, in GiB; what is estimated to take more is refused.
+            null: what is free when it starts.
         usd_per_hour: price of the machine; null asks the table in `trainer.cost`.
         pricing: which price of the table: on demand, or of a spot machine, which may be taken away. Without
             effect beside `usd_per_hour`, and where that table has no such price `usd` is null.
@@ -53,6 +55,7 @@ class DeviceConfig:
     compile: bool | Literal["auto"]
     recompute: bool
     parallel: Literal["none", "ddp", "fsdp"]
+    memory_target_gib: AboveZero | None
     usd_per_hour: NonNegative | None
     pricing: Literal["on_demand", "spot"]
 
@@ -73,6 +76,7 @@ class Config:
         run_dir: folder of its files; needed to run, not to check.
         save_model: keep the student in it, for `python -m trainer.export`.
         log_every: optimizer steps between two lines of `metrics.jsonl`, after the first of a stage.
+        force: train even where the preflight speaks against it; what it said stands in the result.
     """
 
     model: Annotated[TinyModelConfig | HfModelConfig, Field(discriminator="kind")]
@@ -91,6 +95,7 @@ class Config:
     run_dir: Text | None
     save_model: bool
     log_every: Positive
+    force: bool
 
     def __post_init__(self) -> None:
         if self.model.kind == "tiny":  # the layers of other models are known once they are loaded

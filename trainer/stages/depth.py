@@ -28,11 +28,11 @@ def keep_layers(model: nn.Module, kept: Sequence[int]) -> None:
         for module in layer.modules():
             if hasattr(module, "layer_idx"):  # its place in a key-value cache
                 module.layer_idx = index
-    _shorten(config, kept)
+    shorten(config, kept)
 
 
-def _shorten(config: Any, kept: Sequence[int]) -> None:
-    """The number of layers, and lists that say something of each (which attention it has, …)."""
+def shorten(config: Any, kept: Sequence[int]) -> None:
+    """In transformers' configuration: the number of layers, and lists that say something of each."""
     for name, value in config.to_dict().items():
         if "layer" in name and isinstance(value, list) and len(value) == config.num_hidden_layers:
             setattr(config, name, [value[index] for index in kept])

@@ -88,7 +88,7 @@ def distill(
             batches = taught = _taught(batches, student, config.teacher, stack, device=device, stop=stop)
             objective = _from_answers(student, taught, config)
         else:
-            objective = _from_teacher(student, teacher, config, stack)
+            objective = from_teacher(student, teacher, config, stack)
         return train(
             plan,
             student,
@@ -130,9 +130,7 @@ def _from_answers(student: nn.Module, taught: TaughtFeed, config: Stage3Config) 
     return losses
 
 
-def _from_teacher(
-    student: nn.Module, teacher: nn.Module, config: Stage3Config, stack: ExitStack
-) -> Objective:
+def from_teacher(student: nn.Module, teacher: nn.Module, config: Stage3Config, stack: ExitStack) -> Objective:
     """With the teacher in this process; hooks live until the stack is closed."""
     ours = theirs = None
     if config.attention_weight:

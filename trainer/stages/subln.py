@@ -113,7 +113,7 @@ def make_student(
     if config.subln in ("calibrated", "blended"):
         gains = _input_scales(student, calibration, device)
     elif config.subln == "ones":
-        gains = dict.fromkeys(_projections(student), 1.0)
+        gains = dict.fromkeys(normalised_projections(student), 1.0)
     strength = Lambda().to(device.torch_device)
     quantise(student, strength, quant, gains, blended=config.subln == "blended")
     return student, strength
@@ -163,7 +163,8 @@ def _share_inputs(model: nn.Module) -> None:
                     layer.quantise_input = shared
 
 
-def _projections(model: nn.Module) -> dict[str, nn.Linear]:
+def normalised_projections(model: nn.Module) -> dict[str, nn.Linear]:
+    """The linear layers that a SubLN goes before, by name. Raises ConfigError if there are none."""
     found = {
         name: module
         for name, module in model.named_modules()
@@ -189,7 +190,7 @@ def _check_architecture(model: nn.Module) -> None:
                 "(a mixture of experts?); take a dense model of the Llama family",
                 key="model.name",
             )
-    found = list(_projections(model))
+    found = list(normalised_projections(model))
     for name in _layers_with(model, found):
         inside = {path.rpartition(".")[2] for path in found if path.startswith(f"{name}.")}
         missing = [each for each in BEFORE if each not in inside]
@@ -215,7 +216,7 @@ def _layers_with(model: nn.Module, projections: Sequence[str]) -> Iterator[str]:
 @torch.no_grad()
 def _input_scales(model: nn.Module, batches: Sequence[Tensor], device: Device) -> dict[str, float]:
     """Mean over tokens of the root mean square of each projection's input."""
-    seen: dict[str, list[Tensor]] = {name: [] for name in _projections(model)}
+    seen: dict[str, list[Tensor]] = {name: [] for name in normalised_projections(model)}
 
     def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -223,7 +224,10 @@ def _input_scales(model: nn.Module, batches: Sequence[Tensor], device: Device) -
 
         return hook
 
-    handles = [module.register_forward_pre_hook(watch(name)) for name, module in _projections(model).items()]
+    handles = [
+        module.register_forward_pre_hook(watch(name))
+        for name, module in normalised_projections(model).items()
+    ]
     try:
         model.eval()
         for ids_BT in batches:

@@ -1,0 +1,207 @@
+"""The look before a run: refusals with status 2 and what to write, `force`, disk, and the table of `--preflight`."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainer import __main__ as program
+from trainer import api
+from trainer.compose import compose_config
+from trainer.config import Config
+from trainer.device import Device, open_device
+from trainer.preflight import fitting, look, room
+from trainer.preflight.look import Look
+from trainer.preflight.memory import StageMemory
+
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def _keep_signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def free_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """So many bytes are free."""
+    free = [GIB]
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: usage(0, 0, free[0]))
+    return free
+
+
+def looked(config: Config, folder: Path | None = None, *, closely: bool = False) -> Look:
+    return look.look(config, open_device(config.device), folder, closely=closely)
+
+
+def test_a_small_run_is_one_line_without_an_estimate(
+    small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "stage_memory", lambda *_, **__: pytest.fail("it looked closely"))
+    monkeypatch.setattr(look, "free_memory", lambda device: 8 * GIB)
+    found = looked(compose_config(small), tmp_path / "run")
+    assert (found.refusals, found.stages) == ([], [])
+    assert look.line(found).startswith("preflight: memory below 0.0")
+    assert " GiB of 8.00 GiB free, disk 0.00 of " in look.line(found)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One GiB that lasts, and one for each sequence that is computed at once; half of it with recomputation."""
+
+    def of_sequences(name: str, count: int, device: Device) -> StageMemory:
+        passing = count * GIB // (2 if device.recompute else 1)
+        return StageMemory(
+            name=name,
+            micro_batch=count,
+            weights=GIB // 2,
+            gradients=GIB // 4,
+            optimizer=GIB // 4,
+            activations=passing,
+            peak=GIB + passing,
+        )
+
+    def of_stage(config, name, stage, plan, device, *, micro_batch=None) -> StageMemory:
+        return of_sequences(name, micro_batch or stage.micro_batch_size or stage.batch_size, device)
+
+    def of_evaluation(config, plan, device) -> StageMemory:
+        return of_sequences("evaluation", config.eval.batch_size, device)
+
+    for module in (look, fitting):
+        monkeypatch.setattr(module, "stage_memory", of_stage)
+        monkeypatch.setattr(module, "evaluation_memory", of_evaluation)
+    monkeypatch.setattr(look, "at_most", lambda *_: 999 * GIB)
+
+
+@pytest.mark.usefixtures("estimates")
+@pytest.mark.parametrize(
+    ("target", "key", "advice"),
+    [
+        (5.5, "stage1_9.micro_batch_size", "write 4"),
+        (2.0, "stage1_9.micro_batch_size", "write 1"),
+        (1.6, "device.recompute", "write true, and stage1_9.micro_batch_size=1"),
+        (1.2, "stage1_9.micro_batch_size", "does not fit either: take a smaller model, an optimizer"),
+    ],
+)
+def test_too_little_memory_names_what_makes_it_fit(
+    target: float, key: str, advice: str, small: tuple[str, ...]
+) -> None:
+    stage = ("stage1_9.batch_size=12", "stage2.max_steps=0", "eval.batch_size=1")
+    config = compose_config([*small, *stage, f"device.memory_target_gib={target}"])
+    refusal = looked(config).refusals[0]
+    assert refusal.key == key
+    assert refusal.problem.startswith("stage1_9 takes an estimated 13.0 GiB of memory (weights 0.500, ")
+    assert f"and {target} are free; " in refusal.problem
+    assert advice in refusal.problem
+
+
+@pytest.mark.usefixtures("estimates")
+def test_an_evaluation_that_does_not_fit_is_told_smaller_batches_of_as_many_tokens(
+    small: tuple[str, ...],
+) -> None:
+    small_stages = ("stage1_9.micro_batch_size=1", "stage2.micro_batch_size=1")
+    target = ("eval.batches=3", "eval.batch_size=8", "device.memory_target_gib=5.5")
+    (refusal,) = looked(compose_config([*small, *small_stages, *target])).refusals
+    assert (refusal.key, refusal.problem.rpartition("; ")[2]) == (
+        "eval.batch_size",
+        "write 4, and eval.batches=6",
+    )
+
+
+def test_a_compiled_step_is_refused_only_where_half_its_activations_do_not_fit(
+    small: tuple[str, ...],
+) -> None:
+    memory = StageMemory(
+        name="stage2", micro_batch=1, weights=10, gradients=5, optimizer=5, activations=20, peak=40
+    )
+    eager = open_device(compose_config(small).device)
+    compiled = open_device(compose_config([*small, "device.compile=true"]).device)
+    assert [fitting.fits(memory, eager, free) for free in (40, 39)] == [True, False]
+    assert [fitting.fits(memory, compiled, free) for free in (30, 29)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("batch", "limit", "expected"), [(12, 5, 4), (12, 12, 12), (12, 0, None), (7, 6, 1), (1, 1, 1)]
+)
+def test_the_largest_divisor(batch: int, limit: int, expected: int | None) -> None:
+    assert fitting.largest(batch, lambda size: size <= limit) == expected
+
+
+def test_a_full_disk_is_refused_with_fewer_checkpoints_or_another_folder(
+    small: tuple[str, ...], tmp_path: Path, free_disk: list[int]
+) -> None:
+    config = compose_config([*small, "checkpoint.keep=5"])
+    found = looked(config, tmp_path)
+    assert (found.refusals, found.disk.checkpoints) == ([], 6)
+    one = found.disk.checkpoint
+    free_disk[0] = 4 * one + 2**20
+    (refusal,) = looked(config, tmp_path).refusals
+    assert (refusal.key, refusal.problem.rpartition("write ")[2]) == ("checkpoint.keep", "3")
+    assert looked(compose_config([*small, "checkpoint.keep=3"]), tmp_path).refusals == []
+    free_disk[0] = one
+    assert looked(config, tmp_path).refusals[0].key == "run_dir"
+    never = ("checkpoint.every_seconds=0", "save_model=true")
+    assert looked(compose_config([*small, *never]), tmp_path).disk.checkpoints == 1
+
+
+def test_checkpoints_of_the_attempt_before_are_not_counted_twice(
+    small: tuple[str, ...], tmp_path: Path, free_disk: list[int]
+) -> None:
+    config = compose_config(small)
+    one = looked(config, tmp_path).disk.checkpoint
+    for name in ("00000001", "00000002"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+        (tmp_path / "checkpoints" / name / "model.safetensors").write_bytes(bytes(one))
+    free_disk[0] = one + 2**20
+    assert looked(config, tmp_path).refusals == []
+
+
+def test_a_refusal_is_status_2_before_the_teacher_and_force_goes_into_the_result(
+    small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], free_disk: list[int]
+) -> None:
+    free_disk[0] = 1000
+    run_dir = tmp_path / "run"
+    assert program.main([*small, f"run_dir={run_dir}"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("trainer: error: run_dir: 0.0 GiB are free there, and 3 checkpoints")
+    assert captured.err.count("\n") == 1
+    assert not run_dir.exists()
+    assert program.main([*small, f"run_dir={run_dir}", "--force"]) == 0
+    provenance = json.loads((run_dir / api.RESULT_FILE).read_text())["provenance"]
+    assert [text.partition(":")[0] for text in provenance["forced"]] == ["run_dir"]
+    assert "trainer: warning: forced: run_dir: " in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("estimates")
+@pytest.mark.parametrize("flag", ["--preflight", "--dry-run"])
+def test_a_preflight_prints_the_table_and_computes_nothing(
+    flag: str, small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    monkeypatch.setattr(look, "free_memory", lambda device: 8 * GIB)
+    assert program.main([*small, f"run_dir={tmp_path}/run", flag]) == 0
+    text = capsys.readouterr().out
+    for word in ("stage1_9", "stage2", "evaluation", "optimizer", "preflight: memory about 5.00 GiB", "disk"):
+        assert word in text
+    assert list(tmp_path.iterdir()) == []
+    assert program.main([*small, flag, "device.memory_target_gib=2.5"]) == 2
+    assert "refused: stage1_9.micro_batch_size: stage1_9 takes" in capsys.readouterr().out
+
+
+def test_an_estimate_that_fails_does_not_keep_a_run_from_starting(
+    small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "blueprint", lambda *_: 1 / 0)
+    found = looked(compose_config(small), tmp_path)
+    assert found.refusals == []
+    assert look.line(found) == "preflight: memory not estimated (ZeroDivisionError: division by zero)"

@@ -1,0 +1,149 @@
+"""Estimated memory: against the tensors of real stages on a CPU, counted while they train; a bound that is above
+it; and the numbers of a model and its optimizer without weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from pretrained import save_stand_in
+
+from trainer.api import check, quote
+from trainer.config import Config
+from trainer.cost import forward_cost
+from trainer.device import Device, open_device
+from trainer.model import freeze, parameter_count
+from trainer.optim.build import build_optimizer
+from trainer.preemption import StopSignal
+from trainer.preflight.blueprint import Blueprint, blueprint
+from trainer.preflight.bound import at_most
+from trainer.preflight.memory import evaluation_memory, stage_memory, stages, student_dimensions
+from trainer.preflight.optimizer import held
+from trainer.preflight.trace import FEW
+from trainer.stages import distill, layerwise, pretrain
+from trainer.stages.subln import make_student
+from trainer.testing.memory import peak_bytes
+
+# Small, but large enough that activations, weights and logits all count; deeper than what is estimated from.
+SHAPE = (
+    "model.layers=5",
+    "model.hidden_size=64",
+    "model.intermediate_size=160",
+    "model.heads=2",
+    "data.vocab_size=600",
+    "data.sequence_length=48",
+    "stage1_9.batch_size=4",
+    "stage2.batch_size=4",
+    "stage2.lambda_warmup.warmup_steps=1",
+    "device=cpu",
+    "device.threads=1",
+    "device.dtype=float32",
+)
+ONLY = {
+    "stage1_9": ("stage1_9.max_steps=2", "stage2.max_steps=0"),
+    "stage2": ("stage1_9.max_steps=0", "stage2.max_steps=2"),
+    "stage3": ("stage1_9.max_steps=0", "stage2.max_steps=0", "stage3.max_steps=2", "stage3.batch_size=4"),
+}
+NO_WARMUP = tuple(f"{stage}.schedule.warmup_steps=0" for stage in ONLY)
+
+
+def configured(stage: str, *overrides: str) -> tuple[Config, Blueprint, Device]:
+    config = check([*SHAPE, *ONLY[stage], *NO_WARMUP, *overrides])
+    device = open_device(config.device)
+    return config, blueprint(config, device), device
+
+
+def measured(config: Config, plan: Blueprint, device: Device) -> int:
+    """Bytes of all tensors of a stage of two steps, both models included."""
+    ((name, stage),) = stages(config)
+    train = {"stage1_9": layerwise.align, "stage2": pretrain.pretrain, "stage3": distill.distill}[name]
+    ids = torch.zeros(stage.batch_size, config.data.sequence_length, dtype=torch.long)
+
+    def work() -> None:
+        teacher = freeze(plan.build(plan.dimensions.layers))
+        without_text = dataclasses.replace(config.stage1, subln="ones")
+        student, strength = make_student(teacher, without_text, [], quant=config.quant, device=device)
+        batches = itertools.repeat(ids)
+        train(  # type: ignore[operator]
+            student,
+            teacher,
+            strength,
+            stage,
+            batches,
+            device=device,
+            stop=StopSignal(),
+            watch=lambda step: None,
+        )
+
+    return peak_bytes(work)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "stage1_9",
+        "stage1_9 stage1_9.loss_type=kl",
+        "stage1_9 stage1.keep_layers=3 stage1_9.micro_batch_size=1",
+        "stage1_9 data.vocab_size=40000 device.dtype=bfloat16",  # logits in chunks
+        "stage2 stage2.micro_batch_size=2 stage2.optimizer.type=adamw",
+        "stage2 stage2.distill.weight=1.0 device.recompute=true",
+        "stage2 stage2.optimizer.type=muonclip quant.activations=none",
+        "stage2 stage2.batch_size=1 data.sequence_length=8 model.hidden_size=256 data.vocab_size=5000",  # weights
+        "stage3",
+    ],
+)
+def test_the_estimate_is_what_tensors_take_to_a_twentieth(case: str) -> None:
+    config, plan, device = configured(*case.split())
+    ((name, stage),) = stages(config)
+    estimate = stage_memory(config, name, stage, plan, device)
+    assert plan.dimensions.layers > FEW
+    assert estimate.peak == pytest.approx(measured(config, plan, device), rel=0.05)
+    assert estimate.peak == (
+        estimate.weights + estimate.gradients + estimate.optimizer + estimate.activations
+    )
+    assert at_most(config, plan.dimensions) > estimate.peak
+    assert at_most(config, plan.dimensions) > evaluation_memory(config, plan, device).peak
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw", "adamw_8bit", "apollo", "apollo_mini"])
+def test_the_state_of_each_optimizer_is_what_it_holds(optimizer: str) -> None:
+    config, plan, _ = configured("stage2", f"stage2.optimizer.type={optimizer}")
+    model = plan.build(plan.dimensions.layers)
+    made = build_optimizer(model, config.stage2.optimizer)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    made.step()
+    state = {  # by place: the tables of 8-bit values are shared
+        tensor.data_ptr(): tensor.nbytes
+        for each in made.optimizers
+        for values in each.state.values()
+        for tensor in values.values()
+        if isinstance(tensor, torch.Tensor) and tensor.ndim
+    }
+    beside = (getattr(each, "_projections", {}).values() for each in made.optimizers)  # Apollo's
+    projections = sum(tensor.nbytes for kept in beside for _, tensor in kept)
+    expected = held(plan.dimensions, config.stage2.optimizer).state
+    assert expected == pytest.approx(sum(state.values()) + projections, rel=0.02)
+
+
+@pytest.mark.parametrize("architecture", ["smollm2", "qwen3"])
+def test_a_pretrained_model_is_known_from_its_configuration(architecture: str, tmp_path: Path) -> None:
+    folder = save_stand_in(tmp_path, architecture)
+    (folder / "model.safetensors").unlink()
+    config = check(["model=smollm2_135m", f"model.name={quote(str(folder))}", "device=cpu", *SHAPE[-2:]])
+    plan = blueprint(config, open_device(config.device))
+    model = plan.build(2)
+    assert plan.dimensions.parameters == parameter_count(model)
+    assert plan.dimensions.forward_flops(64) == forward_cost(model, 64).flops_per_token
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    student, _ = make_student(
+        freeze(model),
+        dataclasses.replace(config.stage1, subln="ones"),
+        [],
+        quant=config.quant,
+        device=open_device(config.device),
+    )
+    assert student_dimensions(config, plan.dimensions).parameters == parameter_count(student)

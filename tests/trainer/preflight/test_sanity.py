@@ -1,0 +1,81 @@
+"""Rules for long runs: which settings are refused, with what to write instead, and that `force` passes over them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from trainer import api
+from trainer.compose import compose_config
+from trainer.errors import ConfigError
+from trainer.preflight.sanity import LONG_STEPS, refusals, total_steps
+
+GOOD = ("device=cuda", "device.dtype=bfloat16", "stage2.max_steps=20000")
+
+
+def told(*overrides: str, **known: str) -> list[str]:
+    return [str(refusal) for refusal in refusals(compose_config([*GOOD, *overrides]), **known)]
+
+
+def test_a_long_run_in_bfloat16_with_saving_and_measuring_is_good() -> None:
+    assert told() == []
+    assert told(device="cuda", dtype="bfloat16") == []
+    assert told("checkpoint.every_seconds=0", "checkpoint.every_steps=500") == []
+
+
+@pytest.mark.parametrize(
+    ("override", "refusal"),
+    [
+        ("device=cpu", "device.type: a run of 20,100 steps is long, and this is a CPU; write device=cuda"),
+        ("device.dtype=float32", "device.dtype: .* float32 is slow .*; write bfloat16"),
+        ("checkpoint.every_seconds=0", r"checkpoint.every_seconds: .* no checkpoint .*; write 300\.0"),
+        ("eval.batches=2 eval.batch_size=2", "eval.batches: .* on 512 held-out tokens; write 64"),
+        (
+            "checkpoint.every_seconds=0 checkpoint.every_steps=30000",
+            "checkpoint.every_steps: .* before its end; write 2010",
+        ),
+    ],
+)
+def test_each_rule_names_the_key_and_a_value_that_mends_it(override: str, refusal: str) -> None:
+    import re
+
+    (found,) = told(*override.split())
+    assert re.match(refusal, found), found
+    key, value = found.split(":")[0], found.rpartition("write ")[2].split()[0]
+    mended = value if "=" in value else f"{key}={value}"
+    assert told(*override.split(), "device.dtype=bfloat16", mended) == []
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "key"), [("cpu", "bfloat16", "type"), ("cuda", "float32", "dtype")]
+)
+def test_auto_is_judged_by_what_it_came_to(device: str, dtype: str, key: str) -> None:
+    auto = ("device=auto", "device.dtype=auto")
+    assert told(*auto) == []
+    (found,) = told(*auto, device=device, dtype=dtype)
+    assert found.startswith(f"device.{key}: ")
+
+
+def test_steps_of_all_stages_make_a_run_long() -> None:
+    stages = ("stage1_9.max_steps=2000", "stage2.max_steps=2000", "device=cpu", "device.dtype=float32")
+    short = compose_config([*stages, "stage3.max_steps=999"])
+    assert (total_steps(short), refusals(short)) == (LONG_STEPS - 1, [])
+    assert refusals(compose_config([*stages, "stage3.max_steps=1000"]))
+
+
+def test_check_refuses_in_one_line_and_force_passes() -> None:
+    wrong = ["device=cuda", "device.dtype=float32", "stage2.max_steps=20000", "checkpoint.every_seconds=0"]
+    with pytest.raises(ConfigError) as raised:
+        api.check(wrong)
+    assert raised.value.key == "device.dtype"
+    assert str(raised.value).endswith("write bfloat16 (or force=true); and 1 more, which --preflight lists")
+    assert "\n" not in str(raised.value)
+    assert api.check([*wrong, "force=true"]).stage2.max_steps == 20_000
+
+
+def test_the_rules_do_not_load_torch() -> None:
+    code = "import sys; from trainer import api; api.check(['stage2.max_steps=9999', 'force=true']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

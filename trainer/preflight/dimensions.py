@@ -1,0 +1,125 @@
+"""A model of the Llama family in numbers, from its configuration: no weight is made or loaded.
+
+Used by the estimates of memory, disk and time. L layers of hidden size H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainer.config import Config, TinyModelConfig
+from trainer.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dimensions:
+    """What the estimates read of a model.
+
+    Args:
+        head_size: of one attention head.
+        weight_bytes: of one parameter.
+        biases: parameters of a layer that are no matrix, SubLN's gains left out.
+    """
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    key_heads: int
+    head_size: int
+    vocabulary: int
+    tied: bool
+    weight_bytes: int
+    vectors: int
+
+    @property
+    def layer_matrices(self) -> list[tuple[int, int]]:
+        """[outputs, inputs] of the linear layers of one layer."""
+        queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
+        attention = [(queries, self.hidden), (keys, self.hidden), (keys, self.hidden), (self.hidden, queries)]
+        inner = (self.intermediate, self.hidden)
+        return [*attention, inner, inner, (self.hidden, self.intermediate)]
+
+    @property
+    def matrices(self) -> Iterator[tuple[int, int]]:
+        """Those of all layers: what goes ternary."""
+        return (shape for _ in range(self.layers) for shape in self.layer_matrices)
+
+    @property
+    def ends(self) -> list[tuple[int, int]]:
+        """Embedding table and head, once where they are tied."""
+        return [(self.vocabulary, self.hidden)] * (1 if self.tied else 2)
+
+    @property
+    def gains(self) -> int:
+        """Parameters that are no matrices."""
+        return self.layers * self.vectors + self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All of them, tied ones once."""
+        return sum(o * i for o, i in (*self.matrices, *self.ends)) + self.gains
+
+    def as_student(self, *, layers: int | None, subln: bool) -> Dimensions:
+        """Of a student with so many of the layers (None: all), with SubLN's gains or without."""
+        more = self.heads * self.head_size + self.intermediate if subln else 0
+        return replace(self, layers=layers or self.layers, vectors=self.vectors + more)
+
+    def forward_flops(self, sequence_length: int) -> int:
+        """Of one token, as `trainer.cost` counts them."""
+        weights = sum(o * i for o, i in self.matrices) + self.vocabulary * self.hidden
+        return 2 * weights + 4 * sequence_length * self.layers * self.heads * self.head_size
+
+
+def teacher_dimensions(config: Config, pretrained: Any = None) -> Dimensions:
+    """Of the model that the student is made from.
+
+    Args:
+        pretrained: transformers' configuration, for `model=hf`.
+
+    Raises:
+        ConfigError: the configuration does not tell what is asked of it.
+    """
+    if config.model.kind == "tiny":
+        return _tiny(config.model, config.data.vocab_size)
+    return _pretrained(pretrained, config.model.dtype)
+
+
+def _tiny(model: TinyModelConfig, vocabulary: int) -> Dimensions:
+    return Dimensions(
+        layers=model.layers,
+        hidden=model.hidden_size,
+        intermediate=model.intermediate_size,
+        heads=model.heads,
+        key_heads=model.heads,
+        head_size=model.hidden_size // model.heads,
+        vocabulary=vocabulary,
+        tied=False,
+        weight_bytes=4,
+        vectors=2 * model.hidden_size,
+    )
+
+
+def _pretrained(found: Any, dtype: str) -> Dimensions:
+    try:
+        head_size = getattr(found, "head_dim", None) or found.hidden_size // found.num_attention_heads
+        kept = str(getattr(found, "dtype", None) or "float32") if dtype == "auto" else dtype
+        return Dimensions(
+            layers=found.num_hidden_layers,
+            hidden=found.hidden_size,
+            intermediate=found.intermediate_size,
+            heads=found.num_attention_heads,
+            key_heads=getattr(found, "num_key_value_heads", None) or found.num_attention_heads,
+            head_size=head_size,
+            vocabulary=found.vocab_size,
+            tied=bool(getattr(found, "tie_word_embeddings", False)),
+            weight_bytes=2 if "16" in kept else 4,
+            # Two norms a layer; Qwen3's two of queries and keys; biases are as good as nothing.
+            vectors=2 * found.hidden_size + (2 * head_size if found.model_type.startswith("qwen3") else 0),
+        )
+    except AttributeError as error:
+        raise ConfigError(
+            f"the model's configuration does not tell its {error.name}", key="model.name"
+        ) from error

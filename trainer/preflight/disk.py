@@ -1,0 +1,69 @@
+"""What a run will write into its folder, against what is free there. Used by `preflight.look`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.checkpoint.layout import FOLDER
+from trainer.config import Config
+from trainer.errors import ConfigError
+from trainer.preflight.dimensions import Dimensions
+from trainer.preflight.memory import stages
+from trainer.preflight.optimizer import held
+from trainer.preflight.room import free_disk, size_of
+
+_GIB = 2**30
+_SMALL = 2**20  # metrics, configuration and the like
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """Bytes of a run's folder.
+
+    Args:
+        checkpoint: one of them.
+        checkpoints: how many there may be at once, the one that is being written included.
+        model: the student that is kept at the end.
+        there: of an earlier attempt's checkpoints, which later ones replace.
+    """
+
+    checkpoint: int
+    checkpoints: int
+    model: int
+    there: int
+    free: int
+
+    @property
+    def needed(self) -> int:
+        """Beyond what is there."""
+        return max(self.checkpoint, self.checkpoint * self.checkpoints - self.there) + self.model + _SMALL
+
+
+def disk(config: Config, student: Dimensions, folder: Path) -> Disk:
+    """Of the run in its folder, which need not exist. Raises OSError."""
+    weights = student.parameters * student.weight_bytes
+    state = max((held(student, stage.optimizer).state for _, stage in stages(config)), default=0)
+    saves = config.checkpoint.every_steps or config.checkpoint.every_seconds
+    return Disk(
+        checkpoint=weights + state,
+        checkpoints=config.checkpoint.keep + 1 if saves else 1,  # SIGTERM's
+        model=weights if config.save_model else 0,
+        there=size_of(folder / FOLDER),
+        free=free_disk(folder),
+    )
+
+
+def refusals(found: Disk, config: Config) -> list[ConfigError]:
+    """That there is too little, if there is."""
+    if found.needed <= found.free:
+        return []
+    told = (
+        f"{found.free / _GIB:.1f} GiB are free there, and {found.checkpoints} checkpoints of "
+        f"{found.checkpoint / _GIB:.1f} GiB{' and the model' if found.model else ''} take "
+        f"{found.needed / _GIB:.1f} GiB"
+    )
+    room = (found.free + found.there - found.model - _SMALL) // max(found.checkpoint, 1) - 1
+    if 1 <= room < config.checkpoint.keep:
+        return [ConfigError(f"in run_dir {told}; write {room}", key="checkpoint.keep")]
+    return [ConfigError(f"{told}; write a folder on a larger disk", key="run_dir")]

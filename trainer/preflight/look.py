@@ -1,0 +1,118 @@
+"""The look at a run before it starts: what it will take, and what speaks against it. Called by `__main__`."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.config import Config
+from trainer.device import Device
+from trainer.errors import ConfigError
+from trainer.preflight import disk, fitting, sanity
+from trainer.preflight.blueprint import Blueprint, blueprint
+from trainer.preflight.bound import at_most
+from trainer.preflight.disk import Disk
+from trainer.preflight.memory import StageMemory, evaluation_memory, stage_memory, stages, student_dimensions
+from trainer.preflight.room import free_memory
+
+_GIB = 2**30
+
+
+@dataclass(kw_only=True)
+class Look:
+    """What was found.
+
+    Args:
+        refusals: what speaks against the run, with what to change.
+        stages: memory of each stage and of evaluations; empty where `at_most` was enough to know, or nothing
+            is known.
+        at_most: bytes that memory stays below.
+        free: bytes of memory that the run may take.
+        unknown: why memory could not be estimated; "".
+    """
+
+    refusals: list[ConfigError] = field(default_factory=list)
+    stages: list[StageMemory] = field(default_factory=list)
+    at_most: int | None = None
+    free: int | None = None
+    disk: Disk | None = None
+    unknown: str = ""
+
+    @property
+    def peak(self) -> int | None:
+        """Bytes of the stage that takes the most memory."""
+        return max((stage.peak for stage in self.stages), default=None)
+
+
+def look(
+    config: Config, device: Device, folder: Path | None, *, closely: bool = False, processes: int = 1
+) -> Look:
+    """At the run and at this machine; computes nothing, loads no weights.
+
+    Args:
+        folder: of the run; None leaves the disk out.
+        closely: estimate memory also where a bound tells that it is enough.
+        processes: that share each batch.
+    """
+    found = Look(refusals=sanity.refusals(config, device=device.kind, dtype=_name(device)))
+    try:
+        plan = blueprint(config, device)
+        if config.device.parallel == "fsdp":
+            found.unknown = "processes share the weights"
+        else:
+            _look_at_memory(found, _share(config, processes), plan, device, closely=closely)
+        if folder is not None:
+            found.disk = disk.disk(config, student_dimensions(config, plan.dimensions), folder)
+            found.refusals += disk.refusals(found.disk, config)
+    except Exception as error:  # noqa: BLE001 - an estimate that fails must not keep a run from starting
+        found.unknown = " ".join(f"{type(error).__name__}: {error}".split())
+    return found
+
+
+def _look_at_memory(found: Look, config: Config, plan: Blueprint, device: Device, *, closely: bool) -> None:
+    found.free = fitting.limit(config, free_memory(device))
+    bound = at_most(config, plan.dimensions)
+    if not closely and found.free is not None and 2 * bound <= found.free:
+        found.at_most = bound
+        return
+    for name, stage in stages(config):
+        found.stages.append(stage_memory(config, name, stage, plan, device))
+    found.stages.append(evaluation_memory(config, plan, device))
+    if found.free is not None:
+        found.refusals += fitting.refusals(config, found.stages, plan, device, free=found.free)
+
+
+def _share(config: Config, processes: int) -> Config:
+    """What one of the processes computes; `distributed.launched` has seen that batches can be shared out."""
+    smaller: dict[str, Any] = {
+        name: dataclasses.replace(stage, batch_size=stage.batch_size // processes)
+        for name, stage in stages(config)
+    }
+    return dataclasses.replace(config, **smaller)
+
+
+def line(found: Look) -> str:
+    """What was found, in one line for people."""
+    told = [_memory(found)]
+    if found.disk:
+        told.append(f"disk {_gib(found.disk.needed)} of {_gib(found.disk.free)} GiB free")
+    return f"preflight: {', '.join(told)}"
+
+
+def _memory(found: Look) -> str:
+    if found.unknown:
+        return f"memory not estimated ({found.unknown})"
+    free = "" if found.free is None else f" of {_gib(found.free)} GiB free"
+    if found.peak is not None:
+        return f"memory about {_gib(found.peak)} GiB{free}"
+    return f"memory below {_gib(found.at_most or 0)} GiB{free}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.2f}" if size < 10 * _GIB else f"{size / _GIB:.0f}"
+
+
+def _name(device: Device) -> str:
+    return str(device.dtype).removeprefix("torch.")

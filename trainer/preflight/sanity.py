@@ -1,0 +1,76 @@
+"""Rules for long runs, which a wrong setting makes a lost night. Without torch. Asked by `api.check`, and
+again by `__main__` once it is known what the device is.
+"""
+
+from __future__ import annotations
+
+from trainer.config import Config
+from trainer.errors import ConfigError
+
+LONG_STEPS = 5_000
+"""Optimizer steps of all stages from which on a run is long."""
+
+MEASURED_TOKENS = 16_384
+"""Held-out tokens that the loss of a long run is measured on, at least."""
+
+
+def total_steps(config: Config) -> int:
+    """Optimizer steps of all stages; those of a teacher, trained once and cached, are not among them."""
+    return config.stage1_9.max_steps + config.stage2.max_steps + config.stage3.max_steps
+
+
+def refusals(config: Config, *, device: str | None = None, dtype: str | None = None) -> list[ConfigError]:
+    """What speaks against the run, each with the key and the value to write instead; empty for short runs.
+
+    Args:
+        device: the kind that `device.type` came to; None: not known yet, and `auto` may become anything.
+        dtype: what `device.dtype` came to; None: not known yet.
+    """
+    if total_steps(config) < LONG_STEPS:
+        return []
+    found = [_precision(config, device or config.device.type, dtype or config.device.dtype)]
+    found += [_saving(config), _measuring(config)]
+    return [refusal for refusal in found if refusal is not None]
+
+
+def refuse(found: list[ConfigError], *, force: bool) -> tuple[str, ...]:
+    """The refusals as text if `force` passes over them. Raises the first of them otherwise."""
+    if found and not force:
+        more = f"; and {len(found) - 1} more, which --preflight lists" if len(found) > 1 else ""
+        raise ConfigError(f"{found[0].problem} (or force=true){more}", key=found[0].key)
+    return tuple(str(refusal) for refusal in found)
+
+
+def _long(config: Config) -> str:
+    return f"a run of {total_steps(config):,} steps is long"
+
+
+def _precision(config: Config, device: str, dtype: str) -> ConfigError | None:
+    if device == "cpu":
+        problem = f"{_long(config)}, and this is a CPU; write device=cuda on a machine that has one"
+        return ConfigError(problem, key="device.type")
+    if dtype == "float32":
+        problem = f"{_long(config)}, and float32 is slow and takes twice the memory; write bfloat16"
+        return ConfigError(problem, key="device.dtype")
+    return None
+
+
+def _saving(config: Config) -> ConfigError | None:
+    every = config.checkpoint.every_steps
+    if config.checkpoint.every_seconds or 0 < every < total_steps(config):
+        return None
+    key = "every_steps" if every else "every_seconds"
+    value = max(1, total_steps(config) // 10) if every else 300.0
+    problem = f"{_long(config)}, and would write no checkpoint before its end; write {value}"
+    return ConfigError(problem, key=f"checkpoint.{key}")
+
+
+def _measuring(config: Config) -> ConfigError | None:
+    window = config.eval.batch_size * config.data.sequence_length
+    if config.eval.batches * window >= MEASURED_TOKENS:
+        return None
+    problem = (
+        f"{_long(config)}, and would be measured on {config.eval.batches * window:,} held-out tokens; "
+        f"write {-(-MEASURED_TOKENS // window)}"
+    )
+    return ConfigError(problem, key="eval.batches")
