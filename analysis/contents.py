@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis import labels, summary
 from analysis.budget import Fitted, fitted, formula
+from analysis.compute import priced
 from analysis.costs import Cost, Rate, cost
 from analysis.errors import AnalysisError
 from analysis.failures import Failure, failures, reasons
@@ -87,6 +88,8 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
     """
     table = from_document(document, source="the sweep's export")
     table["trial"] = trial_indices(table)
+    if rate is not None:
+        table = priced(table, rate)
     goals = objectives(document)
     best, best_note = headline(table, goals, document.get("best_trial"))
     tradeoff, tradeoff_note = _tradeoff(table, goals)

@@ -36,6 +36,9 @@ OTHER_GENERATOR = (GREY, "square-open")
 # Beyond this ratio a linear axis squeezes most of the points against one edge.
 LOG_RATIO = 20.0
 HOVERED_PARAMETERS = 12
+CROWD = 300
+"""Beyond so many points those that are not on the front are small, pale and without error bars."""
+
 HOVERED_TRIALS = 2000
 """Beyond so many trials a point only says its index: the parameters stand in the table."""
 
@@ -70,14 +73,23 @@ def tradeoff(table: pd.DataFrame, result: ParetoResult, curve: Curve | None = No
     if curve is not None:
         _band(figure, curve)
     if beaten:
+        crowd = len(beaten) > CROWD
         figure.add_trace(
             scatter(
                 beaten,
                 mode="markers",
                 name="not on the front",
-                marker={"symbol": "circle-open", "size": 9, "color": GREY, "line": {"width": 1.5}},
+                marker={
+                    "symbol": "circle-open",
+                    "size": 5 if crowd else 9,
+                    "opacity": 0.4 if crowd else 1.0,
+                    "color": GREY,
+                    "line": {"width": 1.0 if crowd else 1.5},
+                },
             )
         )
+        if crowd:
+            figure.data[-1].error_y = None
     if front:
         figure.add_trace(
             scatter(

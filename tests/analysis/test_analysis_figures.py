@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
+from analysis.curve import fit_curve
 from analysis.figures import history, tradeoff
 from analysis.summary import pareto
 from analysis.table import from_document, read
@@ -51,6 +52,26 @@ def test_without_standard_errors_there_are_no_bars(table: pd.DataFrame) -> None:
         history(bare, "final_loss"),
     ):
         assert all(trace.error_y.array is None for trace in figure.data)
+
+
+def test_a_crowd_is_pale_and_the_front_stands_out(document: Any, trial: Any) -> None:
+    crowd = [trial(i, 4.0 + i / 1000, stage1_9=i, final_loss_sem=0.1) for i in range(400)]
+    table = from_document(document(*crowd))
+    shown = traces(tradeoff(table, pareto(table, x="effective_steps", y="final_loss")))
+    assert list(shown["Pareto front"].x) == [60]
+    assert shown["not on the front"].marker.opacity < 1
+    assert shown["not on the front"].error_y.array is None
+    assert shown["Pareto front"].error_y.array is not None
+
+
+def test_the_fitted_curve_is_drawn_where_there_are_points(length_sweep_file: Any) -> None:
+    table = read(length_sweep_file)
+    result = pareto(table, x="effective_steps", y="final_loss", baseline=7.83)
+    curve = fit_curve([p.x for p in result.points], [p.y for p in result.points], draws=50)
+    shown = traces(tradeoff(table, result, curve))
+    assert (shown["fitted curve"].x[0], shown["fitted curve"].x[-1]) == pytest.approx((300, 2200))
+    assert shown["fitted curve"].y[0] == pytest.approx(7.50, abs=0.01)
+    assert shown["95 % of the fit"].fill == "tonexty"
 
 
 def test_the_baseline_is_drawn(table: pd.DataFrame) -> None:

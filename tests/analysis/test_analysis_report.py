@@ -342,6 +342,7 @@ def test_costs_are_the_trials_own_or_their_time_at_a_price(sweep: dict[str, Any]
     # Seven trials of 12.5 s; twenty are planned, thirteen more and the running one at the mean.
     assert f"${7 * 12.5 * 1.19 / 3600:.2f}" in priced
     assert "RunPod A100 at $1.19 an hour on demand (2024-12)" in priced
+    assert priced.count(f"<td>{12.5 * 1.19 / 3600:.4g}</td>") == 7  # every trial by itself
     for told in sweep["trials"][:2]:
         told["metrics"]["usd"] = 0.5
     page = page_of(sweep)
