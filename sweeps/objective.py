@@ -98,7 +98,7 @@ def check(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
         for parameters in probes:
             overrides = [*program.overrides, *to_overrides(parameters)]
             try:
-                api.check(overrides)
+                api.check(overrides, processes=program.processes)
             except ConfigError as error:
                 raise InputError(f"the trainer refuses this space: {error}") from None
 
@@ -130,7 +130,8 @@ def _command(space: Space, record: Trial, folder: Path) -> tuple[list[str], dict
         from trainer import api
 
         identity = to_overrides({"wandb.group": space.name, "wandb.name": f"{space.name}-{record.trial:06d}"})
-        return api.command([*trainer_overrides(space, record.parameters), *identity], folder), env
+        overrides = [*trainer_overrides(space, record.parameters), *identity]
+        return api.command(overrides, folder, processes=space.program.processes), env
     argv: list[str] = []
     for word in space.program.command:
         if word == "${overrides}":

@@ -67,6 +67,7 @@ class Program:
     Args:
         kind: which of the three.
         overrides: `trainer`: fixed Hydra overrides, before those of the trial's parameters.
+        processes: `trainer`: so many of the worker's machine share each trial.
         command: `command`: argv; the element `${overrides}` becomes one `key=value` argument per
             parameter, `${run_dir}` and `${trial}` are replaced inside an element.
         function: `function`: `package.module:name`, from a dict of parameters to a dict of metrics.
@@ -76,6 +77,7 @@ class Program:
     overrides: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     function: str = ""
+    processes: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +204,8 @@ def to_json(space: Space) -> dict[str, Any]:
     document = asdict(replace(space, baseline=None))  # asdict cannot copy a mapping proxy
     for parameter, written in zip(space.parameters, document["parameters"], strict=True):
         written["type"] = type(parameter).__name__.lower()
+    if space.program.processes == 1:  # what versions without it can read
+        del document["program"]["processes"]
     document["baseline"] = None if space.baseline is None else dict(space.baseline)
     return document
 

@@ -148,19 +148,27 @@ def _program(section: Cursor, parameters: tuple[Parameter, ...]) -> Program:
     if len(entries) != 1:
         raise section.refusal("write exactly one of trainer:, command: and function:")
     if "trainer" in entries:
-        return Program(kind="trainer", overrides=_overrides(entries["trainer"], parameters))
+        return _trainer(entries["trainer"], parameters)
     if "command" in entries:
         return Program(kind="command", command=_command(entries["command"]))
     return Program(kind="function", function=_function(entries["function"]))
 
 
-def _overrides(section: Cursor, parameters: tuple[Parameter, ...]) -> tuple[str, ...]:
+def _trainer(section: Cursor, parameters: tuple[Parameter, ...]) -> Program:
     if section.kind() == "nothing":
-        return ()
-    entries = section.table(("overrides",))
+        return Program(kind="trainer")
+    entries = section.table(("overrides", "processes"))
+    return Program(
+        kind="trainer",
+        overrides=_overrides(entries["overrides"], parameters) if "overrides" in entries else (),
+        processes=entries["processes"].integer(least=1) if "processes" in entries else 1,
+    )
+
+
+def _overrides(section: Cursor, parameters: tuple[Parameter, ...]) -> tuple[str, ...]:
     names = {parameter.name for parameter in parameters} | {"run_dir"}
     overrides: list[str] = []
-    for item in entries["overrides"].items() if "overrides" in entries else []:
+    for item in section.items():
         try:
             key, _ = split(item.text())
         except ValueError as error:

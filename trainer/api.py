@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from trainer.config import Config
+from trainer.distributed import launched
+from trainer.distributed.launched import Launched
 from trainer.environment import before_torch
 from trainer.errors import EXIT_CONFIG, EXIT_DIVERGED, EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, ConfigError
 from trainer.result import Metrics
@@ -64,8 +66,11 @@ class Prepared:
     teacher_loss: float | None
 
 
-def check(overrides: Sequence[str]) -> Config:
+def check(overrides: Sequence[str], *, processes: int | None = None) -> Config:
     """Compose and validate, without computing anything; `force` passes over what is only unwise.
+
+    Args:
+        processes: how many the run will be started with; None: not known yet.
 
     Raises:
         ConfigError: one line that names the key and, where there is one, the nearest valid key.
@@ -75,12 +80,20 @@ def check(overrides: Sequence[str]) -> Config:
 
     config = compose_config(overrides)
     sanity.refuse(sanity.refusals(config), force=config.force)
+    if processes is not None:
+        alone = processes == 1
+        launched.check(config, None if alone else Launched(rank=0, world=processes, local_rank=0))
     return config
 
 
-def command(overrides: Sequence[str], run_dir: str | os.PathLike[str]) -> list[str]:
-    """The argument vector of a run that writes into `run_dir`, quoted as Hydra reads it."""
-    return [sys.executable, "-m", "trainer", *overrides, f"run_dir={quote(os.fspath(run_dir))}"]
+def command(overrides: Sequence[str], run_dir: str | os.PathLike[str], *, processes: int = 1) -> list[str]:
+    """The argument vector of a run that writes into `run_dir`, quoted as Hydra reads it.
+
+    Args:
+        processes: of this machine that share the run.
+    """
+    program = ["trainer"] if processes == 1 else ["trainer.distributed.launch", str(processes)]
+    return [sys.executable, "-m", *program, *overrides, f"run_dir={quote(os.fspath(run_dir))}"]
 
 
 def quote(text: str) -> str:

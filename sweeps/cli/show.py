@@ -172,7 +172,9 @@ def command_line(space: Space, record: Trial) -> str:
     """What to type to run the trial's parameters again."""
     overrides = to_overrides(record.parameters)
     if space.program.kind == "trainer":
-        return shlex.join(["python", "-m", "trainer", *space.program.overrides, *overrides])
+        count = space.program.processes
+        start = ["python"] if count == 1 else ["torchrun", "--nproc-per-node", str(count)]
+        return shlex.join([*start, "-m", "trainer", *space.program.overrides, *overrides])
     return shlex.join(overrides)
 
 

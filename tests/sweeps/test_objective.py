@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,7 +17,7 @@ import pytest
 from sweeps import objective, runlog
 from sweeps.errors import EnvironmentFault, InputError
 from sweeps.result import Completed, Failed, Preempted
-from sweeps.space import Program
+from sweeps.space import Objective, Program
 from sweeps.stopping import Stop
 from sweeps.trial import Trial
 
@@ -317,6 +318,30 @@ class TestCheck:
         with pytest.raises(InputError, match="'no-such-program' is not a program"):
             objective.check(gone, [])
         objective.check(command_space, [])
+
+    @pytest.mark.parametrize(
+        ("processes", "overrides", "told"),
+        [
+            (2, (), "device.parallel: 2 processes were started"),
+            (1, ("device.parallel=ddp",), "device.parallel: ddp shares a run among processes"),
+            (
+                3,
+                ("device.parallel=ddp", "stage2.batch_size=8"),
+                "8 sequences cannot be shared out evenly among 3",
+            ),
+        ],
+    )
+    def test_processes_that_cannot_share_a_trial_are_refused(self, space, processes, overrides, told):
+        steps = ("stage1_9.max_steps=0",)
+        program = Program(kind="trainer", overrides=(*steps, *overrides), processes=processes)
+        shared = replace(space, program=program, objectives=(Objective(metric="final_loss"),))
+        with pytest.raises(InputError, match=re.escape(told)):
+            objective.check(shared, [{}])
+
+    def test_processes_that_can_share_a_trial_are_accepted(self, space):
+        program = Program(kind="trainer", overrides=("device.parallel=ddp",), processes=2)
+        shared = replace(space, program=program, objectives=(Objective(metric="final_loss"),))
+        objective.check(shared, [{}])
 
 
 def _gone(pid: int) -> bool:

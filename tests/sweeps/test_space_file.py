@@ -206,6 +206,7 @@ def test_conditions_may_be_nested_and_keys_are_typed_like_the_values() -> None:
         ("{trainer: {}}", Program(kind="trainer")),
         ("{trainer:}", Program(kind="trainer")),
         ("{trainer: {overrides: [a=1, +b=2]}}", Program(kind="trainer", overrides=("a=1", "+b=2"))),
+        ("{trainer: {processes: 2}}", Program(kind="trainer", processes=2)),
         (
             '{command: [python, -u, train.py, "${overrides}", "--out=${run_dir}", 3]}',
             Program(

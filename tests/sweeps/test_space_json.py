@@ -73,6 +73,7 @@ def spaces(draw: st.DrawFn) -> Space:
             overrides=tuple(draw(st.lists(words, max_size=2))),
             command=tuple(draw(st.lists(words, max_size=2))),
             function=draw(words),
+            processes=draw(st.integers(1, 8)),
         ),
         outcome_constraints=tuple(draw(st.lists(words, max_size=2))),
         parameter_constraints=tuple(draw(st.lists(words, max_size=2))),

@@ -259,6 +259,14 @@ CASES = [
         "program.trainer.overrides[0]",
         "`lr` is a parameter too",
     ),
+    Case(
+        "processes_none",
+        "{overrides: [model=tiny]}",
+        "{processes: 0}",
+        3,
+        "program.trainer.processes",
+        "at least 1",
+    ),
     Case("override_twice", "model=tiny", "a=1, a=2", 3, "program.trainer.overrides[1]", "overridden twice"),
     Case(
         "override_run_dir", "model=tiny", "run_dir=x", 3, "program.trainer.overrides[0]", "set by the worker"

@@ -1,0 +1,127 @@
+"""The launcher over processes that stand in for the trainer: what it starts, forwards and ends with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainer import api
+from trainer.distributed import launch
+
+pytestmark = pytest.mark.timeout(300)
+
+ROOT = Path(api.__file__).parents[1]
+# The program is told in an override what to do; it writes down who it is, and what signals it gets.
+STAND_IN = """
+import os, pathlib, signal, sys, time
+rank = os.environ["RANK"]
+assert os.environ["LOCAL_RANK"] == rank and os.environ["WORLD_SIZE"] == "2" and os.environ["MASTER_PORT"]
+told = pathlib.Path(os.environ["OUT"]) / rank
+def note(number, frame):
+    with told.open("a") as file: file.write(f"signal {number}\\n")
+    global left
+    left = left or time.monotonic() + 0.5
+left = None
+signal.signal(signal.SIGTERM, note)
+told.write_text(f"{os.getpid()}\\n")
+what = sys.argv[1 + int(rank)]
+while what == "wait" and (left is None or time.monotonic() < left): time.sleep(0.01)
+if what == "late": time.sleep(0.5)
+if what == "killed": os.kill(os.getpid(), signal.SIGKILL)
+sys.exit({"wait": 75, "late": 70, "diverge": 70, "crash": 1, "end": 0}[what])
+"""
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """`launched("wait", "crash")`: the launcher over two processes, each told what to do."""
+    package = tmp_path / "stand_in" / "trainer"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(STAND_IN)
+    start = (
+        "import os; from trainer.distributed import launch; os.environ['PYTHONPATH'] = os.environ['THEIRS']; "
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "THEIRS": str(package.parent), "OUT": str(tmp_path)}
+
+    def launched(*what: str) -> subprocess.Popen[str]:
+        code = start + f"launch._leave(launch.main({['2', *what]!r}))"
+        return subprocess.Popen([sys.executable, "-c", code], env=environment, cwd=tmp_path, text=True)
+
+    return launched
+
+
+def told(folder: Path, rank: int) -> list[str]:
+    """What a process wrote down, its id first; waits for it to have begun."""
+    deadline = time.monotonic() + 60
+    while not (folder / str(rank)).exists() or not (folder / str(rank)).read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return (folder / str(rank)).read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("what", "status"),
+    [
+        (("end", "end"), 0),
+        (("diverge", "diverge"), 70),
+        (("late", "diverge"), 70),
+        (("wait", "crash"), 1),  # the other would wait for ever
+        (("wait", "killed"), -signal.SIGKILL),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_it_ends_as_the_run_ends(
+    what: tuple[str, str], status: int, launched: Callable[..., subprocess.Popen[str]]
+) -> None:
+    assert launched(*what).wait(120) == status
+
+
+def test_a_signal_reaches_every_process_once(
+    launched: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = launched("wait", "wait")
+    told(tmp_path, 0), told(tmp_path, 1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 75
+    assert [told(tmp_path, rank)[1:] for rank in range(2)] == [[f"signal {int(signal.SIGTERM)}"]] * 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
+def test_no_process_outlives_it(launched: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    process = launched("wait", "wait")
+    ids = [int(told(tmp_path, rank)[0]) for rank in range(2)]
+    process.kill()
+    process.wait(120)
+    deadline = time.monotonic() + 30
+    while any(_is_alive(pid) for pid in ids):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"  # an orphan that nobody has reaped yet is dead
+
+
+@pytest.mark.parametrize("count", ["two", "0", "-1", "1.5"])
+def test_what_is_no_number_of_processes_is_refused(count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main([count, "run_dir=x"]) == 2
+    assert capsys.readouterr().err == f"trainer: error: {count!r} is no number of processes\n"
+
+
+def test_the_command_of_a_shared_run_starts_it(tmp_path: Path) -> None:
+    assert api.command(["a=1"], "out", processes=3) == [
+        *(sys.executable, "-m", "trainer.distributed.launch", "3", "a=1", "run_dir='out'"),
+    ]
+    assert api.command(["a=1"], "out")[1:3] == ["-m", "trainer"]
