@@ -134,3 +134,25 @@ def test_an_error_of_a_step_that_a_signal_came_in_stays_that_error(stop: StopSig
 
     with pytest.raises(ValueError, match="mine"), stop.unmangled(), stop.hold("step 1"):
         step()
+
+
+def test_processes_that_share_a_run_end_at_the_end_of_the_same_hold(stop: StopSignal) -> None:
+    asked: list[bool] = []
+
+    def any_of_all(flag: bool) -> bool:
+        asked.append(flag)
+        return flag
+
+    stop.share(any_of_all)
+    with stop.hold("step 1"), stop.hold("its middle"):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)  # between two holds: noted, not raised
+    with pytest.raises(PreemptedError, match="SIGTERM after step 2"), stop.together("step 2"):
+        pass
+    assert asked == [False, True]
+
+
+def test_a_process_goes_with_the_one_that_was_told(stop: StopSignal) -> None:
+    stop.share(lambda flag: True)
+    with pytest.raises(PreemptedError, match="after step 1"), stop.hold("step 1"):
+        pass

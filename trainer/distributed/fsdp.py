@@ -41,7 +41,7 @@ class Shards(Sharing):
         if device.recompute:
             # Gathering the next layer while this one recomputes its inside has been a deadlock. FSDP fetches
             # nothing ahead by itself once it is told what to fetch; what it is told is there already.
-            for part in self._layers:
+            for part in (self._together, *self._layers):
                 part.set_modules_to_backward_prefetch([part])
         with torch.no_grad():  # whoever runs first is the root, and an evaluation begins with a layer
             self(lambda ids: {}, torch.empty(0))

@@ -1,0 +1,66 @@
+"""What processes tell each other, as one process that has joined a group of its own sees it."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+import torch
+
+from trainer.api import check
+from trainer.config import sha256
+from trainer.distributed.launched import Launched
+from trainer.distributed.ranks import ALONE, Ranks, join
+from trainer.evaluate import in_turn
+
+
+@pytest.fixture
+def only_one(monkeypatch: pytest.MonkeyPatch) -> Ranks:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    return join(check(["device=cpu", "device.parallel=ddp"]), Launched(rank=0, world=1, local_rank=0))
+
+
+def test_a_group_of_one_agrees_with_itself(only_one: Ranks) -> None:
+    assert os.environ["NCCL_DEBUG"] == "WARN"
+    with only_one as ranks:
+        assert (ranks.alone, ranks.first) == (False, True)
+        assert [ranks.any(flag) for flag in (True, False)] == [True, False]
+        assert [ranks.decided(flag) for flag in (True, False)] == [True, False]
+        assert ranks.largest(-2.5) == -2.5
+        assert ranks.told("x") == "x"
+        assert ranks.gathered([1.0, 2.0]) == [[1.0, 2.0]]
+        torch.testing.assert_close(ranks.mean(torch.tensor([1.0, 3.0])), torch.tensor([1.0, 3.0]))
+        largest = [torch.tensor([1.0, -torch.inf]), torch.tensor([3.0])]
+        ranks.raise_to_largest(largest)
+        assert [tensor.tolist() for tensor in largest] == [[1.0, -torch.inf], [3.0]]
+    assert not torch.distributed.is_initialized()
+
+
+def test_alone_nothing_is_initialised() -> None:
+    assert join(check(["device=cpu"]), Launched(rank=0, world=1, local_rank=0)) is ALONE
+    assert ALONE.any(True)
+    assert ALONE.gathered(1) == [1]
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [([[1.0, 2.0]], [1.0, 2.0]), ([[1.0, 3.0], [2.0]], [1.0, 2.0, 3.0]), ([[1.0], [2.0], []], [1.0, 2.0])],
+    ids=["alone", "two", "more processes than batches"],
+)
+def test_what_was_measured_in_turn_is_put_in_the_order_of_the_batches(
+    shares: list[list[float]], expected: list[float]
+) -> None:
+    assert in_turn(shares) == expected
+
+
+def test_a_run_may_go_on_with_another_number_of_processes() -> None:
+    assert (
+        sha256(check([])) == sha256(check(["device.parallel=ddp"])) == sha256(check(["device.parallel=fsdp"]))
+    )
