@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from trainer.checkpoint.write import Snapshot, retain, write
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 class Writer:
-    """Writes snapshots to `root`. What goes wrong is told to `warn`; it is never a reason to end a run.
+    """Writes snapshots to `root`. What goes wrong is told to `warn`, but for what `full` tells.
 
     Args:
         keep: checkpoints that stay.
@@ -23,6 +27,8 @@ class Writer:
         self._complaint = ""
         self.last = last
         """Steps of the newest checkpoint that stands."""
+        self.full = ""
+        """What the system said when the disk was full and no checkpoint stood; the run must not go on so."""
 
     @property
     def busy(self) -> bool:
@@ -45,13 +51,16 @@ class Writer:
         try:
             write(self._root, snapshot)
         except Exception as error:  # noqa: BLE001 - a full disk comes as OSError or, out of Rust, as something else
-            self._complain(snapshot.document.steps, error)
+            why = " ".join(str(getattr(error, "strerror", None) or error).split())
+            if self.last is None and any(os.strerror(number) in why for number in _FULL):
+                self.full = why
+            else:
+                self._complain(snapshot.document.steps, why)
         else:
             self.last, self._complaint = snapshot.document.steps, ""
             retain(self._root, self._keep)
 
-    def _complain(self, steps: int, error: Exception) -> None:
-        why = " ".join(str(getattr(error, "strerror", None) or error).split())
+    def _complain(self, steps: int, why: str) -> None:
         stands = (
             "without any other, so that an end now would lose everything"
             if self.last is None

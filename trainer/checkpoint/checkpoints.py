@@ -26,7 +26,7 @@ from trainer.checkpoint.state import State, Stateful
 from trainer.checkpoint.write import Snapshot
 from trainer.config import CheckpointConfig
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.errors import DivergedError, PreemptedError
+from trainer.errors import DivergedError, PreemptedError, TrainerError
 from trainer.result import code_version
 
 During = Callable[[str, str], AbstractContextManager[None]]
@@ -133,8 +133,17 @@ class Checkpoints:
             self._reached = True
 
     def stepped(self, stage: _Stage) -> None:
-        """The stage has done a step: keep it, if it is time."""
+        """The stage has done a step: keep it, if it is time.
+
+        Raises:
+            TrainerError: the disk is full and no checkpoint stands.
+        """
         self._done[stage.name] = stage.done
+        if self._writer.full:
+            raise TrainerError(
+                f"no checkpoint could be written to {str(self._root)!r} ({self._writer.full}) and none stands, "
+                "so an end would lose everything; make room there, or write another run_dir"
+            )
         now = time.monotonic()
         every_steps, every_seconds = self._config.every_steps, self._config.every_seconds
         if every_steps and sum(self._done.values()) % every_steps == 0:

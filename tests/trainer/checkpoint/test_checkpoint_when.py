@@ -20,6 +20,7 @@ from trainer.checkpoint.keep import Parts
 from trainer.checkpoint.parts import MODEL
 from trainer.checkpoint.state import State
 from trainer.config import CheckpointConfig
+from trainer.errors import TrainerError
 
 
 class Weight:
@@ -163,15 +164,21 @@ def test_a_full_disk_does_not_end_the_run_while_an_older_checkpoint_stands(tmp_p
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3
 
 
-def test_a_full_disk_without_any_checkpoint_does_not_end_the_run_either(tmp_path, monkeypatch) -> None:
+def test_a_full_disk_without_any_checkpoint_ends_the_run_at_the_next_step(tmp_path, monkeypatch) -> None:
     fail_at(monkeypatch, *range(100))
-    run = Run(tmp_path, every_steps=2)
-    run.steps(6, each=run.wait)
+    run, reached = Run(tmp_path, every_steps=2), list[int]()
+
+    def step(number: int) -> None:
+        reached.append(number)
+        run.wait()
+
+    with pytest.raises(
+        TrainerError, match=r"\(No space left on device\) and none stands, .* make room there"
+    ):
+        run.steps(6, each=step)
+    assert reached == [1, 2]
     assert names(tmp_path) == []
-    assert run.warnings == [
-        "the checkpoint after 2 steps could not be written (No space left on device); the run goes on, "
-        "without any other, so that an end now would lose everything"
-    ]
+    assert run.warnings == []
 
 
 def test_a_folder_that_cannot_be_made_is_told_as_well(tmp_path: Path) -> None:
@@ -194,7 +201,6 @@ def test_after_going_on_the_steps_and_the_number_to_keep_go_on_too(tmp_path: Pat
 
 def test_a_stage_that_can_not_be_restored_is_told_with_the_way_out(tmp_path: Path) -> None:
     from trainer.checkpoint.parts import Weights
-    from trainer.errors import TrainerError
 
     run = Run(tmp_path, every_steps=1)
     run.steps(2, each=run.wait)
