@@ -88,13 +88,14 @@ def look_only(overrides: Sequence[str]) -> int:
     from trainer.compose import compose_config
     from trainer.device import open_device
     from trainer.model import import_architectures
-    from trainer.preflight import report
+    from trainer.preflight import finder, report
     from trainer.preflight.look import look
 
     config = compose_config(overrides)
     import_architectures(config.model)
     folder = None if config.run_dir is None else Path(config.run_dir)
-    found = look(config, open_device(config.device), folder, closely=True)
+    device = open_device(config.device)
+    found = look(finder.with_micro_batches(config, device), device, folder, closely=True)
     report.show(found, config)
     return EXIT_CONFIG if found.refusals and not config.force else EXIT_DONE
 
@@ -112,6 +113,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         from trainer.distributed.ranks import choose_device, join
         from trainer.model import import_architectures
         from trainer.optim.fit import require_packages
+        from trainer.preflight import finder, shortage
         from trainer.quant import fp8
         from trainer.teacher import prepare_all
         from trainer.telemetry import Heartbeat, Telemetry
@@ -126,7 +128,8 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         if config.telemetry.tensorboard:
             require_package()
         fp8.require_device(config.stage2, device)
-        forced = _look_before(config, device, folder, place)
+        fitted = finder.with_micro_batches(config, device, processes=place.world)
+        forced = _look_before(fitted, device, folder, place)
     if config.device.parallel != "none":
         # Before the processes join: one builds while the others wait, and a library that saves a model writes
         # nothing in any but the first of joined processes.
@@ -161,15 +164,17 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
             during=telemetry.during,
         )
         with telemetry, checkpoints:
-            outcome = pipeline.run(
-                config,
-                device=device,
-                telemetry=telemetry,
-                stop=stop,
-                progress=_print_progress(telemetry),
-                keep=checkpoints,
-                forced=forced,
-            )
+            with shortage.told(fitted, device):
+                outcome = pipeline.run(
+                    fitted,
+                    device=device,
+                    telemetry=telemetry,
+                    stop=stop,
+                    progress=_print_progress(telemetry),
+                    keep=checkpoints,
+                    forced=forced,
+                    config_sha256=sha256(config),
+                )
             stop.ignore()
             if config.save_model and ranks.first:
                 with telemetry.during("saving", "the student"):

@@ -4,6 +4,7 @@
     ├── ConfigError          2   the configuration is refused before any compute
     ├── DivergedError       70   a loss or a gradient is NaN or infinite
     ├── PreemptedError      75   a signal asked the run to end
+    ├── OutOfMemory          1   the device, or the host, had no more memory
     └── TeacherServerError   1   the teacher's server gave no answer, or none that is one
 
 A message says what is wrong, where, and what to do instead, in one line. Imports nothing: `trainer.api`
@@ -79,6 +80,22 @@ class PreemptedError(TrainerError):
         after = f" after {self.where}" if self.where else ""
         next_ = "; the same command goes on from its checkpoint" if self.resumable else ""
         return f"stopped by {self.signal_name}{after}{next_}"
+
+
+class OutOfMemory(TrainerError):
+    """An allocation failed.
+
+    Args:
+        said: by whoever refused it.
+        estimate: what the preflight makes of the run's memory, in words.
+    """
+
+    def __init__(self, said: str, *, estimate: str) -> None:
+        self.said, self.estimate = said, estimate
+        super().__init__(
+            f"out of memory ({said}); {estimate}; write a smaller micro_batch_size for the stage, or "
+            "device.recompute=true"
+        )
 
 
 class TeacherServerError(TrainerError):

@@ -68,6 +68,7 @@ class _Run:
     telemetry: Telemetry
     keep: Keep
     forced: tuple[str, ...]
+    config_sha256: str
 
     def batches(self, stage: str, batch_size: int, ranks: Ranks = UNSHARED) -> Feed:
         """Training text for a stage, shuffled by the run's seed and the stage's name. To be closed.
@@ -99,11 +100,13 @@ def run(
     progress: Progress,
     keep: Keep = FORGET,
     forced: tuple[str, ...] = (),
+    config_sha256: str | None = None,
 ) -> Outcome:
     """Trains, and measures what came of it. Goes on from where `keep` brings it back to.
 
     Args:
         forced: what the preflight said against the run.
+        config_sha256: of the configuration as it was given; None: of `config`.
 
     Raises:
         TrainerError: of the kind that says why the run ended early.
@@ -123,6 +126,7 @@ def run(
         telemetry=telemetry,
         keep=keep,
         forced=forced,
+        config_sha256=config_sha256 or sha256(config),
     )
     # Batches as Stage 1.9 will see them; the evaluation's size must not reach the weights.
     with this.batches("stage1", config.stage1_9.batch_size) as feed:
@@ -307,7 +311,7 @@ def _metrics(
 
 def _provenance(this: _Run) -> Provenance:
     return Provenance(
-        config_sha256=sha256(this.config),
+        config_sha256=this.config_sha256,
         code_version=code_version(),
         device=this.device.name,
         torch=torch.__version__,

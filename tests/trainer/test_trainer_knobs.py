@@ -142,6 +142,7 @@ ELSEWHERE = {
     "stage2.fp8": "tests/trainer/test_quant_fp8.py",
     "force": "tests/trainer/preflight/test_look.py",
     "device.memory_target_gib": "tests/trainer/preflight/test_look.py",
+    "device.auto_micro_batch": "tests/trainer/preflight/test_finder.py",
     "device.type": "tests/trainer/test_trainer_device.py",
     "device.threads": "tests/trainer/test_trainer_device.py",
     "device.pricing": "tests/trainer/test_trainer_cost.py",

@@ -141,8 +141,8 @@ class Checkpoints:
         self._done[stage.name] = stage.done
         if self._writer.full:
             raise TrainerError(
-                f"no checkpoint could be written to {str(self._root)!r} ({self._writer.full}) and none stands, "
-                "so an end would lose everything; make room there, or write another run_dir"
+                f"no checkpoint could be written to {str(self._root)!r} ({self._writer.full}) and none "
+                "stands, so an end would lose everything; make room there, or write another run_dir"
             )
         now = time.monotonic()
         every_steps, every_seconds = self._config.every_steps, self._config.every_seconds

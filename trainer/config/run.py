@@ -42,6 +42,8 @@ class DeviceConfig:
             memory for about a third more time. Changes no loss.
         parallel: how the processes that torchrun started share one run: `ddp` (each has the whole model and
             optimizer) or `fsdp` (each has a part of them). Changes rounding only. `none` is for one process.
+        auto_micro_batch: give each stage whose `micro_batch_size` is null the largest that fits into memory
+            (or into `memory_target_gib`), and remember it; one that is named stays. Changes rounding only.
         memory_target_gib: memory that the run may take, in GiB; what is estimated to take more is refused.
             null: what is free when it starts.
         usd_per_hour: price of the machine; null asks the table in `trainer.cost`.
@@ -55,6 +57,7 @@ class DeviceConfig:
     compile: bool | Literal["auto"]
     recompute: bool
     parallel: Literal["none", "ddp", "fsdp"]
+    auto_micro_batch: bool
     memory_target_gib: AboveZero | None
     usd_per_hour: NonNegative | None
     pricing: Literal["on_demand", "spot"]

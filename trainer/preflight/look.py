@@ -10,7 +10,7 @@ from typing import Any
 from trainer.config import Config
 from trainer.device import Device
 from trainer.errors import ConfigError
-from trainer.preflight import disk, fitting, sanity
+from trainer.preflight import disk, fitting, price, sanity
 from trainer.preflight.blueprint import Blueprint, blueprint
 from trainer.preflight.bound import at_most
 from trainer.preflight.disk import Disk
@@ -30,6 +30,7 @@ class Look:
             is known.
         at_most: bytes that memory stays below.
         free: bytes of memory that the run may take.
+        seconds, usd: of the steps of all stages, roughly; None: nobody knows the device.
         unknown: why memory could not be estimated; "".
     """
 
@@ -38,6 +39,8 @@ class Look:
     at_most: int | None = None
     free: int | None = None
     disk: Disk | None = None
+    seconds: float | None = None
+    usd: float | None = None
     unknown: str = ""
 
     @property
@@ -62,7 +65,10 @@ def look(
         if config.device.parallel == "fsdp":
             found.unknown = "processes share the weights"
         else:
-            _look_at_memory(found, _share(config, processes), plan, device, closely=closely)
+            _look_at_memory(found, share(config, processes), plan, device, closely=closely)
+        found.seconds = price.seconds(config, plan.dimensions, device)
+        if found.seconds is not None:
+            found.usd = price.dollars(config, device, found.seconds)
         if folder is not None:
             found.disk = disk.disk(config, student_dimensions(config, plan.dimensions), folder)
             found.refusals += disk.refusals(found.disk, config)
@@ -84,7 +90,7 @@ def _look_at_memory(found: Look, config: Config, plan: Blueprint, device: Device
         found.refusals += fitting.refusals(config, found.stages, plan, device, free=found.free)
 
 
-def _share(config: Config, processes: int) -> Config:
+def share(config: Config, processes: int) -> Config:
     """What one of the processes computes; `distributed.launched` has seen that batches can be shared out."""
     smaller: dict[str, Any] = {
         name: dataclasses.replace(stage, batch_size=stage.batch_size // processes)
@@ -98,7 +104,18 @@ def line(found: Look) -> str:
     told = [_memory(found)]
     if found.disk:
         told.append(f"disk {_gib(found.disk.needed)} of {_gib(found.disk.free)} GiB free")
+    if found.seconds is not None:
+        told.append(f"roughly {_time(found.seconds)} of training")
+    if found.usd:
+        told.append(f"{found.usd:.2f} $")
     return f"preflight: {', '.join(told)}"
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _memory(found: Look) -> str:

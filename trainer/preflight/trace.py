@@ -70,6 +70,25 @@ def step_peak(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
     return _over_depths(config, plan, device, run)
 
 
+def step_once(config: Config, stage: Stage, plan: Blueprint, device: Device, *, micro_batch: int) -> None:
+    """Forward and backward passes with numbers, of models with random weights and of the run's depths, on the
+    device that is the default one. Raises torch.OutOfMemoryError."""
+    theirs = plan.dimensions.layers
+    ours = config.stage1.keep_layers or theirs
+    shallow = _without_layers_named(config, ours)
+    models = _models(shallow, plan, ours, theirs)
+    student = models.student.train()
+    if device.recompute:
+        recompute_layers(student)
+    with ExitStack() as stack:
+        objective = _objective(shallow, stage, models, stack)
+        ids_bT = torch.zeros(micro_batch, config.data.sequence_length, dtype=torch.long)
+        for _ in range(2 if stage.batch_size > micro_batch else 1):
+            with device.autocast():
+                loss = objective(ids_bT)["loss"]
+            loss.backward()  # type: ignore[no-untyped-call] # torch has no annotation here
+
+
 def evaluation_peak(config: Config, plan: Blueprint, device: Device) -> int:
     """Bytes alive at most while the held-out loss is measured, weights of both models included."""
 

@@ -1,0 +1,111 @@
+"""Micro-batches that are found: the largest that fits, remembered, under an unchanged effective batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.compose import compose_config
+from trainer.config import Config
+from trainer.device import open_device
+from trainer.preflight import finder, fitting, trace
+from trainer.preflight.memory import StageMemory
+
+GIB = 2**30
+AUTO = ("device.auto_micro_batch=true", "stage1_9.batch_size=12", "stage2.batch_size=6")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / finder.KIND
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Memory is a GiB, and one for each sequence at once; which stages were estimated."""
+    seen = list[str]()
+
+    def of_stage(config, name, stage, plan, device, *, micro_batch) -> StageMemory:
+        seen.append(name)
+        return StageMemory(
+            name=name, micro_batch=micro_batch, weights=GIB, gradients=0, optimizer=0,
+            activations=micro_batch * GIB, peak=(1 + micro_batch) * GIB,
+        )  # fmt: skip
+
+    monkeypatch.setattr(fitting, "stage_memory", of_stage)
+    monkeypatch.setattr(finder, "at_most", lambda *_: 999 * GIB)
+    monkeypatch.setattr(finder, "free_memory", lambda device: 80 * GIB)
+    return seen
+
+
+def sizes(config: Config, **more: int) -> tuple[int | None, int | None]:
+    found = finder.with_micro_batches(config, open_device(config.device), **more)
+    assert (found.stage1_9.batch_size, found.stage2.batch_size) == (12, 6)
+    return found.stage1_9.micro_batch_size, found.stage2.micro_batch_size
+
+
+def test_the_largest_divisors_that_fit_and_none_where_it_is_off(
+    small: tuple[str, ...], cache: Path, asked: list[str]
+) -> None:
+    assert sizes(compose_config([*small, *AUTO])) == (12, 6)
+    # Nine tenths of the memory are filled: 5.4 GiB hold four sequences.
+    assert sizes(compose_config([*small, *AUTO, "device.memory_target_gib=6"])) == (4, 3)
+    assert sizes(compose_config([*small, *AUTO, "device.memory_target_gib=0.5"])) == (1, 1)
+    named = ("device.memory_target_gib=6", "stage2.micro_batch_size=2")
+    assert sizes(compose_config([*small, *AUTO, *named])) == (4, 2)
+    assert sizes(compose_config([*small, *AUTO[1:], "device.memory_target_gib=6"])) == (None, None)
+
+
+def test_processes_share_the_batch(small: tuple[str, ...], cache: Path, asked: list[str]) -> None:
+    assert sizes(compose_config([*small, *AUTO]), processes=3) == (4, 2)
+
+
+def test_what_was_found_is_remembered_for_this_model_and_length(
+    small: tuple[str, ...], cache: Path, asked: list[str]
+) -> None:
+    tight = [*small, *AUTO, "device.memory_target_gib=6"]
+    first = sizes(compose_config(tight))
+    files = sorted(cache.iterdir())
+    assert [json.loads(path.read_text())["micro_batch_size"] for path in files] in ([3, 4], [4, 3])
+    asked.clear()
+    assert sizes(compose_config([*tight, "stage1_9.optimizer.lr=0.1", "stage2.max_steps=9"])) == first
+    assert asked == []
+    files[0].write_text("{")
+    sizes(compose_config([*tight, "data.sequence_length=8"]))
+    assert set(asked) == {"stage1_9", "stage2"}
+    assert sizes(compose_config(tight)) == first
+    assert len(list(cache.iterdir())) == 4
+
+
+def test_a_try_that_runs_out_of_memory_does_not_survive(
+    small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = compose_config(small)
+    device = open_device(config.device)
+    plan = finder.blueprint(config, device)
+    before = torch.get_rng_state()
+    assert finder.survives(config, config.stage1_9, plan, device, 2)
+    assert torch.equal(torch.get_rng_state(), before)
+
+    def short(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(trace, "step_once", short)
+    assert not finder.survives(config, config.stage1_9, plan, device, 2)
+
+
+def test_a_run_with_found_micro_batches_ends_where_one_without_does(
+    small: tuple[str, ...], run_small: Callable[..., object], cache_folder: Path, asked: list[str]
+) -> None:
+    tight = compose_config([*small, "device.auto_micro_batch=true", "device.memory_target_gib=3.5"])
+    found = finder.with_micro_batches(tight, open_device(tight.device))
+    assert (found.stage1_9.micro_batch_size, found.stage2.micro_batch_size) == (2, 2)
+    whole = run_small().result.metrics  # type: ignore[attr-defined]
+    parts = run_small("stage1_9.micro_batch_size=2", "stage2.micro_batch_size=2").result.metrics  # type: ignore[attr-defined]
+    assert parts.final_loss == pytest.approx(whole.final_loss, rel=2e-3)
+    assert parts.effective_steps == whole.effective_steps

@@ -1,0 +1,63 @@
+"""How long a run will take, and for how much money, roughly. Used by `preflight.look`."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from trainer.config import Config, Stage2Config, Stage19Config
+from trainer.cost import usd
+from trainer.device import Device
+from trainer.peaks import peak_flops_per_second
+from trainer.preflight.dimensions import Dimensions
+from trainer.preflight.memory import stages, student_dimensions
+from trainer.preflight.trace import Stage
+
+# Shares of what a device can do that training gets out of it. Of a GPU what well-kept loops reach; of a CPU,
+# where the whole is measured and not the maker's, what the default run reached on two cores.
+_OF_A_GPU, _OF_A_CPU = 0.4, 0.3
+_SIDE = 384  # of the square matrices whose product measures a CPU
+_ENOUGH_S = 0.01
+
+
+def seconds(config: Config, teacher: Dimensions, device: Device) -> float | None:
+    """Of the steps of all stages; None for a device whose speed nobody knows."""
+    speed = _speed(device)
+    return None if speed is None else _flops(config, teacher, device) / (speed * device.ranks.world)
+
+
+def dollars(config: Config, device: Device, taken: float) -> float | None:
+    """Of so many seconds; None for a device whose price nobody knows."""
+    return usd(device, config.device.usd_per_hour, taken, spot=config.device.pricing == "spot")
+
+
+def _flops(config: Config, teacher: Dimensions, device: Device) -> float:
+    length, student = config.data.sequence_length, student_dimensions(config, teacher)
+    ours, theirs = student.forward_flops(length), teacher.forward_flops(length)
+    passes = 4 if device.recompute else 3
+    return float(
+        sum(
+            stage.max_steps * stage.batch_size * length * (passes * ours + theirs * _taught(stage))
+            for _, stage in stages(config)
+        )
+    )
+
+
+def _taught(stage: Stage) -> bool:
+    """Whether the teacher computes beside the student here."""
+    if isinstance(stage, Stage2Config):
+        return stage.distill.enabled
+    return isinstance(stage, Stage19Config) or stage.teacher.kind == "in_process"
+
+
+def _speed(device: Device) -> float | None:
+    """Operations per second in training."""
+    if device.kind != "cpu":
+        peak = peak_flops_per_second(device)
+        return None if peak is None else _OF_A_GPU * peak
+    matrix, done, started = torch.ones(_SIDE, _SIDE, dtype=device.dtype), 0, time.perf_counter()
+    while (taken := time.perf_counter() - started) < _ENOUGH_S:
+        torch.mm(matrix, matrix)
+        done += 1
+    return _OF_A_CPU * done * 2 * _SIDE**3 / taken
