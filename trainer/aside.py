@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable
 
 _NAME = "calls aside"
@@ -26,26 +25,22 @@ class Aside:
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
-        self._acts: queue.Queue[Act | None] = queue.Queue(_MOST_WAITING)
+        # Not `Queue`, whose lock a signal's exception in the main thread could leave taken.
+        self._acts: queue.SimpleQueue[Act | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
         self._thread.start()
 
     def do(self, act: Act) -> bool:
         """Makes the call when those before it are over; False where too many wait, and it never will."""
-        try:
-            self._acts.put_nowait(act)
-        except queue.Full:
+        if self._acts.qsize() >= _MOST_WAITING:
             return False
+        self._acts.put(act)
         return True
 
     def end(self, timeout: float) -> bool:
         """Makes no call after those that wait; whether they were all over in time."""
-        until = time.monotonic() + timeout
-        try:
-            self._acts.put(None, timeout=timeout)
-        except queue.Full:
-            return False
-        self._thread.join(max(0.0, until - time.monotonic()))
+        self._acts.put(None)
+        self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -70,6 +70,8 @@ def peak_flops_per_second(device: Device) -> float | None:
 def peak_of(name: str, dtype: torch.dtype) -> float | None:
     """By the device's name: whole words of it, so that an A100 is no A10."""
     words = set(re.findall(r"[A-Z0-9]+", name.upper()))
+    if "MIG" in words:  # a part of a GPU
+        return None
     for wanted, peak in _PEAKS.items():
         if words.issuperset(wanted):
             return peak.of(dtype)

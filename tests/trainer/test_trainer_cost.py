@@ -132,6 +132,7 @@ BF16, F32 = torch.bfloat16, torch.float32
         ("TPU v6e-4", BF16, 918),
         ("TPU v6e-4", F32, None),
         ("NVIDIA A1000", BF16, None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", BF16, None),
         ("Voodoo 2", BF16, None),
     ],
 )

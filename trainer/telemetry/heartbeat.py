@@ -50,6 +50,9 @@ class Phase:
 class Heartbeat:
     """Writes the file from the first `start` to `close`, every so often and whole.
 
+    The threads share whole values that are replaced, and no lock: a signal's exception may come anywhere in
+    the main thread, and one that came between taking a lock and holding it would leave it taken.
+
     Trouble with the disk is told once on stderr; it is never a reason to end a run.
 
     Args:
@@ -58,7 +61,6 @@ class Heartbeat:
 
     def __init__(self, path: Path, *, device: Device, every_s: float) -> None:
         self._path, self._device, self._every_s = path, device, every_s
-        self._lock = threading.Lock()
         self._phase = Phase(name="loading", detail="", position={}, began=time.monotonic())
         self._began = self._phase.began
         self._steps: deque[float] = deque(maxlen=_TYPICAL_OF)
@@ -72,25 +74,20 @@ class Heartbeat:
 
     def enter(self, name: str, detail: str = "", **position: str | int) -> None:
         """A phase begins, and the one before is over. Costs nothing: it is the thread that writes."""
-        if self._over.is_set():
-            return
-        phase = Phase(name=name, detail=detail, position=position, began=time.monotonic())
-        with self._lock:
-            self._phase = phase
+        if not self._over.is_set():
+            self._phase = Phase(name=name, detail=detail, position=position, began=time.monotonic())
 
     def stepped(self, seconds: float | None) -> None:
         """A step took so long; None: a stage begins, whose steps are not comparable with those before."""
-        with self._lock:
-            if seconds is None:
-                self._steps.clear()
-            else:
-                self._steps.append(seconds)
+        if seconds is None:
+            self._steps = deque(maxlen=_TYPICAL_OF)
+        else:
+            self._steps.append(seconds)
 
     @contextmanager
     def during(self, name: str, detail: str = "") -> Iterator[None]:
         """A phase inside another, which begins again after it."""
-        with self._lock:
-            before = self._phase
+        before = self._phase
         self.enter(name, detail)
         try:
             yield
@@ -108,9 +105,7 @@ class Heartbeat:
 
     def document(self) -> dict[str, Any]:
         """As it stands in the file."""
-        now = time.monotonic()
-        with self._lock:
-            phase, steps = self._phase, list(self._steps)
+        phase, steps, now = self._phase, list(self._steps), time.monotonic()
         return {
             "schema": SCHEMA,
             "phase": phase.name,

@@ -75,7 +75,8 @@ class WandbRun:
                 self._run.finish(exit_code=status)
 
         wait = self._leaving_s if status == EXIT_PREEMPTED else self._closing_s
-        if not (self._aside.do(finish) and self._aside.end(wait)):
+        self._aside.do(finish)
+        if not self._aside.end(wait):
             self._complain(f"it has not finished within {wait:g} s and is left behind")
 
     def _alert(self, title: str, text: str) -> None:

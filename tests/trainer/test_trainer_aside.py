@@ -1,0 +1,52 @@
+"""Calls on a thread aside: in order, never waited for longer than was said, and errors told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from trainer import aside
+from trainer.aside import Aside, anything_hangs
+
+
+@pytest.fixture
+def over() -> Iterator[threading.Event]:
+    """Set at the end of the test, so that no call outlasts it."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_calls_are_made_in_order_and_an_error_ends_none_of_those_after_it() -> None:
+    made: list[int] = []
+    errors: list[Exception] = []
+    calls = Aside(errors.append)
+    for number in range(100):
+        calls.do(lambda n=number: made.append(n) if n != 50 else 1 / 0)
+    assert calls.end(10)
+    assert made == [n for n in range(100) if n != 50]
+    assert [type(error) for error in errors] == [ZeroDivisionError]
+    assert not anything_hangs()
+
+
+def test_one_that_hangs_is_left_behind_and_known_to_hang(over: threading.Event) -> None:
+    calls = Aside(lambda error: None)
+    calls.do(lambda: over.wait(60))
+    began = time.monotonic()
+    assert not calls.end(0.1)
+    assert time.monotonic() - began < 5
+    assert anything_hangs()
+
+
+def test_no_more_wait_than_there_is_room_for(over: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "_MOST_WAITING", 3)
+    calls = Aside(lambda error: None)
+    begun = threading.Event()
+    calls.do(lambda: begun.set() or over.wait(60))
+    assert begun.wait(10)
+    assert [calls.do(lambda: None) for _ in range(5)] == [True, True, True, False, False]
+    over.set()
+    assert calls.end(10)
