@@ -1,6 +1,10 @@
 """Analysis: pure functions over the exported trials table; they import no other room.
 
-Read in the order of the data: `table` (a file becomes a DataFrame) → `pareto` and `efficiency` (arrays in,
-positions out) → `summary` (what `sweep pareto` prints) → `figures` → `report` (what `sweep report` writes).
-Only `figures` and `report` import plotly and jinja2.
+Read in the order of the data: `table` (a file becomes a DataFrame) → `pareto`, `hypervolume`, `efficiency`,
+`attainment` (arrays in, positions and shares out) → `summary`, `uncertainty` (what `sweep pareto` prints) →
+`power_law`, `curve`, `lengths`, `budget` (what a budget buys) → `seeds`, `paired` (repeated seeds) →
+`costs` → `headline`, `failures`, `insight`, `contents` (what the report says) → `figures`,
+`insight_figures`, `report` (the page) → `pictures`, `notebook` (notebooks).
+
+Only the page imports plotly and jinja2, only the notebooks matplotlib, only fits and intervals scipy.
 """

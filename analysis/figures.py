@@ -1,8 +1,8 @@
-"""The two figures of the report: loss against compute, and the history of the search.
+"""Two figures of the report: loss against compute, and the history of the search.
 
-`report` calls this; notebooks may. Every kind of point has a shape of its own, so that the figures can be
-read in black and white; the colours are mid-tones that stand out on white and on black paper alike, and the
-page's style sheet colours the text (see `templates/report.html.j2`).
+`report` calls this; `insight_figures` has the others in the same style. Each kind of point has its shape,
+so that the figures can be read in black and white; the colours are mid-tones that stand out on white and on
+black paper alike, and the page's style sheet colours the text (see `templates/report.html.j2`).
 """
 
 from __future__ import annotations
