@@ -1,0 +1,77 @@
+"""The memory table of docs/trainer.md is what the estimates say. Of models that come with the trainer, from their
+published dimensions; slow but for the smallest, as each estimate takes some seconds."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.api import check, quote
+from trainer.device import Device
+from trainer.preflight.blueprint import blueprint
+from trainer.preflight.memory import stage_memory, stages
+
+DOCS = Path(__file__).parents[3] / "docs" / "trainer.md"
+QWEN3 = {
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "head_dim": 128,
+    "num_key_value_heads": 8,
+    "vocab_size": 151_936,
+    "max_position_embeddings": 40_960,
+    "tie_word_embeddings": True,
+    "dtype": "bfloat16",
+}
+PUBLISHED = {
+    "smollm2_135m": {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "vocab_size": 49_152,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+        "dtype": "bfloat16",
+    },
+    "qwen3_0_6b": QWEN3
+    | {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16},
+    "qwen3_4b": QWEN3
+    | {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
+}
+STAGE = {"1.9": "stage1_9", "2": "stage2"}
+
+
+def documented() -> dict[tuple[str, str], list[str]]:
+    rows = re.findall(r"^\| `(\w+)` \| (1\.9|2) \| (\d+ \|(?: [\d.]+ \|){5})$", DOCS.read_text(), re.M)
+    return {(model, STAGE[stage]): cells.replace("|", "").split() for model, stage, cells in rows}
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["tiny", *(pytest.param(name, marks=pytest.mark.slow) for name in PUBLISHED)],
+)
+def test_the_table_is_what_is_estimated(model: str, tmp_path: Path) -> None:
+    overrides = [f"model={model}"]
+    if model in PUBLISHED:
+        (tmp_path / "config.json").write_text(json.dumps(PUBLISHED[model]))
+        overrides.append(f"model.name={quote(str(tmp_path))}")
+    config = check(overrides)
+    dtype = torch.float32 if model == "tiny" else torch.bfloat16
+    attention = "eager" if model == "tiny" else "sdpa"
+    device = Device(torch_device=torch.device("cpu"), dtype=dtype, name="any", attention=attention)
+    plan, rows = blueprint(config, device), documented()
+    assert {name for told, name in rows if told == model} == {name for name, _ in stages(config)}
+    for name, stage in stages(config):
+        memory = stage_memory(config, name, stage, plan, device)
+        sizes = (memory.weights, memory.gradients, memory.optimizer, memory.activations, memory.peak)
+        told = [str(memory.micro_batch), *(f"{size / 2**30:.2f}" for size in sizes)]
+        assert [float(cell) for cell in told] == pytest.approx(
+            [float(cell) for cell in rows[model, name]], rel=0.02, abs=0.02
+        )

@@ -1,0 +1,62 @@
+"""Time and dollars: the operations are those of `train_flops`, the speed is a share of the device's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainer.compose import compose_config
+from trainer.cost import RATES
+from trainer.device import Device
+from trainer.preflight import price
+from trainer.preflight.dimensions import teacher_dimensions
+from trainer.preflight.look import Look, line
+
+H100 = Device(
+    torch_device=torch.device("cuda"), dtype=torch.bfloat16, name="NVIDIA H100 80GB HBM3", attention="sdpa"
+)
+
+
+def test_a_known_gpu_is_used_to_two_fifths_and_has_a_price(small: tuple[str, ...]) -> None:
+    config = compose_config(small)
+    teacher = teacher_dimensions(config)
+    # Two layers of width 32 and 48 inside, 300 words, 16 tokens; six steps of four sequences in either stage.
+    layer = 4 * 32 * 32 + 3 * 32 * 48
+    forward = 2 * (2 * layer + 300 * 32) + 4 * 16 * 32 * 2
+    flops = forward * 6 * 64 * (4 + 3)
+    found = price.seconds(config, teacher, H100)
+    assert found == pytest.approx(flops / (0.4 * 989.5e12))
+    assert price.dollars(config, H100, 7200.0) == pytest.approx(2 * RATES["H100"].on_demand)
+
+
+def test_what_makes_it_longer(small: tuple[str, ...]) -> None:
+    def of(*overrides: str, recompute: bool = False) -> float:
+        config = compose_config([*small, *overrides])
+        device = Device(**{**vars(H100), "recompute": recompute})
+        return price.seconds(config, teacher_dimensions(config), device) or 0.0
+
+    alone = ("stage1_9.max_steps=0",)
+    assert of(*alone, "stage2.distill.weight=1.0") == pytest.approx(of(*alone) * 4 / 3)
+    assert of(*alone, recompute=True) == pytest.approx(of(*alone) * 4 / 3)
+    assert of(*alone, "stage2.max_steps=12") == pytest.approx(2 * of(*alone))
+
+
+def test_a_cpu_is_measured_and_free_and_an_unknown_gpu_has_no_time(small: tuple[str, ...]) -> None:
+    config = compose_config(small)
+    cpu = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
+    found = price.seconds(config, teacher_dimensions(config), cpu)
+    assert found is not None
+    assert found > 0
+    assert price.dollars(config, cpu, found) == 0
+    unknown = Device(**{**vars(H100), "name": "NVIDIA X1"})
+    assert price.seconds(config, teacher_dimensions(config), unknown) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(42.4, "42 s"), (100, "1.7 min"), (1800, "30 min"), (9000, "2.5 h"), (90000, "25 h")],
+)
+def test_the_line_tells_them_in_units_of_their_size(seconds: float, words: str) -> None:
+    text = line(Look(seconds=seconds, usd=1.234))
+    assert text.endswith(f"roughly {words} of training, 1.23 $")
+    assert "$" not in line(Look(seconds=seconds, usd=0.0))
