@@ -56,29 +56,29 @@ def configured(stage: str, *overrides: str) -> tuple[Config, Blueprint, Device]:
     return config, blueprint(config, device), device
 
 
-def measured(config: Config, plan: Blueprint, device: Device) -> int:
-    """Bytes of all tensors of a stage of two steps, both models included."""
+def train_stage(config: Config, plan: Blueprint, device: Device) -> None:
+    """The one stage of the run, of models with random weights on text of zeros."""
     ((name, stage),) = stages(config)
     train = {"stage1_9": layerwise.align, "stage2": pretrain.pretrain, "stage3": distill.distill}[name]
     ids = torch.zeros(stage.batch_size, config.data.sequence_length, dtype=torch.long)
+    teacher = freeze(plan.build(plan.dimensions.layers).to(device.torch_device))
+    without_text = dataclasses.replace(config.stage1, subln="ones")
+    student, strength = make_student(teacher, without_text, [], quant=config.quant, device=device)
+    train(  # type: ignore[operator]
+        student,
+        teacher,
+        strength,
+        stage,
+        itertools.repeat(ids),
+        device=device,
+        stop=StopSignal(),
+        watch=lambda step: None,
+    )
 
-    def work() -> None:
-        teacher = freeze(plan.build(plan.dimensions.layers))
-        without_text = dataclasses.replace(config.stage1, subln="ones")
-        student, strength = make_student(teacher, without_text, [], quant=config.quant, device=device)
-        batches = itertools.repeat(ids)
-        train(  # type: ignore[operator]
-            student,
-            teacher,
-            strength,
-            stage,
-            batches,
-            device=device,
-            stop=StopSignal(),
-            watch=lambda step: None,
-        )
 
-    return peak_bytes(work)
+def measured(config: Config, plan: Blueprint, device: Device) -> int:
+    """Bytes of all tensors of a stage of two steps, both models included."""
+    return peak_bytes(lambda: train_stage(config, plan, device))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,46 @@
+"""Estimated memory against what torch's allocator gave out at most on a CUDA device, over real stages."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_memory import NO_WARMUP, ONLY, SHAPE, train_stage
+
+from trainer.api import check
+from trainer.device import open_device
+from trainer.preflight.blueprint import blueprint
+from trainer.preflight.memory import stage_memory, stages
+
+LARGER = (
+    "model.layers=6",
+    "model.hidden_size=512",
+    "model.intermediate_size=1536",
+    "model.heads=8",
+    "data.vocab_size=16384",
+    "data.sequence_length=512",
+    "stage1_9.batch_size=8",
+    "stage2.batch_size=8",
+    "device=cuda",
+    "device.compile=false",
+)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "case", ["stage1_9", "stage1_9 device.recompute=true", "stage2", "stage2 stage2.micro_batch_size=2"]
+)
+def test_the_estimate_is_what_the_device_gave_out_to_a_fifth(case: str, dtype: str) -> None:
+    stage, *more = case.split()
+    config = check([*SHAPE, *ONLY[stage], *NO_WARMUP, *LARGER, f"device.dtype={dtype}", *more])
+    device = open_device(config.device)
+    plan = blueprint(config, device)
+    ((name, of_stage),) = stages(config)
+    estimate = stage_memory(config, name, of_stage, plan, device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    train_stage(config, plan, device)
+    measured = torch.cuda.max_memory_allocated() - before
+    assert estimate.peak == pytest.approx(measured, rel=0.2)
