@@ -117,7 +117,9 @@ def statuses(sweep: Experiment) -> list[str]:
     return [record.status for record in sweep.trials()]
 
 
-@pytest.mark.parametrize("wakes", [True, False], ids=["woken", "killed"])
+@pytest.mark.parametrize(
+    "wakes", [pytest.param(True, id="woken"), pytest.param(False, id="killed", marks=pytest.mark.slow)]
+)
 def test_others_do_the_other_trials_and_then_wait_for_the_one_whose_report_is_stuck(start, sweep, wakes):
     frozen = start(trial.key(0), b'"completed"')
     until(lambda: is_stopped(frozen.pid))

@@ -174,6 +174,7 @@ def check_against_a_run_that_was_never_ended(fleet: Fleet) -> None:
     assert lines(fleet.run_folder(2)) == lines(whole)
 
 
+@pytest.mark.slow
 def test_a_killed_workers_trial_goes_on_from_its_checkpoint_on_another(fleet: Fleet) -> None:
     first = fleet.start()
     wait_until(lambda: len(fleet.checkpoints(1)) >= 2, first)
@@ -194,6 +195,7 @@ def test_a_killed_workers_trial_goes_on_from_its_checkpoint_on_another(fleet: Fl
     check_against_a_run_that_was_never_ended(fleet)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fleet", ["bucket"], indirect=True)
 def test_a_worker_that_is_told_to_go_hands_over_the_very_step(fleet: Fleet) -> None:
     first = fleet.start()

@@ -48,7 +48,13 @@ def start(where: str, *overrides: str, cwd: Path) -> subprocess.CompletedProcess
 
 
 @pytest.mark.parametrize(
-    "where", ["hydra", "torch", "transformers.models.llama.modeling_llama", "trainer.telemetry.wandb_run"]
+    "where",
+    [
+        "hydra",
+        "torch",
+        pytest.param("transformers.models.llama.modeling_llama", marks=pytest.mark.slow),
+        pytest.param("trainer.telemetry.wandb_run", marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_during_an_import_ends_with_75_and_one_line(
     where: str, small: tuple[str, ...], tmp_path: Path

@@ -82,6 +82,7 @@ def test_a_teacher_that_saw_the_text_in_another_order_is_another(streamed: list[
     assert one.data_sha256 == other.data_sha256
 
 
+@pytest.mark.slow
 def test_the_command_ends_when_its_work_is_done(streamed: list[str], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     subprocess.run(

@@ -103,7 +103,13 @@ class TestWorker:
         assert (ran.status, one_line(ran.err)) == (2, True)
         assert "sweep init" in ran.err
 
-    @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "ctrl-c"])
+    @pytest.mark.parametrize(
+        "signum",
+        [
+            pytest.param(signal.SIGTERM, id="sigterm"),
+            pytest.param(signal.SIGINT, id="ctrl-c", marks=pytest.mark.slow),
+        ],
+    )
     def test_a_signal_hands_the_trial_back_with_status_75(self, sweep, space_file, tmp_path, signum):
         command = json.dumps(["sh", "-c", "touch started; sleep 600", "${overrides}"])
         text = space_file.read_text().replace(

@@ -46,7 +46,11 @@ def came_to(folder: Path) -> object:
     return metrics, document["provenance"], lines_without_times(folder / api.METRICS_FILE)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],
+    ids=lambda number: number.name,
+)
 def test_the_same_command_ends_as_if_nothing_had_happened(
     number: signal.Signals, small: tuple[str, ...], attempt: Attempt, tmp_path: Path
 ) -> None:

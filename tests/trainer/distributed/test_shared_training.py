@@ -24,7 +24,7 @@ ALL_STAGES = (
 )
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
 def test_two_processes_come_to_what_one_comes_to(
     parallel: str, start: Start, alone: Alone, tmp_path: Path
 ) -> None:

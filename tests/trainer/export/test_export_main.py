@@ -54,6 +54,7 @@ def test_transformers_measures_the_loss_of_the_run(
     assert model.generate(prompt, max_new_tokens=3, do_sample=False).shape[1] <= prompt.shape[1] + 3
 
 
+@pytest.mark.slow
 def test_without_save_model_nothing_is_kept(
     small: tuple[str, ...], tmp_path: Path, cache_folder: Path
 ) -> None:
