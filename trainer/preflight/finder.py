@@ -21,6 +21,7 @@ import torch
 from trainer.cache import cache_root
 from trainer.config import Config
 from trainer.device import Device
+from trainer.errors import ConfigError, TrainerError
 from trainer.preflight import fitting, trace
 from trainer.preflight.blueprint import Blueprint, blueprint
 from trainer.preflight.bound import at_most
@@ -39,9 +40,25 @@ def with_micro_batches(config: Config, device: Device, *, processes: int = 1) ->
 
     Each divides what one process computes of `batch_size`, so the effective batch stays. One that does not
     fit either is 1; the look that follows refuses it.
+
+    Raises:
+        ConfigError: the model cannot be looked at, or not be tried.
     """
     if not config.device.auto_micro_batch or config.device.parallel == "fsdp":
         return config
+    try:
+        return _fitted(config, device, processes)
+    except TrainerError:
+        raise
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(
+            f"no micro-batch could be found ({why}); write false, and a stage's micro_batch_size yourself",
+            key="device.auto_micro_batch",
+        ) from error
+
+
+def _fitted(config: Config, device: Device, processes: int) -> Config:
     own = share(config, processes)
     plan = blueprint(own, device)
     found: dict[str, Any] = {}

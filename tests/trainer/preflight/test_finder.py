@@ -12,6 +12,7 @@ import torch
 from trainer.compose import compose_config
 from trainer.config import Config
 from trainer.device import open_device
+from trainer.errors import ConfigError
 from trainer.preflight import finder, fitting, trace
 from trainer.preflight.memory import StageMemory
 
@@ -109,3 +110,16 @@ def test_a_run_with_found_micro_batches_ends_where_one_without_does(
     parts = run_small("stage1_9.micro_batch_size=2", "stage2.micro_batch_size=2").result.metrics  # type: ignore[attr-defined]
     assert parts.final_loss == pytest.approx(whole.final_loss, rel=2e-3)
     assert parts.effective_steps == whole.effective_steps
+
+
+def test_a_model_that_cannot_be_looked_at_is_refused_in_one_line(
+    small: tuple[str, ...], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no\nshapes")
+
+    monkeypatch.setattr(finder, "blueprint", fail)
+    config = compose_config([*small, *AUTO])
+    with pytest.raises(ConfigError, match=r"found \(RuntimeError: no shapes\); write false") as caught:
+        finder.with_micro_batches(config, open_device(config.device))
+    assert caught.value.key == "device.auto_micro_batch"
