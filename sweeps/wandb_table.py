@@ -6,7 +6,9 @@ environment variables count: WANDB_MODE=offline writes a folder that `wandb sync
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from typing import Literal
 
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.export import columns, flat
@@ -37,6 +39,9 @@ def log(project: str, space: Space, url: str, records: Sequence[Trial]) -> str:
             job_type="trials",
             config={"url": url, "objectives": {o.metric: o.goal for o in space.objectives}},
             settings=wandb.Settings(silent=True),
+            # wandb reads them once in a process, when it is first used; what counts is what they say now.
+            mode=_mode(),
+            dir=os.environ.get("WANDB_DIR"),
         )
         # One type per column: what is missing or mixed is told as text or left empty.
         data = [[_cell(row.get(name)) for name in names] for row in rows]
@@ -45,6 +50,11 @@ def log(project: str, space: Space, url: str, records: Sequence[Trial]) -> str:
     except wandb.Error as error:
         raise StoreUnavailable(f"wandb: {' '.join(str(error).split())}") from None
     return str(run.url or run.dir)
+
+
+def _mode() -> Literal["online", "offline", "disabled", "shared"] | None:
+    said = os.environ.get("WANDB_MODE")
+    return next((mode for mode in ("online", "offline", "disabled", "shared") if mode == said), None)
 
 
 def _cell(value: object) -> object:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import wandb
 
 from sweeps import wandb_table
 from sweeps.errors import InputError
@@ -27,6 +28,7 @@ RECORDS = [
 @pytest.mark.timeout(300)  # wandb starts a process of its own
 @pytest.mark.filterwarnings("ignore")
 def test_every_trial_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb.setup()  # as another test, or the trainer, may have done: then the environment is not read again
     for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path))):
         monkeypatch.setenv(name, value)
     where = wandb_table.log("project", SPACE, "file:///sweeps/case", RECORDS)
