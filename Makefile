@@ -26,7 +26,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "slow or hypothesis" -n $(JOBS) --dist worksteal
 
 # Opens the report in Chromium: the system's, or the one that CHROMIUM names.
 test-browser: $(STAMP)

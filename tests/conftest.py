@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 
@@ -9,9 +10,11 @@ import pytest
 from fake_gcs import FakeGcs
 from hypothesis import settings
 
-# A busy machine makes any example slow; tests have a time limit of their own.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+# A busy machine makes any example slow; tests have a time limit of their own. `make test` tries fewer examples,
+# `make test-slow` the usual hundred of every property.
+settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.fixture(scope="session")
