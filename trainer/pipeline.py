@@ -6,6 +6,7 @@ Called by `__main__`, which owns the run's folder, its signals and its exit stat
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from trainer.api import Progress
 from trainer.checkpoint.keep import FORGET, Keep
-from trainer.config import Config, sha256
+from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sha256
 from trainer.cost import (
     forward_cost,
     head_kl_flops_per_token,
@@ -143,12 +144,24 @@ def run(
     device.reset_peak_memory()
     telemetry.plan(_before_stage3(config) + TAUGHT * config.stage3.max_steps)
 
-    aligned = _stage1_9(this, student, ground.teacher, strength)
+    models = student, ground.teacher, strength
+    one, two, three = config.stage1_9, config.stage2, config.stage3
+    aligned = _trained(this, layerwise.NAME, layerwise.align, one, models, finished=0, weight=TAUGHT)
     start = HeldOutLoss(
         **keep.once("stage2_start", lambda: asdict(this.measure(student, "the start of stage2")))
     )
-    trained = _stage2(this, student, ground.teacher, strength)
-    distilled = _stage3(this, student, ground.teacher, strength)
+    trained = _trained(
+        this,
+        pretrain.NAME,
+        pretrain.pretrain,
+        two,
+        models,
+        finished=TAUGHT * one.max_steps,
+        weight=_stage2_weight(config),
+    )
+    distilled = _trained(
+        this, distill.NAME, distill.distill, three, models, finished=_before_stage3(config), weight=TAUGHT
+    )
     final = this.measure(student, "the final evaluation")
     stages = {layerwise.NAME: aligned, pretrain.NAME: trained, distill.NAME: distilled}
     flops = float(
@@ -164,74 +177,30 @@ def run(
     return Outcome(result=outcome, student=student, tokenizer=ground.corpus.tokenizer_dir)
 
 
-def _stage1_9(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda) -> StageTrace:
-    config = this.config.stage1_9
+def _trained(
+    this: _Run,
+    name: str,
+    train: Callable[..., StageTrace],
+    config: Stage19Config | Stage2Config | Stage3Config,
+    models: tuple[nn.Module, nn.Module, Lambda],
+    *,
+    finished: int,
+    weight: int,
+) -> StageTrace:
+    """A stage, if it has steps: `finished` effective steps lie before it, and each of its own is `weight`."""
     if not config.max_steps:
         return StageTrace()
+    student, teacher, _ = models
     this.telemetry.begin(
-        layerwise.NAME,
-        finished=0,
-        weight=TAUGHT,
-        device=this.device,
-        flops_per_token=_flops_per_token(this, layerwise.NAME, student, teacher),
-    )
-    with this.batches(layerwise.NAME, config.batch_size, this.device.ranks) as feed:
-        return layerwise.align(
-            student,
-            teacher,
-            strength,
-            config,
-            feed,
-            device=this.device,
-            stop=this.stop,
-            watch=this.telemetry.watch,
-            keep=this.keep,
-        )
-
-
-def _stage2(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda) -> StageTrace:
-    config = this.config.stage2
-    if not config.max_steps:
-        return StageTrace()
-    finished, weight = TAUGHT * this.config.stage1_9.max_steps, _stage2_weight(this.config)
-    this.telemetry.begin(
-        pretrain.NAME,
+        name,
         finished=finished,
         weight=weight,
         device=this.device,
-        flops_per_token=_flops_per_token(this, pretrain.NAME, student, teacher),
+        flops_per_token=_flops_per_token(this, name, student, teacher),
     )
-    with this.batches(pretrain.NAME, config.batch_size, this.device.ranks) as feed:
-        return pretrain.pretrain(
-            student,
-            teacher,
-            strength,
-            config,
-            feed,
-            device=this.device,
-            stop=this.stop,
-            watch=this.telemetry.watch,
-            keep=this.keep,
-        )
-
-
-def _stage3(this: _Run, student: nn.Module, teacher: nn.Module, strength: Lambda) -> StageTrace:
-    config = this.config.stage3
-    if not config.max_steps:
-        return StageTrace()
-    finished = _before_stage3(this.config)
-    this.telemetry.begin(
-        distill.NAME,
-        finished=finished,
-        weight=TAUGHT,
-        device=this.device,
-        flops_per_token=_flops_per_token(this, distill.NAME, student, teacher),
-    )
-    with this.batches(distill.NAME, config.batch_size, this.device.ranks) as feed:
-        return distill.distill(
-            student,
-            teacher,
-            strength,
+    with this.batches(name, config.batch_size, this.device.ranks) as feed:
+        return train(
+            *models,
             config,
             feed,
             device=this.device,
