@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -217,7 +218,8 @@ def _devices(given: str) -> tuple[str, ...]:
         return ids
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return tuple(word.strip() for word in visible.split(",") if word.strip())
+        words = (word.strip() for word in visible.split(","))
+        return tuple(takewhile(lambda word: word and word != "-1", words))  # CUDA itself reads no further
     return tuple(str(number) for number in range(len(list(Path("/dev").glob(_DEVICE_FILES)))))
 
 

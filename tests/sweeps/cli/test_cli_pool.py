@@ -162,6 +162,17 @@ def test_a_dry_run_prints_lines_for_a_shell_and_starts_nothing(sweep, space_file
 
 
 @pytest.mark.parametrize(
+    ("visible", "workers"), [("3,5", ["3", "5"]), ("0,-1,2", ["0"]), ("-1", [None]), ("", [None])]
+)
+def test_by_default_each_visible_device_has_a_worker(sweep, space_file, monkeypatch, visible, workers):
+    sweep("init", str(space_file))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    lines = sweep("launch", "local", "--dry-run").out.splitlines()
+    told = [dict(word.split("=", 1) for word in shlex.split(line) if "=" in word) for line in lines]
+    assert [each.get("CUDA_VISIBLE_DEVICES") for each in told] == workers
+
+
+@pytest.mark.parametrize(
     ("options", "told"),
     [
         (("--devices", "0,1", "--workers", "3"), "--workers: 3 workers would share 2 accelerators"),
