@@ -1,6 +1,6 @@
 """What mattered, as the surrogate sees it, as data: sensitivities, cross-validation, marginal effects.
 
-`sweep report` and `sweep export` add it to the exported document, so that `analysis` shows it without Ax:
+`sweep report` adds it to the exported document, so that `analysis` shows it without Ax:
 
     {"trials": how many results it was fitted to, "note": why there is nothing (else ""),
      "metrics": {METRIC: {"sensitivity": {PARAMETER: {"first", "total"}},
