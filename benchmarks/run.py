@@ -80,7 +80,9 @@ def main() -> None:
                     f"checkpoint.every_steps={EVERY if kept else 0}",
                     "checkpoint.every_seconds=0",
                 )
-                each.append(_run((*common, *every), given.steps, next(runs)).per_second())
+                folder_of_run = next(runs)
+                each.append(_run((*common, *every), given.steps, folder_of_run).per_second())
+                waits.append(_waiting(folder_of_run))
         without, with_them = (statistics.median(each) for each in rates.values())
         print(
             f"| throughput, a checkpoint every {EVERY} steps | {with_them:.3f} of {without:.3f} steps/s: "
