@@ -14,20 +14,28 @@ from trainer.model import attention_width, head_parameters, matmul_parameters
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """US dollars per hour; `spot` is None where nobody sells such a machine so, or its price is not known."""
+    """US dollars per hour; `spot` is None where nobody sells such a machine so, or its price is not known.
+
+    Args:
+        listed: the row of `analysis/rates.yaml` with the same figures.
+        dated: the month in which somebody read them.
+    """
 
     on_demand: float
     spot: float | None = None
+    listed: str
+    dated: str
 
 
-# By a word of the device's name; December 2025, the cheapest of the clouds that the project used. The GPUs
-# are RunPod's, one each; an A100 was 1.89 at Lambda, 3.60 at Modal and 3.80 at Google. TPUs are Google's, and
-# a whole machine: `-8` and `-4` count its chips.
+# By a word of the device's name: what a run reports as `usd` while it knows no more than its device. The GPUs
+# are RunPod's, one each (the cloud that the research notebook's runs used); other clouds stand in
+# `analysis/rates.yaml`. TPUs are Google's, and a whole machine: `-8` and `-4` count its chips. The rooms do
+# not import each other: `tests/contracts/test_rates.py` holds the two tables together.
 RATES = {
-    "H100": Rate(on_demand=2.89),
-    "A100": Rate(on_demand=1.19),
-    "v5litepod-8": Rate(on_demand=6.12, spot=2.04),
-    "v6e-4": Rate(on_demand=5.10, spot=1.70),
+    "H100": Rate(on_demand=2.89, listed="RunPod H100", dated="2024-12"),
+    "A100": Rate(on_demand=1.19, listed="RunPod A100", dated="2024-12"),
+    "v5litepod-8": Rate(on_demand=6.12, spot=2.04, listed="GCP v5litepod-8", dated="2026-02"),
+    "v6e-4": Rate(on_demand=5.10, spot=1.70, listed="GCP v6e-4", dated="2026-02"),
 }
 
 

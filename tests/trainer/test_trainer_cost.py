@@ -91,7 +91,8 @@ def test_two_hours_cost(
 def test_pricing_chooses_the_price_of_a_run(
     pricing: str, expected: float, run_small: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(cost.RATES, "v5litepod-8", cost.Rate(on_demand=6.12, spot=2.04))
+    listed = cost.Rate(on_demand=6.12, spot=2.04, listed="GCP v5litepod-8", dated="2026-02")
+    monkeypatch.setitem(cost.RATES, "v5litepod-8", listed)
     real = pipeline.usd
     monkeypatch.setattr(
         pipeline,
