@@ -1,14 +1,14 @@
-"""Keeps a pool of local workers going until none has work left. Called by `sweep launch local`."""
+"""Keeps a pool of local workers going until none has work left. Called by `local`."""
 
 from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from runners.command import Pool
-from runners.local import Process, down, up
+from runners.local import Process, end, process, start
+from runners.pool import Pool
 from runners.restarts import Again, End, after_exit
 
 _EVERY_S = 0.2
@@ -24,6 +24,7 @@ class _Slot:
     due: float = 0.0
     crashes: int = 0
     end: End | None = None
+    leaving: bool = False
 
 
 def keep(
@@ -32,31 +33,56 @@ def keep(
     *,
     stopped: Callable[[], bool],
     tell: Callable[[str], None],
-    changed: Callable[[Sequence[int]], None] = lambda pids: None,
+    changed: Callable[[Mapping[int, int]], None] = lambda pids: None,
+    wanted: Callable[[], int | None] = lambda: None,
 ) -> list[End | None]:
     """Starts the processes, and again as `restarts` says, until all have ended for good or `stopped` says so.
 
     Args:
         stopped: asked every fifth of a second; then the workers are told to go, and have `pool.grace_s`.
         tell: told in one line what happened to a worker.
-        changed: told the process ids after each change.
+        changed: told the process ids by the workers' numbers after each change.
+        wanted: asked as often for how many places there shall be; None: as many as there are.
 
     Returns:
         How each ended; None for those that `stopped` ended.
     """
     slots = [_Slot(process=process) for process in processes]
     try:
-        while not stopped() and any(slot.end is None for slot in slots):
+        while not stopped() and any(slot.end is None and not _is_empty(slot) for slot in slots):
+            _resize(slots, wanted(), pool, tell)
             moved = [_tend(number, slot, pool, tell) for number, slot in enumerate(slots, start=1)]
             if any(moved):
-                changed([slot.running.pid for slot in slots if slot.running])
+                changed({number: slot.running.pid for number, slot in enumerate(slots, 1) if slot.running})
             time.sleep(_EVERY_S)
     finally:
         running = [slot.running for slot in slots if slot.running]
         if running:
             tell(f"{len(running)} workers are told to go, with {pool.grace_s:g} s to hand their trials back")
-            down(running, pool.grace_s)
+            end(running, pool.grace_s)
     return [slot.end for slot in slots]
+
+
+def _resize(slots: list[_Slot], wanted: int | None, pool: Pool, tell: Callable[[str], None]) -> None:
+    """Adds places, or tells the last ones to go; a place that was told to go may come back."""
+    if wanted is None:
+        return
+    for number, slot in enumerate(slots, start=1):
+        if slot.leaving == (number <= wanted):
+            slot.leaving = number > wanted
+            if slot.leaving and slot.running:
+                tell(f"worker {number} is told to go: {wanted} are wanted")
+                slot.running.terminate()
+            if not slot.leaving and slot.end is None:
+                slot.due = 0.0
+    while len(slots) < wanted:
+        slots.append(_Slot(process=process(replace(pool, workers=wanted), len(slots) + 1)))
+        tell(f"worker {len(slots)} starts: {wanted} are wanted")
+
+
+def _is_empty(slot: _Slot) -> bool:
+    """Whether nobody is in this place, and nobody shall be."""
+    return slot.leaving and slot.running is None
 
 
 def _tend(number: int, slot: _Slot, pool: Pool, tell: Callable[[str], None]) -> bool:
@@ -65,13 +91,15 @@ def _tend(number: int, slot: _Slot, pool: Pool, tell: Callable[[str], None]) -> 
     if slot.end is not None:
         return False
     if slot.running is None:
-        if now < slot.due:
+        if now < slot.due or slot.leaving:
             return False
-        (slot.running,), slot.since = up([slot.process]), now
+        (slot.running,), slot.since = start([slot.process]), now
         return True
     if (status := slot.running.poll()) is None:
         return False
     slot.running = None
+    if slot.leaving:
+        return True
     next_ = after_exit(status, ran_s=now - slot.since, crashes=slot.crashes, restarts=pool.restarts)
     log = slot.process.log_file
     if isinstance(next_, Again):

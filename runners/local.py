@@ -1,6 +1,6 @@
-"""Workers as processes on this machine, each with its share of the cores, or an accelerator of its own.
+"""`local`: workers as processes on this machine, each with its share of the cores, or an accelerator.
 
-`render` is pure, `up` and `down` are thin. `sweep quickstart` uses them, and `keep`, which restarts.
+`processes` is pure, `start` and `end` are thin. `sweep quickstart` uses them; RUNNER is what `engines` finds.
 """
 
 from __future__ import annotations
@@ -10,15 +10,19 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runners.command import Pool, worker_argv
+from runners import pool_file
+from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED, PoolError
+from runners.pool import Pool
+from runners.runner import Artifacts, Health, Place, Tell
+from runners.script import environment, worker_script
+from runners.tail import tails
 
 GRACE_S = 30.0
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +34,20 @@ class Process:
     log_file: Path
 
 
-def render(pool: Pool, logs: Path) -> tuple[Process, ...]:
-    """What `up` would start: one process per worker, with its output in a file of its own under `logs`."""
-    env = dict.fromkeys(_THREAD_VARIABLES, str(pool.threads))
-    return tuple(
-        Process(
-            argv=worker_argv(pool),
-            env={**env, DEVICES_VARIABLE: pool.devices[number - 1]} if pool.devices else env,
-            log_file=logs / f"worker-{number}.log",
-        )
-        for number in range(1, pool.workers + 1)
+def processes(pool: Pool) -> tuple[Process, ...]:
+    """What `up` starts: one process per worker, with its output in a file of its own in the pool's folder."""
+    return tuple(process(pool, number) for number in range(1, pool.workers + 1))
+
+
+def process(pool: Pool, number: int) -> Process:
+    """The process of one place, counted from 1."""
+    env = environment(pool)
+    if pool.devices:
+        env |= {DEVICES_VARIABLE: pool.devices[number - 1]}
+    return Process(
+        argv=("bash", "-c", worker_script(pool)) if pool.setup else pool.command,
+        env=env,
+        log_file=pool.folder / f"worker-{number}.log",
     )
 
 
@@ -49,8 +57,8 @@ def shell_line(process: Process) -> str:
     return f"{shlex.join(['env', *words, *process.argv])} >> {shlex.quote(str(process.log_file))} 2>&1"
 
 
-def up(processes: Sequence[Process]) -> list[subprocess.Popen[bytes]]:
-    """Start them, each in a session of its own: Ctrl-C at the terminal reaches them only through `down`."""
+def start(processes: Sequence[Process]) -> list[subprocess.Popen[bytes]]:
+    """Start them, each in a session of its own: Ctrl-C at the terminal reaches them only through `end`."""
     started = []
     for process in processes:
         process.log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +76,7 @@ def up(processes: Sequence[Process]) -> list[subprocess.Popen[bytes]]:
     return started
 
 
-def down(started: Sequence[subprocess.Popen[bytes]], grace_s: float = GRACE_S) -> list[int]:
+def end(started: Sequence[subprocess.Popen[bytes]], grace_s: float = GRACE_S) -> list[int]:
     """End them: SIGTERM, and SIGKILL after `grace_s` seconds in all. Returns their exit statuses."""
     for process in started:
         if process.poll() is None:
@@ -81,3 +89,105 @@ def down(started: Sequence[subprocess.Popen[bytes]], grace_s: float = GRACE_S) -
         if process.poll() is None:
             process.kill()
     return [process.wait() for process in started]
+
+
+class Local:
+    """The runner. The process that called `up` keeps the pool, and `pool.json` says which one that is."""
+
+    name = "local"
+    takes = frozenset(
+        {"threads", "devices", "environment", "secrets", "setup", "grace_s", "restarts"}
+        | {"max_dollars_per_hour"}
+    )
+    keeps = True
+    sees_folders = True
+    python = ""
+
+    def render(self, pool: Pool) -> Artifacts:
+        """A file of shell lines, one for each worker."""
+        return {"workers.sh": "".join(f"{shell_line(process)}\n" for process in processes(pool))}
+
+    def up(self, pool: Pool, tell: Tell) -> int:
+        """Keep the pool until no worker is left: 0; 2 where one was refused its input, 1 where one was given
+        up, 75 where a signal ended the pool."""
+        from runners.keep import keep
+        from runners.signals import Told
+
+        told = Told()
+        told.listen()
+        pool_file.write(pool.folder, {})
+        (pool.folder / pool_file.WANTED).unlink(missing_ok=True)
+        devices = (
+            f" on {len(pool.devices)} accelerators" if pool.devices else f", {pool.threads or 1} threads each"
+        )
+        tell(f"{pool.workers} workers{devices}; their output is in {pool.folder}/worker-*.log")
+        try:
+            ends = keep(
+                processes(pool),
+                pool,
+                stopped=lambda: bool(told.by),
+                tell=tell,
+                changed=lambda pids: pool_file.write(pool.folder, pids),
+                wanted=lambda: pool_file.wanted(pool.folder),
+            )
+        finally:
+            pool_file.remove(pool.folder)
+        if told.by:
+            tell(f"{told.by}: the pool is down")
+            return EXIT_PREEMPTED
+        if "poison" in ends:
+            return EXIT_INPUT
+        return EXIT_FAILED if "given up" in ends else EXIT_DONE
+
+    def status(self, pool: Pool) -> tuple[Place, ...]:
+        """The workers that run now."""
+        found = pool_file.read(pool.folder)
+        alive = [known for known in found.workers if known.process()] if found else []
+        return tuple(
+            Place(worker=str(known.number), state="running", where=f"process {known.pid}") for known in alive
+        )
+
+    def scale(self, pool: Pool, workers: int, tell: Tell) -> None:
+        """Told to the process that keeps the pool, through a file that it reads."""
+        found = pool_file.read(pool.folder)
+        if found is None or found.keeper.process() is None:
+            raise PoolError(
+                "workers", "no pool of this sweep runs on this machine; start one: sweep launch local"
+            )
+        if pool.devices and workers > len(pool.devices):
+            raise PoolError("workers", f"the pool has {len(pool.devices)} accelerators, one for each worker")
+        pool_file.want(pool.folder, workers)
+        tell(f"the pool has {workers} workers in a moment; `sweep pool status` shows them")
+
+    def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
+        """The ends of `worker-N.log`; a worker is its number."""
+        yield from tails(pool.folder, f"worker-{worker or '*'}.log", lines)
+
+    def down(self, pool: Pool, tell: Tell) -> int:
+        """Ends the keeper, which ends its workers; where it is gone, they are told one by one."""
+        import psutil
+
+        found = pool_file.read(pool.folder)
+        alive = found.alive() if found else []
+        # The keeper ends its workers itself; where it is gone, they have to be told.
+        told = alive[:1] if found and alive and alive[0].pid == found.keeper.pid else alive
+        for process in told:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        _, deaf = psutil.wait_procs(alive, timeout=pool.grace_s)
+        for process in deaf:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(deaf, timeout=pool.grace_s)
+        pool_file.remove(pool.folder)
+        if alive:
+            killed = f", {len(deaf)} of them killed" if deaf else ""
+            tell(f"the pool is down: {len(alive)} processes ended{killed}")
+        return len(alive)
+
+    def health(self) -> Health:
+        """Processes can always be started."""
+        return Health(state="ready", told=f"{os.cpu_count()} cores")
+
+
+RUNNER = Local()

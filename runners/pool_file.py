@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
 FILE = "pool.json"
+WANTED = "workers.wanted"
+"""How many workers `sweep pool scale` asked for, until the pool is down."""
 SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """A process, and when it began, in seconds since 1970."""
+    """A process, when it began, in seconds since 1970, and which worker it is; 0: none."""
 
     pid: int
     began: float
+    number: int = 0
 
     def process(self) -> psutil.Process | None:
         """The process, if it is still there."""
@@ -46,17 +49,17 @@ class PoolFile:
         return [process for known in (self.keeper, *self.workers) if (process := known.process())]
 
 
-def known(pid: int) -> Known:
+def known(pid: int, number: int = 0) -> Known:
     """A process that is there now. Raises psutil.NoSuchProcess."""
-    return Known(pid=pid, began=psutil.Process(pid).create_time())
+    return Known(pid=pid, began=psutil.Process(pid).create_time(), number=number)
 
 
-def write(folder: Path, pids: Sequence[int]) -> None:
-    """This process keeps a pool of these workers. Never half-written."""
+def write(folder: Path, pids: Mapping[int, int]) -> None:
+    """This process keeps a pool of these workers, process ids by their numbers. Never half-written."""
     workers = []
-    for pid in pids:
+    for number, pid in pids.items():
         try:
-            workers.append(known(pid))
+            workers.append(known(pid, number))
         except psutil.NoSuchProcess:
             continue  # ended since
     document = {"schema": SCHEMA, **asdict(PoolFile(keeper=known(os.getpid()), workers=tuple(workers)))}
@@ -79,4 +82,20 @@ def read(folder: Path) -> PoolFile | None:
 
 def remove(folder: Path) -> None:
     """No pool runs any more."""
-    (folder / FILE).unlink(missing_ok=True)
+    for name in (FILE, WANTED):
+        (folder / name).unlink(missing_ok=True)
+
+
+def want(folder: Path, workers: int) -> None:
+    """Ask whoever keeps the pool for so many workers."""
+    fresh = folder / f"{WANTED}.new"
+    fresh.write_text(str(workers))
+    fresh.replace(folder / WANTED)
+
+
+def wanted(folder: Path) -> int | None:
+    """How many workers were asked for since the pool was started; None: nobody did."""
+    try:
+        return int((folder / WANTED).read_text())
+    except (OSError, ValueError):
+        return None

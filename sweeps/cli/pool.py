@@ -1,112 +1,110 @@
-"""`sweep launch` and `sweep down`: workers by the dozen."""
+"""`sweep pool status|scale|logs` and `sweep down`: the pools that were launched for a sweep from here."""
 
 from __future__ import annotations
 
-import os
-import platform
-import re
-import shlex
-import signal
-import subprocess
-import sys
-import time
-from itertools import takewhile
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
 
+from sweeps.cli.launch import RunnerName, say, told_as_ours
 from sweeps.cli.locate import open_sweep, storage_options
-from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED, InputError, SweepError
+from sweeps.cli.output import print_json
+from sweeps.cli.pool_options import folder, option_values
+from sweeps.errors import EXIT_DONE, InputError
 from sweeps.experiment import Experiment
-from sweeps.storage.urls import is_remote
 
 if TYPE_CHECKING:
-    from runners.command import Pool
+    from runners.pool import Pool
 
-STARTING_S = 30.0  # until a detached pool has said that it is there
-_DEVICE_FILES = "nvidia[0-9]*"
+_runner = click.argument("runner", type=RunnerName(), required=False)
 
 
-@click.command()
-@click.argument("runner", type=click.Choice(["local"]))
-@click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Default: one per accelerator, else one."
-)
-@click.option(
-    "--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads for each. Default: its share."
-)
-@click.option(
-    "--devices",
-    default="auto",
-    metavar="IDS",
-    show_default=True,
-    help="Accelerators, one for each worker: ids for CUDA_VISIBLE_DEVICES such as 0,1, or none.",
-)
-@click.option("--max-trials", type=click.IntRange(min=1), metavar="N", help="Each leaves after N trials.")
-@click.option(
-    "--grace",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds that workers have to hand their trials back.",
-)
-@click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
-@click.option("--detach", is_flag=True, help="Go on in the background, also after the terminal is closed.")
-@storage_options
-def launch(
-    runner: str,
-    workers: int | None,
-    threads: int | None,
-    devices: str,
-    max_trials: int | None,
-    grace: float,
-    dry_run: bool,
-    detach: bool,
-    storage: str | None,
-    name: str | None,
-) -> int:
-    """Start workers, and keep them going until no trial is left.
+@click.group()
+def pool() -> None:
+    """Look after the pools of workers that `sweep launch` started for a sweep.
 
-    RUNNER is where: `local`, processes on this machine. A worker that was preempted (exit status 75) is
-    started again at once, one that crashed later and later, one whose input is wrong (2) never. Ctrl-C, or
-    `sweep down`, lets them hand their trials back.
+    Without RUNNER, all of them that were launched from here.
     """
-    from runners import pool_file
-    from runners.command import Pool
-    from runners.errors import RunnerError
-    from runners.local import render, shell_line
 
-    experiment = open_sweep(storage, name)
-    ids = _devices(devices)
-    count = workers or len(ids) or 1
-    try:
-        pool = Pool(
-            storage=experiment.store.url,
-            workers=count,
-            threads=threads or max(1, (os.cpu_count() or 1) // count),
-            devices=ids,
-            max_trials=max_trials,
-            grace_s=grace,
-        )
-    except RunnerError as error:
-        raise InputError(f"--{error}") from None
-    logs = _logs(experiment)
-    processes = render(pool, logs)
-    if dry_run:
-        for process in processes:
-            click.echo(shell_line(process))
-        return EXIT_DONE
-    there = pool_file.read(logs)
-    if there is not None and there.alive():
-        raise InputError(
-            f"a pool of this sweep runs here already (process {there.alive()[0].pid}); `sweep down` ends it"
-        )
-    return _detach(logs) if detach else _keep(pool, logs)
+
+@pool.command()
+@_runner
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people, or for programs.",
+)
+@storage_options
+def status(runner: str | None, style: str, storage: str | None, name: str | None) -> None:
+    """Where the workers are, as their engine sees it."""
+    from runners import engines
+
+    rows = []
+    with told_as_ours():
+        for engine, described in _pools(open_sweep(storage, name), runner):
+            engines.require(engine)
+            rows += [
+                {"runner": engine, **asdict(place)} for place in engines.runner(engine).status(described)
+            ]
+    if style == "json":
+        print_json(rows)
+        return
+    for row in rows:
+        words = (row[key] for key in ("runner", "worker", "state", "where", "told") if row[key])
+        click.echo("  ".join(words))
+    if not rows:
+        click.echo("sweep: no pool of this sweep runs from here", err=True)
+
+
+@pool.command()
+@click.argument("workers", type=click.IntRange(min=1))
+@_runner
+@storage_options
+def scale(workers: int, runner: str | None, storage: str | None, name: str | None) -> None:
+    """Have WORKERS workers from now on; those too many hand their trials back."""
+    from runners import engines
+
+    with told_as_ours():
+        pools = _pools(open_sweep(storage, name), runner)
+        if len(pools) != 1:
+            told = (
+                f"say which of {', '.join(name for name, _ in pools)}" if pools else "start one: sweep launch"
+            )
+            raise InputError(f"RUNNER: {len(pools)} pools of this sweep were launched from here; {told}")
+        ((engine, described),) = pools
+        engines.require(engine)
+        engines.runner(engine).scale(described, workers, say)
+
+
+@pool.command()
+@_runner
+@click.option("--worker", metavar="WORKER", help="As `sweep pool status` calls it. Default: every one.")
+@click.option(
+    "--lines",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="The last N of each.",
+)
+@storage_options
+def logs(runner: str | None, worker: str | None, lines: int, storage: str | None, name: str | None) -> None:
+    """What the workers wrote last."""
+    from runners import engines
+
+    with told_as_ours():
+        for engine, described in _pools(open_sweep(storage, name), runner):
+            engines.require(engine)
+            for line in engines.runner(engine).logs(described, worker, lines):
+                click.echo(line)
 
 
 @click.command()
+@_runner
 @click.option(
     "--grace",
     type=click.FloatRange(min=0),
@@ -115,120 +113,55 @@ def launch(
     metavar="S",
     help="Seconds until those are killed that did not listen.",
 )
+@click.option(
+    "--option",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="As of `sweep launch`, for a pool that was launched elsewhere.",
+)
 @storage_options
-def down(grace: float, storage: str | None, name: str | None) -> int:
-    """End the pool of workers that `sweep launch local` keeps on this machine.
+def down(
+    runner: str | None, grace: float, option: tuple[str, ...], storage: str | None, name: str | None
+) -> int:
+    """End the pools of workers that `sweep launch` started for a sweep from here.
 
-    They hand their trials back, and go on from their checkpoints wherever the next worker is.
+    They hand their trials back, and go on from their checkpoints wherever the next worker is. With RUNNER
+    also a pool that was launched elsewhere, if the engine finds its workers.
     """
-    import psutil
+    from runners import engines, launched
 
-    from runners import pool_file
-
-    logs = _logs(open_sweep(storage, name))
-    found = pool_file.read(logs)
-    alive = found.alive() if found else []
-    if not alive:
-        click.echo("sweep: no pool of this sweep runs on this machine", err=True)
-        pool_file.remove(logs)
-        return EXIT_DONE
-    # The keeper ends its workers itself; where it is gone, they have to be told.
-    told = alive[:1] if found and alive[0].pid == found.keeper.pid else alive
-    for process in told:
-        process.terminate()
-    _, deaf = psutil.wait_procs(alive, timeout=grace)
-    for process in deaf:
-        process.kill()
-    psutil.wait_procs(deaf, timeout=grace)
-    pool_file.remove(logs)
-    killed = f", {len(deaf)} of them killed" if deaf else ""
-    click.echo(f"sweep: the pool is down: {len(alive)} processes ended{killed}", err=True)
+    ended = 0
+    with told_as_ours():
+        for engine, described in _pools(open_sweep(storage, name), runner):
+            engines.require(engine)
+            options = {**described.options, **option_values(option)}
+            ended += engines.runner(engine).down(replace(described, grace_s=grace, options=options), say)
+            launched.remove(described.folder)
+    if not ended:
+        say(
+            "no pool of this sweep runs on this machine"
+            if runner in (None, "local")
+            else "no worker was found"
+        )
     return EXIT_DONE
 
 
-def _keep(pool: Pool, logs: Path) -> int:
-    from runners import pool_file
-    from runners.keep import keep
-    from runners.local import render
+def _pools(experiment: Experiment, runner: str | None) -> list[tuple[str, Pool]]:
+    """The pools that were launched from here; the one of `runner` also if it is not known of."""
+    from runners import launched, pool_file
+    from runners.engines import ENGINES
+    from runners.pool import Pool, worker_command
 
-    asked: list[str] = []
-
-    def ask(number: int, frame: object) -> None:
-        if asked:
-            os._exit(EXIT_PREEMPTED)  # the workers were told, and are in sessions of their own
-        asked.append(signal.Signals(number).name)
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, ask)
-    pool_file.write(logs, ())
-    devices = f" on {len(pool.devices)} accelerators" if pool.devices else f", {pool.threads} threads each"
-    _say(f"{pool.workers} workers{devices}; their output is in {logs}/worker-*.log")
-    try:
-        ends = keep(
-            render(pool, logs),
-            pool,
-            stopped=lambda: bool(asked),
-            tell=_say,
-            changed=lambda pids: pool_file.write(logs, pids),
-        )
-    finally:
-        pool_file.remove(logs)
-    if asked:
-        _say(f"{asked[0]}: the pool is down")
-        return EXIT_PREEMPTED
-    if "poison" in ends:
-        return EXIT_INPUT
-    return EXIT_FAILED if "given up" in ends else EXIT_DONE
-
-
-def _detach(logs: Path) -> int:
-    """The same command in a session of its own, without a terminal."""
-    from runners import pool_file
-
-    argv = [word for word in sys.argv[1:] if word != "--detach"]
-    logs.mkdir(parents=True, exist_ok=True)
-    log = logs / "launch.log"
-    with log.open("ab") as out:
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "sweeps", *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-    deadline = time.monotonic() + STARTING_S
-    while time.monotonic() < deadline and keeper.poll() is None:
-        found = pool_file.read(logs)
-        if found is not None and found.keeper.pid == keeper.pid and found.workers:
-            _say(f"the pool runs (process {keeper.pid}); `sweep down` ends it; {log} tells what happens")
-            return EXIT_DONE
-        time.sleep(0.1)
-    if keeper.poll() == EXIT_DONE:
-        return EXIT_DONE
-    raise SweepError(f"the pool did not start; {shlex.quote(str(log))} says why")
-
-
-def _devices(given: str) -> tuple[str, ...]:
-    if given == "none":
-        return ()
-    if given != "auto":
-        ids = tuple(word.strip() for word in given.split(","))
-        if not all(ids) or len(set(ids)) < len(ids):
-            raise InputError(f"--devices {given}: write ids with commas between them, each once, such as 0,1")
-        return ids
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        words = (word.strip() for word in visible.split(","))
-        return tuple(takewhile(lambda word: word and word != "-1", words))  # CUDA itself reads no further
-    return tuple(str(number) for number in range(len(list(Path("/dev").glob(_DEVICE_FILES)))))
-
-
-def _logs(experiment: Experiment) -> Path:
-    """Beside the records where those are in a folder, each machine's apart, else in the working directory."""
-    store = experiment.store
-    logs = Path("sweep-logs") / experiment.space.name if is_remote(store.url) else store.folder("logs")
-    return logs / (re.sub(r"[^\w.-]", "_", platform.node()) or "here")
-
-
-def _say(line: str) -> None:
-    click.echo(f"sweep: {line}", err=True)
+    found = []
+    for engine in [runner] if runner else ENGINES:
+        place = folder(experiment, engine)
+        known = launched.read(place)
+        if known is not None:
+            found.append((engine, known.pool))
+        elif runner or (engine == "local" and pool_file.read(place)):
+            url = experiment.store.url
+            bare = Pool(
+                name=experiment.space.name, storage=url, folder=place, workers=1, command=worker_command(url)
+            )
+            found.append((engine, bare))
+    return found

@@ -103,19 +103,27 @@ def _is_done(experiment: Experiment) -> bool:
 
 def _work(experiment: Experiment, workers: int) -> None:
     """Bring the sweep to its cap with local workers. Whatever ends this also ends them."""
-    from runners.command import Pool
-    from runners.local import down, render, up
+    from runners.local import end, processes, start
+    from runners.pool import Pool, worker_command
 
-    logs = experiment.store.folder("logs")
-    processes = up(render(Pool(storage=experiment.store.url, workers=workers), logs))
+    logs, url = experiment.store.folder("logs"), experiment.store.url
+    pool = Pool(
+        name=experiment.space.name,
+        storage=url,
+        folder=logs,
+        workers=workers,
+        command=worker_command(url),
+        threads=1,
+    )
+    started = start(processes(pool))
     try:
-        _watch(experiment, processes)
+        _watch(experiment, started)
     finally:
-        if any(process.poll() is None for process in processes):
+        if any(process.poll() is None for process in started):
             _say("stopping the workers; they hand their trials back, which takes some seconds")
-        down(processes)
+        end(started)
     if not _is_done(experiment):
-        told = ", ".join(describe_exit(process.returncode) for process in processes)
+        told = ", ".join(describe_exit(process.returncode) for process in started)
         raise EnvironmentFault(
             f"the workers left before all trials were done ({told}); see {logs}/worker-*.log and run it again"
         )

@@ -28,6 +28,9 @@ def generated() -> str:
         assert command is not None
         inner = click.Context(command, info_name=name, parent=context, **WIDTH)
         sections.append(_section(f"sweep {name}", command.get_help(inner)))
+        for sub, part in sorted(getattr(command, "commands", {}).items()):  # of a group
+            innermost = click.Context(part, info_name=sub, parent=inner, **WIDTH)
+            sections.append(_section(f"sweep {name} {sub}", part.get_help(innermost)))
     return "\n".join(sections)
 
 

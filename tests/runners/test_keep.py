@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from runners import restarts
-from runners.command import Pool
 from runners.keep import keep
 from runners.local import Process
+from runners.pool import Pool
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +37,24 @@ def starts(folder: Path) -> int:
     return (folder / "starts").stat().st_size
 
 
+def a_pool(**fields: object) -> Pool:
+    """One that nothing but `keep` looks at."""
+    given = {
+        "name": "s",
+        "storage": "s",
+        "folder": Path("logs"),
+        "workers": 1,
+        "command": ("true",),
+        **fields,
+    }
+    return Pool(**given)  # type: ignore[arg-type]
+
+
 def kept(
     *processes: Process, stopped: Callable[[], bool] = lambda: False, **pool: object
 ) -> tuple[object, list[str]]:
     told: list[str] = []
-    settings = {"storage": "s", "workers": len(processes), **pool}
-    ends = keep(processes, Pool(**settings), stopped=stopped, tell=told.append)  # type: ignore[arg-type]
+    ends = keep(processes, a_pool(workers=len(processes), **pool), stopped=stopped, tell=told.append)
     return ends, told
 
 
@@ -92,13 +104,13 @@ def test_stop_tells_the_workers_and_leaves_nobody(tmp_path: Path) -> None:
 
 def test_the_processes_that_run_are_told_after_each_change(tmp_path: Path) -> None:
     seen: list[list[int]] = []
-    pool = Pool(storage="s", workers=1)
+    pool = a_pool()
     keep(
         [ends_with(tmp_path, 75, 0)],
         pool,
         stopped=lambda: False,
         tell=lambda line: None,
-        changed=lambda pids: seen.append(list(pids)),
+        changed=lambda pids: seen.append(list(pids.values())),
     )
     assert [len(pids) for pids in seen] == [1, 0, 1, 0]
     assert seen[0] != seen[2]

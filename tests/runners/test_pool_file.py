@@ -16,7 +16,7 @@ from runners.pool_file import Known, PoolFile
 
 def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        pool_file.write(tmp_path / "logs", [child.pid])
+        pool_file.write(tmp_path / "logs", {1: child.pid})
         found = pool_file.read(tmp_path / "logs")
         assert found is not None
         assert [process.pid for process in found.alive()] == [os.getpid(), child.pid]
@@ -32,7 +32,7 @@ def test_a_process_id_that_was_given_to_another_is_not_ours() -> None:
 def test_a_worker_that_ended_before_it_was_written_is_left_out(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
-    pool_file.write(tmp_path, [child.pid])
+    pool_file.write(tmp_path, {1: child.pid})
     found = pool_file.read(tmp_path)
     assert found is not None
     assert found.workers == ()
@@ -47,7 +47,7 @@ def test_what_is_not_legible_is_no_pool(text: str, tmp_path: Path) -> None:
 
 
 def test_removing_it_twice_is_fine(tmp_path: Path) -> None:
-    pool_file.write(tmp_path, [])
+    pool_file.write(tmp_path, {})
     for _ in range(2):
         pool_file.remove(tmp_path)
     assert pool_file.read(tmp_path) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -117,6 +118,14 @@ def test_a_detached_pool_outlives_its_starter_and_down_ends_it(sweep, space_file
     assert second.status == 2
     assert f"runs here already (process {there.keeper.pid})" in second.err
 
+    (place,) = json.loads(sweep("pool", "status", "--format", "json").out)
+    assert (place["runner"], place["worker"], place["state"]) == ("local", "1", "running")
+    assert sweep("pool", "scale", "2").status == 0
+    wait_for(lambda: len(workers()) == 2)
+    assert sweep("pool", "scale", "1").status == 0
+    wait_for(lambda: len(workers()) == 1)
+    assert "trial 0" in sweep("pool", "logs", "--worker", "1").out
+
     ended = sweep("down")
     assert (ended.status, ended.err) == (0, "sweep: the pool is down: 2 processes ended\n")
     assert there.alive() == []
@@ -161,6 +170,20 @@ def test_a_dry_run_prints_lines_for_a_shell_and_starts_nothing(sweep, space_file
     assert not list(hostile.glob("**/worker-*.log"))
 
 
+def test_a_dry_run_as_json_is_file_names_and_texts(sweep, space_file):
+    sweep("init", str(space_file))
+    ran = sweep("launch", "local", "--devices", "none", "--dry-run", "--format", "json")
+    assert list(json.loads(ran.out)) == ["workers.sh"]
+
+
+def test_scaling_or_a_runner_that_nobody_launched_is_refused(sweep, space_file):
+    sweep("init", str(space_file))
+    assert "0 pools of this sweep were launched from here" in sweep("pool", "scale", "3").err
+    assert "start one: sweep launch local" in sweep("pool", "scale", "3", "local").err
+    assert sweep("pool", "status").out == ""
+    assert "is none of local" in sweep("launch", "nomad").err
+
+
 @pytest.mark.parametrize(
     ("visible", "workers"), [("3,5", ["3", "5"]), ("0,-1,2", ["0"]), ("-1", [None]), ("", [None])]
 )
@@ -179,6 +202,12 @@ def test_by_default_each_visible_device_has_a_worker(sweep, space_file, monkeypa
         (("--devices", "0,0"), "each once"),
         (("--devices", "0,"), "each once"),
         (("--workers", "0"), "--workers"),
+        (("--spot",), "--spot: the local runner has no use for it"),
+        (("--accelerator", "A100:2"), "--accelerator: the local runner has no use for it"),
+        (("--env", "A B=1"), "--env: 'A B' is no name"),
+        (("--env", "A"), "--env A: write NAME=VALUE"),
+        (("--secret", "NOT_SET_HERE"), "NOT_SET_HERE is not set here"),
+        (("--option", "a=[1"), "--option a: not YAML"),
     ],
     ids=str,
 )

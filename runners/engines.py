@@ -1,0 +1,62 @@
+"""The engines by name, each imported only when it is asked for. `sweep launch`, `pool`, `down` call this."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import MISSING, dataclass, fields
+from typing import cast
+
+from runners.errors import EngineMissing, PoolError
+from runners.pool import Pool
+from runners.runner import Runner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """Where a runner is, and what it needs.
+
+    Args:
+        module: it has the runner as RUNNER, and imports without the engine.
+        package: the module of the engine's Python package that `extra` installs; "" where none is needed.
+        extra: of stagesweep.
+    """
+
+    module: str
+    package: str = ""
+    extra: str = ""
+
+
+ENGINES = {
+    "local": Engine(module="runners.local"),
+}
+
+
+def runner(name: str) -> Runner:
+    """The runner of this name, a key of ENGINES."""
+    return cast(Runner, importlib.import_module(ENGINES[name].module).RUNNER)
+
+
+def require(name: str) -> None:
+    """Raises `EngineMissing` where the engine's Python package is not installed."""
+    engine = ENGINES[name]
+    if engine.package and importlib.util.find_spec(engine.package) is None:
+        raise EngineMissing(
+            name, f"the package {engine.package}", f"pip install 'stagesweep[{engine.extra}]'"
+        )
+
+
+def check(runner: Runner, pool: Pool) -> None:
+    """Raises `PoolError` for a field that the engine does not heed, or a storage that it does not see."""
+    for each in fields(Pool):
+        if each.name in runner.takes or (each.default is MISSING and each.default_factory is MISSING):
+            continue
+        default = each.default_factory() if each.default_factory is not MISSING else each.default
+        if getattr(pool, each.name) != default:
+            raise PoolError(each.name, f"the {runner.name} runner has no use for it; leave it out")
+    if not runner.sees_folders and "://" not in pool.storage.removeprefix("file://"):
+        raise PoolError(
+            "storage",
+            f"{pool.storage} is a folder of this machine, which workers of {runner.name} do not see; make "
+            "the sweep in a bucket (gs://...)",
+        )

@@ -1,0 +1,18 @@
+"""The ends of log files, for `sweep pool logs`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def tails(folder: Path, pattern: str, lines: int) -> Iterator[str]:
+    """The last lines of each file that fits, in the order of their names, with its name before if there are
+    several."""
+    files = sorted(folder.glob(pattern), key=lambda file: (len(file.name), file.name))
+    for file in files:
+        if len(files) > 1:
+            yield f"==> {file.name} <=="
+        with file.open(encoding="utf-8", errors="replace") as text:
+            yield from (line.rstrip("\r\n") for line in deque(text, maxlen=lines))

@@ -1,0 +1,184 @@
+"""`sweep launch`: workers by the dozen, on this machine or through an engine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sweeps.cli.locate import open_sweep, storage_options
+from sweeps.cli.output import print_json
+from sweeps.cli.pool_options import make_pool, pool_options
+from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, SweepError
+
+if TYPE_CHECKING:
+    from runners.pool import Pool
+    from runners.runner import Runner
+
+STARTING_S = 30.0  # until a detached pool has said that it is there
+
+
+class RunnerName(click.ParamType[str]):
+    """The name of a runner; the table of engines is only read when there is one to look up."""
+
+    name = "runner"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from runners.engines import ENGINES
+
+        if value not in ENGINES:
+            self.fail(f"{value!r} is none of {', '.join(ENGINES)}", param, ctx)
+        return value
+
+
+@click.command()
+@click.argument("runner", type=RunnerName())
+@pool_options
+@click.option("--dry-run", is_flag=True, help="Print what would be handed to the engine, and start nothing.")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Of --dry-run: json is file names and texts.",
+)
+@click.option("--detach", is_flag=True, help="Go on in the background, also after the terminal is closed.")
+@storage_options
+def launch(
+    runner: str,
+    dry_run: bool,
+    style: str,
+    detach: bool,
+    storage: str | None,
+    name: str | None,
+    **described: Any,
+) -> int:
+    """Start workers, and keep them going until no trial is left.
+
+    RUNNER is where: `local`, processes on this machine. A worker that was preempted (exit status 75) is
+    started again at once, one that crashed later and later, one whose input is wrong (2) never. Ctrl-C, or
+    `sweep down`, lets them hand their trials back; `sweep pool` shows them and changes their number.
+    """
+    from runners import engines, launched
+
+    with told_as_ours():
+        engine = engines.runner(runner)
+        pool = make_pool(engine, open_sweep(storage, name), described)
+        artifacts = engine.render(pool)
+        if dry_run:
+            print_artifacts(artifacts, style)
+            return EXIT_DONE
+        engines.require(runner)
+        for secret in pool.secrets:
+            if secret not in os.environ:
+                raise InputError(
+                    f"{secret} is not set here, and --secret passes its value on; export it first"
+                )
+        if detach and not engine.keeps:
+            raise InputError(f"--detach: {runner} keeps the pool itself; leave it out")
+        _refuse_a_second(engine, pool)
+        if detach:
+            return _detach(pool.folder)
+        launched.write(launched.Launched(runner=runner, pool=pool))
+        status = engine.up(pool, say)
+        if engine.keeps:  # until now
+            launched.remove(pool.folder)
+        return status
+
+
+def print_artifacts(artifacts: Mapping[str, str], style: str) -> None:
+    """As they are; where there are several, each after a line with its name."""
+    if style == "json":
+        print_json(dict(artifacts))
+        return
+    for name, text in artifacts.items():
+        if len(artifacts) > 1:
+            click.echo(f"# ---- {name}")
+        click.echo(text, nl=not text.endswith("\n"))
+
+
+@contextmanager
+def told_as_ours() -> Iterator[None]:
+    """Errors of the runners as the command line's: an exit status, and one line."""
+    from runners.errors import EngineFailed, EngineMissing, PoolError, RunnerError
+
+    try:
+        yield
+    except PoolError as error:
+        raise InputError(
+            f"--{_OPTION_OF.get(error.field, error.field.replace('_', '-'))}: {error.problem}"
+        ) from None
+    except EngineMissing as error:
+        raise InputError(str(error)) from None
+    except EngineFailed as error:
+        raise EnvironmentFault(str(error)) from None
+    except RunnerError as error:
+        raise InputError(str(error)) from None
+
+
+_OPTION_OF = {
+    "environment": "env",
+    "secrets": "secret",
+    "options": "option",
+    "grace_s": "grace",
+    "accelerator_count": "accelerator",
+}
+
+
+def say(line: str) -> None:
+    """Told in one line, beside whatever the command prints."""
+    click.echo(f"sweep: {line}", err=True)
+
+
+def _refuse_a_second(engine: Runner, pool: Pool) -> None:
+    """One pool of a sweep from here with each engine: what is known of a first one would be lost."""
+    from runners import launched, pool_file
+
+    if engine.keeps:
+        found = pool_file.read(pool.folder)
+        if found is not None and (alive := found.alive()):
+            raise InputError(
+                f"a pool of this sweep runs here already (process {alive[0].pid}); `sweep down` ends it"
+            )
+    elif (known := launched.read(pool.folder)) is not None:
+        there = sum(place.state in ("waiting", "running") for place in engine.status(known.pool))
+        if there:
+            raise InputError(
+                f"{engine.name} has a pool of this sweep with {there} workers; `sweep pool scale` changes "
+                "their number, `sweep down` ends it"
+            )
+
+
+def _detach(folder: Path) -> int:
+    """The same command in a session of its own, without a terminal."""
+    from runners import pool_file
+
+    argv = [word for word in sys.argv[1:] if word != "--detach"]
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "launch.log"
+    with log.open("ab") as out:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "sweeps", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + STARTING_S
+    while time.monotonic() < deadline and keeper.poll() is None:
+        found = pool_file.read(folder)
+        if found is not None and found.keeper.pid == keeper.pid:
+            say(f"the pool runs (process {keeper.pid}); `sweep down` ends it; {log} tells what happens")
+            return EXIT_DONE
+        time.sleep(0.1)
+    if keeper.poll() == EXIT_DONE:
+        return EXIT_DONE
+    raise SweepError(f"the pool did not start; {shlex.quote(str(log))} says why")

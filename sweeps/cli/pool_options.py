@@ -1,0 +1,191 @@
+"""What describes a pool on the command line: the options of `sweep launch`, and the `Pool` that they mean."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from sweeps.errors import InputError
+from sweeps.experiment import Experiment
+from sweeps.storage.urls import is_remote
+
+if TYPE_CHECKING:
+    from runners.pool import Pool
+    from runners.runner import Runner
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DEVICE_FILES = "nvidia[0-9]*"
+
+_OPTIONS = (
+    click.option(
+        "--workers", type=click.IntRange(min=1), metavar="N", help="Default: one per accelerator, else one."
+    ),
+    click.option(
+        "--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads for each. Default: its share."
+    ),
+    click.option(
+        "--devices",
+        default="auto",
+        metavar="IDS",
+        show_default=True,
+        help="local: accelerators, one for each worker: ids for CUDA_VISIBLE_DEVICES such as 0,1, or none.",
+    ),
+    click.option(
+        "--accelerator",
+        default="",
+        metavar="NAME[:COUNT]",
+        help="What each worker needs, in the engine's own word, such as A100 or H100:2.",
+    ),
+    click.option("--spot", is_flag=True, help="Machines that may be taken away, for less money."),
+    click.option(
+        "--env", multiple=True, metavar="NAME=VALUE", help="A variable for the workers. Repeat it for more."
+    ),
+    click.option(
+        "--secret",
+        multiple=True,
+        metavar="NAME",
+        help="A variable that is passed on with its value here, written nowhere. Repeat it for more.",
+    ),
+    click.option(
+        "--setup",
+        multiple=True,
+        metavar="LINE",
+        help="A line for bash before the worker. Repeat it for more.",
+    ),
+    click.option("--python", default="", metavar="PATH", help="The interpreter that runs the workers."),
+    click.option("--max-trials", type=click.IntRange(min=1), metavar="N", help="Each leaves after N trials."),
+    click.option(
+        "--restarts",
+        type=click.IntRange(min=0),
+        default=5,
+        show_default=True,
+        metavar="N",
+        help="Crashes in a row after which a worker is given up.",
+    ),
+    click.option(
+        "--grace",
+        type=click.FloatRange(min=0),
+        default=30.0,
+        show_default=True,
+        metavar="S",
+        help="Seconds that workers have to hand their trials back.",
+    ),
+    click.option(
+        "--option",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Passed on to the engine under its own name; VALUE is YAML. Repeat it for more.",
+    ),
+)
+
+
+def pool_options(function: F) -> F:
+    """The options that describe a pool, in the order in which `--help` shows them."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def make_pool(runner: Runner, experiment: Experiment, given: dict[str, Any]) -> Pool:
+    """The pool that the options mean. Raises `InputError` or `PoolError`.
+
+    Args:
+        given: the options' values under their names in `click`.
+    """
+    from runners.engines import check
+    from runners.pool import Pool, worker_command
+
+    url, local = experiment.store.url, runner.name == "local"
+    if not local and given["devices"] != "auto":
+        raise InputError(
+            f"--devices: these are this machine's; say what a worker of {runner.name} needs by --accelerator"
+        )
+    devices = _devices(given["devices"]) if local else ()
+    workers = given["workers"] or len(devices) or 1
+    share = max(1, (os.cpu_count() or 1) // workers) if local else None
+    accelerator, _, count = (
+        given["accelerator"].rpartition(":")
+        if _has_count(given["accelerator"])
+        else (given["accelerator"], "", "1")
+    )
+    python = given["python"] or runner.python or sys.executable
+    pool = Pool(
+        name=experiment.space.name,
+        storage=url,
+        folder=folder(experiment, runner.name),
+        workers=workers,
+        command=worker_command(url, python=python, max_trials=given["max_trials"]),
+        accelerator=accelerator,
+        accelerator_count=int(count),
+        threads=given["threads"] or share,
+        devices=devices,
+        spot=given["spot"],
+        environment=dict(_pair("env", text) for text in given["env"]),
+        secrets=given["secret"],
+        setup=given["setup"],
+        grace_s=given["grace"],
+        restarts=given["restarts"],
+        options=option_values(given["option"]),
+    )
+    check(runner, pool)
+    return pool
+
+
+def option_values(given: tuple[str, ...]) -> dict[str, Any]:
+    """The values of --option KEY=VALUE by their keys."""
+    return {key: _yaml(key, text) for key, text in (_pair("option", text) for text in given)}
+
+
+def folder(experiment: Experiment, runner: str) -> Path:
+    """Where a pool's files are: beside the records where those are in a folder, else in ./sweep-logs.
+
+    A pool of this machine is told by the machine's name, since others may have theirs beside it.
+    """
+    store = experiment.store
+    logs = Path("sweep-logs") / experiment.space.name if is_remote(store.url) else store.folder("logs")
+    host = re.sub(r"[^\w.-]", "_", platform.node()) or "here"
+    return (logs / (host if runner == "local" else f"{runner}-pool")).absolute()
+
+
+def _has_count(accelerator: str) -> bool:
+    return bool(re.fullmatch(r".*:\d+", accelerator))
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InputError(f"--{option} {text}: write NAME=VALUE")
+    return name, value
+
+
+def _yaml(key: str, text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"--option {key}: not YAML: {' '.join(str(error).split())}") from None
+
+
+def _devices(given: str) -> tuple[str, ...]:
+    if given == "none":
+        return ()
+    if given != "auto":
+        ids = tuple(word.strip() for word in given.split(","))
+        if not all(ids) or len(set(ids)) < len(ids):
+            raise InputError(f"--devices {given}: write ids with commas between them, each once, such as 0,1")
+        return ids
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        words = (word.strip() for word in visible.split(","))
+        return tuple(takewhile(lambda word: word and word != "-1", words))  # CUDA itself reads no further
+    return tuple(str(number) for number in range(len(list(Path("/dev").glob(_DEVICE_FILES)))))

@@ -1,0 +1,69 @@
+"""Pools for the tests of all runners: one that uses every field, and any that hypothesis thinks of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from runners.engines import ENGINES, runner
+from runners.pool import Pool, worker_command
+
+URL = "gs://bucket/sweeps/toy"
+
+PLAIN = Pool(
+    name="toy",
+    storage=URL,
+    folder=Path("/home/me/sweep-logs/toy/pool"),
+    workers=3,
+    command=worker_command(URL, python="python3", max_trials=4),
+)
+
+FULL = replace(
+    PLAIN,
+    accelerator="A100",
+    accelerator_count=2,
+    threads=8,
+    devices=("0", "1", "2"),
+    spot=True,
+    environment={"HF_HOME": "/data/it's mine"},
+    secrets=("WANDB_API_KEY",),
+    setup=("module load cuda", "source ~/venv/bin/activate"),
+    grace_s=45.0,
+    restarts=2,
+)
+
+
+def suited(name: str, pool: Pool, **changes: Any) -> Pool:
+    """The pool with those fields alone that this engine heeds."""
+    kept = {field: getattr(pool, field) for field in runner(name).takes}
+    kept.pop("max_dollars_per_hour", None)
+    return replace(PLAIN, **{**kept, **changes})
+
+
+# Whatever a process can be given: no NUL, no half characters.
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
+hostile = st.one_of(
+    texts,
+    st.sampled_from(
+        [
+            "'; touch pwned; '",
+            "$(touch pwned)",
+            "`touch pwned`",
+            "a\nb",
+            "-n",
+            "",
+            "\\",
+            '"',
+            "#x",
+            "*",
+            "~",
+            "!",
+            "%s",
+        ]
+    ),
+)
+
+__all__ = ["ENGINES", "FULL", "PLAIN", "URL", "hostile", "suited", "texts"]

@@ -1,0 +1,74 @@
+"""What every runner renders: compared with files, the same for the same pool, and without any secret's value.
+
+UPDATE_GOLDEN=1 writes the files anew.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from runners_pools import ENGINES, FULL, PLAIN, suited
+
+from runners.engines import check, require, runner
+from runners.errors import EngineMissing, PoolError
+from runners.pool import Pool
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "runners"
+GIVEN: dict[str, dict[str, object]] = {}
+"""Fields that an engine's pool has in its files besides those of `FULL`."""
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    try:
+        require(request.param)
+    except EngineMissing as missing:
+        pytest.skip(str(missing))
+    return request.param
+
+
+@pytest.mark.parametrize("kind", ["plain", "full"])
+def test_what_is_rendered_is_what_the_files_say(engine: str, kind: str) -> None:
+    pool = suited(engine, FULL, **GIVEN.get(engine, {})) if kind == "full" else PLAIN
+    artifacts = runner(engine).render(pool)
+    folder = GOLDEN / engine / kind
+    if os.environ.get("UPDATE_GOLDEN"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in artifacts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    assert {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()} == dict(artifacts)
+
+
+def test_a_secrets_value_is_in_no_artifact(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "secrets" not in runner(engine).takes:
+        pytest.skip("takes no secrets")
+    monkeypatch.setenv("WANDB_API_KEY", "the-value-of-the-secret")
+    told = runner(engine).render(suited(engine, FULL))
+    assert all("the-value-of-the-secret" not in text for text in told.values())
+
+
+def test_a_field_that_the_engine_has_no_use_for_is_refused(engine: str) -> None:
+    check(runner(engine), suited(engine, FULL))
+    unused = {each.name for each in fields(Pool) if getattr(FULL, each.name) != getattr(PLAIN, each.name)}
+    for name in sorted(unused - runner(engine).takes):
+        with pytest.raises(PoolError) as caught:
+            check(runner(engine), replace(PLAIN, **{name: getattr(FULL, name)}))
+        assert caught.value.field == name
+
+
+def test_a_folder_of_this_machine_is_refused_where_workers_do_not_see_it(engine: str) -> None:
+    pool = replace(PLAIN, storage="/home/me/sweep-store/toy")
+    if runner(engine).sees_folders:
+        check(runner(engine), pool)
+    else:
+        with pytest.raises(PoolError, match="bucket"):
+            check(runner(engine), pool)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_runner_is_there_without_its_engine_and_knows_its_name(name: str) -> None:
+    assert runner(name).name == name
+    assert runner(name).health().state in ("ready", "unreachable", "missing")
