@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from trainer.auto_freeze import PART as AUTO_FREEZE
+from trainer.auto_freeze import AutoFreeze, Look
 from trainer.checkpoint.keep import FORGET, Keep, Parts
 from trainer.checkpoint.parts import parts_of
 from trainer.checkpoint.state import State, Stateful
@@ -57,6 +59,7 @@ class Step:
         data_seconds: of these, waiting for the batch and placing it.
         save_seconds: that saving took after the step before it; not in `seconds`.
         settings: what the stage set for this step (lambda, k, …).
+        look: what auto-freeze saw after it; None: it did not look.
     """
 
     stage: str
@@ -71,6 +74,7 @@ class Step:
     details: Mapping[str, Tensor] = field(default_factory=dict)
     data_seconds: float = 0.0
     save_seconds: float = 0.0
+    look: Look | None = None
 
 
 @dataclass(kw_only=True)
@@ -128,6 +132,7 @@ def train(
     watch: Watch,
     prepare: Prepare = lambda step: {},
     keep: Keep = FORGET,
+    freeze: AutoFreeze | None = None,
     more: Mapping[str, Stateful] | None = None,
 ) -> StageTrace:
     """Trains `model` in place for `plan.steps` steps.
@@ -135,6 +140,7 @@ def train(
     Args:
         keep: where the run is kept, and brought back from: the steps done before are not done again. It asks
             that `batches` is `Stateful`.
+        freeze: looks at the model after every step, and may end the training of some parameters.
         more: what else of the stage changes with its steps, beside model, optimizer and batches.
 
     Raises:
@@ -158,10 +164,18 @@ def train(
         sharing=shared,
     )
     trace = StageTrace()
+    if freeze:
+        freeze.begin(optimizer.leave_out_frozen)
 
     def parts() -> Parts:
         return parts_of(
-            model, optimizer.optimizers, batches, trace, device=device.torch_device, more=more or {}
+            model,
+            optimizer.optimizers,
+            batches,
+            trace,
+            device=device.torch_device,
+            more=more or {},
+            lasting={AUTO_FREEZE: freeze} if freeze else {},
         )
 
     save_seconds = 0.0
@@ -180,6 +194,7 @@ def train(
                 data_seconds = waited_seconds + time.perf_counter() - asked
                 stepped = take_step(ids_BT, number=index + 1)
                 device.synchronize()
+                seconds = time.perf_counter() - started
                 step = Step(
                     stage=plan.name,
                     step=index + 1,
@@ -188,11 +203,12 @@ def train(
                     lr=plan.optimizer.lr * factor,
                     grad_norm=stepped.grad_norm,
                     tokens=ids_BT.numel() * device.ranks.world,
-                    seconds=time.perf_counter() - started,
+                    seconds=seconds,
                     settings=settings,
                     details=stepped.details,
                     data_seconds=data_seconds,
                     save_seconds=save_seconds,
+                    look=freeze.look(index + 1) if freeze else None,
                 )
                 trace.add(step)
                 watch(step)

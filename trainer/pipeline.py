@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.api import Progress
+from trainer.auto_freeze import AutoFreeze, auto_freeze
 from trainer.checkpoint.keep import FORGET, Keep
 from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sha256
 from trainer.cost import (
@@ -70,6 +71,7 @@ class _Run:
     keep: Keep
     forced: tuple[str, ...]
     config_sha256: str
+    freeze: AutoFreeze | None = None
 
     def batches(self, stage: str, batch_size: int, ranks: Ranks = UNSHARED) -> Feed:
         """Training text for a stage, shuffled by the run's seed and the stage's name. To be closed.
@@ -141,6 +143,7 @@ def run(
     )
     fp8.require_multiples(student, config.stage2, config.data.sequence_length)
     distill.check(student, config.stage3, this.held_out[0][:1], stop=stop)
+    this = replace(this, freeze=auto_freeze(config, student))
     device.reset_peak_memory()
     telemetry.plan(_before_stage3(config) + TAUGHT * config.stage3.max_steps)
 
@@ -207,6 +210,7 @@ def _trained(
             stop=this.stop,
             watch=this.telemetry.watch,
             keep=this.keep,
+            freeze=this.freeze,
         )
 
 

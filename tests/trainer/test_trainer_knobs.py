@@ -20,6 +20,13 @@ Run = Callable[..., Outcome]
 SALIENT = ("stage1_9.saliency.enabled=true",)
 ADAMW = ("stage1_9.optimizer.type=adamw",)
 STAGE3 = ("stage3.max_steps=6", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1")
+FREEZE = (
+    "auto_freeze.enabled=true",
+    "auto_freeze.every_steps=1",
+    "auto_freeze.start_step=1",
+    "auto_freeze.patience=1",
+    "auto_freeze.threshold=1e9",
+)
 KNOBS: dict[str, tuple[str, ...]] = {
     "seed=1": (),
     "model.hidden_size=16": (),
@@ -94,6 +101,13 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "stage3.attention_layer=0": STAGE3,
     "stage3.attention_heads=1": STAGE3,
     "stage3.attention_relation=cosine": STAGE3,
+    "auto_freeze.enabled=true": FREEZE[1:],
+    'auto_freeze.parameters=["*embed*"]': FREEZE,
+    "auto_freeze.threshold=1e-9": FREEZE,
+    "auto_freeze.patience=3": FREEZE,
+    "auto_freeze.every_steps=2": FREEZE,
+    "auto_freeze.start_step=4": FREEZE,
+    "auto_freeze.dry_run=true": FREEZE,
     "eval.batches=3": (),
     "eval.batch_size=3": (),
     "device.dtype=bfloat16": ("device.dtype=float32",),  # auto is one of the two

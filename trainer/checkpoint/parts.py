@@ -29,8 +29,13 @@ def parts_of(
     *,
     device: torch.device,
     more: Mapping[str, Stateful],
+    lasting: Mapping[str, Stateful] | None = None,
 ) -> Parts:
     """What there is to keep of a stage that trains `model`.
+
+    Args:
+        more: what else there is of the stage.
+        lasting: what else there is of the run; brought back before anything of the stage is.
 
     Raises:
         TypeError: `batches` are none that can say where they are and begin anywhere.
@@ -45,7 +50,9 @@ def parts_of(
     if taken := passing.keys() & more.keys():
         raise ValueError(f"{taken} are parts that every stage has")
     return Parts(
-        lasting={MODEL: Weights(model), RANDOM: Random(device)}, passing={**passing, **more}, trace=trace
+        lasting={MODEL: Weights(model), RANDOM: Random(device), **(lasting or {})},
+        passing={**passing, **more},
+        trace=trace,
     )
 
 

@@ -8,6 +8,7 @@ ill-typed value and an unknown key are refused by pydantic; what concerns severa
 
 from __future__ import annotations
 
+from trainer.config.auto_freeze import AutoFreezeConfig
 from trainer.config.checkpoint import CheckpointConfig
 from trainer.config.data import DataConfig, HubConfig, ParquetConfig, StdlibConfig, StreamConfig, TextConfig
 from trainer.config.distill import HttpTeacherConfig, InProcessTeacherConfig, Stage3Config
@@ -21,6 +22,7 @@ from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
 from trainer.config.telemetry import TelemetryConfig, WandbConfig
 
 __all__ = [
+    "AutoFreezeConfig",
     "CheckpointConfig",
     "Config",
     "DataConfig",

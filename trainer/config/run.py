@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from trainer.config.auto_freeze import AutoFreezeConfig
 from trainer.config.checkpoint import CheckpointConfig
 from trainer.config.data import DataConfig
 from trainer.config.distill import HTTP_WAY, Stage3Config, check_attention_heads, check_attention_layer
@@ -92,6 +93,7 @@ class Config:
     device: DeviceConfig
     eval: EvalConfig
     checkpoint: CheckpointConfig
+    auto_freeze: AutoFreezeConfig
     telemetry: TelemetryConfig
     wandb: WandbConfig
     seed: Annotated[int, Field(ge=0, lt=2**32)]
@@ -107,6 +109,7 @@ class Config:
             check_attention_heads(self.stage3, widths=(width, width, width), key_heads=heads)
         self._check_quant()
         self._check_parallel()
+        self._check_auto_freeze()
 
     def _check_quant(self) -> None:
         warmup = self.stage2.lambda_warmup
@@ -151,6 +154,21 @@ class Config:
                     "device.parallel=ddp",
                     key=f"{name}.optimizer.type",
                 )
+
+    def _check_auto_freeze(self) -> None:
+        if not self.auto_freeze.enabled:
+            return
+        if self.device.parallel != "none":
+            raise FieldError(
+                "processes that share a run exchange the gradients of what was trained when a stage began; "
+                "write false, or device.parallel=none",
+                key="auto_freeze.enabled",
+            )
+        try:
+            stages = (self.stage1_9, self.stage2, self.stage3)
+            self.auto_freeze.check(max(stage.max_steps for stage in stages))
+        except FieldError as error:
+            raise FieldError(error.problem, key=f"auto_freeze.{error.key}") from None
 
     def check_depth(self, layers: int) -> None:
         """Whether what is said of layers goes with a teacher of so many. A pretrained one is asked when it is

@@ -7,6 +7,7 @@ to it (`match_rms_adamw`, arXiv:2502.16982 §2.2), and so is Apollo's (its `scal
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,18 +28,39 @@ EPS = 1e-8
 
 
 class OptimizerSet:
-    """One or two torch optimizers that are stepped as one, and QK-clip after them where it is asked for."""
+    """One or two torch optimizers that are stepped as one, and QK-clip after them where it is asked for.
 
-    def __init__(self, optimizers: list[Optimizer], clip: QkClip | None = None) -> None:
-        self.optimizers = optimizers
-        self._clip = clip
-        self._peaks = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in optimizers]
+    Args:
+        build: makes them, over the parameters that are trained when it is called.
+    """
+
+    def __init__(self, build: Callable[[], list[Optimizer]], clip: QkClip | None = None) -> None:
+        self._build, self._clip = build, clip
+        self.optimizers = build()
+        self._peaks = _peaks(self.optimizers)
 
     def scale_lr(self, factor: float) -> None:
         """Sets every learning rate to `factor` of its peak."""
         for optimizer, peaks in zip(self.optimizers, self._peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
+
+    def leave_out_frozen(self) -> None:
+        """To be called when parameters are trained no longer. The optimizers are made anew without them, as
+        they would be in a run that goes on from here; what is known of the others is kept. Apollo, whose
+        projections hang on the places of the matrices, draws new ones, as it does every so often anyway."""
+        states = {p: state for optimizer in self.optimizers for p, state in optimizer.state.items()}
+        groups = {p: group for old in self.optimizers for group in old.param_groups for p in group["params"]}
+        # In place: whoever keeps the optimizers' state has this list.
+        self.optimizers[:] = self._build()
+        self._peaks = _peaks(self.optimizers)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                before = groups[group["params"][0]]
+                group.update({name: value for name, value in before.items() if name != "params"})
+                for parameter in group["params"]:
+                    if parameter in states:
+                        optimizer.state[parameter] = states[parameter]
 
     def step(self) -> None:
         for optimizer in self.optimizers:
@@ -72,24 +94,33 @@ def build_optimizer(
     Raises:
         ConfigError: the type needs a package that is not here, or a model of another kind.
     """
+    clip = QkClip(model, config.muonclip.tau, key=key, ranks=ranks) if config.type == "muonclip" else None
+    return OptimizerSet(lambda: _optimizers(model, config, key), clip)
+
+
+def _optimizers(model: nn.Module, config: OptimizerConfig, key: str) -> list[Optimizer]:
+    """Over the parameters that are trained; none without any."""
     matrices = hidden_matrices(model)
     theirs = {id(parameter) for parameter in matrices}
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in theirs]
     others = _groups(rest, config, config.adamw_lr_ratio)
-    betas = (config.beta1, config.beta2)
     match config.type:
         case "adamw":
-            return OptimizerSet([_adamw(_groups(matrices, config, 1.0) + others, config)])
+            return [_adamw(_groups(matrices, config, 1.0) + others, config)]
         case "adamw_8bit":
             groups = _groups(matrices, config, 1.0) + others
-            return OptimizerSet([build_adamw_8bit(groups, betas=betas, eps=EPS, key=key)])
+            betas = (config.beta1, config.beta2)
+            return [build_adamw_8bit(groups, betas=betas, eps=EPS, key=key)]
         case "apollo" | "apollo_mini":
-            return OptimizerSet([_apollo(matrices, config), _adamw(others, config)])
+            hidden: list[Optimizer] = [_apollo(matrices, config)] if matrices else []
         case "muon" | "muonclip":
-            clip = None
-            if config.type == "muonclip":
-                clip = QkClip(model, config.muonclip.tau, key=key, ranks=ranks)
-            return OptimizerSet([_muon(matrices, config), _adamw(others, config)], clip)
+            hidden = [_muon(matrices, config)] if matrices else []
+    return [*hidden, _adamw(others, config)] if others else hidden
+
+
+def _peaks(optimizers: list[Optimizer]) -> list[list[float]]:
+    """The learning rate of each group as it was configured."""
+    return [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in optimizers]
 
 
 def _groups(parameters: list[nn.Parameter], config: OptimizerConfig, lr_ratio: float) -> list[dict[str, Any]]:

@@ -1,0 +1,44 @@
+"""A run with auto-freeze that was ended and gone on with freezes what, and when, the whole one does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kept_runs import Attempt, KilledError, came_to, kill, terminate
+
+from trainer.errors import PreemptedError
+
+FREEZE = (
+    "auto_freeze.enabled=true",
+    "auto_freeze.every_steps=2",
+    "auto_freeze.start_step=0",
+    "auto_freeze.patience=1",
+    "stage1_9.optimizer.type=apollo",  # its projections hang on the places of the matrices
+)
+# Apart from the gains, a matrix: what is then updated has other places.
+PARAMETERS = "auto_freeze.parameters=['*.norm.weight','*.layers.0.*.gate_proj.weight']"
+# Frozen after step 4 of Stage 1.9, or of Stage 2 (whose rate is so low that its parameters are at rest).
+EARLY = (*FREEZE, PARAMETERS, "auto_freeze.threshold=1e9")
+LATE = (*FREEZE, PARAMETERS, "auto_freeze.threshold=1e-9", "stage2.optimizer.lr=1e-12")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "ends"),
+    [
+        (EARLY, [(kill, 4), (terminate, 2)]),  # from step 3, a look kept; then just after the freeze
+        (EARLY, [(terminate, 9)]),  # in the stage after the freeze
+        (LATE, [(terminate, 9), (terminate, 2)]),  # with the first stage's looks over; just after the freeze
+    ],
+    ids=["around the freeze", "in the stage after", "frozen in the second stage"],
+)
+def test_it_comes_to_the_same_bit_for_bit(
+    overrides: tuple[str, ...], ends: list, attempt: Attempt, tmp_path: Path
+) -> None:
+    whole = attempt(tmp_path / "whole", *overrides)
+    assert sum(not parameter.requires_grad for parameter in whole.student.parameters()) == 6
+    expected = came_to(whole, tmp_path / "whole")
+    for end, at in ends:
+        with pytest.raises((KilledError, PreemptedError)):
+            attempt(tmp_path / "run", *overrides, "checkpoint.every_steps=3", end=end, at=at)
+    assert came_to(attempt(tmp_path / "run", *overrides), tmp_path / "run") == expected
