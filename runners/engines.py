@@ -20,15 +20,20 @@ class Engine:
         module: it has the runner as RUNNER, and imports without the engine.
         package: the module of the engine's Python package that `extra` installs; "" where none is needed.
         extra: of stagesweep.
+        secrets_here: whether the workers get their secrets' values from the environment of `sweep launch`.
     """
 
     module: str
     package: str = ""
     extra: str = ""
+    secrets_here: bool = True
 
 
 ENGINES = {
     "local": Engine(module="runners.local"),
+    "tpu-vm": Engine(
+        module="runners.tpu_vm.runner", package="google.cloud.tpu_v2", extra="tpu-vm", secrets_here=False
+    ),
 }
 
 

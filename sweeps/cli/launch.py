@@ -63,9 +63,10 @@ def launch(
 ) -> int:
     """Start workers, and keep them going until no trial is left.
 
-    RUNNER is where: `local`, processes on this machine. A worker that was preempted (exit status 75) is
-    started again at once, one that crashed later and later, one whose input is wrong (2) never. Ctrl-C, or
-    `sweep down`, lets them hand their trials back; `sweep pool` shows them and changes their number.
+    RUNNER is where: `local`, processes on this machine, or `tpu-vm`. A worker that was preempted (exit
+    status 75) is started again at once, one that crashed later and later, one whose input is wrong (2)
+    never. Ctrl-C, or `sweep down`, lets them hand their trials back; `sweep pool` shows them and changes
+    their number.
     """
     from runners import engines, launched
 
@@ -78,7 +79,7 @@ def launch(
             return EXIT_DONE
         engines.require(runner)
         for secret in pool.secrets:
-            if secret not in os.environ:
+            if engines.ENGINES[runner].secrets_here and secret not in os.environ:
                 raise InputError(
                     f"{secret} is not set here, and --secret passes its value on; export it first"
                 )

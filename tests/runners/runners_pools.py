@@ -36,11 +36,25 @@ FULL = replace(
 )
 
 
+NEEDED: dict[str, dict[str, Any]] = {
+    "tpu-vm": {
+        "accelerator": "v6e-4",
+        "options": {"project": "my-project", "zones": "us-east5-b,us-central2-b"},
+    },
+}
+"""Fields without which an engine has no pool."""
+
+
+def plain(name: str) -> Pool:
+    """The least pool of this engine."""
+    return replace(PLAIN, **NEEDED.get(name, {}))
+
+
 def suited(name: str, pool: Pool, **changes: Any) -> Pool:
     """The pool with those fields alone that this engine heeds."""
     kept = {field: getattr(pool, field) for field in runner(name).takes}
     kept.pop("max_dollars_per_hour", None)
-    return replace(PLAIN, **{**kept, **changes})
+    return replace(PLAIN, **{**kept, **NEEDED.get(name, {}), **changes})
 
 
 # Whatever a process can be given: no NUL, no half characters.
@@ -66,4 +80,4 @@ hostile = st.one_of(
     ),
 )
 
-__all__ = ["ENGINES", "FULL", "PLAIN", "URL", "hostile", "suited", "texts"]
+__all__ = ["ENGINES", "FULL", "PLAIN", "URL", "hostile", "plain", "suited", "texts"]

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from runners_pools import ENGINES, FULL, PLAIN, suited
+from runners_pools import ENGINES, FULL, PLAIN, plain, suited
 
 from runners.engines import check, require, runner
 from runners.errors import EngineMissing, PoolError
@@ -32,7 +32,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("kind", ["plain", "full"])
 def test_what_is_rendered_is_what_the_files_say(engine: str, kind: str) -> None:
-    pool = suited(engine, FULL, **GIVEN.get(engine, {})) if kind == "full" else PLAIN
+    pool = suited(engine, FULL, **GIVEN.get(engine, {})) if kind == "full" else plain(engine)
     artifacts = runner(engine).render(pool)
     folder = GOLDEN / engine / kind
     if os.environ.get("UPDATE_GOLDEN"):

@@ -1,0 +1,61 @@
+"""What is asked of the service for one worker, as plain values; `client` hands it over. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runners.pool import Pool
+from runners.tpu_vm.names import labels, vm_id
+from runners.tpu_vm.options import TpuOptions
+from runners.tpu_vm.versions import runtime_version
+from runners.tpu_vm.vm_script import NAME_KEY, QUEUED_KEY, ZONE_KEY
+
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+
+
+def node(pool: Pool, options: TpuOptions, worker: int, zone: str, script: str) -> dict[str, Any]:
+    """A `Node` in the JSON fields of google.cloud.tpu.v2."""
+    network = {"enable_external_ips": options.external_ips}
+    network |= {name: value for name in ("network", "subnetwork") if (value := getattr(options, name))}
+    account = {"scope": list(_SCOPES)}
+    if options.service_account:
+        account["email"] = options.service_account  # type: ignore[assignment]
+    return {
+        "accelerator_type": pool.accelerator,
+        "runtime_version": options.runtime_version or runtime_version(pool.accelerator),
+        "description": f"{pool.name[:400]}, worker {worker}",
+        "labels": labels(pool.label, worker),
+        "network_config": network,
+        "service_account": account,
+        "metadata": {
+            "startup-script": script,
+            "enable-guest-attributes": "TRUE",
+            NAME_KEY: vm_id(pool.label, worker),
+            ZONE_KEY: zone,
+            QUEUED_KEY: "yes" if options.queued else "no",
+        },
+        # A queued resource has its tier beside the node.
+        **({"scheduling_config": {"spot": True}} if pool.spot and not options.queued else {}),
+    }
+
+
+def queued_resource(pool: Pool, options: TpuOptions, worker: int, zone: str, script: str) -> dict[str, Any]:
+    """A `QueuedResource` of one node, in the JSON fields of google.cloud.tpu.v2."""
+    return {
+        "tpu": {
+            "node_spec": [
+                {
+                    "parent": parent(options.project, zone),
+                    "node_id": vm_id(pool.label, worker),
+                    "node": node(pool, options, worker, zone, script),
+                }
+            ]
+        },
+        **({"spot": {}} if pool.spot else {}),
+        "queueing_policy": {"valid_until_duration": f"{round(options.wait_minutes * 60)}s"},
+    }
+
+
+def parent(project: str, zone: str) -> str:
+    """The full name of a zone."""
+    return f"projects/{project}/locations/{zone}"

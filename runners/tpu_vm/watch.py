@@ -1,0 +1,161 @@
+"""Brings the TPU VMs of a pool to what is wanted, and keeps them there: looks, asks `decide`, does it.
+`runner` calls it.
+
+The loop holds nothing that matters: one that is started anew goes on from what it sees.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from google.api_core import exceptions, retry
+
+from runners.errors import EngineFailed
+from runners.restarts import End
+from runners.runner import Tell
+from runners.tpu_vm.decide import Create, Delete, Memory, Outcome, Seen, Wanted, after, decide
+
+EVERY_S = 30.0
+_LISTEN_S = 0.5
+GONE_S = 600.0
+
+
+class Vms(Protocol):
+    """What `client.TpuVms` is, and a test's stand-in."""
+
+    def look(self, *, blame: bool = False) -> Seen:
+        """All that there is."""
+
+    def create(self, create: Create) -> tuple[Outcome, str]:
+        """Ask for one."""
+
+    def settled(self) -> Iterator[tuple[Create, Outcome, str]]:
+        """Creations whose end is known now."""
+
+    def delete(self, delete: Delete) -> str:
+        """Delete one; what was wrong with that."""
+
+
+def watch(
+    vms: Vms,
+    wanted: Callable[[], Wanted],
+    *,
+    stopped: Callable[[], bool],
+    tell: Tell,
+    every_s: float = EVERY_S,
+) -> dict[int, End | None]:
+    """Until every worker has ended for good, or `stopped` says so. The caller clears up then.
+
+    Args:
+        wanted: asked at every look; may change.
+        stopped: asked twice a second.
+
+    Returns:
+        How each worker ended; None for those that had not.
+
+    Raises:
+        EngineFailed: at the first look, where the service refuses it.
+    """
+    memory, told, first = Memory(), dict[str, str](), True
+    while not stopped():
+        want = wanted()
+        seen, memory = step(vms, want, memory, tell, told, blame=first)
+        first = False
+        ends = {worker: memory.ended.get(worker) for worker in range(1, want.workers + 1)}
+        if all(ends.values()) and not seen.things and not seen.blind and not seen.pending:
+            for zone, problem in memory.refused.items():
+                tell(f"{zone} refused: {problem}")
+            return ends
+        _pause(every_s, stopped)
+    return {worker: memory.ended.get(worker) for worker in range(1, wanted().workers + 1)}
+
+
+def step(
+    vms: Vms, want: Wanted, memory: Memory, tell: Tell, told: dict[str, str], *, blame: bool = False
+) -> tuple[Seen, Memory]:
+    """One look, and what follows from it. `told` holds which states were told of."""
+    for create, outcome, problem in vms.settled():
+        if outcome != "accepted":
+            tell(f"worker {create.worker}: {create.zone} did not make its VM ({outcome}): {problem}")
+        memory = after(memory, create, want, outcome, problem)
+    seen = vms.look(blame=blame)
+    _tell_changes(seen, told, tell)
+    actions, memory = decide(seen, want, memory)
+    for action in actions:
+        memory = _do(vms, action, memory, want, tell)
+    return seen, memory
+
+
+def clear(
+    vms: Vms, zones: tuple[str, ...], tell: Tell, *, every_s: float = 10.0, gone_s: float = GONE_S
+) -> int:
+    """Delete everything of the pool, and look until it is gone, twice: a creation whose answer was lost may
+    come late. Returns how many VMs and requests there were.
+
+    Raises:
+        EngineFailed: what is still there after `gone_s` seconds, or what could not be looked at.
+    """
+    met: set[tuple[int, str]] = set()
+    told: dict[str, str] = {}
+    empty = 0
+
+    def attempt() -> None:
+        nonlocal empty
+        seen, _ = step(vms, Wanted(workers=0, zones=zones), Memory(), tell, told)
+        met.update((thing.worker, thing.zone) for thing in seen.things)
+        left = {f"{thing.id} in {thing.zone} ({thing.state})" for thing in seen.things}
+        left |= {f"{zone}, which does not answer" for zone in seen.blind}
+        left |= {f"a creation for worker {worker}" for worker in seen.pending}
+        empty = 0 if left else empty + 1
+        if empty < 2:
+            raise _StillThere(", ".join(sorted(left)) or "perhaps a creation that was lost")
+
+    again = retry.Retry(
+        predicate=retry.if_exception_type(_StillThere),
+        initial=every_s,
+        maximum=every_s,
+        multiplier=1.0,
+        timeout=gone_s,
+    )
+    try:
+        again(attempt)()
+    except exceptions.RetryError as error:
+        left = f"still there, and it costs money: {error.cause}; run `sweep down` again"
+        raise EngineFailed("tpu-vm", left) from None
+    return len(met)
+
+
+class _StillThere(Exception):
+    """Something of the pool is not gone yet."""
+
+
+def _do(vms: Vms, action: Create | Delete, memory: Memory, want: Wanted, tell: Tell) -> Memory:
+    if isinstance(action, Delete):
+        tell(f"worker {action.worker}: {action.id} in {action.zone} is deleted: {action.why}")
+        if problem := vms.delete(action):
+            tell(f"worker {action.worker}: {action.id} in {action.zone} is not deleted yet: {problem}")
+        return memory
+    outcome, problem = vms.create(action)
+    told = {"accepted": "asked for", "exists": "there already"}.get(
+        outcome, f"not made ({outcome}): {problem}"
+    )
+    tell(f"worker {action.worker}: a VM in {action.zone} is {told}")
+    return after(memory, action, want, outcome, problem)
+
+
+def _tell_changes(seen: Seen, told: dict[str, str], tell: Tell) -> None:
+    now = {f"{each.zone}/{each.kind}/{each.id}": each for each in seen.things}
+    for place, thing in now.items():
+        if told.get(place) != thing.state:
+            kind = "request" if thing.kind == "queued" else "VM"
+            tell(f"worker {thing.worker}: the {kind} in {thing.zone} is {thing.state}")
+    told.clear()
+    told.update({place: thing.state for place, thing in now.items()})
+
+
+def _pause(seconds: float, stopped: Callable[[], bool]) -> None:
+    until = time.monotonic() + seconds
+    while not stopped() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(_LISTEN_S, left))

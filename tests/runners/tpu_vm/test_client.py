@@ -1,0 +1,205 @@
+"""The real google-cloud-tpu client against the fake service: what is sent is accepted, what is answered is understood.
+
+The fake's rules are assumptions; see `fake_tpu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_tpu import FakeTpu
+from fake_tpu.cloud import Cloud
+from google.api_core import exceptions, retry
+
+from runners import pool_file
+from runners.errors import EngineFailed
+from runners.pool import Pool, worker_command
+from runners.tpu_vm import client, watch
+from runners.tpu_vm.client import TpuVms
+from runners.tpu_vm.decide import Create, Memory, Wanted
+from runners.tpu_vm.options import options_of
+from runners.tpu_vm.runner import RUNNER
+from runners.tpu_vm.vm_script import PYTHON
+
+ZONES = ("us-east5-b", "asia-northeast1-b")
+SOON = retry.Retry(
+    predicate=retry.if_exception_type(exceptions.ServiceUnavailable),
+    initial=0.001,
+    maximum=0.001,
+    timeout=0.2,
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeTpu]:
+    with FakeTpu() as fake:
+        yield fake
+
+
+@pytest.fixture
+def tpu(server: FakeTpu) -> FakeTpu:
+    server.cloud = Cloud()
+    server.faults.clear()
+    server.calls.clear()
+    return server
+
+
+def pool(tmp_path: Path, workers: int = 1, **options: Any) -> Pool:
+    url = "gs://bucket/a sweep"
+    return Pool(
+        name="a sweep",
+        storage=url,
+        folder=tmp_path,
+        workers=workers,
+        command=worker_command(url, python=PYTHON),
+        accelerator="v6e-4",
+        spot=True,
+        options={"project": "p", "zones": list(ZONES), **options},
+    )
+
+
+class Watched:
+    """A pool, the fake behind it, and what was told."""
+
+    def __init__(self, tpu: FakeTpu, pool: Pool) -> None:
+        self.tpu, self.pool, self.told, self.memory = tpu, pool, list[str](), Memory()
+        self.vms = TpuVms(pool, options_of(pool), client=tpu.client(), again=SOON)
+        self.states: dict[str, str] = {}
+
+    def step(self, times: int = 1) -> None:
+        want = Wanted(workers=self.pool.workers, zones=ZONES)
+        for _ in range(times):
+            _, self.memory = watch.step(self.vms, want, self.memory, self.told.append, self.states)
+            self.tpu.cloud.tick()
+
+    def ready(self) -> list[tuple[str, str]]:
+        """Zone and name of the VMs at work."""
+        return sorted((n.zone, n.id) for n in self.tpu.cloud.nodes.values() if n.state == "READY")
+
+
+def test_a_spot_vm_that_is_taken_away_is_deleted_with_force_and_made_again(tpu, tmp_path):
+    here = Watched(tpu, pool(tmp_path, workers=2))
+    here.step(4)
+    label = here.pool.label
+    assert here.ready() == [(ZONES[0], f"{label}-001"), (ZONES[0], f"{label}-002")]
+    node = tpu.cloud.nodes[ZONES[0], f"{label}-001"].spec
+    assert node.runtime_version == "v2-alpha-tpuv6e"
+    assert dict(node.labels) == {"stagesweep-pool": label, "stagesweep-worker": "001"}
+    assert tpu.cloud.requests[ZONES[0], f"{label}-001"].spot
+
+    tpu.cloud.preempt(ZONES[0], f"{label}-001")
+    here.step(8)
+    assert here.ready() == [(ZONES[0], f"{label}-001"), (ZONES[0], f"{label}-002")]
+    assert tpu.cloud.made == 3
+    assert [entry for entry in tpu.cloud.journal if entry[0] == "delete"] == [
+        ("delete", ZONES[0], f"{label}-001")
+    ]
+    assert any("SUSPENDED" in line for line in here.told)
+
+
+@pytest.mark.parametrize("queued", [True, False])
+def test_a_stockout_leads_to_the_next_zone(tpu, tmp_path, queued):
+    tpu.cloud.capacity[ZONES[0]] = 0
+    here = Watched(tpu, pool(tmp_path, queued=queued))
+    here.step(14)
+    assert [zone for zone, _ in here.ready()] == [ZONES[1]]
+    assert {zone for zone, _ in [*tpu.cloud.requests, *tpu.cloud.nodes]} == {ZONES[1]}
+
+
+def test_a_quota_that_is_used_up_leads_there_at_once(tpu, tmp_path):
+    tpu.cloud.wrong[ZONES[0]] = 8
+    here = Watched(tpu, pool(tmp_path))
+    here.step(5)
+    assert [zone for zone, _ in here.ready()] == [ZONES[1]]
+
+
+@pytest.mark.parametrize("queued", [True, False])
+def test_lost_answers_and_lost_operations_make_no_second_vm(tpu, tmp_path, queued):
+    method = "CreateQueuedResource" if queued else "CreateNode"
+    tpu.faults[method] = ["down", "lost"]
+    here = Watched(tpu, pool(tmp_path, queued=queued))
+    here.step(2)
+    tpu.cloud.operations.clear()
+    tpu.faults["ListNodes"] = ["down"] * 2
+    here.step(6)
+    assert len(here.ready()) == tpu.cloud.made == 1
+    assert tpu.calls.count(method) == 2
+
+    here.vms = TpuVms(here.pool, options_of(here.pool), client=tpu.client(), again=SOON)  # a new keeper
+    here.memory = Memory()
+    here.step(2)
+    assert tpu.cloud.made == 1
+
+
+def test_a_zone_that_does_not_answer_stops_creations_but_not_the_look(tpu, tmp_path):
+    tpu.faults["ListQueuedResources"] = ["down"] * 10_000
+    here = Watched(tpu, pool(tmp_path))
+    seen = here.vms.look()
+    assert seen.blind == set(ZONES)
+    assert here.vms.create(Create(worker=1, zone=ZONES[0]))[0] == "accepted"
+    with pytest.raises(EngineFailed, match=r"tpu-vm: us-east5-b: .*not now"):
+        here.vms.look(blame=True)
+
+
+def test_nobody_elses_vms_are_seen_and_a_node_without_its_labels_is_known_by_its_name(tpu, tmp_path):
+    here = Watched(tpu, pool(tmp_path))
+    label = here.pool.label
+    tpu.cloud.create_node(ZONES[0], "somebody-elses", {"labels": {"owner": "somebody"}})
+    tpu.cloud.create_node(ZONES[0], f"{label}x-001", {})
+    tpu.cloud.create_node(ZONES[1], f"{label}-001", {"labels": {"stagesweep-pool": "another"}})
+    assert here.vms.look().things == ()
+    tpu.cloud.create_node(ZONES[0], f"{label}-007", {})
+    assert [thing.worker for thing in here.vms.look().things] == [7]
+
+
+def test_up_ends_when_the_workers_have_no_work_left_and_leaves_nothing(tpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "_connect", tpu.client)
+    monkeypatch.setattr("runners.signals.Told.listen", lambda self: None)
+    wanted = pool(tmp_path, workers=2)
+
+    def pause(seconds: float, stopped: object) -> None:
+        tpu.cloud.tick()
+        ready = [node for node in tpu.cloud.nodes.values() if node.state == "READY"]
+        for node in ready:
+            assert {place.state for place in RUNNER.status(wanted)} <= {"running", "waiting", "done"}
+            node.ended = "0"
+
+    monkeypatch.setattr(watch, "_pause", pause)
+    monkeypatch.setattr("google.api_core.retry.retry_unary.time.sleep", lambda seconds: tpu.cloud.tick())
+    told: list[str] = []
+    assert RUNNER.up(wanted, told.append) == 0
+    assert (tpu.cloud.nodes, tpu.cloud.requests) == ({}, {})
+    assert "2 spot TPU VMs v6e-4" in told[0]
+    assert pool_file.read(tmp_path) is None
+
+
+def test_down_deletes_by_label_in_all_zones_and_waits_for_the_late_ones(tpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "_connect", tpu.client)
+    wanted = pool(tmp_path, workers=1)
+    here = Watched(tpu, wanted)
+    here.step(3)
+    labels = {"stagesweep-pool": wanted.label, "stagesweep-worker": "009"}
+    tpu.cloud.create_node(ZONES[1], f"{wanted.label}-009", {"labels": labels})
+    sleeps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        tpu.cloud.tick()
+        if len(sleeps) == 3:  # a creation whose answer was lost
+            tpu.cloud.create_node(ZONES[0], f"{wanted.label}-004", {})
+
+    monkeypatch.setattr("google.api_core.retry.retry_unary.time.sleep", sleep)
+    assert RUNNER.down(wanted, here.told.append) == 3
+    assert (tpu.cloud.nodes, tpu.cloud.requests) == ({}, {})
+
+
+def test_down_says_what_it_could_not_delete(tpu, tmp_path):
+    here = Watched(tpu, pool(tmp_path))
+    here.step(3)
+    with pytest.raises(
+        EngineFailed, match=rf"still there, and it costs money: {here.pool.label}-001 in us-east5-b"
+    ):
+        watch.clear(here.vms, ZONES, here.told.append, every_s=0.001, gone_s=0.01)

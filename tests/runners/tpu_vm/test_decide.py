@@ -1,0 +1,266 @@
+"""What is done about TPU VMs: the table of single cases, what holds for anything that may be seen, and a life of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from fake_tpu.cloud import Cloud
+from fake_tpu.direct import Direct
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runners.tpu_vm.decide import Create, Delete, Memory, Seen, Thing, Wanted, after, decide
+from runners.tpu_vm.watch import step
+
+ZONES = ("a", "b", "c")
+ONE = Wanted(workers=1, zones=ZONES)
+
+
+def queued(state: str, zone: str = "a", worker: int = 1, **more: object) -> Thing:
+    return Thing(kind="queued", zone=zone, worker=worker, id=f"w{worker}", state=state, **more)  # type: ignore[arg-type]
+
+
+def node(state: str, zone: str = "a", worker: int = 1, **more: object) -> Thing:
+    return Thing(kind="node", zone=zone, worker=worker, id=f"w{worker}", state=state, **more)  # type: ignore[arg-type]
+
+
+CASES = {
+    "nothing": ((), ["create a"]),
+    "waiting": ((queued("WAITING_FOR_RESOURCES"),), []),
+    "at work": ((queued("ACTIVE"), node("READY")), []),
+    "preempted, still ACTIVE": ((queued("ACTIVE"), node("PREEMPTED")), ["delete queued a"]),
+    "suspending": ((queued("SUSPENDING"), node("PREEMPTED")), []),
+    "suspended": ((queued("SUSPENDED"),), ["delete queued a"]),
+    "suspended, its node still there": ((queued("SUSPENDED"), node("PREEMPTED")), ["delete queued a"]),
+    "active, node deleted by hand": ((queued("ACTIVE"),), ["delete queued a"]),
+    "node alone, preempted": ((node("PREEMPTED"),), ["delete node a"]),
+    "node alone, terminated": ((node("TERMINATED"),), ["delete node a"]),
+    "node alone, under repair": ((node("REPAIRING"),), []),
+    "on its way out": ((queued("DELETING"), node("READY")), []),
+    "a state of next year": ((queued("PONDERING"),), []),
+    "two at work": ((queued("ACTIVE"), node("READY"), node("READY", "b")), ["delete node b"]),
+    "the better of two": ((queued("WAITING_FOR_RESOURCES"), node("READY", "b")), ["delete queued a"]),
+    "in a zone of earlier": ((queued("ACTIVE", "z"), node("READY", "z")), []),
+    "too many workers": ((node("READY"), node("READY", "b", worker=2)), ["delete node b"]),
+    "no work left": ((queued("ACTIVE"), node("READY", ended="0", uid="7")), ["delete queued a"]),
+    "no work left, and gone": ((), ["create a"]),
+}
+
+
+def shown(action: Create | Delete) -> str:
+    return f"create {action.zone}" if isinstance(action, Create) else f"delete {action.kind} {action.zone}"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_case_has_its_answer(case):
+    things, expected = CASES[case]
+    assert [shown(action) for action in decide(Seen(things=things), ONE, Memory())[0]] == expected
+
+
+def test_nothing_is_created_while_there_may_be_one_that_is_not_seen():
+    assert decide(Seen(blind=frozenset("c")), ONE, Memory())[0] == ()
+    assert decide(Seen(pending=frozenset({1})), ONE, Memory())[0] == ()
+
+
+def test_only_a_definite_no_moves_on_and_the_list_goes_round():
+    memory, zones = Memory(), []
+    for outcome in ("unknown", "exists", "stockout", "stockout", "stockout"):
+        ((create,), memory) = decide(Seen(), ONE, memory)
+        zones.append(create.zone)
+        memory = after(memory, create, ONE, outcome)
+    assert zones == ["a", "a", "a", "b", "c"]
+    assert decide(Seen(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
+
+
+def test_a_request_that_ran_out_of_time_is_deleted_and_made_in_the_next_zone():
+    actions, memory = decide(Seen(things=(queued("FAILED", code=4),)), ONE, Memory())
+    assert [shown(action) for action in actions] == ["delete queued a"]
+    again, memory = decide(Seen(things=(queued("FAILED", code=4),)), ONE, memory)  # the deletion was lost
+    assert again == actions
+    assert decide(Seen(), ONE, memory)[0] == (Create(worker=1, zone="b"),)
+
+
+def test_a_zone_where_the_request_is_wrong_is_left_out_and_all_of_them_end_it():
+    memory = after(Memory(), Create(worker=1, zone="a"), ONE, "refused", "no such accelerator")
+    _, memory = decide(Seen(things=(queued("FAILED", "b", code=7, problem="denied"),)), ONE, memory)
+    ((create,), memory) = decide(Seen(), ONE, memory)
+    assert create.zone == "c"
+    actions, memory = decide(Seen(), ONE, after(memory, create, ONE, "refused", "no"))
+    assert (actions, memory.ended) == ((), {1: "poison"})
+    assert memory.refused == {"a": "no such accelerator", "b": "denied", "c": "no"}
+
+
+@pytest.mark.parametrize(
+    ("ended", "end"), [("0", "done"), ("2", "poison"), ("42", "poison"), ("secret", "poison")]
+)
+def test_a_worker_that_ended_for_good_is_not_given_another_vm(ended, end):
+    _, memory = decide(Seen(things=(node("READY", ended=ended, uid="1"),)), ONE, Memory())
+    assert memory.ended == {1: end}
+    assert decide(Seen(), ONE, memory)[0] == ()
+
+
+def test_a_crash_is_counted_once_for_each_vm_and_in_the_end_the_worker_is_given_up():
+    want, memory = Wanted(workers=1, zones=ZONES, restarts=2), Memory()
+    for uid in ("1", "1", "2", "2"):
+        crashed = Seen(things=(node("READY", ended="install", uid=uid),))
+        actions, memory = decide(crashed, want, memory)
+        assert [shown(action) for action in actions] == ["delete node a"]
+    assert (memory.crashes, memory.ended) == ({1: 2}, {})
+    _, memory = decide(Seen(things=(node("READY", ended="1", uid="3"),)), want, memory)
+    assert memory.ended == {1: "given up"}
+
+
+STATES = {
+    "queued": [
+        "CREATING",
+        "ACCEPTED",
+        "WAITING_FOR_RESOURCES",
+        "PROVISIONING",
+        "ACTIVE",
+        "SUSPENDING",
+        "SUSPENDED",
+        "FAILED",
+        "DELETING",
+        "NEW",
+    ],
+    "node": [
+        "CREATING",
+        "READY",
+        "RESTARTING",
+        "REIMAGING",
+        "REPAIRING",
+        "STARTING",
+        "UNHIDING",
+        "DELETING",
+        "STOPPING",
+        "HIDING",
+        "PREEMPTED",
+        "TERMINATED",
+        "STOPPED",
+        "HIDDEN",
+        "UNKNOWN",
+        "NEW",
+    ],
+}
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> Seen:
+    things = {}
+    for kind in draw(st.lists(st.sampled_from(["queued", "node"]), max_size=8)):
+        thing = Thing(
+            kind=kind,
+            zone=draw(st.sampled_from("abcz")),
+            worker=(worker := draw(st.integers(1, 4))),
+            id=f"w{worker}",
+            state=draw(st.sampled_from(STATES[kind])),
+            code=draw(st.sampled_from([0, 4, 7, 8])),
+            ended=draw(st.sampled_from(["", "", "", "0", "1", "2"])) if kind == "node" else "",
+            uid=str(len(things)),
+        )
+        things[thing.kind, thing.zone, thing.worker] = thing
+    blind = draw(st.frozensets(st.sampled_from("bc"), max_size=1))
+    seen = tuple(thing for thing in things.values() if thing.zone not in blind)
+    return Seen(things=seen, blind=blind, pending=draw(st.frozensets(st.integers(1, 4), max_size=2)))
+
+
+@given(worlds(), st.integers(0, 3))
+def test_whatever_is_seen_no_second_vm_is_made_and_none_at_work_is_lost(seen, workers):
+    want = Wanted(workers=workers, zones=ZONES)
+    actions, memory = decide(seen, want, Memory())
+    held = {thing.worker for thing in seen.things}
+    creates = [action for action in actions if isinstance(action, Create)]
+    deletes = [action for action in actions if isinstance(action, Delete)]
+    assert max(Counter(create.worker for create in creates).values(), default=1) == 1
+    for create in creates:
+        assert create.zone in ZONES
+        assert 1 <= create.worker <= workers
+        assert create.worker not in held | seen.pending | set(memory.ended)
+        assert not seen.blind
+    there = {(thing.kind, thing.zone, thing.id): thing for thing in seen.things}
+    assert len({(delete.zone, delete.id) for delete in deletes}) == len(deletes)
+    for delete in deletes:
+        thing = there[delete.kind, delete.zone, delete.id]
+        assert thing.state not in ("DELETING", "SUSPENDING", "STOPPING", "HIDING")
+        # Its node goes with a queued resource, so that is the one to delete.
+        assert delete.kind == "queued" or ("queued", delete.zone, delete.id) not in there
+    for worker in range(1, workers + 1):
+        mine = [thing for thing in seen.things if thing.worker == worker]
+        if worker in memory.ended or any(thing.ended for thing in mine):
+            continue
+        at_work = [
+            t
+            for t in mine
+            if t.kind == "node" and t.state == "READY" and ("queued", t.zone, t.id) not in there
+        ]
+        if at_work:
+            gone = {(delete.zone, delete.id) for delete in deletes}
+            assert any((thing.zone, thing.id) not in gone for thing in mine)
+
+
+@given(worlds())
+def test_down_leaves_nothing_that_is_not_on_its_way_out(seen):
+    actions, _ = decide(seen, Wanted(workers=0, zones=ZONES), Memory())
+    gone = {(action.zone, action.id) for action in actions if isinstance(action, Delete)}
+    assert len(gone) == len(actions)
+    for thing in seen.things:
+        top = next(
+            (t for t in seen.things if (t.zone, t.id, t.kind) == (thing.zone, thing.id, "queued")), thing
+        )
+        assert (thing.zone, thing.id) in gone or top.state in ("DELETING", "SUSPENDING", "STOPPING", "HIDING")
+
+
+EVENTS = st.one_of(
+    st.just(("tick",)),
+    st.tuples(st.just("preempt"), st.sampled_from(ZONES), st.integers(1, 3)),
+    st.tuples(st.just("capacity"), st.sampled_from(ZONES), st.integers(0, 2)),
+    st.tuples(st.just("fault"), st.sampled_from(["lost", "down"])),
+    st.tuples(st.just("blind"), st.sampled_from(ZONES)),
+    st.just(("new keeper",)),
+    st.tuples(st.just("workers"), st.integers(0, 3)),
+)
+
+
+@given(st.lists(EVENTS, max_size=30), st.booleans())
+def test_through_any_trouble_a_worker_has_one_vm_and_in_the_end_all_work_and_then_none_is_left(
+    events, is_queued
+):
+    cloud = Cloud()
+    vms, memory, workers = Direct(cloud, ZONES, queued=is_queued), Memory(), 2
+
+    def look(count: int) -> Seen:
+        nonlocal memory
+        seen, memory = step(vms, Wanted(workers=count, zones=ZONES), memory, lambda line: None, {})
+        mine = Counter(each.id for each in cloud.alive())
+        assert not mine or max(mine.values()) == 1
+        cloud.tick()
+        return seen
+
+    for kind, *given_ in events:
+        if kind == "preempt":
+            cloud.preempt(given_[0], str(given_[1]))
+        elif kind == "capacity":
+            cloud.capacity[given_[0]] = given_[1]
+        elif kind == "fault":
+            vms.lost.append(given_[0])
+        elif kind == "blind":
+            vms.blind ^= {given_[0]}
+        elif kind == "new keeper":
+            memory = Memory()
+            vms.pending.clear()
+        elif kind == "workers":
+            workers = given_[0]
+        look(workers)
+    cloud.capacity.clear()
+    vms.blind.clear()
+    vms.lost.clear()
+    for _ in range(25):
+        look(workers)
+    assert sorted(each.id for each in cloud.alive() if each.state == "READY") == [
+        str(n + 1) for n in range(workers)
+    ]
+    for _ in range(6):
+        seen = look(0)
+    assert not seen.things
+    assert not list(cloud.alive())

@@ -1,0 +1,66 @@
+"""A pool that this engine cannot start is refused in one line that names the field."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from runners.errors import PoolError
+from runners.pool import Pool
+from runners.tpu_vm.options import check_accelerator, options_of
+from runners.tpu_vm.versions import REQUIREMENTS
+
+GOOD = {"project": "my-project", "zones": "us-east5-b, us-central2-b"}
+
+
+def pool(accelerator: str = "v6e-4", **options: object) -> Pool:
+    return Pool(
+        name="s",
+        storage="gs://b/s",
+        folder=Path(),
+        workers=1,
+        command=("w",),
+        accelerator=accelerator,
+        options={key: value for key, value in {**GOOD, **options}.items() if value is not None},
+    )
+
+
+def test_words_and_lists_name_zones_and_the_accelerator_its_image():
+    assert options_of(pool()).zones == ("us-east5-b", "us-central2-b")
+    assert options_of(pool(zones=["us-east5-b"])).zones == ("us-east5-b",)
+
+
+CASES = {
+    "no project": (pool(project=None), "options: project: it is missing"),
+    "no zones": (pool(zones=""), "options: zones: name zones"),
+    "a zone twice": (pool(zones="a,a"), "options: zones: name zones"),
+    "a path as zone": (pool(zones="us-east5-b/../x"), "options: zones: name zones"),
+    "misspelt": (pool(zone="a"), "options: zone: there is no such option; there are project, zones"),
+    "a wait of no time": (pool(wait_minutes=0), "options: wait_minutes: from 1 minute"),
+    "a hostile project": (pool(project="p/locations/x"), "options: project: write the project's id"),
+    "no accelerator": (pool(""), "accelerator: name a TPU"),
+    "several hosts": (
+        pool("v5litepod-16"),
+        "accelerator: v5litepod-16 is several VMs, and a worker runs on one; at most v5litepod-8",
+    ),
+    "of the future": (pool("v9-4"), "accelerator: v9-4 is of no known family"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_refused(case):
+    wanted, problem = CASES[case]
+    with pytest.raises(PoolError) as caught:
+        check_accelerator(wanted, options_of(wanted))
+    assert str(caught.value).startswith(problem)
+
+
+def test_an_image_can_be_named_for_what_is_not_known_here():
+    assert options_of(pool("v9-4", runtime_version="v2-alpha-tpuv9")).runtime_version == "v2-alpha-tpuv9"
+
+
+def test_the_vm_gets_the_versions_that_the_extra_pins():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert set(project["optional-dependencies"]["tpu"]) <= set(REQUIREMENTS)
