@@ -86,7 +86,7 @@ def artifact(kind: str, spec: Mapping[str, Any], build: Callable[[Path], None]) 
         return final
     with _faults_named(parent):
         parent.mkdir(parents=True, exist_ok=True)
-        with _locked(parent / f".{key}.lock"):
+        with locked(parent / f".{key}.lock"):
             if not _is_whole(final, canonical):  # nobody was faster
                 _remove_leftovers(parent, key)
                 _build(final, json.loads(canonical), build)
@@ -155,7 +155,8 @@ def _fsync(path: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Waits until no other process is inside with the same lock file; says so if that takes long."""
     lock = FileLock(path)
     try:
         lock.acquire(timeout=PATIENCE_S)

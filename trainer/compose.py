@@ -32,7 +32,7 @@ _VARIED = ("model", "data", "stage3/teacher")  # groups whose options have keys 
 _UNIONS = {
     ("model",): ("tiny", "hf"),
     ("data",): ("stdlib", "text", "parquet", "hub"),
-    ("stage3", "teacher"): ("in_process", "http"),
+    ("stage3", "teacher"): ("in_process", "http", "cached"),
 }
 _SECRET = "api_key_env"  # noqa: S105 - the key under which a person may have put a secret by mistake
 

@@ -69,6 +69,20 @@ def head_kl_flops_per_token(teacher: nn.Module, layers: int) -> int:
     return 3 * 2 * head_parameters(teacher) * layers
 
 
+def candidate_flops_per_token(
+    hidden: int, vocabulary: int, length: int, *, tokens: int, whole: bool
+) -> float:
+    """What a head that is read at some tokens of the vocabulary costs more (less, below 0) than one that is
+    read whole: forward 1, backward 2, before each of the T - 1 predicted tokens of T.
+
+    Args:
+        tokens: whose logits are computed at each position.
+        whole: whether, beside them, all are computed too, in chunks.
+    """
+    read = tokens + (vocabulary if whole else 0)
+    return 3 * 2 * hidden * (read * (length - 1) / length - vocabulary)
+
+
 def relation_flops_per_token(widths: Sequence[int], sequence_length: int) -> int:
     """What Stage 3's attention relations add: of each projection, every token's product with every other, in
     the student (forward 1, backward 2) and in the teacher (forward)."""

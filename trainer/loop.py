@@ -20,6 +20,7 @@ from trainer.checkpoint.parts import parts_of
 from trainer.checkpoint.state import State, Stateful
 from trainer.config import OptimizerConfig, ScheduleConfig
 from trainer.data.feed import Feed
+from trainer.data.taught import Taught
 from trainer.device import Device
 from trainer.distributed.sharing import sharing
 from trainer.optim.build import build_optimizer
@@ -162,6 +163,7 @@ def train(
         micro_batch_size=plan.micro_batch_size,
         max_grad_norm=plan.optimizer.max_grad_norm,
         sharing=shared,
+        again=batches.again if isinstance(batches, Taught) else None,
     )
     trace = StageTrace()
     if freeze:

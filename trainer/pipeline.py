@@ -5,7 +5,6 @@ Called by `__main__`, which owns the run's folder, its signals and its exit stat
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -19,6 +18,7 @@ from trainer.auto_freeze import AutoFreeze, auto_freeze
 from trainer.checkpoint.keep import FORGET, Keep
 from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sha256
 from trainer.cost import (
+    candidate_flops_per_token,
     forward_cost,
     head_kl_flops_per_token,
     relation_flops_per_token,
@@ -26,12 +26,13 @@ from trainer.cost import (
     usd,
 )
 from trainer.data import Corpus, Feed
+from trainer.data.stage_text import stage_text
 from trainer.device import Device
 from trainer.distributed.ranks import ALONE as UNSHARED
 from trainer.distributed.ranks import Ranks
 from trainer.evaluate import HeldOutLoss, bits_per_byte, held_out_loss
 from trainer.loop import StageTrace
-from trainer.model import depth, seed_everything
+from trainer.model import depth, embedding_count, head_parameters, seed_everything
 from trainer.optim.fit import require_model
 from trainer.preemption import StopSignal
 from trainer.quant import fp8
@@ -42,6 +43,7 @@ from trainer.stages.projections import attention_layers, widths
 from trainer.stages.subln import make_student
 from trainer.step import micro_batches
 from trainer.teacher import load_ground
+from trainer.teacher_cache import match
 from trainer.telemetry import Telemetry
 
 # Of one step in effective steps, the notebook's measure: a teacher's forward pass makes a step count twice.
@@ -74,19 +76,8 @@ class _Run:
     freeze: AutoFreeze | None = None
 
     def batches(self, stage: str, batch_size: int, ranks: Ranks = UNSHARED) -> Feed:
-        """Training text for a stage, shuffled by the run's seed and the stage's name. To be closed.
-
-        Args:
-            ranks: the processes that share each batch; this one gets its rows.
-        """
-        digest = hashlib.sha256(f"{self.config.seed}/{stage}".encode()).digest()
-        return self.corpus.batches(
-            batch_size=batch_size,
-            sequence_length=self.config.data.sequence_length,
-            seed=int.from_bytes(digest[:4], "big"),
-            rank=ranks.rank,
-            world=ranks.world,
-        )
+        """Training text for a stage, as `stage_text` has it."""
+        return stage_text(self.corpus, self.config, stage, batch_size, ranks)
 
     def measure(self, student: nn.Module, when: str) -> HeldOutLoss:
         """Held-out loss now."""
@@ -144,8 +135,10 @@ def run(
     fp8.require_multiples(student, config.stage2, config.data.sequence_length)
     distill.check(student, config.stage3, this.held_out[0][:1], stop=stop)
     this = replace(this, freeze=auto_freeze(config, student))
+    if config.stage3.teacher.kind == "cached":
+        match.check(config, ground.corpus, ground.teacher)
     device.reset_peak_memory()
-    telemetry.plan(_before_stage3(config) + TAUGHT * config.stage3.max_steps)
+    telemetry.plan(_before_stage3(config) + _stage3_weight(config) * config.stage3.max_steps)
 
     models = student, ground.teacher, strength
     one, two, three = config.stage1_9, config.stage2, config.stage3
@@ -163,7 +156,13 @@ def run(
         weight=_stage2_weight(config),
     )
     distilled = _trained(
-        this, distill.NAME, distill.distill, three, models, finished=_before_stage3(config), weight=TAUGHT
+        this,
+        distill.NAME,
+        distill.distill,
+        three,
+        models,
+        finished=_before_stage3(config),
+        weight=_stage3_weight(config),
     )
     final = this.measure(student, "the final evaluation")
     stages = {layerwise.NAME: aligned, pretrain.NAME: trained, distill.NAME: distilled}
@@ -223,15 +222,20 @@ def _stage2_weight(config: Config) -> int:
     return TAUGHT if config.stage2.distill.enabled else ALONE
 
 
-def _flops_per_token(this: _Run, stage: str, student: nn.Module, teacher: nn.Module) -> int:
+def _stage3_weight(config: Config) -> int:
+    """A cache's predictions were made before the run, and for many runs; a server's are made for this one."""
+    return ALONE if config.stage3.teacher.kind == "cached" else TAUGHT
+
+
+def _flops_per_token(this: _Run, stage: str, student: nn.Module, teacher: nn.Module) -> float:
     """What training costs in that stage."""
     config, length = this.config, this.config.data.sequence_length
     beside = {
         layerwise.NAME: True,
         pretrain.NAME: config.stage2.distill.enabled,
-        distill.NAME: config.stage3.teacher.kind == "in_process",  # what one elsewhere computes is not known
+        distill.NAME: config.stage3.runs_teacher,  # what one elsewhere computes is not known
     }[stage]
-    flops = train_flops_per_token(
+    flops: float = train_flops_per_token(
         forward_cost(student, length), forward_cost(teacher, length) if beside else None
     )
     if stage == layerwise.NAME and config.stage1_9.loss_type == "kl":
@@ -239,6 +243,15 @@ def _flops_per_token(this: _Run, stage: str, student: nn.Module, teacher: nn.Mod
     if stage == distill.NAME and config.stage3.compares_attention:
         projections = attention_layers(student)[config.stage3.attention_layer]
         flops += relation_flops_per_token(widths(projections), length)
+    if stage == distill.NAME and config.stage3.teacher.kind == "cached":
+        vocabulary = embedding_count(student)
+        flops += candidate_flops_per_token(
+            head_parameters(student) // vocabulary,
+            vocabulary,
+            length,
+            tokens=config.stage3.teacher.logits_read,
+            whole=config.stage3.teacher.cross_entropy == "exact",
+        )
     return flops
 
 
@@ -254,7 +267,6 @@ def _metrics(
 ) -> Metrics:
     stages = (aligned, trained, distilled)
     tokens, seconds = sum(stage.tokens for stage in stages), sum(stage.seconds for stage in stages)
-    taught_steps = len(aligned.losses) + len(distilled.losses)
     return Metrics(
         final_loss=final.mean,
         final_loss_sem=final.sem,
@@ -267,7 +279,9 @@ def _metrics(
         stage2_start_loss=start.mean,
         stage2_train_loss=trained.final("ce" if this.config.stage2.distill.enabled else "loss"),
         stage3_final_loss=distilled.final_loss,
-        effective_steps=TAUGHT * taught_steps + _stage2_weight(this.config) * len(trained.losses),
+        effective_steps=TAUGHT * len(aligned.losses)
+        + _stage2_weight(this.config) * len(trained.losses)
+        + _stage3_weight(this.config) * len(distilled.losses),
         train_flops=flops,
         train_seconds=seconds,
         tokens=tokens,

@@ -3,7 +3,7 @@
 Small logits are computed whole, by the model itself. Large ones never exist whole: `losses.chunked` reads
 them from the hidden states, unless the model does more to them than a linear layer (caps, scales, a bias).
 
-Shapes: B sequences, T tokens, H hidden size, V vocabulary; `ids_BT`.
+Shapes: B sequences, T tokens, N predicted ones of all sequences, H hidden size, V vocabulary; `ids_BT`.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Predictions:
         teacher_hidden: tuple[Tensor, ...] = ()
         if self._teacher is not None:
             with torch.no_grad():
-                theirs, teacher_hidden = self._read(self._teacher, ids_BT)
-        ours, hidden = self._read(self._model, ids_BT)
+                theirs, teacher_hidden = read(self._teacher, ids_BT, hidden=self._hidden)
+        ours, hidden = read(self._model, ids_BT, hidden=self._hidden)
         losses = chunked.head_losses(
             ours,
             ids_BT[:, 1:].flatten(),
@@ -102,14 +102,17 @@ class Predictions:
             total=losses.total, ce=losses.ce, kl=losses.kl, hidden=hidden, teacher_hidden=teacher_hidden
         )
 
-    def _read(self, model: nn.Module, ids_BT: Tensor) -> tuple[chunked.Read, tuple[Tensor, ...]]:
-        outputs = cast(Any, model).get_decoder()(
-            input_ids=ids_BT, use_cache=False, output_hidden_states=self._hidden
-        )
-        head = cast(Any, model).get_output_embeddings()
-        states_NH = outputs.last_hidden_state[:, :-1].flatten(0, 1)
-        kind = states_NH.device.type
-        if torch.is_autocast_enabled(kind):
-            states_NH = states_NH.to(torch.get_autocast_dtype(kind))
-        hidden = tuple(outputs.hidden_states[1:]) if self._hidden else ()
-        return chunked.Read(states=states_NH, head=head.weight), hidden
+
+def read(
+    model: nn.Module, ids_BT: Tensor, *, hidden: bool = False
+) -> tuple[chunked.Read, tuple[Tensor, ...]]:
+    """What the head of a model with a plain one reads before each predicted token, N = B·(T-1), as autocast
+    has it, and the head; and the hidden states of all layers where they are asked for."""
+    outputs = cast(Any, model).get_decoder()(input_ids=ids_BT, use_cache=False, output_hidden_states=hidden)
+    head = cast(Any, model).get_output_embeddings()
+    states_NH = outputs.last_hidden_state[:, :-1].flatten(0, 1)
+    kind = states_NH.device.type
+    if torch.is_autocast_enabled(kind):
+        states_NH = states_NH.to(torch.get_autocast_dtype(kind))
+    layers = tuple(outputs.hidden_states[1:]) if hidden else ()
+    return chunked.Read(states=states_NH, head=head.weight), layers

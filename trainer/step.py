@@ -55,6 +55,7 @@ class TrainStep:
         micro_batch_size: sequences per forward and backward pass; None: the whole batch in one.
         max_grad_norm: gradients are scaled down to this norm; 0 switches clipping off.
         sharing: with the other processes of the run; None: there are none.
+        again: called before the micro-batches of a step are computed once more; None: nobody need know.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class TrainStep:
         micro_batch_size: int | None,
         max_grad_norm: float,
         sharing: Sharing | None = None,
+        again: Callable[[], None] | None = None,
     ) -> None:
         self._model, self._eager, self._optimizer = model, objective, optimizer
         self._objective = compiled(objective) if device.compile else objective
@@ -76,6 +78,7 @@ class TrainStep:
         self._max_grad_norm = max_grad_norm or math.inf
         self._gradient_norms = GradientNorms(model)
         self._sharing = sharing or Sharing()
+        self._again = again
 
     def __call__(self, ids_BT: Tensor, *, number: int) -> Stepped:
         """Takes the one-based step `number` on a batch [B, T] that is on the device.
@@ -108,6 +111,8 @@ class TrainStep:
             if self._objective is self._eager or isinstance(error, (TrainerError, torch.OutOfMemoryError)):
                 raise
             self._optimizer.zero_grad()  # what the micro-batches before this one left
+            if self._again:
+                self._again()
             parts = self._backward(self._eager, micro)  # an error of the objective's own is raised here
             self._objective = self._eager
             tell_failure(error)

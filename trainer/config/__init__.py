@@ -11,7 +11,12 @@ from __future__ import annotations
 from trainer.config.auto_freeze import AutoFreezeConfig
 from trainer.config.checkpoint import CheckpointConfig
 from trainer.config.data import DataConfig, HubConfig, ParquetConfig, StdlibConfig, StreamConfig, TextConfig
-from trainer.config.distill import HttpTeacherConfig, InProcessTeacherConfig, Stage3Config
+from trainer.config.distill import (
+    CachedTeacherConfig,
+    HttpTeacherConfig,
+    InProcessTeacherConfig,
+    Stage3Config,
+)
 from trainer.config.fields import FieldError
 from trainer.config.losses import DistillScheduleConfig, Stage2DistillConfig
 from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig
@@ -23,6 +28,7 @@ from trainer.config.telemetry import TelemetryConfig, WandbConfig
 
 __all__ = [
     "AutoFreezeConfig",
+    "CachedTeacherConfig",
     "CheckpointConfig",
     "Config",
     "DataConfig",

@@ -22,8 +22,8 @@ from trainer.config.fields import (
 )
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 
-# What says how a teacher elsewhere is reached, and nothing of what it says.
-HTTP_WAY = ("url", "timeout_s", "patience_s", "prefetch", "api_key_env")
+# What says how a teacher elsewhere, or what is kept of one, is reached, and nothing of what it says.
+TEACHER_WAY = ("url", "timeout_s", "patience_s", "prefetch", "api_key_env", "path", "preload")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -73,6 +73,36 @@ class HttpTeacherConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class CachedTeacherConfig:
+    """What `python -m trainer.teacher_cache` has kept of the in-process teacher's predictions. The student's
+    logits are computed for the tokens that were kept, and for no others.
+
+    Args:
+        path: folder of the cache, or its URL (`gs://…`).
+        top_k: K likeliest tokens that are kept per position.
+        negatives: R tokens that are kept beside them, drawn from the others. 0: what the student gives to the
+            others is seen by no part of the loss but an `exact` cross-entropy.
+        dtype: that log probabilities are kept in. float16 takes half of the room, and rounds them to 1/2048.
+        cross_entropy: `sampled`: of the true token among the candidates; `exact`: over the whole vocabulary,
+            a chunk of positions at a time.
+        preload: have it in memory before the stage begins; otherwise batches are read from the files.
+    """
+
+    kind: Literal["cached"]
+    path: Text
+    top_k: Positive
+    negatives: Count
+    dtype: Literal["float32", "float16"]
+    cross_entropy: Literal["sampled", "exact"]
+    preload: bool
+
+    @property
+    def logits_read(self) -> int:
+        """How many of the student's logits are gathered at each position; the true token's with `sampled`."""
+        return self.top_k + self.negatives + (self.cross_entropy == "sampled")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Stage3Config:
     """Stage 3 (arXiv:2510.13998 §3.3). `max_steps` 0 leaves it out. CE + λ·logits KL + γ·attention KL.
 
@@ -97,17 +127,23 @@ class Stage3Config:
     attention_layer: int
     attention_heads: Positive | None
     attention_relation: Literal["scaled", "cosine"]
-    teacher: Annotated[InProcessTeacherConfig | HttpTeacherConfig, Field(discriminator="kind")]
+    teacher: Annotated[
+        InProcessTeacherConfig | HttpTeacherConfig | CachedTeacherConfig, Field(discriminator="kind")
+    ]
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
 
     def __post_init__(self) -> None:
         check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
         check_micro_batch(self.micro_batch_size, self.batch_size)
-        if self.teacher.kind == "http" and self.attention_weight:
+        if self.teacher.kind != "in_process" and self.attention_weight:
+            told = (
+                "a teacher over HTTP tells its"
+                if self.teacher.kind == "http"
+                else "a cache holds its teacher's"
+            )
             raise FieldError(
-                "a teacher over HTTP tells its predictions and not its attention; write 0 here, or "
-                "stage3/teacher=in_process",
+                f"{told} predictions and not its attention; write 0 here, or stage3/teacher=in_process",
                 key="attention_weight",
             )
         if not self.logits_weight and not self.attention_weight:
@@ -115,6 +151,11 @@ class Stage3Config:
                 "without it, and with attention_weight 0, nothing is distilled; give stage2 the steps",
                 key="logits_weight",
             )
+
+    @property
+    def runs_teacher(self) -> bool:
+        """Whether the teacher computes beside the student in each step."""
+        return self.teacher.kind == "in_process"
 
     @property
     def compares_attention(self) -> bool:

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from trainer.config.auto_freeze import AutoFreezeConfig
 from trainer.config.checkpoint import CheckpointConfig
 from trainer.config.data import DataConfig
-from trainer.config.distill import HTTP_WAY, Stage3Config, check_attention_heads, check_attention_layer
+from trainer.config.distill import TEACHER_WAY, Stage3Config, check_attention_heads, check_attention_layer
 from trainer.config.fields import STRICT, AboveZero, FieldError, NonNegative, Positive, Text
 from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
@@ -187,7 +187,7 @@ def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in document.items() if key not in _INDECISIVE}
     device = {key: value for key, value in kept["device"].items() if key != "parallel"}
     stage3 = kept["stage3"]
-    teacher = {key: value for key, value in stage3["teacher"].items() if key not in HTTP_WAY}
+    teacher = {key: value for key, value in stage3["teacher"].items() if key not in TEACHER_WAY}
     return kept | {"device": device, "stage3": {**stage3, "teacher": teacher}}
 
 

@@ -48,7 +48,7 @@ def _taught(stage: Stage) -> bool:
     """Whether the teacher computes beside the student here."""
     if isinstance(stage, Stage2Config):
         return stage.distill.enabled
-    return isinstance(stage, Stage19Config) or stage.teacher.kind == "in_process"
+    return isinstance(stage, Stage19Config) or stage.runs_teacher
 
 
 def _speed(device: Device) -> float | None:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config
+from trainer.config import CachedTeacherConfig, Config, Stage2Config, Stage3Config, Stage19Config
 from trainer.device import Device
 from trainer.losses.distill_schedule import DistillWeight
+from trainer.losses.sparse import DTYPES, Sample
 from trainer.model import freeze
 from trainer.predictions import Predictions
 from trainer.preflight.blueprint import Blueprint
@@ -174,6 +175,21 @@ def _objective(config: Config, stage: Stage, models: Models, stack: ExitStack) -
     if isinstance(stage, Stage2Config):
         taught = stage.distill.enabled
         return pretrain.taught(student, teacher, stage.distill) if taught else pretrain.cross_entropy(student)
+    if stage.teacher.kind == "cached":
+        return distill.from_cache(student, _sample(config, stage.teacher), config.stage3, stage.teacher)
     if stage.teacher.kind == "http":  # a teacher elsewhere leaves candidates here, some of a vocabulary
         return pretrain.cross_entropy(student)
     return distill.from_teacher(student, teacher, config.stage3, stack)
+
+
+def _sample(config: Config, teacher: CachedTeacherConfig) -> Callable[[int], Sample]:
+    """What a cache holds of so many sequences, all of it of the first tokens."""
+    positions, kept = config.data.sequence_length - 1, teacher.top_k + teacher.negatives
+
+    def sample(rows: int) -> Sample:
+        shape = rows, positions, kept
+        return Sample(
+            ids=torch.zeros(shape, dtype=torch.int32), logits=torch.zeros(shape, dtype=DTYPES[teacher.dtype])
+        )
+
+    return sample

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trainer.checkpoint.state import State
 from trainer.data import Feed
+from trainer.data.taught import Taught
 from trainer.losses.candidates import Candidates
 from trainer.remote_teacher.asker import Asker
 
@@ -28,7 +29,7 @@ class _Asked:
     before: State
 
 
-class TaughtFeed(Feed):
+class TaughtFeed(Taught[Candidates]):
     """A feed that asks ahead. The plain feed that it is made on, and the asker, stay the caller's to close.
 
     Args:
@@ -39,8 +40,6 @@ class TaughtFeed(Feed):
     def __init__(self, source: Feed, asker: Asker, *, prefetch: int, device: torch.device) -> None:
         self._source, self._asker, self._prefetch, self._device = source, asker, prefetch, device
         self._window: deque[_Asked] = deque()
-        self._said: Candidates | None = None
-        self._used = 0
 
     def __next__(self) -> Tensor:
         """The next batch, once the teacher has answered.
@@ -50,18 +49,10 @@ class TaughtFeed(Feed):
             PreemptedError: a signal came while it was waited for; the batch is still the next one.
         """
         self._ask_ahead(1 + self._prefetch)
-        self._said = self._asker.wait(self._window[0].answer).to(self._device)
-        self._used = 0
+        self._hand_out(self._asker.wait(self._window[0].answer).to(self._device))
         batch = self._window.popleft()
         self._ask_ahead(self._prefetch)
         return batch.ids
-
-    def take(self, rows: int) -> Candidates:
-        """What the teacher said of the next `rows` sequences of the batch that was handed out last."""
-        if self._said is None:
-            raise RuntimeError("no batch was taken yet")
-        first, self._used = self._used, self._used + rows
-        return self._said.rows(first, self._used)
 
     def state(self) -> State:
         return self._window[0].before if self._window else self._source.state()

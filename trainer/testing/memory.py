@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,16 +18,29 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
     What was there before does not count, nor what an operation takes and gives back within itself.
     """
+    return most_bytes(work).at_once
+
+
+@dataclass(frozen=True, kw_only=True)
+class MostBytes:
+    """Bytes of the tensors that were alive at once, at most, and of the largest of them all."""
+
+    at_once: int
+    largest: int
+
+
+def most_bytes(work: Callable[[], object]) -> MostBytes:
+    """What `peak_bytes` counts, and the largest tensor that `work` made at any time."""
     watch = _Watch()
     with watch:
         work()
-    return watch.peak
+    return MostBytes(at_once=watch.peak, largest=watch.largest)
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotations here
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # as above
-        self.peak = 0
+        self.peak = self.largest = 0
         self._alive: dict[int, tuple[Any, int]] = {}
 
     def __torch_dispatch__(
@@ -43,6 +57,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no
             if storage.data_ptr() not in given:  # a view, or written in place
                 reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call] # as above
                 self._alive[storage.data_ptr()] = (reference, storage.nbytes())
+                self.largest = max(self.largest, storage.nbytes())
         self._alive = {where: each for where, each in self._alive.items() if not each[0].expired()}
         self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
         return result

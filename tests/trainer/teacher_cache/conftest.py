@@ -1,0 +1,47 @@
+"""A small run whose Stage 3 learns from a cache, and the builder of that cache in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cached_runs import ON, Make
+
+from trainer.api import check
+from trainer.config import Config
+from trainer.device import open_device
+from trainer.preemption import StopSignal
+from trainer.teacher import Ground, load_ground
+from trainer.teacher_cache.build import Built, build
+
+
+@pytest.fixture(scope="session")
+def ground(small: tuple[str, ...], cache_folder: Path) -> Ground:
+    """Text and teacher of all runs here, which neither K nor the number of steps changes."""
+    patch = pytest.MonkeyPatch()
+    with patch.context() as context:
+        context.setenv("STAGESWEEP_CACHE", str(cache_folder))
+        config = check([*small, *ON])
+        return load_ground(
+            config, device=open_device(config.device), stop=StopSignal(), progress=lambda *_: None
+        )
+
+
+@pytest.fixture
+def configured(small: tuple[str, ...]) -> Callable[..., Config]:
+    """The configuration of a small run with further overrides."""
+    return lambda *overrides: check([*small, *overrides])
+
+
+@pytest.fixture
+def make(ground: Ground, configured: Callable[..., Config]) -> Make:
+    """Builds the cache that a run with those overrides takes."""
+
+    def make(*overrides: str, **more: Any) -> Built:
+        config = configured(*overrides)
+        more.setdefault("tell", lambda fraction: None)
+        return build(config, ground, device=open_device(config.device), stop=StopSignal(), **more)
+
+    return make

@@ -1,0 +1,295 @@
+"""Stage 3 from a cache in whole small runs: the numbers of a teacher in the process, its costs, its refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cached_runs import ON, VOCABULARY, Make, cached, logged
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+from trainer_outcomes import weights_digest, without_times
+
+from trainer import __main__ as program
+from trainer import step
+from trainer.api import METRICS_FILE
+from trainer.checkpoint.state import State
+from trainer.config import Config, sha256
+from trainer.data.errors import DataError
+from trainer.data.stage_text import stage_text
+from trainer.distributed.ranks import Ranks
+from trainer.errors import ConfigError, PreemptedError
+from trainer.pipeline import Outcome
+from trainer.preemption import StopSignal
+from trainer.step import TrainStep
+from trainer.teacher import Ground
+from trainer.teacher_cache import __main__ as command
+from trainer.teacher_cache.feed import CachedFeed
+from trainer.teacher_cache.read import open_cache
+
+Run = Callable[..., Outcome]
+PARTS = ("loss", "ce", "logits_kl")
+
+
+@pytest.mark.parametrize("cross_entropy", ["sampled", "exact"])
+def test_with_every_token_kept_the_numbers_are_those_of_a_teacher_in_the_process(
+    cross_entropy: str, run_small: Run, make: Make, tmp_path: Path
+) -> None:
+    """In float32, to 2e-4 over four steps of training; the micro-batches of the cached run take their own rows."""
+    whole = cached(tmp_path / "cache", top_k=VOCABULARY, negatives=0)
+    make(*whole)
+    here = run_small(*ON).result.metrics
+    beside = logged(tmp_path)
+    again = run_small(*whole, f"stage3.teacher.cross_entropy={cross_entropy}", "stage3.micro_batch_size=2")
+    for ours, theirs in zip(logged(tmp_path), beside, strict=True):
+        for part in PARTS:
+            assert ours[part] == pytest.approx(theirs[part], rel=2e-4)
+    assert again.result.metrics.final_loss == pytest.approx(here.final_loss, rel=1e-3)
+    assert again.result.metrics.effective_steps == here.effective_steps - 4  # nobody runs the teacher
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the one cache that the tests below share."""
+    return tmp_path_factory.mktemp("kept") / "cache"
+
+
+@pytest.fixture
+def overrides(kept: Path, make: Make) -> tuple[str, ...]:
+    """Of a run with five likeliest tokens and three others; their cache is there."""
+    make(*cached(kept))
+    return cached(kept)
+
+
+def test_every_knob_of_the_cached_teacher_changes_the_losses(
+    overrides: tuple[str, ...], run_small: Run, make: Make, tmp_path: Path
+) -> None:
+    """`path` and `preload` alone are a way to the same numbers."""
+    run_small(*overrides)
+    losses = [line["loss"] for line in logged(tmp_path)]
+    for number, knob in enumerate(("top_k=6", "negatives=0", "dtype=float16", "cross_entropy=exact")):
+        other = (*cached(tmp_path / str(number)), f"stage3.teacher.{knob}")
+        make(*other)
+        run_small(*other)
+        assert [line["loss"] for line in logged(tmp_path)] != losses, knob
+    run_small(*overrides, "stage3.teacher.preload=false")
+    assert [line["loss"] for line in logged(tmp_path)] == losses
+
+
+def test_what_is_not_the_runs_is_refused_before_anything_is_trained(
+    overrides: tuple[str, ...], run_small: Run, tmp_path: Path
+) -> None:
+    build = "python -m trainer.teacher_cache with the overrides of this run"
+    for change, told in {
+        "stage3.teacher.top_k=6": r"the cache at .* is of another top_k 5 \(here 6\)$",
+        "data.sequence_length=12": r"is of another teacher \w{12} .*, sequence_length 16 \(here 12\)$",
+        "stage3.max_steps=5": rf"has 16 rows, and max_steps \* batch_size are 20; build it: {build}",
+        f"stage3.teacher.path={tmp_path}/none": f"there is no cache at {tmp_path}/none; build it: {build}",
+        "stage3.teacher.top_k=301": "stage3.teacher.top_k: 301 is more than the vocabulary has",
+    }.items():
+        with pytest.raises(ConfigError, match=told) as caught:
+            run_small(*overrides, change)
+        assert "\n" not in str(caught.value)
+        assert (tmp_path / METRICS_FILE).read_text() == ""
+
+
+@pytest.mark.parametrize("cross_entropy", ["sampled", "exact"])
+def test_train_flops_are_what_torch_counts(
+    cross_entropy: str, overrides: tuple[str, ...], run_small: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the student alone, with its head read at the candidates: every product of the formula is one that is
+    made, and no other is."""
+    counted, accumulate = 0, TrainStep.accumulate
+
+    def counting(step: TrainStep, ids_BT: Tensor) -> dict[str, Tensor]:
+        nonlocal counted
+        with FlopCounterMode(display=False) as counter:
+            parts = accumulate(step, ids_BT)
+        counted += counter.get_total_flops()
+        return parts
+
+    monkeypatch.setattr(TrainStep, "accumulate", counting)
+    alone = ("stage1_9.max_steps=0", "stage2.max_steps=0", f"stage3.teacher.cross_entropy={cross_entropy}")
+    metrics = run_small(*overrides, *alone).result.metrics
+    assert metrics.train_flops == pytest.approx(counted, rel=1e-6)
+    assert metrics.effective_steps == 4
+
+
+def test_a_stage_without_steps_needs_no_cache(run_small: Run, tmp_path: Path) -> None:
+    run_small(*cached(tmp_path / "none"), "stage3.max_steps=0")
+
+
+def test_where_the_cache_lies_is_not_part_of_what_a_run_is(configured: Callable[..., Config]) -> None:
+    config = configured(*cached("here"))
+    teacher = config.stage3.teacher
+    assert teacher.kind == "cached"
+
+    def digest(**change: Any) -> str:
+        stage = dataclasses.replace(config.stage3, teacher=dataclasses.replace(teacher, **change))
+        return sha256(dataclasses.replace(config, stage3=stage))
+
+    assert digest(path="there") == digest(preload=False) == sha256(config)
+    others = {digest(top_k=7), digest(negatives=0), digest(dtype="float16"), digest(cross_entropy="exact")}
+    assert len({*others, sha256(config)}) == 5
+
+
+REFUSED = {
+    "attention": ("stage3.attention_weight=1.0", "stage3.attention_weight: a cache holds its teacher's predictions"),
+    "no tokens": ("stage3.teacher.top_k=0", "stage3.teacher.top_k: .*greater than or equal to 1"),
+    "negative negatives": ("stage3.teacher.negatives=-1", "stage3.teacher.negatives: .*greater than or equal to 0"),
+    "dtype": ("stage3.teacher.dtype=bfloat16", "stage3.teacher.dtype: .*'float32' or 'float16'"),
+    "cross-entropy": ("stage3.teacher.cross_entropy=none", "stage3.teacher.cross_entropy: .*'sampled' or 'exact'"),
+    "no path": ("stage3.teacher.path=''", "stage3.teacher.path: .*at least 1 character"),
+    "a key of another": ("stage3.teacher.url=http://a", "url: there is no such key here; it belongs to .*=http"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_sense_is_refused_in_one_line(case: str, configured: Callable[..., Config]) -> None:
+    override, message = REFUSED[case]
+    with pytest.raises(ConfigError, match=message):
+        configured(*cached("here"), override)
+
+
+@pytest.mark.parametrize("preload", ["true", "false"])
+def test_stopped_in_the_stage_it_goes_on_as_if_it_had_not(
+    preload: str,
+    overrides: tuple[str, ...],
+    configured: Callable[..., Config],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By SIGTERM in its third step, with two micro-batches a step."""
+    more = (*overrides, f"stage3.teacher.preload={preload}", "stage3.micro_batch_size=2")
+
+    def train(name: str) -> Outcome:
+        stop = StopSignal()
+        stop.install()
+        folder = tmp_path / name
+        return program.train_in(folder, configured(*more, f"run_dir={folder}"), stop)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        whole, given, batches = train("whole"), CachedFeed.__next__, 0
+
+        def terminates(feed: CachedFeed) -> Tensor:
+            nonlocal batches
+            batches += 1
+            if batches == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return given(feed)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(CachedFeed, "__next__", terminates)
+            with pytest.raises(PreemptedError, match="goes on from its checkpoint"):
+                train("run")
+        assert batches == 3
+        again = train("run")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert weights_digest(again) == weights_digest(whole)
+    assert without_times(again) == without_times(whole)
+
+
+def test_each_process_gets_the_rows_of_its_own_text(
+    overrides: tuple[str, ...], configured: Callable[..., Config], ground: Ground
+) -> None:
+    config = configured(*overrides)
+    assert config.stage3.teacher.kind == "cached"
+    cache = open_cache(config.stage3.teacher, rows=16)
+
+    def feed(rank: int = 0, world: int = 1) -> CachedFeed:
+        ranks = Ranks(rank=rank, world=world)
+        text = stage_text(ground.corpus, config, "stage3", 4, ranks)
+        return CachedFeed(text, cache, ranks=ranks, device=torch.device("cpu"))
+
+    alone, shared = feed(), [feed(rank, 2) for rank in range(2)]
+    for _ in range(3):
+        ids = next(alone)
+        said = alone.take(4)
+        for rank, one in enumerate(shared):
+            assert torch.equal(next(one), ids[rank::2])
+            assert torch.equal(one.take(2).ids, said.ids[rank::2])
+    later = feed()
+    later.restore(alone.state())
+    assert torch.equal(next(later), next(alone))
+    assert torch.equal(later.take(4).logits, alone.take(4).logits)
+
+
+def test_a_checkpoint_of_another_cache_is_refused(
+    overrides: tuple[str, ...], configured: Callable[..., Config], ground: Ground
+) -> None:
+    config = configured(*overrides)
+    assert config.stage3.teacher.kind == "cached"
+    text = stage_text(ground.corpus, config, "stage3", 4)
+    cache = open_cache(config.stage3.teacher, rows=16)
+    feed = CachedFeed(text, cache, ranks=Ranks(), device=torch.device("cpu"))
+    state = feed.state()
+    with pytest.raises(
+        DataError, match="the teacher's cache is not the one that the checkpoint was written with"
+    ):
+        feed.restore(State(values={**state.values, "teacher_cache": "another"}))
+    assert feed.state() == state
+
+
+def test_micro_batches_that_are_computed_once_more_take_their_rows_once_more(
+    overrides: tuple[str, ...], run_small: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where compiling fails in the second micro-batch, the step begins again without it."""
+    two = (*overrides, "stage3.micro_batch_size=2")
+    run_small(*two)
+    losses = [line["loss"] for line in logged(tmp_path)]
+
+    def fails_in_the_second(objective: Callable[[Tensor], object]) -> Callable[[Tensor], object]:
+        calls = 0
+
+        def called(ids_BT: Tensor) -> object:
+            nonlocal calls
+            calls += 1
+            found = objective(ids_BT)
+            if calls == 2:
+                raise ValueError("no compiler")
+            return found
+
+        return called
+
+    monkeypatch.setattr(step, "compiled", fails_in_the_second)
+    run_small(*two, "device.compile=true")
+    assert [line["loss"] for line in logged(tmp_path)] == losses
+
+
+def test_the_command_builds_goes_on_and_refuses(
+    small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    given = [*small, *cached(tmp_path / "cache")]
+    try:
+        assert command.main(["--help"]) == 0
+        assert command.main([*small, *ON]) == 2
+        assert command.main([*given, "stage3.max_steps=0", "stage3.schedule.warmup_steps=0"]) == 2
+        assert command.main([*given, "--fast"]) == 2
+        assert command.main([*given, "stage3.teacher.top_k=x"]) == 2
+        assert not (tmp_path / "cache").exists()
+        assert command.main(given) == 0
+        assert command.main([*given, "stage3.max_steps=5"]) == 0
+        assert command.main([*given, "seed=1"]) == 2
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    said = capsys.readouterr()
+    assert "16 rows in 1 files, 0.0 MiB; 16 of them computed now" in said.out
+    assert "20 rows in 2 files, 0.0 MiB; 4 of them computed now" in said.out
+    assert [line.split(":")[2].strip() for line in said.err.splitlines()] == [
+        "stage3.teacher",
+        "stage3.max_steps",
+        "there is no option --fast; overrides are written key=value, see --help",
+        "stage3.teacher.top_k",
+        "stage3.teacher.path",
+    ]

@@ -1,0 +1,89 @@
+"""A head's logits of a few tokens per position, straight from hidden states. Used by `stages.distill`.
+
+    z_nc = s_n · w_{i_nc}        s: a hidden state, w_i: the row of the head's weight for token i
+
+The logits of all V tokens, [N, V], are never made, in neither direction. What would be large instead are the
+rows themselves: [N, C, H] floats for C candidates, more than [N, V] as soon as C·H > V. So positions come in
+chunks, whose rows are dropped again; the backward pass takes them from the weight a second time. What is kept
+for it are the states and the candidates' ids:
+
+    ds_n = Σ_c dz_nc·w_{i_nc},  dw_i = Σ over the n, c with i_nc = i of dz_nc·s_n
+
+The gradient of the weight is a whole matrix [V, H], as an optimizer takes it; where the head is tied to the
+embeddings, autograd adds theirs to it. Chunks have sizes that depend on shapes alone, so the work is one
+graph for a compiler.
+
+Shapes: N positions, n of a chunk, C candidates, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.losses.chunked import Read, suitable_elements
+
+
+def candidate_logits(read: Read, ids_NC: Tensor, *, chunk_elements: int | None = None) -> Tensor:
+    """z [N, C] in float32 at least, with gradients for the states and the head.
+
+    Products are those of the states' dtype, as `torch.nn.functional.linear` would make them of both.
+
+    Args:
+        ids_NC: int32 or int64; a token may stand in several places.
+        chunk_elements: numbers in the rows that are taken at once; None: what suits the device.
+    """
+    states_NH = read.states
+    per_position = ids_NC.shape[1] * states_NH.shape[1]
+    elements = chunk_elements or suitable_elements(states_NH.device)
+    chunks = math.ceil(len(ids_NC) / max(1, elements // per_position))
+    size = math.ceil(len(ids_NC) / chunks)
+    logits_NC: Tensor = _Gathered.apply(states_NH, read.head, ids_NC, size)  # type: ignore[no-untyped-call]
+    return logits_NC.to(torch.promote_types(states_NH.dtype, torch.float32))
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states_NH: Tensor, head_VH: Tensor, ids_NC: Tensor, size: int) -> Tensor:
+        ctx.save_for_backward(states_NH, head_VH, ids_NC)
+        ctx.size = size
+        logits = []
+        for start in range(0, len(ids_NC), size):
+            rows_nCH = _rows(head_VH, ids_NC[start : start + size], states_NH.dtype)
+            states_nH1 = states_NH[start : start + size].unsqueeze(-1)
+            logits.append(torch.bmm(rows_nCH, states_nH1).squeeze(-1))
+        return torch.cat(logits)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        states_NH, head_VH, ids_NC = ctx.saved_tensors
+        grad_NC = grads[0].to(states_NH.dtype)
+        of_states, of_head = ctx.needs_input_grad[:2]
+        grads_NH = []
+        # bfloat16 is too coarse to add up what many positions contribute to one row.
+        wide = torch.promote_types(head_VH.dtype, torch.float32)
+        grad_VH = torch.zeros_like(head_VH, dtype=wide) if of_head else None
+        for start in range(0, len(ids_NC), ctx.size):
+            ids_nC, g_nC = ids_NC[start : start + ctx.size], grad_NC[start : start + ctx.size]
+            if of_states:
+                rows_nCH = _rows(head_VH, ids_nC, states_NH.dtype)
+                grads_NH.append(torch.bmm(g_nC.unsqueeze(1), rows_nCH).squeeze(1))
+                del rows_nCH  # before the next of its size is made
+            if grad_VH is not None:
+                states_n1H = states_NH[start : start + ctx.size].unsqueeze(1)
+                outer_nCH = torch.bmm(g_nC.unsqueeze(-1), states_n1H)
+                grad_VH.index_add_(0, ids_nC.flatten(), outer_nCH.flatten(0, 1).to(wide))
+        return (
+            torch.cat(grads_NH) if of_states else None,
+            None if grad_VH is None else grad_VH.to(head_VH.dtype),
+            None,
+            None,
+        )
+
+
+def _rows(head_VH: Tensor, ids_nC: Tensor, dtype: torch.dtype) -> Tensor:
+    """The head's rows for the candidates, [n, C, H]."""
+    return head_VH.index_select(0, ids_nC.flatten()).to(dtype).view(*ids_nC.shape, -1)

@@ -1,0 +1,89 @@
+"""`python -m trainer.teacher_cache [OVERRIDES…]`: the command line of `build`.
+
+It takes the overrides of the run that the cache is for; what is wrong with them is refused before torch is
+imported. Killed, it goes on with the same command; with more steps, it adds rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from trainer.api import check
+from trainer.console import Lines
+from trainer.environment import before_torch
+from trainer.errors import EXIT_DONE, ConfigError, TrainerError
+from trainer.preemption import StopSignal
+from trainer.teacher_cache.asked import asked_for
+
+_USAGE = """\
+usage: python -m trainer.teacher_cache [OVERRIDE …]
+
+Computes the teacher's predictions for the rows that Stage 3 of the run with these overrides takes, and keeps
+the likeliest tokens (stage3.teacher.top_k) and some others (negatives) in stage3.teacher.path:
+
+  python -m trainer.teacher_cache stage3.max_steps=100 stage3.attention_weight=0 \\
+      stage3/teacher=cached stage3.teacher.path=DIR
+
+What is there already is not computed again. Exit status: 0 finished; 2 refused before any compute; 75 stopped
+by SIGTERM or SIGINT; 1 anything else.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if any(flag in given for flag in ("--help", "-h")):
+        print(_USAGE, end="")
+        return EXIT_DONE
+    stop = StopSignal()
+    try:
+        stop.install()
+        with stop.unmangled():
+            _build(given, stop)
+    except TrainerError as error:
+        Lines(sys.stderr).write(f"teacher_cache: error: {' '.join(str(error).split())}")
+        return error.exit_status
+    return EXIT_DONE
+
+
+def _build(given: Sequence[str], stop: StopSignal) -> None:
+    with stop.hold("loading"):
+        if flags := [argument for argument in given if argument.startswith("-")]:
+            raise ConfigError(f"there is no option {flags[0]}; overrides are written key=value, see --help")
+        config = check(given)
+        asked_for(config)
+        before_torch()
+        from trainer.device import open_device
+        from trainer.model import import_architectures
+        from trainer.teacher import load_ground
+        from trainer.teacher_cache.build import build
+
+        import_architectures(config.model)
+        device = open_device(config.device)
+    people = Lines(sys.stdout)
+    told = set[tuple[str, int]]()
+
+    def progress(message: str, fraction: float | None) -> None:
+        tenth = (message, int((fraction or 0.0) * 10))
+        if fraction is not None and tenth not in told:
+            told.add(tenth)
+            people.write(f"preparing {message}: {tenth[1] * 10} %")
+
+    ground = load_ground(config, device=device, stop=stop, progress=progress)
+    built = build(
+        config,
+        ground,
+        device=device,
+        stop=stop,
+        tell=lambda fraction: progress("the teacher's cache", fraction),
+    )
+    size = sum(shard.size for shard in built.index.shards)
+    people.write(
+        f"{built.index.rows} rows in {len(built.index.shards)} files, {size / 2**20:.1f} MiB; "
+        f"{built.computed} of them computed now"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Makes a cache, or goes on with one. Called by `__main__`.
+
+Predictions are computed a chunk of positions at a time, so that nothing of the size [B, T, V] exists here
+either. A shard is written when it is full, then the index that names it: whatever moment a builder is killed
+at, the cache is whole as far as its index goes, and the next builder goes on from there.
+
+Shapes: b sequences at once, T tokens, P = T - 1 predicted ones, N = b·P, R negatives, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trainer.checkpoint.state import State
+from trainer.config import CachedTeacherConfig, Config
+from trainer.data import Feed
+from trainer.data.stage_text import stage_text
+from trainer.device import Device
+from trainer.losses.chunked import suitable_elements
+from trainer.losses.sparse import DTYPES
+from trainer.predictions import read
+from trainer.preemption import StopSignal
+from trainer.result import code_version
+from trainer.teacher import Ground
+from trainer.teacher_cache.asked import asked_for
+from trainer.teacher_cache.draw import Drawn, chances, draw
+from trainer.teacher_cache.index import INDEX, Index, Shard, encode
+from trainer.teacher_cache.match import STAGE, read_index, refuse_another, require_candidates, spec
+from trainer.teacher_cache.place import Place
+from trainer.teacher_cache.read import IDS, PARTS
+
+SHARD_BYTES = 64 * 2**20
+
+Tell = Callable[[float], None]
+"""Told which share of the rows is there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """The finished cache, and how many of its rows this builder has computed."""
+
+    index: Index
+    computed: int
+
+
+def build(
+    config: Config,
+    ground: Ground,
+    *,
+    device: Device,
+    stop: StopSignal,
+    tell: Tell,
+    shard_bytes: int = SHARD_BYTES,
+) -> Built:
+    """Computes what is missing of the rows that the configuration's Stage 3 takes.
+
+    Raises:
+        ConfigError: Stage 3 takes none, or the folder holds a cache of something else.
+        PreemptedError: a signal came; what is written stays.
+        TrainerError: the place cannot be written to.
+    """
+    teacher_config, wanted = asked_for(config)
+    require_candidates(teacher_config, ground.teacher)
+    ours, place = spec(config, teacher_config, ground.corpus, ground.teacher), Place(teacher_config.path)
+    made_with = {
+        "model": config.model.name if config.model.kind == "hf" else config.model.kind,
+        "device": device.name,
+        "dtype": str(device.dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+        "code": code_version(),
+    }
+    with place.builder():
+        index = read_index(place, teacher_config.path) or Index(spec=ours, made_with=made_with)
+        refuse_another(index, ours, teacher_config.path)
+        index = _sound(index, place)
+        before = index.rows
+        at_once = config.stage3.micro_batch_size or config.stage3.batch_size
+        with stage_text(ground.corpus, config, STAGE, at_once) as text:
+            if index.shards:
+                text.restore(State(values=index.shards[-1].after))
+            shards = _shards(
+                index.rows,
+                wanted,
+                text,
+                ground.teacher,
+                teacher_config,
+                config.seed,
+                device,
+                stop,
+                shard_bytes,
+            )
+            for tensors, after in shards:
+                shard = _write(place, index.rows, tensors, after)
+                index = dataclasses.replace(index, shards=(*index.shards, shard))
+                place.write(INDEX, encode(index))
+                tell(min(1.0, index.rows / wanted))
+    return Built(index=index, computed=index.rows - before)
+
+
+def _sound(index: Index, place: Place) -> Index:
+    """Without what follows a shard that is missing, or has another length than what was written."""
+    sound: list[Shard] = []
+    for shard in index.shards:
+        if place.size(shard.file) != shard.size:
+            break
+        sound.append(shard)
+    return dataclasses.replace(index, shards=tuple(sound))
+
+
+def _write(place: Place, first: int, tensors: dict[str, Tensor], after: State) -> Shard:
+    from safetensors.torch import save
+
+    data = save(tensors)
+    digest = hashlib.sha256(data).hexdigest()
+    # Its digest in its name: what another builder writes meanwhile never stands in for it.
+    name = f"rows-{first:08d}-{digest[:12]}.safetensors"
+    place.write(name, data)
+    rows = len(tensors[IDS])
+    return Shard(file=name, first=first, rows=rows, size=len(data), sha256=digest, after=dict(after.values))
+
+
+def _shards(
+    first: int,
+    wanted: int,
+    text: Feed,
+    teacher: nn.Module,
+    config: CachedTeacherConfig,
+    seed: int,
+    device: Device,
+    stop: StopSignal,
+    shard_bytes: int,
+) -> Iterator[tuple[dict[str, Tensor], State]]:
+    """The tensors of each shard from a row on, and the text's state behind it."""
+    pieces: list[dict[str, Tensor]] = []
+    rows = size = 0
+    while first + rows < wanted:
+        text.wait()
+        with stop.hold(f"row {first + rows} of the teacher's cache"):
+            ids_bT = next(text)
+            pieces.append(_predicted(teacher, ids_bT, config, device, seed=seed, first=first + rows))
+        rows += len(ids_bT)
+        size += sum(tensor.nbytes for tensor in pieces[-1].values())
+        if size >= shard_bytes or first + rows >= wanted:
+            yield {name: torch.cat([piece[name] for piece in pieces]) for name in (IDS, *PARTS)}, text.state()
+            first, rows, size, pieces = first + rows, 0, 0, []
+
+
+@torch.no_grad()
+def _predicted(
+    teacher: nn.Module, ids_bT: Tensor, config: CachedTeacherConfig, device: Device, *, seed: int, first: int
+) -> dict[str, Tensor]:
+    """What is kept of some rows, on the CPU."""
+    shape = len(ids_bT), ids_bT.shape[1] - 1
+    chance = [chances(seed, first + row, shape[1], config.negatives) for row in range(shape[0])]
+    chance_NR = torch.from_numpy(np.concatenate(chance)).to(device.torch_device)
+    with device.autocast():
+        reading, _ = read(teacher, device.place(ids_bT))
+    states_NH, head_VH = reading.states, reading.head.to(reading.states.dtype)
+    size = max(1, suitable_elements(states_NH.device) // len(head_VH))
+    drawn: list[Drawn] = [
+        draw(
+            F.linear(states_NH[start : start + size], head_VH), config.top_k, chance_NR[start : start + size]
+        )
+        for start in range(0, len(states_NH), size)
+    ]
+    kept = {
+        name: torch.cat([getattr(each, name) for each in drawn]).reshape(*shape, -1).cpu() for name in PARTS
+    }
+    logits = {name: kept[name].to(DTYPES[config.dtype]) for name in PARTS if name.endswith("logits")}
+    return {IDS: ids_bT.int(), **kept, **logits}

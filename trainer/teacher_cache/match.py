@@ -1,0 +1,110 @@
+"""Whether a cache is that of a run. Called by `build`, and by `pipeline` before any stage is trained."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import nn
+
+from trainer.config import CachedTeacherConfig, Config
+from trainer.data.corpus import Corpus
+from trainer.data.encoder import tokenizer_sha256
+from trainer.errors import ConfigError
+from trainer.model import embedding_count, plain_head
+from trainer.teacher_cache.asked import asked_for
+from trainer.teacher_cache.index import INDEX, Index, Spec, UnreadableError, decode, differences
+from trainer.teacher_cache.place import Place
+
+STAGE = "stage3"
+COMMAND = "python -m trainer.teacher_cache"
+_KEY = "stage3.teacher"
+
+
+def spec(config: Config, teacher_config: CachedTeacherConfig, corpus: Corpus, teacher: nn.Module) -> Spec:
+    """What the run's cache depends on. Where it was computed, and in which products, is not part of it."""
+    return {
+        "teacher": weights_sha256(teacher),
+        "tokenizer": tokenizer_sha256(corpus.tokenizer_dir),
+        "text": corpus.order_sha256,
+        "sequence_length": config.data.sequence_length,
+        "seed": config.seed,
+        "stage": STAGE,
+        "vocabulary": embedding_count(teacher),
+        "top_k": teacher_config.top_k,
+        "negatives": teacher_config.negatives,
+        "dtype": teacher_config.dtype,
+    }
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """Of a model's parameters, with their names, shapes and dtypes; tied ones once. Seconds for billions."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        digest.update(f"{name}:{tuple(parameter.shape)}:{parameter.dtype}:".encode())
+        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def require_candidates(config: CachedTeacherConfig, teacher: nn.Module) -> None:
+    """That there are so many tokens, and a head to gather them from. Raises ConfigError."""
+    vocabulary = embedding_count(teacher)
+    if config.top_k > vocabulary:
+        raise ConfigError(
+            f"{config.top_k} is more than the vocabulary has ({vocabulary})", key=f"{_KEY}.top_k"
+        )
+    if config.top_k + config.negatives > vocabulary:
+        raise ConfigError(
+            f"beside the {config.top_k} of top_k there are only {vocabulary - config.top_k} tokens; write "
+            "that at most",
+            key=f"{_KEY}.negatives",
+        )
+    if plain_head(teacher) is None:
+        raise ConfigError(
+            f"{type(teacher).__name__} does more to its logits than a linear layer, so that a few of them "
+            "cannot be computed alone; write stage3/teacher=in_process",
+            key=_KEY,
+        )
+
+
+def read_index(place: Place, path: str) -> Index | None:
+    """The cache's document; None: there is no cache. Raises ConfigError, TrainerError."""
+    data = place.read(INDEX)
+    try:
+        return None if data is None else decode(data)
+    except UnreadableError as error:
+        raise ConfigError(f"the cache at {path} cannot be used: {error}", key=f"{_KEY}.path") from None
+
+
+def refuse_another(found: Index, ours: Spec, path: str) -> None:
+    """Raises ConfigError if the cache was made for something else, and says for what."""
+    if told := differences(found.spec, ours):
+        raise ConfigError(f"the cache at {path} is of another {told}", key=f"{_KEY}.path")
+
+
+def check(config: Config, corpus: Corpus, teacher: nn.Module) -> None:
+    """Whether Stage 3 can be trained from its cache; does nothing where it has no steps, or another teacher.
+
+    What lies elsewhere is copied to this machine, so that hours later the stage begins with what it needs.
+
+    Raises:
+        ConfigError: there is none, it is of something else, or too short.
+        DataError: it cannot be copied.
+    """
+    if not config.stage3.max_steps or config.stage3.teacher.kind != "cached":
+        return
+    teacher_config, rows = asked_for(config)
+    require_candidates(teacher_config, teacher)
+    path, place = teacher_config.path, Place(teacher_config.path)
+    found = read_index(place, path)
+    build_it = f"build it: {COMMAND} with the overrides of this run"
+    if found is None:
+        raise ConfigError(f"there is no cache at {path}; {build_it}", key=f"{_KEY}.path")
+    refuse_another(found, spec(config, teacher_config, corpus, teacher), path)
+    if found.rows < rows:
+        raise ConfigError(
+            f"the cache at {path} has {found.rows} rows, and max_steps * batch_size are {rows}; {build_it}, "
+            "which goes on where it ends",
+            key=f"{_KEY}.path",
+        )
+    place.here()
