@@ -34,6 +34,7 @@ ENGINES = {
     "tpu-vm": Engine(
         module="runners.tpu_vm.runner", package="google.cloud.tpu_v2", extra="tpu-vm", secrets_here=False
     ),
+    "kubernetes": Engine(module="runners.kubernetes.runner", secrets_here=False),
 }
 
 

@@ -37,6 +37,7 @@ FULL = replace(
 
 
 NEEDED: dict[str, dict[str, Any]] = {
+    "kubernetes": {"options": {"image": "europe-docker.pkg.dev/my-project/images/stagesweep:1"}},
     "tpu-vm": {
         "accelerator": "v6e-4",
         "options": {"project": "my-project", "zones": "us-east5-b,us-central2-b"},

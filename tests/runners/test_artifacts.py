@@ -17,7 +17,7 @@ from runners.errors import EngineMissing, PoolError
 from runners.pool import Pool
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runners"
-GIVEN: dict[str, dict[str, object]] = {}
+GIVEN: dict[str, dict[str, object]] = {"kubernetes": {"accelerator": "nvidia-tesla-a100"}}
 """Fields that an engine's pool has in its files besides those of `FULL`."""
 
 

@@ -1,0 +1,91 @@
+"""The manifest of a pool: an Indexed Job, one index for each worker. Pure.
+
+What a worker's end means to the Job (`podFailurePolicy`, the first rule that fits):
+
+0                   the index is done
+2, 42               FailIndex: what it was given is wrong; the other workers go on
+75                  Ignore: it handed its trial back, and the pod is made again
+a node went away    Ignore, by the pod's condition DisruptionTarget
+anything else       made again, `restarts` times, later and later
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from runners.errors import EXIT_PREEMPTED, PoolError
+from runners.kubernetes.options import KubernetesOptions, placement
+from runners.pool import Pool
+from runners.restarts import POISON
+from runners.script import worker_script
+
+POOL_LABEL = "stagesweep-pool"
+CONTAINER = "worker"
+
+
+def job(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
+    """The Job, as Kubernetes' API has it (batch/v1). Raises `PoolError`."""
+    if not options.image:
+        raise PoolError("options", "image: it is missing: a container image with stagesweep in it")
+    place = placement(pool, options)
+    labels = {"app.kubernetes.io/name": "stagesweep", POOL_LABEL: pool.label}
+    requests = {key: value for key in ("cpu", "memory") if (value := getattr(options, key))}
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": options.image,
+        "command": ["bash", "-c", literal(worker_script(pool))],
+        "env": [
+            *({"name": name, "value": value} for name, value in place.environment.items()),
+            *(_from_secret(name, secret_name(pool, options)) for name in pool.secrets),
+        ],
+        "resources": {"requests": {**requests, **place.limits}, "limits": place.limits},
+    }
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": math.ceil(pool.grace_s),
+        "containers": [container],
+        "nodeSelector": place.selector,
+        "tolerations": place.tolerations,
+    }
+    if options.service_account:
+        spec["serviceAccountName"] = options.service_account
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": pool.label, "labels": labels},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": pool.workers,
+            "parallelism": pool.workers,
+            "backoffLimitPerIndex": pool.restarts,
+            # A pod on its way out still has its trial: the next one waits until it has handed that back.
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "FailIndex", "onExitCodes": _exit_codes(*POISON)},
+                    {"action": "Ignore", "onExitCodes": _exit_codes(EXIT_PREEMPTED)},
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                ]
+            },
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def secret_name(pool: Pool, options: KubernetesOptions) -> str:
+    """The Secret that the workers' secrets are in."""
+    return options.secret or pool.label
+
+
+def literal(text: str) -> str:
+    """As it has to be written where Kubernetes would put in $(VARIABLES)."""
+    return text.replace("$", "$$")
+
+
+def _from_secret(name: str, secret: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
+
+
+def _exit_codes(*values: int) -> dict[str, Any]:
+    return {"containerName": CONTAINER, "operator": "In", "values": sorted(values)}

@@ -1,0 +1,140 @@
+"""What `kubernetes` takes as a pool's options, and where a cluster has its accelerators and its spot
+nodes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from runners.errors import PoolError
+from runners.pool import Pool
+
+Cluster = Literal["gke", "eks", "aks", "other"]
+
+# The label of spot nodes, and whether such a node is also tainted by it.
+_SPOT: dict[Cluster, tuple[str, str, bool]] = {
+    "gke": ("cloud.google.com/gke-spot", "true", True),
+    "eks": ("eks.amazonaws.com/capacityType", "SPOT", False),
+    "aks": ("kubernetes.azure.com/scalesetpriority", "spot", True),
+}
+_GPU_LABEL: dict[Cluster, str] = {"gke": "cloud.google.com/gke-accelerator"}
+_GPU_LABEL_ELSEWHERE = "nvidia.com/gpu.product"  # NVIDIA's GPU feature discovery
+
+# docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, those of one host: the node's label, the
+# topology and the chips. v4 and v5p count cores, two to a chip.
+_TPUS = {
+    "v4-8": ("tpu-v4-podslice", "2x2x1", 4),
+    "v5p-8": ("tpu-v5p-slice", "2x2x1", 4),
+    "v5litepod-1": ("tpu-v5-lite-podslice", "1x1", 1),
+    "v5litepod-4": ("tpu-v5-lite-podslice", "2x2", 4),
+    "v5litepod-8": ("tpu-v5-lite-podslice", "2x4", 8),
+    "v6e-1": ("tpu-v6e-slice", "1x1", 1),
+    "v6e-4": ("tpu-v6e-slice", "2x2", 4),
+    "v6e-8": ("tpu-v6e-slice", "2x4", 8),
+}
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
+class KubernetesOptions:
+    """Args:
+    image: with stagesweep in it; its `python` runs the workers, unless --python says another.
+    cluster: whose labels name accelerators and spot nodes.
+    context, namespace: of kubectl; "" for its own.
+    secret: a Secret that is there, with the pool's secrets as its keys; "": `up` makes one of their values
+        here.
+    service_account: of the pods; on GKE and EKS it may read and write the bucket.
+    cpu, memory: what each worker asks for, such as "8" and "64Gi"; "" for the cluster's default.
+    node_selector, tolerations: added to what the accelerator and spot ask for.
+    """
+
+    image: str = ""
+    cluster: Cluster = "gke"
+    context: str = ""
+    namespace: str = ""
+    secret: str = ""
+    service_account: str = ""
+    cpu: str = ""
+    memory: str = ""
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: list[dict[str, Any]] = Field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Which nodes fit, what a worker takes of one, and what it has to be told there."""
+
+    selector: dict[str, str]
+    tolerations: list[dict[str, Any]]
+    limits: dict[str, str]
+    environment: dict[str, str]
+
+
+def options_of(pool: Pool) -> KubernetesOptions:
+    """The pool's options. Raises `PoolError`."""
+    try:
+        return KubernetesOptions(**pool.options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(each) for each in first["loc"])
+        problem = first["msg"]
+        if first["type"] == "unexpected_keyword_argument":
+            problem = (
+                f"there is no such option; there are {', '.join(KubernetesOptions.__dataclass_fields__)}"
+            )
+        raise PoolError("options", f"{key}: {problem}") from None
+
+
+def placement(pool: Pool, options: KubernetesOptions) -> Placement:
+    """Where the pool's workers run. Raises `PoolError` for what this kind of cluster does not have."""
+    selector: dict[str, str] = {}
+    tolerations: list[dict[str, Any]] = []
+    limits: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    if _is_tpu(pool.accelerator):
+        if options.cluster != "gke" or pool.accelerator not in _TPUS:
+            raise PoolError(
+                "accelerator",
+                f"{pool.accelerator}: on GKE there are {', '.join(_TPUS)}, on other clusters no TPUs",
+            )
+        if pool.accelerator_count != 1:
+            raise PoolError(
+                "accelerator_count", f"{pool.accelerator} is one accelerator; its size is in its name"
+            )
+        kind, topology, chips = _TPUS[pool.accelerator]
+        selector |= {
+            "cloud.google.com/gke-tpu-accelerator": kind,
+            "cloud.google.com/gke-tpu-topology": topology,
+        }
+        tolerations.append(_tolerate("google.com/tpu"))
+        limits["google.com/tpu"] = str(chips)
+        environment["PJRT_DEVICE"] = "TPU"  # without it torch_xla works on the CPU
+    elif pool.accelerator:
+        selector[_GPU_LABEL.get(options.cluster, _GPU_LABEL_ELSEWHERE)] = pool.accelerator
+        tolerations.append(_tolerate("nvidia.com/gpu"))
+        limits["nvidia.com/gpu"] = str(pool.accelerator_count)
+    if pool.spot:
+        if options.cluster not in _SPOT:
+            raise PoolError(
+                "spot", "say by the option node_selector which nodes of this cluster are spot nodes"
+            )
+        key, value, tainted = _SPOT[options.cluster]
+        selector[key] = value
+        if tainted:
+            tolerations.append(_tolerate(key))
+    return Placement(
+        selector={**selector, **options.node_selector},
+        tolerations=[*tolerations, *options.tolerations],
+        limits=limits,
+        environment=environment,
+    )
+
+
+def _is_tpu(accelerator: str) -> bool:
+    family, dash, size = accelerator.partition("-")
+    return bool(dash) and size.isdecimal() and family in {name.partition("-")[0] for name in _TPUS}
+
+
+def _tolerate(key: str) -> dict[str, str]:
+    return {"key": key, "operator": "Exists", "effect": "NoSchedule"}

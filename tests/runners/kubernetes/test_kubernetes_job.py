@@ -1,0 +1,132 @@
+"""The Job is one that Kubernetes' own schema takes, its words survive Kubernetes, and a wrong pool is refused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import kubernetes_validate
+import pytest
+import yaml
+from hypothesis import given
+from runners_pools import FULL, hostile, plain, suited
+
+from runners.errors import PoolError
+from runners.kubernetes.job import job, literal
+from runners.kubernetes.options import options_of
+from runners.kubernetes.runner import RUNNER
+from runners.pool import Pool
+from runners.script import worker_script
+
+PLAIN = plain("kubernetes")
+IMAGE = PLAIN.options
+
+
+def with_options(pool: Pool = PLAIN, **options: object) -> Pool:
+    return replace(pool, options={**IMAGE, **options})
+
+
+POOLS = {
+    "plain": PLAIN,
+    "gpus": suited("kubernetes", FULL),
+    "spot TPUs": replace(PLAIN, accelerator="v6e-4", spot=True),
+    "elsewhere": with_options(
+        replace(PLAIN, accelerator="NVIDIA-A100-SXM4-80GB", spot=True),
+        cluster="eks",
+        cpu="8",
+        memory="64Gi",
+        service_account="worker",
+        node_selector={"disk": "ssd"},
+        tolerations=[{"key": "mine", "operator": "Exists"}],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_the_schema_takes_it(name):
+    for artifact, text in RUNNER.render(POOLS[name]).items():
+        manifest = yaml.safe_load(text)
+        if artifact == "secret.yaml":
+            manifest["data"] = {}  # its values stand there by name
+        kubernetes_validate.validate(
+            manifest, "1.33", strict=True
+        )  # where backoffLimitPerIndex became stable
+
+
+def spec(pool: Pool) -> dict:
+    return job(pool, options_of(pool))["spec"]
+
+
+def test_spot_tpus_are_selected_tolerated_and_asked_for_whole():
+    pod = spec(POOLS["spot TPUs"])["template"]["spec"]
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+        "cloud.google.com/gke-tpu-topology": "2x2",
+        "cloud.google.com/gke-spot": "true",
+    }
+    assert {each["key"] for each in pod["tolerations"]} == {"google.com/tpu", "cloud.google.com/gke-spot"}
+    assert pod["containers"][0]["resources"]["limits"] == {"google.com/tpu": "4"}
+    assert pod["containers"][0]["env"] == [{"name": "PJRT_DEVICE", "value": "TPU"}]
+
+
+def test_other_clusters_have_other_labels():
+    pod = spec(POOLS["elsewhere"])["template"]["spec"]
+    assert pod["nodeSelector"] == {
+        "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
+        "eks.amazonaws.com/capacityType": "SPOT",
+        "disk": "ssd",
+    }
+    assert pod["containers"][0]["resources"]["requests"] == {
+        "cpu": "8",
+        "memory": "64Gi",
+        "nvidia.com/gpu": "1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "action"), [(2, "FailIndex"), (42, "FailIndex"), (75, "Ignore"), (1, None), (137, None)]
+)
+def test_every_end_of_a_worker_has_its_meaning(status, action):
+    rules = spec(PLAIN)["podFailurePolicy"]["rules"]
+    found = [each["action"] for each in rules if status in each.get("onExitCodes", {}).get("values", ())]
+    assert found == ([action] if action else [])
+
+
+def expanded(text: str) -> str:
+    """What Kubernetes makes of a word of `command`, where it knows every variable: $(NAME), and $$ for $."""
+    return re.sub(r"\$(\$|\(([^)]*)\))", lambda found: "$" if found[1] == "$" else "EXPANDED", text)
+
+
+@given(hostile)
+def test_whatever_a_field_holds_reaches_the_shell_as_it_is(text):
+    pool = replace(PLAIN, environment={"X": f"$(X) {text}"}, command=("worker", text))
+    (container,) = yaml.safe_load(RUNNER.render(pool)["job.yaml"])["spec"]["template"]["spec"]["containers"]
+    assert container["command"][:2] == ["bash", "-c"]
+    assert expanded(container["command"][2]) == worker_script(pool)
+    assert expanded(literal(text)) == text
+
+
+CASES = {
+    "no image": (with_options(image=""), "options: image: it is missing"),
+    "misspelt": (with_options(img="x"), "options: img: there is no such option; there are image, cluster"),
+    "no such cluster": (with_options(cluster="k3s"), "options: cluster: "),
+    "a number as image": (with_options(image=3), "options: image: "),
+    "a TPU of several hosts": (
+        replace(PLAIN, accelerator="v6e-16"),
+        "accelerator: v6e-16: on GKE there are v4-8",
+    ),
+    "a TPU elsewhere": (
+        with_options(replace(PLAIN, accelerator="v6e-4"), cluster="eks"),
+        "accelerator: v6e-4",
+    ),
+    "two TPUs": (replace(PLAIN, accelerator="v6e-4", accelerator_count=2), "accelerator_count: v6e-4 is one"),
+    "spot somewhere": (with_options(replace(PLAIN, spot=True), cluster="other"), "spot: say by the option"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_refused(case):
+    pool, problem = CASES[case]
+    with pytest.raises(PoolError) as caught:
+        RUNNER.render(pool)
+    assert str(caught.value).startswith(problem)

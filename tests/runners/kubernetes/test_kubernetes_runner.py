@@ -1,0 +1,169 @@
+"""What is asked of kubectl, by a stand-in that writes it down and answers what a cluster would."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runners_pools import plain
+
+from runners.errors import EngineFailed, EngineMissing, PoolError
+from runners.kubernetes.runner import RUNNER
+
+STAND_IN = r"""#!/bin/bash
+n=$(ls "$HERE" | grep -c '^call')
+printf '%s\n' "$@" > "$HERE/call$n"
+case " $* " in *" --filename=-"*) cat > "$HERE/stdin$n" ;; esac
+while [ "${1#--}" != "$1" ]; do shift; done
+[ -e "$HERE/refuse-$1" ] && { cat "$HERE/refuse-$1" >&2; exit 1; }
+[ "$1" = logs ] && echo 'one
+two'
+cat "$HERE/answer-$1-$2" 2> /dev/null || true
+"""
+
+POOL = replace(
+    plain("kubernetes"),
+    secrets=("HF_TOKEN",),
+    options={**plain("kubernetes").options, "context": "my cluster", "namespace": "sweeps"},
+)
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+class Cluster:
+    def __init__(self, here: Path) -> None:
+        self.here = here
+
+    def answer(self, verb: str, kind: str, document: Any) -> None:
+        (self.here / f"answer-{verb}-{kind}").write_text(json.dumps(document))
+
+    def calls(self) -> list[list[str]]:
+        """Each one's words after the context and the namespace."""
+        calls = [
+            (self.here / f"call{n}").read_text().splitlines()
+            for n in range(len(list(self.here.glob("call*"))))
+        ]
+        assert all(words[:2] == ["--context=my cluster", "--namespace=sweeps"] for words in calls)
+        return [words[2:] for words in calls]
+
+    def handed_over(self) -> list[dict[str, Any]]:
+        return [json.loads(file.read_text()) for file in sorted(self.here.glob("stdin*"))]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    (tmp_path / "bin").mkdir()
+    kubectl = tmp_path / "bin" / "kubectl"
+    kubectl.write_text(STAND_IN)
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{kubectl.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("HERE", str(tmp_path))
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    return Cluster(tmp_path)
+
+
+def job(completions: int = 3, **status: Any) -> dict[str, Any]:
+    return {"spec": {"completions": completions}, "status": status}
+
+
+def pod(index: int, phase: str, created: str) -> dict[str, Any]:
+    metadata = {"labels": {INDEX: str(index)}, "creationTimestamp": created}
+    return {"metadata": metadata, "spec": {"nodeName": f"node-{index}"}, "status": {"phase": phase}}
+
+
+def test_up_makes_the_secret_and_then_the_job_and_no_value_is_an_argument(cluster):
+    told: list[str] = []
+    assert RUNNER.up(POOL, told.append) == 0
+    assert [words[:2] for words in cluster.calls()] == [
+        ["get", "job"],
+        ["apply", "--server-side"],
+        ["create", "--filename=-"],
+    ]
+    secret, made = cluster.handed_over()
+    assert base64.b64decode(secret["data"]["HF_TOKEN"]) == b"hunter2"
+    assert made["spec"]["completions"] == 3
+    env = made["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert env == [
+        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": POOL.label, "key": "HF_TOKEN"}}}
+    ]
+    assert "hunter2" not in str(cluster.calls()) + str(told)
+
+
+def test_a_secret_of_the_cluster_is_only_named(cluster, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(PoolError, match=r"secrets: HF_TOKEN is not set here"):
+        RUNNER.up(POOL, print)
+    assert cluster.calls() == []
+    RUNNER.up(replace(POOL, options={**POOL.options, "secret": "theirs"}), print)
+    (made,) = cluster.handed_over()
+    assert (
+        made["spec"]["template"]["spec"]["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["name"]
+        == "theirs"
+    )
+
+
+def test_a_job_that_runs_is_left_alone_and_a_finished_one_makes_way(cluster):
+    cluster.answer("get", "job", job(active=1))
+    with pytest.raises(PoolError, match="runs already"):
+        RUNNER.up(POOL, print)
+    cluster.answer("get", "job", job(conditions=[{"type": "Complete", "status": "True"}]))
+    RUNNER.up(POOL, print)
+    assert [words[0] for words in cluster.calls()] == ["get", "get", "delete", "apply", "create"]
+
+
+def test_status_is_each_indexs_newest_pod(cluster):
+    cluster.answer("get", "job", job(6, completedIndexes="0,4-5", failedIndexes="2"))
+    pods = [pod(1, "Running", "2026-01-02"), pod(1, "Failed", "2026-01-01"), pod(2, "Failed", "2026-01-01")]
+    cluster.answer("get", "pods", {"items": pods})
+    assert [(place.worker, place.state, place.where) for place in RUNNER.status(POOL)] == [
+        ("0", "done", ""),
+        ("1", "running", "node-1"),
+        ("2", "failed", "node-2"),
+        ("3", "waiting", ""),
+        ("4", "done", ""),
+        ("5", "done", ""),
+    ]
+
+
+def test_nothing_is_there_before_up(cluster):
+    assert RUNNER.status(POOL) == ()
+
+
+def test_scale_logs_and_down(cluster):
+    cluster.answer(
+        "get", "pods", {"items": [pod(0, "Running", "1"), pod(1, "Succeeded", "1"), pod(2, "Pending", "1")]}
+    )
+    RUNNER.scale(POOL, 7, print)
+    assert list(RUNNER.logs(POOL, "1", 5)) == ["one", "two"]
+    assert RUNNER.down(POOL, print) == 2
+    patch, logs, _, delete = cluster.calls()
+    assert json.loads(patch[-1].removeprefix("--patch=")) == {"spec": {"completions": 7, "parallelism": 7}}
+    assert logs[:3] == ["logs", f"--selector=stagesweep-pool={POOL.label},{INDEX}=1", "--tail=5"]
+    assert delete[:3] == ["delete", "job,secret", f"--selector=stagesweep-pool={POOL.label}"]
+
+
+def test_what_kubectl_says_is_told_in_one_line(cluster):
+    (cluster.here / "refuse-get").write_text("Unable to connect to the server:\n  no route to host\n")
+    with pytest.raises(
+        EngineFailed, match=r"^kubernetes: Unable to connect to the server: no route to host$"
+    ):
+        RUNNER.status(POOL)
+
+
+def test_without_kubectl_one_line_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HF_TOKEN", "x")
+    with pytest.raises(
+        EngineMissing, match=r"needs the command kubectl, which is not here; install it: https://"
+    ):
+        RUNNER.up(POOL, print)
+    assert RUNNER.health().state == "missing"
+
+
+def test_a_job_that_no_cluster_would_take_is_refused_before_one_sees_it(cluster):
+    with pytest.raises(PoolError, match=r"options: spec.template.spec.tolerations.0"):
+        RUNNER.up(replace(POOL, options={**POOL.options, "tolerations": [{"kee": "x"}]}), print)
+    assert cluster.calls() == []
