@@ -53,6 +53,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.throughput
 	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.report
 
 # What the research notebook found, asked again: five seeds each, docs/findings.md. Goes on where it was stopped.
 findings: $(STAMP)

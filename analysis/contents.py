@@ -13,38 +13,33 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import labels, summary
+from analysis import summary
 from analysis.budget import Fitted, fitted, formula
 from analysis.compute import priced
 from analysis.costs import Cost, Rate, cost
 from analysis.errors import AnalysisError
 from analysis.failures import Failure, failures, reasons
-from analysis.headline import Best, Objective, headline, objectives, progress, value
+from analysis.front_table import FrontTable, of_several, of_tradeoff
+from analysis.headline import Best, Objective, headline, objectives, progress
 from analysis.insight import Insight, insight
+from analysis.several import Several, several
 from analysis.summary import ParetoResult
-from analysis.table import from_document, trial_indices
-from analysis.uncertainty import Chances, Uncertainty, uncertainty
+from analysis.table import from_document, trial_indices, with_effective_steps
+from analysis.uncertainty import Uncertainty, uncertainty
 
 DRAWS = 300
 """Of the curve's band: enough for a picture."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontRow:
-    """A row of the front's table. The shares are percentages, "" where nothing is known of the noise."""
-
-    trial: int
-    x: str
-    y: str
-    efficiency: str
-    on_front: str
-    efficient: str
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Contents:
-    """The whole page. `note` fields say in words why a part is missing."""
+    """The whole page. `note` fields say in words why a part is missing.
+
+    Args:
+        best_was_named: the document said which trial is the best; else it was found here.
+        priced_by_time: dollars are the trials' time at a price, not what they reported.
+        several: of three objectives or more; None for fewer.
+    """
 
     name: str
     url: str
@@ -54,15 +49,20 @@ class Contents:
     progress: tuple[tuple[str, int], ...]
     best: Best | None
     best_note: str
+    best_was_named: bool
     command: str
     tradeoff: ParetoResult | None
     tradeoff_note: str
     sure: Uncertainty | None
-    front: tuple[FrontRow, ...]
+    front: FrontTable | None
     curve: Fitted | None
     curve_note: str
+    several: Several | None
+    several_note: str
+    several_front: FrontTable | None
     insight: Insight
     cost: Cost
+    priced_by_time: bool
     failures: tuple[Failure, ...]
     reasons: tuple[tuple[str, int], ...]
     provenance: tuple[tuple[str, str], ...]
@@ -95,6 +95,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
     tradeoff, tradeoff_note = _tradeoff(table, goals)
     sure = None if tradeoff is None else uncertainty(table, tradeoff)
     curve, curve_note = _curve(table, tradeoff)
+    among, among_note = _several(table, goals)
     run_cap = document.get("run_cap")
     cap = run_cap if isinstance(run_cap, int) else None
     overrides = [str(override) for override in document.get("best_overrides") or ()]
@@ -108,15 +109,20 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         progress=progress(table),
         best=best,
         best_note=best_note,
+        best_was_named=best is not None and best.trial == document.get("best_trial"),
         command=f"python -m trainer {shlex.join(overrides)}" if overrides and best else "",
         tradeoff=tradeoff,
         tradeoff_note=tradeoff_note,
         sure=sure,
-        front=_front(table, tradeoff, sure),
+        front=None if tradeoff is None or sure is None else of_tradeoff(table, tradeoff, sure),
         curve=curve,
         curve_note=curve_note,
+        several=among,
+        several_note=among_note,
+        several_front=None if among is None else of_several(table, among),
         insight=insight(document.get("insight")),
         cost=cost(document["trials"], cap, rate),
+        priced_by_time=rate is not None,
         failures=failures(table),
         reasons=reasons(table),
         provenance=tuple((str(k), str(v)) for k, v in told.items()) if isinstance(told, Mapping) else (),
@@ -147,36 +153,18 @@ def _curve(table: pd.DataFrame, result: ParetoResult | None) -> tuple[Fitted | N
     if result is None or result.x_goal != "minimize":
         return None, ""
     try:
-        found = fitted(table, x=result.x, y=result.y, y_goal=result.y_goal, draws=DRAWS)
+        found = fitted(with_effective_steps(table), x=result.x, y=result.y, y_goal=result.y_goal, draws=DRAWS)
     except AnalysisError as error:
         return None, f"No curve is drawn: {error}."
     return found, f"{formula(found.curve, result.x, result.y)}, through {found.through}."
 
 
-def _front(
-    table: pd.DataFrame, result: ParetoResult | None, sure: Uncertainty | None
-) -> tuple[FrontRow, ...]:
-    if result is None or sure is None:
-        return ()
-    at = {point.trial: point for point in result.points}
-    row_of = {int(trial): row for row, trial in enumerate(table["trial"].tolist())}
-    words = (("knee", result.knee), ("most efficient", result.most_efficient))
-    return tuple(
-        FrontRow(
-            trial=trial,
-            x=labels.number(at[trial].x),
-            y=value(table, result.y, row_of[trial]),
-            efficiency=_efficiency(sure.trials[trial]),
-            on_front=labels.share(sure.trials[trial].front),
-            efficient=labels.share(sure.trials[trial].most_efficient),
-            names=tuple(name for name, holder in words if holder == trial),
-        )
-        for trial in result.front
-    )
-
-
-def _efficiency(chances: Chances) -> str:
-    reach = chances.efficiency_range
-    if chances.efficiency is None or reach is None or reach == 0:
-        return labels.number(chances.efficiency, digits=2)
-    return labels.with_error(chances.efficiency, reach)
+def _several(table: pd.DataFrame, goals: Sequence[Objective]) -> tuple[Several | None, str]:
+    """The front in three objectives or more, or None and, where there are so many, why not."""
+    try:
+        found = several(table, goals)
+    except AnalysisError as error:
+        return None, f"The objectives cannot be set against each other: {error}."
+    if found is not None and not found.trials:
+        return None, f"No completed trial has a value for all {len(goals)} objectives."
+    return found, ""

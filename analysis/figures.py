@@ -1,14 +1,11 @@
 """Two figures of the report: loss against compute, and the history of the search.
 
-`report` calls this; `insight_figures` has the others in the same style. Each kind of point has its shape,
-so that the figures can be read in black and white; the colours are mid-tones that stand out on white and on
-black paper alike, and the page's style sheet colours the text (see `templates/report.html.j2`).
+`report` calls this; `insight_figures` and `several_figures` have the others in the same `style`. Each kind of
+point has its shape, so that the figures can be read in black and white.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -19,11 +16,9 @@ from analysis import labels
 from analysis.curve import Curve
 from analysis.errors import MissingColumn, NotNumeric
 from analysis.pareto import Goal
+from analysis.style import BLUE, CROWD, GREEN, GREY, ORANGE, PURPLE, blank, scale, text
 from analysis.summary import ParetoResult
 from analysis.table import PARAMETER, is_trials_table, numbers
-
-BLUE, ORANGE, GREEN, PURPLE, GREY = "#2f80d0", "#d9730d", "#1f9d6b", "#9b5fc0", "#868e96"
-GRID = "rgba(134,142,150,0.25)"
 
 # Generators in the order in which a sweep uses them; any other name takes the last look.
 GENERATORS = {
@@ -33,17 +28,9 @@ GENERATORS = {
 }
 OTHER_GENERATOR = (GREY, "square-open")
 
-# Beyond this ratio a linear axis squeezes most of the points against one edge.
-LOG_RATIO = 20.0
 HOVERED_PARAMETERS = 12
-CROWD = 300
-"""Beyond so many points those that are not on the front are small, pale and without error bars."""
-
 HOVERED_TRIALS = 2000
 """Beyond so many trials a point only says its index: the parameters stand in the table."""
-
-# plotly reads some HTML in every text, and shows an escaped quote as it is written.
-text = partial(escape, quote=False)
 
 
 def tradeoff(table: pd.DataFrame, result: ParetoResult, curve: Curve | None = None) -> go.Figure:
@@ -105,8 +92,8 @@ def tradeoff(table: pd.DataFrame, result: ParetoResult, curve: Curve | None = No
     if result.baseline is not None:
         _baseline(figure, result.baseline)
     xs, ys = [p.x for p in result.points], [p.y for p in result.points]
-    figure.update_xaxes(type=axis_type(xs))
-    figure.update_yaxes(type=axis_type(ys))
+    figure.update_xaxes(scale(xs))
+    figure.update_yaxes(scale(ys))
     return figure
 
 
@@ -183,8 +170,10 @@ def history(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Fig
     table = table.sort_values("trial", kind="stable")
     values = numbers(table, metric)
     told = (table["status"] == "completed") & np.isfinite(values)
+    crowd = int(told.sum()) > CROWD
     for generator in _ordered(table.loc[told, "generator"]):
-        _add_generator(figure, table[told & (table["generator"] == generator)], metric, generator)
+        rows = table[told & (table["generator"] == generator)]
+        _add_generator(figure, rows, metric, generator, crowd=crowd)
     if told.any():
         best = values[told].cummin() if goal == "minimize" else values[told].cummax()
         figure.add_trace(
@@ -197,24 +186,31 @@ def history(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Fig
                 hovertemplate="best so far %{y}<extra></extra>",
             )
         )
-    figure.update_yaxes(type=axis_type(values[told].tolist()))
+    figure.update_yaxes(scale(values[told].tolist()))
     last = max(table["trial"].tolist(), default=0)
     figure.update_xaxes(range=[-0.03 * last - 0.5, 1.03 * last + 0.5], dtick=1 if last <= 10 else None)
     _add_failed(figure, table[table["status"] == "failed"])
     return figure
 
 
-def _add_generator(figure: go.Figure, rows: pd.DataFrame, metric: str, generator: str) -> None:
+def _add_generator(
+    figure: go.Figure, rows: pd.DataFrame, metric: str, generator: str, *, crowd: bool
+) -> None:
     colour, symbol = GENERATORS.get(generator, OTHER_GENERATOR)
     positions = list(range(len(rows)))
     figure.add_trace(
         go.Scatter(
             x=rows["trial"].tolist(),
             y=numbers(rows, metric).tolist(),
-            error_y=_error_bars(rows, f"{metric}_sem", positions),
+            error_y=None if crowd else _error_bars(rows, f"{metric}_sem", positions),
             mode="markers",
             name=text(generator),
-            marker={"symbol": symbol, "size": 10, "color": colour},
+            marker={
+                "symbol": symbol,
+                "size": 4 if crowd else 10,
+                "opacity": 0.5 if crowd else 1.0,
+                "color": colour,
+            },
             text=[_hover(rows, position, int(rows["trial"].iloc[position])) for position in positions],
             hovertemplate="%{y}<br>%{text}<extra></extra>",
         )
@@ -237,33 +233,6 @@ def _add_failed(figure: go.Figure, failed: pd.DataFrame) -> None:
         )
     )
     figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
-
-
-def blank(x_title: str, y_title: str) -> go.Figure:
-    """An empty figure in the one style that all of them have."""
-    axis = {"gridcolor": GRID, "linecolor": GREY, "zeroline": False, "automargin": True}
-    return go.Figure(
-        layout={
-            "template": "none",
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "height": 440,
-            "showlegend": True,
-            "margin": {"l": 60, "r": 20, "t": 20, "b": 60},
-            "font": {"size": 13, "family": "system-ui, sans-serif"},
-            "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
-            "xaxis": axis | {"title": {"text": text(x_title)}},
-            "yaxis": axis | {"title": {"text": text(y_title)}},
-            "hoverlabel": {"align": "left"},
-        }
-    )
-
-
-def axis_type(values: list[float]) -> str:
-    """Logarithmic where a linear axis would squeeze most points against one edge."""
-    if not values or min(values) <= 0 or max(values) / min(values) < LOG_RATIO:
-        return "linear"
-    return "log"
 
 
 def _error_bars(table: pd.DataFrame, column: str, rows: list[int]) -> dict[str, Any] | None:

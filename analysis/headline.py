@@ -31,14 +31,20 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The headline: the best completed trial by the first objective."""
+    """The headline: the best completed trial by the first objective.
+
+    Args:
+        column: of the value.
+        parameters, metrics: (name for people, value, column).
+    """
 
     trial: int
     generator: str
     title: str
     value: str
-    parameters: tuple[tuple[str, str], ...]
-    metrics: tuple[tuple[str, str], ...]
+    column: str
+    parameters: tuple[tuple[str, str, str], ...]
+    metrics: tuple[tuple[str, str, str], ...]
 
 
 def objectives(document: Mapping[str, Any]) -> tuple[Objective, ...]:
@@ -110,13 +116,14 @@ def _headline(table: pd.DataFrame, position: int, metric: str) -> Best:
         generator=labels.cell(row["generator"]),
         title=labels.title(metric),
         value=value(table, metric, position),
+        column=metric,
         parameters=tuple(
-            (str(name).removeprefix(PARAMETER), labels.cell(row[name]))
+            (str(name).removeprefix(PARAMETER), labels.cell(row[name]), str(name))
             for name in table.columns
             if str(name).startswith(PARAMETER) and not missing(row[name])
         ),
         metrics=tuple(
-            (labels.title(name), value(table, name, position))
+            (labels.title(name), value(table, name, position), name)
             for name in others
             if not name.endswith("_sem") and not missing(row[name])
         ),

@@ -1,6 +1,6 @@
 """Pictures of what mattered: sensitivities, marginal effects, cross-validation, parallel coordinates.
 
-`report` calls this with what `insight` read; the style is that of `figures`.
+`report` calls this with what `insight` read; the look is that of `style`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis import labels
-from analysis.figures import BLUE, GREY, axis_type, blank, text
 from analysis.insight import Place, View
 from analysis.pareto import Goal
+from analysis.style import BLUE, GREY, axis_type, blank, text
 from analysis.table import PARAMETER, numbers
 
 CURVES = 6
@@ -30,9 +30,9 @@ LINES = 500
 
 def sensitivities(view: View) -> go.Figure:
     """A bar per parameter: the variance that it explains with others, and the part that it explains alone."""
-    figure = blank("% of the variance", "")
+    figure = blank("% of variance", "")
     rows = view.sensitivity[::-1]  # plotly builds from below
-    names = [text(name) for name, _, _ in rows]
+    names = [_broken(text(name)) for name, _, _ in rows]
     alone = [100 * min(first, total) for _, first, total in rows]
     both = [100 * total for _, _, total in rows]
     looks = (
@@ -51,9 +51,18 @@ def sensitivities(view: View) -> go.Figure:
                 hovertemplate="%{y}: %{x:.0f} % " + label + "<extra></extra>",
             )
         )
-    figure.update_layout(barmode="overlay", height=130 + 34 * len(rows))
+    figure.update_layout(barmode="overlay", height=130 + 40 * len(rows))
     figure.update_xaxes(range=[0, 100])
     return figure
+
+
+def _broken(name: str) -> str:
+    """A long name in two lines, broken at the dot nearest its middle: on a phone the bars need room, too."""
+    dots = [at + 1 for at, sign in enumerate(name) if sign == "."]
+    if len(name) <= 16 or not dots:
+        return name
+    middle = min(dots, key=lambda at: abs(at - len(name) / 2))
+    return f"{name[:middle]}<br>{name[middle:]}"
 
 
 def cross_validation(view: View, metric: str) -> go.Figure:
@@ -159,6 +168,7 @@ def parallel(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Fi
     figure.update_xaxes(
         tickvals=list(range(len(axes))),
         ticktext=[text(axis.name).replace(".", ".<br>") for axis in axes],
+        tickangle=0,
         showgrid=True,
         gridcolor=GREY,
         range=[-0.3, len(axes) - 0.4],
@@ -166,8 +176,17 @@ def parallel(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Fi
     figure.update_yaxes(visible=False, range=[-0.1, 1.1])
     for at, axis in enumerate(axes):
         for height, told in axis.ticks:
+            # Beyond the ends, where the lines do not strike it through.
+            beyond = {0.0: -9, 1.0: 9}.get(height, 0)
             figure.add_annotation(
-                x=at, y=height, text=text(told), showarrow=False, xanchor="left", xshift=4, font={"size": 11}
+                x=at,
+                y=height,
+                yshift=beyond,
+                text=text(told),
+                showarrow=False,
+                xanchor="left",
+                xshift=4,
+                font={"size": 11},
             )
     figure.update_layout(height=430, hovermode="closest")
     return figure

@@ -15,10 +15,12 @@ from analysis import budget as budgets
 from analysis import pictures
 from analysis.compute import column_of, of_column
 from analysis.errors import AnalysisError
+from analysis.headline import objectives as read_objectives
 from analysis.lengths import fit_surface
 from analysis.paired import Paired, compare_trials
 from analysis.pareto import Goal
 from analysis.seeds import over_seeds
+from analysis.several import several
 from analysis.summary import ParetoResult, pareto
 from analysis.table import SEM, finished, numbers, read, with_effective_steps
 from analysis.uncertainty import Uncertainty, uncertainty
@@ -72,6 +74,19 @@ def tradeoff_picture(table: pd.DataFrame, result: ParetoResult, out: str) -> Fig
     except AnalysisError:
         curve = None
     return _saved(pictures.tradeoff(table, result, curve), out, "pareto")
+
+
+FEW = "Up to two objectives: the picture above says it all."
+
+
+def pairs_picture(table: pd.DataFrame, objectives: Sequence[Sequence[str]], out: str) -> Figure | str:
+    """Three objectives or more, `[metric, goal]` each: a picture per pair; saved as `pairs.png`, `.svg`."""
+    try:
+        told = [{"metric": metric, "goal": goal} for metric, goal in objectives]
+        found = several(table, read_objectives({"objectives": told}))
+    except AnalysisError as error:
+        return str(error)
+    return FEW if found is None else _saved(pictures.pairs(found), out, "pairs")
 
 
 def efficiency_picture(result: ParetoResult, sure: Uncertainty, out: str) -> Figure | str:

@@ -7,6 +7,7 @@ gives the same SVG.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,10 +22,11 @@ from matplotlib.figure import Figure
 from analysis import labels
 from analysis.compute import of_column
 from analysis.curve import Curve
-from analysis.figures import axis_type
 from analysis.insight import View
 from analysis.lengths import Surface
 from analysis.paired import Paired
+from analysis.several import Several
+from analysis.style import axis_type
 from analysis.summary import ParetoResult
 from analysis.table import numbers, trial_indices
 from analysis.uncertainty import Uncertainty, standard_errors
@@ -104,6 +106,35 @@ def tradeoff(table: pd.DataFrame, result: ParetoResult, curve: Curve | None = No
             axes.axhline(result.baseline, color=GREY, ls="--", lw=1.2, label="baseline")
         axes.set_xscale(axis_type([point.x for point in result.points]))
         axes.legend()
+    return figure
+
+
+def pairs(told: Several) -> Figure:
+    """Three objectives or more, a picture per pair: squares are on the front in all of them, the line is the
+    front of the two alone."""
+    shown = told.pairs
+    across = min(3, len(shown))
+    down = math.ceil(len(shown) / across)
+    front = list(told.front)
+    beaten = sorted(set(range(len(told.trials))) - set(front))
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(3.6 * across, 3.2 * down), layout="constrained")
+        for nth, (x, y) in enumerate(shown, start=1):
+            axes = figure.add_subplot(down, across, nth)
+            alone = told.values[list(told.alone(x, y))]
+            steps = "steps-post" if told.objectives[x].goal == "minimize" else "steps-pre"
+            axes.plot(
+                alone[:, x], alone[:, y], color=BLUE, lw=1.2, drawstyle=steps, label="front of the two alone"
+            )
+            others, best = told.values[beaten], told.values[front]
+            axes.plot(others[:, x], others[:, y], "o", color=GREY, mfc="none", ms=5, label="not on the front")
+            axes.plot(best[:, x], best[:, y], "s", color=BLUE, ms=5, label="front in all objectives")
+            axes.set_xlabel(labels.title(told.objectives[x].metric))
+            axes.set_ylabel(labels.title(told.objectives[y].metric))
+            axes.set_xscale(axis_type(told.values[:, x].tolist()))
+            axes.set_yscale(axis_type(told.values[:, y].tolist()))
+        handles, names = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside upper center", ncols=3)
     return figure
 
 

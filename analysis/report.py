@@ -22,18 +22,17 @@ from markupsafe import Markup
 from analysis.contents import Contents, contents
 from analysis.costs import Rate
 from analysis.figures import history, tradeoff
+from analysis.front_table import ROWS, Head
 from analysis.headline import value
 from analysis.insight import SKILL
 from analysis.insight_figures import cross_validation, marginal, marginals, parallel, sensitivities
 from analysis.labels import number, title
-from analysis.provenance import provenance
+from analysis.provenance import column_how, notes
+from analysis.several_figures import pair
 from analysis.table import PARAMETER, TRIAL_COLUMNS
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLOT_CONFIG = {"responsive": True, "displaylogo": False, "displayModeBar": False}
-
-ROWS = 1000
-"""Trials in the table: beyond so many a page is slow, and nobody reads them. The export has them all."""
 
 DRAW = """
 for (const source of document.querySelectorAll('script[type="application/json"]')) {
@@ -56,7 +55,7 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
     page = contents(document, rate)
     figures = _figures(page)
     scripts = [plotly.offline.get_plotlyjs(), DRAW] if figures else []
-    columns, rows = _trials_table(page)
+    heads, rows = _trials_table(page)
     return _template().render(
         page=page,
         title=title,
@@ -65,11 +64,12 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
         figures={name: _json(figure) for name, figure in figures.items()},
         scripts=[Markup(script) for script in scripts],  # noqa: S704 - plotly's and our own, nobody's data
         script_hashes=[_hash(script) for script in scripts],
-        columns=columns,
+        heads=heads,
         rows=rows,
         left_out=page.trials - len(rows),
         words=("status", "generator"),
-        provenance=provenance(page),
+        notes=notes(page, figures),
+        how=functools.partial(column_how, page=page),
     )
 
 
@@ -91,6 +91,9 @@ def _figures(page: Contents) -> dict[str, go.Figure]:
     if page.tradeoff is not None:
         curve = page.curve.curve if page.curve else None
         figures["tradeoff"] = tradeoff(page.table, page.tradeoff, curve)
+    if page.several is not None:
+        for nth, (x, y) in enumerate(page.several.pairs):
+            figures[f"pair-{nth}"] = pair(page.several, x, y)
     for at, (metric, view) in enumerate(page.insight.metrics):
         if view.sensitivity:
             figures[f"sensitivity-{at}"] = sensitivities(view)
@@ -119,8 +122,8 @@ def _hash(script: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _trials_table(page: Contents) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the last ROWS trials: who and what, objectives, parameters, other metrics."""
+def _trials_table(page: Contents) -> tuple[list[Head], list[list[str]]]:
+    """Heads and rows of the last ROWS trials: who and what, objectives, parameters, other metrics."""
     names = [str(name) for name in page.table.columns]
     objectives = [o.metric for o in page.objectives if o.metric in names]
     parameters = [name for name in names if name.startswith(PARAMETER)]
@@ -129,5 +132,6 @@ def _trials_table(page: Contents) -> tuple[list[str], list[list[str]]]:
     hidden = {*TRIAL_COLUMNS, *leading, *(f"{name}_sem" for name in names)}
     columns = [*leading, *(name for name in names if name not in hidden), "attempt", "seconds"]
     order = page.table["trial"].argsort(kind="stable").tolist()[-ROWS:]
-    header = [name.removeprefix(PARAMETER) for name in columns]
-    return header, [[value(page.table, name, row) for name in columns] for row in order]
+    heads = [Head(name=name.removeprefix(PARAMETER), how=column_how(name, page)) for name in columns]
+    trials = [str(trial) for trial in page.table["trial"].tolist()]  # an index is a name: no 1,000 there
+    return heads, [[trials[row], *(value(page.table, name, row) for name in columns[1:])] for row in order]

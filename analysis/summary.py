@@ -152,16 +152,17 @@ def baseline_rows(table: pd.DataFrame, y: str) -> Positions:
 
 
 def default_axes(table: pd.DataFrame, objectives: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-    """Which columns to show a sweep by, as (x, y): its second objective against its first; with one
-    objective, the best measure of compute that the table has. None where there is nothing to go by.
+    """Which columns to show a sweep by, as (x, y). None where there is nothing to go by.
+
+    Of two objectives, the second against the first. With one, and with three or more, of which no two are the
+    whole (see `several`): the best measure of compute that the table has, against the first.
     """
     if not objectives:
         return None
     y, *others = [metric_column(str(objective["metric"])) for objective in objectives]
-    if others:
-        return others[0], y
-    table = with_effective_steps(table)
-    for x in COMPUTE:
-        if x != y and x in table.columns and table[x].notna().any():
-            return x, y
-    return None
+    if len(others) != 1:
+        table = with_effective_steps(table)
+        for x in COMPUTE:
+            if x != y and x in table.columns and table[x].notna().any():
+                return x, y
+    return (others[0], y) if others else None

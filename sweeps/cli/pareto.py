@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.budget import Answer
+    from analysis.several import Several
     from analysis.summary import ParetoResult
     from analysis.uncertainty import Uncertainty
 
@@ -67,6 +68,7 @@ def pareto(
         frame = priced(frame, rate) if rate else frame
         x = column_of(compute, frame) if compute else x
         result = of_experiment(space, frame, x, y, baseline) if space else _of_table(frame, x, y, baseline)
+        among = None if space is None or x or y else _several(space, frame)
         bought = (
             None
             if budget is None
@@ -75,11 +77,14 @@ def pareto(
     except AnalysisError as error:
         raise InputError(str(error)) from None
     if style == "json":
-        print_json(result.to_json() | ({} if bought is None else {"budget": bought.to_json()}))
+        more = {} if among is None else {"objectives": among.to_json()}
+        print_json(result.to_json() | more | ({} if bought is None else {"budget": bought.to_json()}))
         return
     if style == "csv":
         print_csv(_rows(result, all_points=True), ["trial", "x", "y", "front", "knee", "most_efficient"])
     else:
+        if among is not None:
+            _print_several(among)
         print_front(result, uncertainty(frame, result) if chances else None)
     if bought is not None:
         _print_answer(bought, to_stderr=style == "csv")
@@ -119,6 +124,30 @@ def print_front(result: ParetoResult, sure: Uncertainty | None = None) -> None:
     if sure is not None:
         for line in _footnotes(result, sure):
             click.echo(line)
+
+
+def _several(space: Space, frame: pd.DataFrame) -> Several | None:
+    """The front in three objectives or more, of which `print_front` can only show two."""
+    from analysis.headline import Objective
+    from analysis.several import several
+    from analysis.table import metric_column
+
+    return several(frame, [Objective(metric=metric_column(o.metric), goal=o.goal) for o in space.objectives])
+
+
+def _print_several(among: Several) -> None:
+    names = [objective.metric for objective in among.objectives]
+    rows = [
+        {"trial": among.trials[at], **dict(zip(names, map(shorten, among.values[at].tolist()), strict=True))}
+        for at in among.front
+    ]
+    if rows:
+        print_table(rows)
+    told = f"{len(rows)} of {len(among.trials)} trials are on the front in all {len(names)} objectives"
+    if among.hypervolume is not None and among.reference is not None:
+        reference = ", ".join(shorten(value) for value in among.reference)
+        told += f"; hypervolume {shorten(among.hypervolume)} within ({reference})"
+    click.echo(f"{told}; of two columns alone:\n")
 
 
 def _told(sure: Uncertainty, trial: int) -> dict[str, Any]:

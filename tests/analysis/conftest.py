@@ -114,3 +114,24 @@ def sweep(trial: Build, document: Build) -> dict[str, Any]:
         trial(6, status="running", generator="botorch"),
         best_overrides=["model=tiny", "stage1_9.max_steps=400", "data.path='a b'"],
     )
+
+
+@pytest.fixture
+def three(trial: Build, document: Build) -> dict[str, Any]:
+    """A sweep with three objectives. Worked out by hand: 0, 1, 2 and 4 are on their front; 3 is worse than 1 in
+    all; 4 is beaten in loss and accuracy by 1 and has the least memory; 5 failed and 6 has no accuracy."""
+    rows = [(3.4, 0.50, 8.0), (3.0, 0.60, 9.0), (2.8, 0.55, 9.5), (3.1, 0.59, 9.2), (3.6, 0.40, 4.0)]
+    trials = [
+        trial(i, loss, stage1_9=25 * i, accuracy=accuracy, peak_memory_gib=memory, final_loss_sem=0.02)
+        for i, (loss, accuracy, memory) in enumerate(rows)
+    ]
+    return document(
+        *trials,
+        trial(5, status="failed", error="out of memory"),
+        trial(6, 2.0, peak_memory_gib=1.0),
+        objectives=[
+            {"metric": "final_loss", "goal": "minimize"},
+            {"metric": "accuracy", "goal": "maximize"},
+            {"metric": "peak_memory_gib", "goal": "minimize"},
+        ],
+    )

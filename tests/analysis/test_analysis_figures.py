@@ -10,6 +10,7 @@ import pytest
 
 from analysis.curve import fit_curve
 from analysis.figures import history, tradeoff
+from analysis.style import scale
 from analysis.summary import pareto
 from analysis.table import from_document, read
 
@@ -96,6 +97,7 @@ def test_a_wide_range_gets_a_logarithmic_axis() -> None:
     table = pd.DataFrame({"flops": [1e9, 1e15], "loss": [3.0, 2.0], "signed": [-1.0, 500.0]})
     layout = tradeoff(table, pareto(table, x="flops", y="loss")).layout
     assert (layout.xaxis.type, layout.yaxis.type) == ("log", "linear")
+    assert layout.xaxis.ticktext == tuple(f"1e+{power}" for power in range(9, 16))
     assert tradeoff(table, pareto(table, x="signed", y="loss")).layout.xaxis.type == "linear"
 
 
@@ -124,3 +126,14 @@ def test_history_tells_generators_and_failures_apart(table: pd.DataFrame) -> Non
 def test_an_unknown_generator_is_drawn_too(table: pd.DataFrame) -> None:
     shown = traces(history(table.assign(generator="by hand"), "final_loss"))
     assert list(shown["by hand"].x) == [0, 1, 2, 4, 5]
+
+
+def test_a_logarithmic_axis_is_marked_in_full_numbers() -> None:
+    assert scale([62, 1900])["ticktext"][2:8] == ["50", "100", "200", "500", "1,000", "2,000"]
+    assert scale([1, 19]) == {"type": "linear"}
+
+
+def test_a_crowds_history_is_small_and_has_no_bars(document: Any, trial: Any) -> None:
+    table = from_document(document(*(trial(i, 4.0 + i / 1000, final_loss_sem=0.1) for i in range(400))))
+    shown = traces(history(table, "final_loss"))["sobol"]
+    assert (shown.marker.size, shown.error_y.array) == (4, None)

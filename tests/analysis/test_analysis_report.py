@@ -47,7 +47,7 @@ class Page(HTMLParser):
         if self.open and self.open[-1] == "script":
             attributes, text = self.scripts[-1]
             self.scripts[-1] = (attributes, text + data)
-        elif not self.open or self.open[-1] != "style":
+        elif "sup" not in self.open and (not self.open or self.open[-1] != "style"):  # no footnotes' marks
             self.text += " " + " ".join(data.split())
 
     @property
@@ -103,7 +103,8 @@ def test_front_knee_and_most_efficient_are_three_words(sweep: dict[str, Any]) ->
 def test_the_page_is_one_file_that_asks_nobody_for_anything(sweep: dict[str, Any]) -> None:
     page = page_of(sweep)
     for tag, attributes in page.elements:
-        assert not {"src", "href", "action", "srcset"} & set(attributes), tag
+        assert not {"src", "action", "srcset"} & set(attributes), tag
+        assert (attributes.get("href") or "#").startswith("#"), tag  # only to the page's own footnotes
         assert not any(name.startswith("on") for name in attributes), tag
     assert not {"link", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.elements}
     assert "@import" not in render(sweep)[:20_000]
@@ -332,8 +333,18 @@ def test_the_fit_is_drawn_with_its_formula_and_its_doubts(sweep: dict[str, Any],
     assert "No curve is drawn: a curve of loss against compute needs 4" in few.words
 
 
+def test_steps_that_no_column_holds_are_worked_out_for_the_fit_too(sweep: dict[str, Any]) -> None:
+    for told in sweep["trials"]:
+        told["metrics"].pop("effective_steps", None)
+    words = page_of(sweep).words
+    assert "No curve is drawn" not in words
+    assert "through all 5 completed trials" in words
+
+
 def test_the_hypervolume_comes_with_its_reference_point(sweep: dict[str, Any]) -> None:
-    assert re.search(r"hypervolume [\d.]+ within \(940, 4.064\)", page_of(sweep).words)
+    assert re.search(
+        r"hypervolume [\d.]+ within effective_steps 940 and final_loss 4.064", page_of(sweep).words
+    )
 
 
 def test_costs_are_the_trials_own_or_their_time_at_a_price(sweep: dict[str, Any]) -> None:
@@ -420,5 +431,5 @@ def test_ten_thousand_trials_take_less_than_twenty_seconds(document: Any, trial:
     html = render(document(*trials))
     assert time.process_time() - start < 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB: one GiB
-    assert "9000 earlier ones are in the export" in html
+    assert "9,000 earlier ones are in the export" in html
     assert len(html) < 20e6

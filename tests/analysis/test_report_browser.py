@@ -74,6 +74,20 @@ def test_every_plot_is_drawn_and_nobody_complains(
     assert set(colours) == {ink}
 
 
+def test_three_objectives_are_drawn_pair_by_pair_on_a_phone_in_the_dark(
+    browser: Any, three: dict[str, Any], tmp_path: Path
+) -> None:
+    page, complaints = opened(browser, render(three), tmp_path, "dark", 390, 844)
+    assert complaints == []
+    drawn = page.evaluate("[...document.querySelectorAll('.plot')].map(p => p.id)")
+    assert {"pair-0", "pair-1", "pair-2"} <= set(drawn)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    # A mark of a footnote leads to it.
+    page.click("a[href='#from-several']")
+    assert page.evaluate("location.hash") == "#from-several"
+    assert "no other one beats" in page.inner_text("#from-several + dd")
+
+
 def test_a_page_of_nothing_is_quiet(browser: Any, document: Any, tmp_path: Path) -> None:
     page, complaints = opened(browser, render(document()), tmp_path, "light", 390, 844)
     assert complaints == []

@@ -127,6 +127,22 @@ class TestPareto:
         assert len(table.out.splitlines()) == 5
         assert "warning: 9,000 lies outside" in table.err
 
+    def test_three_objectives_have_one_front_in_all_of_them(self, sweep, space_file, tmp_path):
+        three = "[{metric: loss}, {metric: score, goal: maximize}, {metric: memory, goal: minimize}]"
+        space_file.write_text(space_file.read_text().replace("[{metric: loss, goal: minimize}]", three))
+        # Trial 2 is beaten by 1 in all three; 0 has the least memory.
+        rows = "0.1,1,fast,3,0.1,1\n0.2,2,fast,1,0.9,5\n0.3,3,fast,2,0.8,6\n"
+        (tmp_path / "t.csv").write_text(f"param.x,param.n,param.mode,loss,score,memory\n{rows}")
+        assert sweep("init", str(space_file)).status == 0
+        assert sweep("import", "t.csv").status == 0
+        document = json.loads(sweep("pareto", "--format", "json").out)
+        assert (document["x"], document["y"]) == ("score", "loss")  # no measure of compute was imported
+        assert document["objectives"]["front"] == [1, 0]
+        assert document["objectives"]["metrics"][1] == {"metric": "score", "goal": "maximize"}
+        assert "2 of 3 trials are on the front in all 3 objectives" in sweep("pareto").out
+        alone = sweep("pareto", "--x", "memory", "--y", "loss", "--format", "json")
+        assert "objectives" not in json.loads(alone.out)
+
     @pytest.mark.parametrize(
         ("argv", "told"),
         [

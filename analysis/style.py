@@ -1,0 +1,71 @@
+"""The one style of the report's figures: colours, an empty figure, and the scales of axes.
+
+`figures`, `several_figures` and `insight_figures` draw with it; `pictures` shares its rule for logarithmic
+axes. Colours are mid-tones that stand out on white and on black paper alike; the page's style sheet colours
+the text (see `templates/report.html.j2`).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+from analysis import labels
+
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#2f80d0", "#d9730d", "#1f9d6b", "#9b5fc0", "#868e96"
+GRID = "rgba(134,142,150,0.25)"
+
+# Beyond this ratio a linear axis squeezes most of the points against one edge.
+LOG_RATIO = 20.0
+
+MARKED_DECADES = 4
+"""Up to so many decades a logarithmic axis is marked at 1, 2 and 5, beyond at 1."""
+
+CROWD = 300
+"""Beyond so many points those that are not on the front are small, pale and without error bars."""
+
+
+# plotly reads some HTML in every text, and shows an escaped quote as it is written.
+text = partial(escape, quote=False)
+
+
+def blank(x_title: str, y_title: str) -> go.Figure:
+    """An empty figure in the one style that all of them have."""
+    axis = {"gridcolor": GRID, "linecolor": GREY, "zeroline": False, "automargin": True}
+    return go.Figure(
+        layout={
+            "template": "none",
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "height": 440,
+            "showlegend": True,
+            "margin": {"l": 60, "r": 20, "t": 20, "b": 60},
+            "font": {"size": 13, "family": "system-ui, sans-serif"},
+            "legend": {"orientation": "h", "itemsizing": "constant", "yanchor": "bottom", "y": 1.02, "x": 0},
+            "xaxis": axis | {"title": {"text": text(x_title)}},
+            "yaxis": axis | {"title": {"text": text(y_title)}},
+            "hoverlabel": {"align": "left"},
+        }
+    )
+
+
+def axis_type(values: list[float]) -> str:
+    """Logarithmic where a linear axis would squeeze most points against one edge."""
+    if not values or min(values) <= 0 or max(values) / min(values) < LOG_RATIO:
+        return "linear"
+    return "log"
+
+
+def scale(values: list[float]) -> dict[str, Any]:
+    """What an axis needs for these values: its type and, where it is logarithmic, ticks of its own (plotly's
+    shortened ones, 5 and 2 between 100 and 1000, are easily misread)."""
+    if axis_type(values) == "linear":
+        return {"type": "linear"}
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    steps = (1, 2, 5) if high - low <= MARKED_DECADES else (1,)
+    ticks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
+    return {"type": "log", "tickvals": ticks, "ticktext": [labels.number(tick) for tick in ticks]}

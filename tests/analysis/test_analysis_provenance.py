@@ -1,0 +1,163 @@
+"""Every number on the page says where it comes from: when pointed at, in its column's head, or in a footnote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from analysis.contents import contents
+from analysis.costs import rate
+from analysis.provenance import notes
+from analysis.report import render
+
+VOID = {"meta", "br", "wbr", "hr", "img", "link", "input"}
+FIELDS = {"run_cap", "best_trial", "best_overrides", "insight", "objectives"}
+"""Of the export document, that the page shows."""
+
+PLACEHOLDERS = {"param.NAME", "NAME_sem"}
+CONSTANTS = ("95 %", "final loss (nats per token)")
+"""Numbers of the prose that are no data."""
+
+Element = tuple[str, dict[str, str]]
+
+
+class Numbers(HTMLParser):
+    """Every text of the page's body that holds a digit, with the elements around it and its column's head."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[Element] = []
+        self.found: list[tuple[str, list[Element], dict[str, str]]] = []
+        self.titles: list[str] = []
+        self.plots: list[tuple[str, bool]] = []
+        self.ids: set[str] = set()
+        self.links: set[str] = set()
+        self.heads: list[dict[str, str]] = []
+        self.column = -1
+        self.feed(html.split("<body>")[1].split("</footer>")[0] + "</footer>")  # behind it is only JavaScript
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        told = {name: value or "" for name, value in attrs}
+        self.titles += [told["title"]] if "title" in told else []
+        self.ids |= {told["id"]} if "id" in told else set()
+        self.links |= {told["href"]} if "href" in told else set()
+        if tag == "table":
+            self.heads = []
+        if tag == "tr":
+            self.column = -1
+        if tag in ("td", "th"):
+            self.column += 1
+        if tag == "th":
+            self.heads.append(told)
+        if told.get("class") == "plot":
+            self.plots.append((told["id"], any(name == "figure" for name, _ in self.open)))
+        if tag not in VOID:
+            self.open.append((tag, told))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        inside = {tag for tag, _ in self.open}
+        if re.search(r"\d", data) and not inside & {"script", "style", "sup", "header", "footer", "noscript"}:
+            head = self.heads[self.column] if "td" in inside else {}
+            self.found.append((" ".join(data.split()), [*self.open], head))
+
+    def untraced(self) -> Iterator[str]:
+        for text, around, head in self.found:
+            bare = re.sub("|".join(map(re.escape, CONSTANTS)), "", text)
+            names = any(
+                tag in ("dt", "figcaption", "h3") or told.get("class") == "tag" for tag, told in around
+            )
+            if re.search(r"\d", re.sub(r"stage ?\d(_9|\.9)?", "", bare, flags=re.IGNORECASE)) and not names:
+                traced = any("title" in told for _, told in around) or "title" in head
+                if not traced:
+                    yield text
+
+
+def plain(sweep: dict[str, Any]) -> dict[str, Any]:
+    return sweep
+
+
+def empty(sweep: dict[str, Any]) -> dict[str, Any]:
+    return sweep | {"trials": []}
+
+
+def all_failed(sweep: dict[str, Any]) -> dict[str, Any]:
+    for told in sweep["trials"]:
+        told |= {"status": "failed", "error": f"diverged at step {told['trial']}: loss is nan"}
+    return sweep
+
+
+def in_dollars(sweep: dict[str, Any]) -> dict[str, Any]:
+    for told in sweep["trials"]:
+        told["metrics"]["usd"] = 0.25
+    return sweep
+
+
+def many(sweep: dict[str, Any]) -> dict[str, Any]:
+    trials = [sweep["trials"][1] | {"trial": index} for index in range(1_100)]
+    return sweep | {"trials": trials, "best_trial": 0}
+
+
+PAGES = [
+    ("mattered", plain, None),
+    ("mattered", plain, "RunPod A100"),
+    ("sweep", in_dollars, None),
+    ("sweep", all_failed, None),
+    ("sweep", empty, None),
+    ("sweep", many, None),
+    ("three", plain, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("fixture", "change", "device"),
+    PAGES,
+    ids=["finished", "at a price", "in dollars", "failed", "empty", "1,100 equal trials", "three objectives"],
+)
+def test_every_number_on_the_page_can_be_traced(
+    fixture: str, change: Any, device: str | None, request: pytest.FixtureRequest
+) -> None:
+    document = change(request.getfixturevalue(fixture))
+    price = rate(device) if device else None
+    html, page = render(document, price), contents(document, price)
+    numbers = Numbers(html)
+    assert list(numbers.untraced()) == []
+    # Marks lead to notes that are there, every note is led to, and every plot has its caption.
+    footnotes = notes(page, {name for name, _ in numbers.plots})
+    told = {f"#from-{key}" for key in footnotes}
+    assert numbers.links == told
+    assert told <= {f"#{name}" for name in numbers.ids}
+    assert all(captioned for _, captioned in numbers.plots)
+    assert html.count("<figure>") == html.count("<figcaption>")
+    # What is named as a column or a field is one.
+    columns = {str(name) for name in page.table.columns} | PLACEHOLDERS | {"effective_steps"}
+    for text in [*numbers.titles, *(note.how for note in footnotes.values())]:
+        named = re.findall(r"\bcolumns? ([\w.]+)", text)
+        fields = re.findall(r"\bfield (\w+)", text)
+        assert named or fields or "rows of the table" in text, text
+        assert {name.rstrip(".") for name in named} <= columns | {"of", "moved"}, text
+        assert set(fields) <= FIELDS, text
+
+
+def test_a_number_without_a_source_is_found() -> None:
+    """The test above can fail: the same walk over a page that hides one number."""
+    page = '<body><p title="column x">3</p><p>4</p><table><tr><th title="column x">x</th><th>y</th></tr>'
+    page += "<tr><td>5</td><td>6</td></tr></table><footer></footer></body>"
+    assert list(Numbers(page).untraced()) == ["4", "6"]
+
+
+def test_a_price_and_a_report_are_told_apart(sweep: dict[str, Any]) -> None:
+    at_a_price = notes(contents(sweep, rate("RunPod A100")), ())["cost"].how
+    assert "column seconds" in at_a_price
+    assert "column usd" in notes(contents(in_dollars(sweep)), ())["cost"].how
+
+
+def test_steps_come_with_their_formula(sweep: dict[str, Any]) -> None:
+    assert "2 × Stage 1.9 steps + Stage 2 steps" in notes(contents(sweep), ())["steps"].how
+    assert '<th title="column effective_steps' in render(sweep)

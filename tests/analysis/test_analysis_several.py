@@ -1,0 +1,153 @@
+"""Three objectives: the front in all of them, its pairs, and how the page and the figures show it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from analysis import notebook, pictures
+from analysis.errors import AnalysisError, MissingColumn
+from analysis.headline import Objective
+from analysis.report import render
+from analysis.several import Several, several
+from analysis.several_figures import pair
+from analysis.table import from_document
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "analysis_three_objectives.json"
+OBJECTIVES = (
+    Objective(metric="final_loss", goal="minimize"),
+    Objective(metric="accuracy", goal="maximize"),
+    Objective(metric="peak_memory_gib", goal="minimize"),
+)
+
+
+@pytest.fixture
+def found(three: dict[str, Any]) -> Several:
+    told = several(from_document(three), OBJECTIVES)
+    assert told is not None
+    return told
+
+
+def test_the_front_is_that_of_all_objectives_at_once(found: Several) -> None:
+    assert found.trials == (0, 1, 2, 3, 4)  # 5 failed, 6 has no accuracy
+    assert [found.trials[at] for at in found.front] == [2, 1, 0, 4]
+    golden = json.loads(GOLDEN.read_text())  # its hypervolume is by inclusion and exclusion of boxes
+    told = found.to_json()
+    assert told.pop("hypervolume") == pytest.approx(golden.pop("hypervolume"))
+    assert told.pop("reference") == pytest.approx(golden.pop("reference"))
+    assert told == golden
+
+
+def test_a_pair_has_a_front_of_its_own_which_is_another(found: Several) -> None:
+    assert found.pairs == ((1, 0), (2, 0), (2, 1))
+    # By loss and accuracy alone 0 and 4 are beaten by 1: drawn as two objectives they would be missing.
+    assert [found.trials[at] for at in found.alone(1, 0)] == [2, 1]
+    assert [found.trials[at] for at in found.alone(2, 1)] == [4, 0, 1]
+
+
+def test_equal_trials_stay_together_and_missing_values_stand_aside(document: Any, trial: Any) -> None:
+    same = [trial(i, 3.0, accuracy=0.5, peak_memory_gib=1.0) for i in range(3)]
+    odd = [trial(3, 2.0, accuracy=float("nan"), peak_memory_gib=1.0), trial(4, 2.0, accuracy=float("inf"))]
+    found = several(from_document(document(*same, *odd)), OBJECTIVES)
+    assert found is not None
+    assert [found.trials[at] for at in found.front] == [0, 1, 2]
+
+
+def test_two_objectives_are_not_several(three: dict[str, Any]) -> None:
+    assert several(from_document(three), OBJECTIVES[:2]) is None
+
+
+def test_questions_that_make_no_sense_are_refused(three: dict[str, Any]) -> None:
+    table = from_document(three)
+    with pytest.raises(AnalysisError, match="'accuracy' is named twice"):
+        several(table, [*OBJECTIVES[:2], OBJECTIVES[1]])
+    with pytest.raises(MissingColumn, match="no column 'speed'"):
+        several(table, [*OBJECTIVES[:2], Objective(metric="speed", goal="maximize")])
+
+
+def test_six_objectives_are_each_set_against_the_first(document: Any, trial: Any) -> None:
+    names = [f"m{at}" for at in range(6)]
+    table = from_document(document(*(trial(i, 3.0, **dict.fromkeys(names, 1.0 + i)) for i in range(3))))
+    found = several(table, [Objective(metric=name, goal="minimize") for name in names])
+    assert found is not None
+    assert found.pairs == ((1, 0), (2, 0), (3, 0), (4, 0), (5, 0))
+    assert found.front == (0,)
+
+
+def test_a_hypervolume_that_would_take_for_ever_is_left_out() -> None:
+    import pandas as pd
+
+    random = np.random.default_rng(0).random((400, 5))
+    sphere = random / np.linalg.norm(random, axis=1, keepdims=True)
+    table = pd.DataFrame(sphere, columns=list("abcde"))
+    found = several(table, [Objective(metric=name, goal="maximize") for name in "abcde"])
+    assert found is not None
+    assert len(found.front) == 400
+    assert (found.hypervolume, found.reference is None) == (None, False)
+
+
+def test_a_picture_marks_the_front_of_all_and_draws_that_of_the_two(found: Several) -> None:
+    line, beaten, front = pair(found, 1, 0).data
+    assert list(zip(line.x, line.y, strict=True)) == [(0.55, 2.8), (0.60, 3.0)]
+    assert line.line.shape == "vh"  # more accuracy is better: the step goes the other way
+    assert beaten.text == ("trial 3",)
+    assert front.text == ("trial 2", "trial 1", "trial 0", "trial 4")
+    assert front.marker.symbol != beaten.marker.symbol
+    layout = pair(found, 2, 0).layout
+    assert (layout.xaxis.title.text, layout.yaxis.title.text) == (
+        "peak memory (GiB)",
+        "final loss (nats per token)",
+    )
+
+
+def test_the_page_lists_the_front_of_all_and_draws_every_pair(three: dict[str, Any]) -> None:
+    html = render(three)
+    section = html.split("<h2>Between the objectives")[1].split("<h2>What mattered")[0]
+    for nth in range(3):
+        assert f'id="pair-{nth}"' in section
+        assert f'data-plot="pair-{nth}"' in html
+    rows = [row.split("</td>")[0] for row in section.split("<tr><td>")[1:]]
+    assert rows == ["2", "1", "0", "4"]
+    assert "4 of 5" in section
+    assert "2.800 ± 0.020" in section
+    assert "best peak_memory_gib" in section.split("<tr><td>4</td>")[1]
+    # Loss against compute stays, under words of its own.
+    assert 'data-plot="tradeoff"' in html
+    assert "the one in all objectives stands below" in html
+
+
+def test_objectives_that_nobody_reported_are_told(three: dict[str, Any]) -> None:
+    for told in three["trials"]:
+        told["metrics"].pop("accuracy", None)
+    assert "cannot be set against each other: no column 'accuracy'" in render(three).replace("&#39;", "'")
+    three["trials"][0]["metrics"]["accuracy"] = float("nan")
+    assert "No completed trial has a value for all 3 objectives" in render(three)
+
+
+def test_the_same_as_a_picture_for_papers(found: Several, tmp_path: Path) -> None:
+    figure = pictures.pairs(found)
+    _, svg = pictures.save(figure, tmp_path / "pairs")
+    namespace = "{http://www.w3.org/2000/svg}"
+    words = ["".join(text.itertext()) for text in ElementTree.parse(svg).iter(f"{namespace}text")]
+    assert words.count("final loss (nats per token)") == 2
+    assert {"front in all objectives", "front of the two alone", "not on the front"} <= set(words)
+    first = figure.axes[0]
+    steps = next(line for line in first.lines if str(line.get_drawstyle()).startswith("steps"))
+    assert np.asarray(steps.get_xydata()).tolist() == [[0.55, 2.8], [0.60, 3.0]]
+
+
+def test_a_notebook_says_why_it_draws_none(three: dict[str, Any], tmp_path: Path) -> None:
+    table = from_document(three)
+    told = [["final_loss", "minimize"], ["accuracy", "maximize"], ["peak_memory_gib", "minimize"]]
+    assert notebook.pairs_picture(table, told[:2], str(tmp_path)) == notebook.FEW
+    assert "no column 'speed'" in str(
+        notebook.pairs_picture(table, [*told[:2], ["speed", "minimize"]], str(tmp_path))
+    )
+    assert "minimize or maximize" in str(notebook.pairs_picture(table, [["a", "up"]] * 3, str(tmp_path)))
+    notebook.pairs_picture(table, told, str(tmp_path))
+    assert (tmp_path / "pairs.png").is_file()
