@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from trainer import run_folder
-from trainer.api import HEARTBEAT_FILE, METRICS_FILE, MODEL_FOLDER, RESULT_FILE, Progress, check
+from trainer.api import (
+    HEARTBEAT_FILE,
+    MEMORY_FILE,
+    METRICS_FILE,
+    MODEL_FOLDER,
+    RESULT_FILE,
+    Progress,
+    check,
+)
 from trainer.aside import anything_hangs
 from trainer.checkpoint import layout
 from trainer.config import Config, sha256
@@ -111,6 +119,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         from trainer.checkpoint.checkpoints import Checkpoints
         from trainer.device import open_device
         from trainer.distributed.ranks import choose_device, join
+        from trainer.memory_log.log import MemoryLog
         from trainer.model import import_architectures
         from trainer.optim.fit import require_packages
         from trainer.preflight import finder, shortage
@@ -152,6 +161,10 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
                 channels=open_channels(config, folder) if ranks.first else [],
                 heart=heart if ranks.first else None,
             )
+            memory = None
+            if config.memory_log.level and ranks.first:
+                path = Path(config.memory_log.path or folder / MEMORY_FILE)
+                memory = MemoryLog(path, config, device, append=found is not None)
         checkpoints = Checkpoints(
             folder / layout.FOLDER,
             metrics=folder / METRICS_FILE,
@@ -172,6 +185,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
                     stop=stop,
                     progress=_print_progress(telemetry),
                     keep=checkpoints,
+                    memory=memory,
                     forced=forced,
                     config_sha256=sha256(config),
                 )

@@ -25,6 +25,7 @@ __all__ = [
     "EXIT_FAILED",
     "EXIT_PREEMPTED",
     "HEARTBEAT_FILE",
+    "MEMORY_FILE",
     "METRICS",
     "METRICS_FILE",
     "MODEL_FOLDER",
@@ -41,6 +42,7 @@ __all__ = [
 RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.jsonl"
 HEARTBEAT_FILE = "heartbeat.json"
+MEMORY_FILE = "memory.jsonl"
 MODEL_FOLDER = "model"
 METRICS = tuple(field.name for field in fields(Metrics))
 """What a finished run reports; docs/trainer.md defines each."""

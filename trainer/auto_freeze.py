@@ -36,10 +36,12 @@ class Look:
     Args:
         numbers: for the step's line of metrics.
         decision: for people; "" where nothing was decided.
+        froze: whether the parameters were frozen.
     """
 
     numbers: Mapping[str, float]
     decision: str = ""
+    froze: bool = False
 
 
 class AutoFreeze:
@@ -87,7 +89,7 @@ class AutoFreeze:
         numbers |= {"auto_freeze_stable": self._stable, "auto_freeze_frozen": frozen}
         # JSON knows no infinity: what no float16 can hold, and a change that is not a number, is left out.
         finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
-        return Look(numbers=finite, decision=decision)
+        return Look(numbers=finite, decision=decision, froze=frozen > 0)
 
     def _decide(self, rounded: Mapping[str, Tensor], distance: float, change: float) -> tuple[str, int]:
         """What is decided, in words, and how many parameters are to be frozen."""

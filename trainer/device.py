@@ -16,12 +16,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer import host_memory
 from trainer.config import DeviceConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import ConfigError
 
 _STATM = Path("/proc/self/statm")
 _CPUINFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryCounts:
+    """Bytes of a device's memory; None is what nobody counts there.
+
+    Args:
+        used: by this process's tensors; on a CPU, by the process.
+        free: to anybody.
+        total: that the device has.
+        peak: the most that was used, see `Device.peak_memory_bytes`.
+        reserved: by the allocator, used or not.
+    """
+
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    peak_bytes: int | None = None
+    reserved_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +109,33 @@ class Device:
             return torch.cuda.max_memory_allocated(self.torch_device)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
+
+    def memory_counts(self) -> MemoryCounts:
+        """All that is counted, now, without waiting for the device."""
+        if self.kind == "cuda":
+            room: tuple[int | None, int | None] = torch.cuda.mem_get_info(self.torch_device)
+        else:
+            room = host_memory.available(), host_memory.total()
+        return MemoryCounts(
+            used_bytes=self.memory_bytes(),
+            free_bytes=room[0],
+            total_bytes=room[1],
+            peak_bytes=self.peak_memory_bytes(),
+            reserved_bytes=self.reserved_memory_bytes(),
+        )
+
+    def counters(self) -> dict[str, float]:
+        """What the allocator and the compiler count, since the process started."""
+        # Not imported for this: what was not compiled was not loaded.
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        compiled = {"compiled_graphs": dynamo.counters["stats"]["unique_graphs"] if dynamo else 0}
+        if self.kind == "cuda":
+            told = torch.cuda.memory_stats(self.torch_device)
+            names = {"num_alloc_retries": "allocation_retries", "num_ooms": "out_of_memory"}
+            names |= {"segment.all.current": "segments", "allocation.all.allocated": "allocations"}
+            return compiled | {ours: told.get(theirs, 0) for theirs, ours in names.items()}
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return compiled | {"minor_page_faults": usage.ru_minflt, "major_page_faults": usage.ru_majflt}
 
 
 def open_device(config: DeviceConfig) -> Device:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer.auto_freeze import PART as AUTO_FREEZE
-from trainer.auto_freeze import AutoFreeze, Look
+from trainer.auto_freeze import Look
+from trainer.beside import NOTHING, Beside
 from trainer.checkpoint.keep import FORGET, Keep, Parts
 from trainer.checkpoint.parts import parts_of
 from trainer.checkpoint.state import State, Stateful
@@ -133,7 +134,7 @@ def train(
     watch: Watch,
     prepare: Prepare = lambda step: {},
     keep: Keep = FORGET,
-    freeze: AutoFreeze | None = None,
+    beside: Beside = NOTHING,
     more: Mapping[str, Stateful] | None = None,
 ) -> StageTrace:
     """Trains `model` in place for `plan.steps` steps.
@@ -141,7 +142,7 @@ def train(
     Args:
         keep: where the run is kept, and brought back from: the steps done before are not done again. It asks
             that `batches` is `Stateful`.
-        freeze: looks at the model after every step, and may end the training of some parameters.
+        beside: what else looks on, or has a hand in it.
         more: what else of the stage changes with its steps, beside model, optimizer and batches.
 
     Raises:
@@ -165,7 +166,7 @@ def train(
         sharing=shared,
         again=batches.again if isinstance(batches, Taught) else None,
     )
-    trace = StageTrace()
+    trace, freeze, memory = StageTrace(), beside.freeze, beside.memory
     if freeze:
         freeze.begin(optimizer.leave_out_frozen)
 
@@ -182,6 +183,8 @@ def train(
 
     save_seconds = 0.0
     with closing(optimizer), shared, keep.stage(plan.name, plan.steps, parts) as kept:
+        if memory:
+            memory.begin(plan.name, optimizer.optimizers, done=kept.done)
         for index in range(kept.done, plan.steps):
             started = time.perf_counter()
             if isinstance(batches, Feed):
@@ -215,6 +218,8 @@ def train(
                 trace.add(step)
                 watch(step)
                 saving = time.perf_counter()
-                kept.after(index + 1, {"lr": step.lr, **settings})
+                saved = kept.after(index + 1, {"lr": step.lr, **settings})
                 save_seconds = time.perf_counter() - saving
+                if memory:
+                    memory.stepped(saved=saved, froze=step.look is not None and step.look.froze)
     return trace

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer.api import Progress
-from trainer.auto_freeze import AutoFreeze, auto_freeze
+from trainer.auto_freeze import auto_freeze
+from trainer.beside import NOTHING, Beside
 from trainer.checkpoint.keep import FORGET, Keep
 from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sha256
 from trainer.cost import (
@@ -32,6 +33,7 @@ from trainer.distributed.ranks import ALONE as UNSHARED
 from trainer.distributed.ranks import Ranks
 from trainer.evaluate import HeldOutLoss, bits_per_byte, held_out_loss
 from trainer.loop import StageTrace
+from trainer.memory_log.log import MemoryLog
 from trainer.model import depth, embedding_count, head_parameters, seed_everything
 from trainer.optim.fit import require_model
 from trainer.preemption import StopSignal
@@ -73,7 +75,7 @@ class _Run:
     keep: Keep
     forced: tuple[str, ...]
     config_sha256: str
-    freeze: AutoFreeze | None = None
+    beside: Beside = NOTHING
 
     def batches(self, stage: str, batch_size: int, ranks: Ranks = UNSHARED) -> Feed:
         """Training text for a stage, as `stage_text` has it."""
@@ -93,12 +95,14 @@ def run(
     stop: StopSignal,
     progress: Progress,
     keep: Keep = FORGET,
+    memory: MemoryLog | None = None,
     forced: tuple[str, ...] = (),
     config_sha256: str | None = None,
 ) -> Outcome:
     """Trains, and measures what came of it. Goes on from where `keep` brings it back to.
 
     Args:
+        memory: told of the run's points; None: nobody asked.
         forced: what the preflight said against the run.
         config_sha256: of the configuration as it was given; None: of `config`.
 
@@ -134,9 +138,11 @@ def run(
     )
     fp8.require_multiples(student, config.stage2, config.data.sequence_length)
     distill.check(student, config.stage3, this.held_out[0][:1], stop=stop)
-    this = replace(this, freeze=auto_freeze(config, student))
     if config.stage3.teacher.kind == "cached":
         match.check(config, ground.corpus, ground.teacher)
+    this = replace(this, beside=Beside(freeze=auto_freeze(config, student), memory=memory))
+    if memory:
+        memory.models(student, ground.teacher)
     device.reset_peak_memory()
     telemetry.plan(_before_stage3(config) + _stage3_weight(config) * config.stage3.max_steps)
 
@@ -209,7 +215,7 @@ def _trained(
             stop=this.stop,
             watch=this.telemetry.watch,
             keep=this.keep,
-            freeze=this.freeze,
+            beside=this.beside,
         )
 
 

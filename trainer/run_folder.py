@@ -3,6 +3,7 @@
 config.json      what this run was told to do
 metrics.jsonl    what it says while it trains
 heartbeat.json   what it is doing right now, or how it ended
+memory.jsonl     what memory it takes, where `memory_log` asks for it
 checkpoints/     while it is unfinished
 model/           its student once it is finished, where `save_model` asks for it
 result.json      once it is finished
@@ -15,14 +16,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainer.api import HEARTBEAT_FILE, METRICS_FILE, RESULT_FILE
+from trainer.api import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE, RESULT_FILE
 from trainer.checkpoint import layout, pin
 from trainer.checkpoint.document import METRICS, UnusableError, verified
 from trainer.checkpoint.find import Found, newest
 from trainer.config import Config, sha256
 from trainer.errors import ConfigError, TrainerError
 
-_ASIDE = (RESULT_FILE, METRICS_FILE, HEARTBEAT_FILE, pin.CONFIG_FILE)
+_ASIDE = (RESULT_FILE, METRICS_FILE, HEARTBEAT_FILE, MEMORY_FILE, pin.CONFIG_FILE)
 
 
 def refuse_another(config: Config, folder: Path) -> None:
@@ -87,7 +88,7 @@ def _fresh(config: Config, folder: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError:
-        for name in (pin.CONFIG_FILE, HEARTBEAT_FILE):
+        for name in (pin.CONFIG_FILE, HEARTBEAT_FILE, MEMORY_FILE):
             (folder / name).unlink(missing_ok=True)
         for path, earlier in aside.items():
             if earlier.exists():

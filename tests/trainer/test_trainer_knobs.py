@@ -153,6 +153,10 @@ ELSEWHERE = {
     "telemetry.dense_steps": "tests/trainer/telemetry/test_telemetry_run.py",
     "telemetry.tensorboard": "tests/trainer/telemetry/test_telemetry_tensorboard.py",
     "telemetry.heartbeat_seconds": "tests/trainer/telemetry/test_telemetry_heartbeat.py",
+    **{
+        f"memory_log.{key}": "tests/trainer/memory_log/test_memory_log.py"
+        for key in ("level", "phases", "every", "path")
+    },
     "stage2.fp8": "tests/trainer/test_quant_fp8.py",
     "force": "tests/trainer/preflight/test_look.py",
     "device.memory_target_gib": "tests/trainer/preflight/test_look.py",

@@ -123,9 +123,10 @@ class Slow:
     def stage(self, name: str, steps: int, parts: object) -> Iterator[Slow]:
         yield self
 
-    def after(self, step: int, told: Mapping[str, float]) -> None:
+    def after(self, step: int, told: Mapping[str, float]) -> bool:
         if step % 2 == 0:
             time.sleep(self.save_s)
+        return step % 2 == 0
 
     def once(self, name: str, measure: Callable[[], Measured]) -> Measured:
         return measure()
@@ -213,7 +214,7 @@ class HangingAfterTwo(Feed):
 
 def test_a_signal_does_not_wait_for_text_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "CLOSING_S", 0.1)
-    toy, steps, stop, hanging = Toy(), list[Step](), StopSignal(), HangingAfterTwo()
+    toy, steps, stop, hanging, stage = Toy(), list[Step](), StopSignal(), HangingAfterTwo(), plan()
     feed = prefetch.Prefetched(hanging, ahead=1)
     before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
     told = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
@@ -221,7 +222,7 @@ def test_a_signal_does_not_wait_for_text_that_does_not_come(monkeypatch: pytest.
         stop.install()
         told.start()
         with pytest.raises(PreemptedError, match="SIGTERM"):
-            train(plan(), toy, toy.losses, feed, device=DEVICE, stop=stop, watch=steps.append)
+            train(stage, toy, toy.losses, feed, device=DEVICE, stop=stop, watch=steps.append)
         assert not hanging.let_go.is_set()
     finally:
         told.cancel()

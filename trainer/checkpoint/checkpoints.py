@@ -132,8 +132,8 @@ class Checkpoints:
                 part.restore(read(found, name))
             self._reached = True
 
-    def stepped(self, stage: _Stage) -> None:
-        """The stage has done a step: keep it, if it is time.
+    def stepped(self, stage: _Stage) -> bool:
+        """The stage has done a step: keep it, if it is time. Tells whether it is.
 
         Raises:
             TrainerError: the disk is full and no checkpoint stands.
@@ -150,10 +150,12 @@ class Checkpoints:
             self._owed = True
         if every_seconds and now - self._kept_at >= every_seconds:
             self._owed = True
-        if self._ranks.decided(self._owed and not self._writer.busy):
-            self._owed, self._kept_at = False, now
-            with self._during("saving", f"a copy after step {stage.done} of {stage.name}"):
-                self._save(stage)
+        if not self._ranks.decided(self._owed and not self._writer.busy):
+            return False
+        self._owed, self._kept_at = False, now
+        with self._during("saving", f"a copy after step {stage.done} of {stage.name}"):
+            self._save(stage)
+        return True
 
     def _leave(self, error: PreemptedError) -> None:
         """The run ends before its time: keep what it has done."""
@@ -219,7 +221,7 @@ class _Stage:
         self.done, self.over = 0, False
         self.told: Mapping[str, float] = {}
 
-    def after(self, step: int, told: Mapping[str, float]) -> None:
+    def after(self, step: int, told: Mapping[str, float]) -> bool:
         """See `Kept`."""
         self.done, self.told = step, dict(told)
-        self._owner.stepped(self)
+        return self._owner.stepped(self)

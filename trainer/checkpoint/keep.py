@@ -38,8 +38,9 @@ class Kept(Protocol):
     def done(self) -> int:
         """Steps that were done before: the loop begins with the next one."""
 
-    def after(self, step: int, told: Mapping[str, float]) -> None:
-        """The one-based `step` is done; `told` is what a person may want to read beside it."""
+    def after(self, step: int, told: Mapping[str, float]) -> bool:
+        """The one-based `step` is done; `told` is what a person may want to read beside it. Tells whether a
+        checkpoint was begun."""
 
 
 class Keep(Protocol):
@@ -58,8 +59,8 @@ class Keep(Protocol):
 class _Forgotten:
     done = 0
 
-    def after(self, step: int, told: Mapping[str, float]) -> None:
-        pass
+    def after(self, step: int, told: Mapping[str, float]) -> bool:
+        return False
 
 
 class _Forget:

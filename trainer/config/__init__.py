@@ -24,7 +24,7 @@ from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 from trainer.config.quant import LambdaWarmupConfig, QuantConfig, SaliencyConfig
 from trainer.config.run import Config, DeviceConfig, EvalConfig, decisive, sha256
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
-from trainer.config.telemetry import TelemetryConfig, WandbConfig
+from trainer.config.telemetry import MemoryLogConfig, TelemetryConfig, WandbConfig
 
 __all__ = [
     "AutoFreezeConfig",
@@ -41,6 +41,7 @@ __all__ = [
     "HubConfig",
     "InProcessTeacherConfig",
     "LambdaWarmupConfig",
+    "MemoryLogConfig",
     "OptimizerConfig",
     "ParquetConfig",
     "QuantConfig",

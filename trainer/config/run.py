@@ -20,10 +20,11 @@ from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.quant import QuantConfig
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
-from trainer.config.telemetry import TelemetryConfig, WandbConfig
+from trainer.config.telemetry import MemoryLogConfig, TelemetryConfig, WandbConfig
 
 _NOT_IN_PARTS = {"adamw_8bit": "adamw", "muonclip": "muon"}
-_INDECISIVE = ("run_dir", "save_model", "wandb", "telemetry", "log_every", "checkpoint", "force")
+_SHOWN = ("wandb", "telemetry", "memory_log", "log_every")
+_INDECISIVE = ("run_dir", "save_model", "checkpoint", "force", *_SHOWN)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -95,6 +96,7 @@ class Config:
     checkpoint: CheckpointConfig
     auto_freeze: AutoFreezeConfig
     telemetry: TelemetryConfig
+    memory_log: MemoryLogConfig
     wandb: WandbConfig
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     run_dir: Text | None
@@ -110,6 +112,8 @@ class Config:
         self._check_quant()
         self._check_parallel()
         self._check_auto_freeze()
+        if self.memory_log.level == "hlo" and self.device.type in ("cpu", "cuda"):
+            raise FieldError("only XLA has HLO graphs; write metrics", key="memory_log.level")
 
     def _check_quant(self) -> None:
         warmup = self.stage2.lambda_warmup

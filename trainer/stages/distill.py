@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from trainer.auto_freeze import AutoFreeze
+from trainer.beside import NOTHING, Beside
 from trainer.checkpoint.keep import FORGET, Keep
 from trainer.config import CachedTeacherConfig, FieldError, HttpTeacherConfig, Stage3Config
 from trainer.config.distill import check_attention_heads
@@ -79,7 +79,7 @@ def distill(
     stop: StopSignal,
     watch: Watch,
     keep: Keep = FORGET,
-    freeze: AutoFreeze | None = None,
+    beside: Beside = NOTHING,
 ) -> StageTrace:
     """Trains the student in place. Raises as `loop.train` does, and TeacherServerError."""
     strength.set(1.0)
@@ -109,7 +109,7 @@ def distill(
             watch=watch,
             prepare=lambda step: {"lambda": 1.0},
             keep=keep,
-            freeze=freeze,
+            beside=beside,
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor, nn
 
-from trainer.auto_freeze import AutoFreeze
+from trainer.beside import NOTHING, Beside
 from trainer.checkpoint.keep import FORGET, Keep
 from trainer.config import SaliencyConfig, Stage19Config
 from trainer.device import Device
@@ -42,7 +42,7 @@ def align(
     stop: StopSignal,
     watch: Watch,
     keep: Keep = FORGET,
-    freeze: AutoFreeze | None = None,
+    beside: Beside = NOTHING,
 ) -> StageTrace:
     """Trains the student in place. Raises as `loop.train` does."""
     strength.set(1.0)
@@ -73,7 +73,7 @@ def align(
             watch=watch,
             prepare=prepare,
             keep=keep,
-            freeze=freeze,
+            beside=beside,
         )
     finally:
         for layer in ternary_layers(student):

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 from torch import Tensor, nn
 
-from trainer.auto_freeze import AutoFreeze
+from trainer.beside import NOTHING, Beside
 from trainer.checkpoint.keep import FORGET, Keep
 from trainer.config import Stage2Config, Stage2DistillConfig
 from trainer.device import Device
@@ -31,7 +31,7 @@ def pretrain(
     stop: StopSignal,
     watch: Watch,
     keep: Keep = FORGET,
-    freeze: AutoFreeze | None = None,
+    beside: Beside = NOTHING,
 ) -> StageTrace:
     """Trains the student in place and leaves lambda at 1. The teacher is run only where the distillation has
     a weight. Raises as `loop.train` does."""
@@ -63,7 +63,7 @@ def pretrain(
                 watch=watch,
                 prepare=prepare,
                 keep=keep,
-                freeze=freeze,
+                beside=beside,
             )
     finally:
         strength.set(1.0)
