@@ -119,6 +119,18 @@ def prepare(space: Space, threads: int, report: Callable[[str, float | None], No
             raise EnvironmentFault(f"cannot prepare the trainer: {error}") from None
 
 
+def tpu_misfits(*, tpu: bool) -> list[tuple[str, str, bool]]:
+    """What keeps the trainer from computing through torch_xla with the versions that are installed here: what
+    is wrong, the command that mends it, and whether nothing works until then.
+
+    Args:
+        tpu: on a TPU; otherwise on XLA's own CPU device.
+    """
+    from trainer import api
+
+    return [(misfit.what, misfit.remedy, misfit.needed) for misfit in api.tpu_misfits(tpu=tpu)]
+
+
 def trainer_overrides(space: Space, parameters: Mapping[str, Value]) -> list[str]:
     """The trial's overrides as one would type them behind `python -m trainer`."""
     return [*space.program.overrides, *to_overrides(parameters)]

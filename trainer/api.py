@@ -1,4 +1,4 @@
-"""The door through which other programs come in: check, command, prepare.
+"""The door through which other programs come in: check, command, prepare, tpu_misfits.
 
 Importing this module loads neither torch nor transformers; only `prepare` does, when it is called.
 """
@@ -16,6 +16,8 @@ from trainer.distributed import launched
 from trainer.distributed.launched import Launched
 from trainer.environment import before_torch
 from trainer.errors import EXIT_CONFIG, EXIT_DIVERGED, EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, ConfigError
+from trainer.preflight import tpu_versions
+from trainer.preflight.tpu_versions import Misfit
 from trainer.result import Metrics
 
 __all__ = [
@@ -32,11 +34,13 @@ __all__ = [
     "RESULT_FILE",
     "Config",
     "ConfigError",
+    "Misfit",
     "Prepared",
     "Progress",
     "check",
     "command",
     "prepare",
+    "tpu_misfits",
 ]
 
 RESULT_FILE = "result.json"
@@ -117,6 +121,15 @@ def prepare(overrides: Sequence[str], progress: Progress | None = None) -> Prepa
     from trainer.teacher import prepare_all
 
     return prepare_all(config, progress or (lambda message, fraction: None))
+
+
+def tpu_misfits(*, tpu: bool) -> list[Misfit]:
+    """What of the versions that are installed here does not go together for `device=xla`.
+
+    Args:
+        tpu: on a TPU; otherwise on XLA's own CPU device.
+    """
+    return tpu_versions.misfits(tpu_versions.installed(), tpu=tpu)
 
 
 def _escape_interpolations(text: str) -> str:

@@ -17,13 +17,14 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from sweeps import objective
 from sweeps.upkeep.finding import Finding
 
 DISTRIBUTION = "stagesweep"
 CACHE_VARIABLE = "STAGESWEEP_CACHE"
 """As `trainer.cache` reads it, which no file here may import; a test compares the two."""
 
-_TOLD = ("torch", "ax-platform", "transformers", "gcsfs", "torch_xla")
+_TOLD = ("torch", "ax-platform", "transformers", "gcsfs", "torch_xla", "libtpu", "jax")
 _TPU_NODES = ("dev/accel0", "dev/vfio/0")
 _CACHE_ADVICE = f"let {CACHE_VARIABLE} name a folder that you may write to"
 _SCARCE_BYTES = 2**30
@@ -80,11 +81,9 @@ def _versions() -> Iterator[Finding]:
         )
         return
     yield from _misfit("Python", SpecifierSet(about["Requires-Python"] or ""), platform.python_version())
-    extras = ("", "tpu") if _version("torch_xla") else ("",)
     for text in metadata.requires(DISTRIBUTION) or ():
         requirement = Requirement(text)
-        marker = requirement.marker
-        if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             yield from _misfit(requirement.name, requirement.specifier, _version(requirement.name))
 
 
@@ -122,6 +121,17 @@ def _devices(root: Path) -> tuple[str, list[Finding]]:
                 remedy=f"pip install '{DISTRIBUTION}[tpu]'",
             )
         )
+    elif _version("torch_xla"):
+        findings += [
+            Finding(
+                kind="version",
+                level="problem" if needed else "note",
+                what=what if needed else f"{what}; until then long sequences take more memory",
+                where=platform.node(),
+                remedy=remedy,
+            )
+            for what, remedy, needed in objective.tpu_misfits(tpu=tpu is not None)
+        ]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return ", ".join([*gpus, *(["TPU"] if tpu else []), f"{cores} CPU cores"]), findings
 

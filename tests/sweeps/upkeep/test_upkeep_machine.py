@@ -103,9 +103,32 @@ def test_a_tpu_needs_torch_xla_and_the_torch_that_goes_with_it(bare, tmp_path, m
     assert "TPU" in facts["devices"]
     assert missing.remedy == "pip install 'stagesweep[tpu]'"
     installed(tmp_path, "torch_xla", "2.9.0")
+    installed(tmp_path, "libtpu", "0.0.23")
     torch_is("2.13.0", tmp_path, monkeypatch)
-    _, (other,) = machine.examine(bare)
-    assert other.remedy == "pip install 'torch==2.9.1'"
+    facts, (other,) = machine.examine(bare)
+    assert (other.kind, other.level, other.remedy) == ("version", "problem", "pip install torch==2.9.1")
+    assert facts["libtpu"] == "0.0.23"
+
+
+def test_versions_that_do_not_go_together_on_a_tpu_are_told_with_what_mends_them(bare, tmp_path, monkeypatch):
+    (bare / "dev" / "vfio").mkdir(parents=True)
+    (bare / "dev" / "vfio" / "0").touch()
+    present = {"torch_xla": "2.9.0", "libtpu": "0.0.35", "jax": "0.10.2", "jaxlib": "0.10.2"}
+    for name, version in present.items():
+        installed(tmp_path, name, version)
+    torch_is("2.9.1", tmp_path, monkeypatch)
+    _, found = machine.examine(bare)
+    assert [(finding.level, finding.remedy) for finding in found] == [
+        ("problem", "pip install libtpu==0.0.23.1"),
+        ("note", "pip install libtpu==0.0.23.1 jax==0.9.0 jaxlib==0.9.0"),
+        ("note", "pip install libtpu==0.0.23.1 jax==0.9.0 jaxlib==0.9.0"),
+    ]
+
+
+def test_torch_xla_without_a_tpu_needs_no_libtpu(bare, tmp_path, monkeypatch):
+    installed(tmp_path, "torch_xla", "2.9.0")
+    torch_is("2.9.1", tmp_path, monkeypatch)
+    assert machine.examine(bare)[1] == []
 
 
 def test_the_cache_is_where_the_trainer_has_it(monkeypatch):

@@ -1,0 +1,173 @@
+"""Which versions of Python, torch, torch_xla, libtpu and jax work together on a TPU. Without torch.
+
+Asked by `device` before torch_xla is imported, and by `sweep doctor` through `api`: a wrong pair does not say
+so, it fails in the first computation with the size of a struct, or with a symbol that is not found.
+
+The ranges were found on v6e chips, by others: of libtpu every release was tried, and from 0.0.24 on it is
+called through a struct of another size; torch_xla 2.9.0 is the last release, and goes with one torch.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+PYTHON = "python"
+_PYTHONS = ">=3.11,<3.14"  # for which there are wheels of torch_xla 2.9.0, and of jax
+_NEW_ENVIRONMENT = "python3.11 -m venv ~/venv && source ~/venv/bin/activate && pip install 'stagesweep[tpu]'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """One row of the matrix.
+
+    Args:
+        allowed: versions that work with all the others.
+        pin: the one that is installed where another is there.
+        why: what goes wrong with others, in words.
+    """
+
+    name: str
+    allowed: str
+    pin: str
+    why: str
+
+
+MATRIX = (
+    Package(
+        name="torch",
+        allowed=">=2.9,<2.10",
+        pin="2.9.1",
+        why="torch_xla 2.9.0 is built against it",
+    ),
+    Package(
+        name="torch_xla",
+        allowed="==2.9.0",
+        pin="2.9.0",
+        why="it is the last release and the one that this trainer is written for",
+    ),
+    Package(
+        name="libtpu",
+        allowed=">=0.0.21,<=0.0.23.1",
+        pin="0.0.23.1",
+        why="torch_xla 2.9.0 calls others through a struct of another size (PJRT_ExecuteOptions)",
+    ),
+    Package(
+        name="jax",
+        allowed=">=0.7.0,<=0.9.0",
+        pin="0.9.0",
+        why="torch_xla's flash attention is written in the Pallas of these",
+    ),
+    Package(
+        name="jaxlib",
+        allowed=">=0.7.0,<=0.9.0",
+        pin="0.9.0",
+        why="it must be jax's own version",
+    ),
+)
+_ON_TPU_ONLY, _OPTIONAL = ("libtpu",), ("jax", "jaxlib")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Misfit:
+    """One version that does not go with the others.
+
+    Args:
+        present: None: it is not installed.
+        what: is wrong, in words.
+        remedy: the command that mends it.
+        needed: whether nothing can be computed; if not, it is flash attention alone that cannot.
+    """
+
+    name: str
+    present: str | None
+    what: str
+    remedy: str
+    needed: bool
+
+
+def installed() -> dict[str, str]:
+    """What is installed here, by name, from the packages' metadata; Python as `python`."""
+    found = {PYTHON: platform.python_version()}
+    for package in MATRIX:
+        try:
+            found[package.name] = metadata.version(package.name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def misfits(versions: Mapping[str, str], *, tpu: bool) -> list[Misfit]:
+    """What is wrong with a set of versions, in the order in which it is mended.
+
+    Args:
+        versions: as `installed` gives them; what is not there is not installed.
+        tpu: for a TPU; otherwise for XLA's own CPU device, which has no libtpu. jax is never needed.
+    """
+    python = versions[PYTHON]
+    if not _fits(python, _PYTHONS):
+        what = f"Python {python} is not {_PYTHONS}: there is no torch_xla 2.9.0 for it"
+        remedy = _NEW_ENVIRONMENT
+        return [Misfit(name=PYTHON, present=python, what=what, remedy=remedy, needed=True)]
+    found = []
+    for package in MATRIX:
+        present = versions.get(package.name)
+        if package.name in _OPTIONAL and "jax" not in versions and "jaxlib" not in versions:
+            continue
+        if package.name in _ON_TPU_ONLY and not tpu:
+            continue
+        if problem := _problem(package, present, versions):
+            found.append(
+                Misfit(
+                    name=package.name,
+                    present=present,
+                    what=problem,
+                    remedy=pip_line([package.name], versions, tpu=tpu),
+                    needed=package.name not in _OPTIONAL,
+                )
+            )
+    return found
+
+
+def pip_line(names: Sequence[str], versions: Mapping[str, str], *, tpu: bool) -> str:
+    """The one command that brings these packages to versions that go with the rest. jax and jaxlib come
+    together, and with libtpu beside them, as they may bring a newer one."""
+    wanted = set(names)
+    if wanted & set(_OPTIONAL):
+        wanted |= set(_OPTIONAL)
+        if tpu:
+            wanted.add("libtpu")
+    pins = {
+        package.name: versions[package.name]
+        if package.name not in names and package.name == "libtpu" and _fits_row(package, versions)
+        else package.pin
+        for package in MATRIX
+        if package.name in wanted
+    }
+    return f"pip install {' '.join(f'{name}=={pin}' for name, pin in pins.items())}"
+
+
+def _problem(package: Package, present: str | None, versions: Mapping[str, str]) -> str:
+    if present is None:
+        return f"{package.name} is not installed, and must be {package.allowed}"
+    if not _fits(present, package.allowed):
+        return f"{package.name} {present} is not {package.allowed}: {package.why}"
+    if package.name == "jaxlib" and "jax" in versions and versions["jax"] != present:
+        return f"jaxlib {present} is not jax's version, {versions['jax']}"
+    return ""
+
+
+def _fits_row(package: Package, versions: Mapping[str, str]) -> bool:
+    return package.name in versions and _fits(versions[package.name], package.allowed)
+
+
+def _fits(present: str, allowed: str) -> bool:
+    try:
+        return SpecifierSet(allowed).contains(Version(present), prereleases=True)
+    except InvalidVersion:
+        return False
