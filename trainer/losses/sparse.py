@@ -35,6 +35,7 @@ Shapes: N positions (P of each of B sequences), C = K + R candidates, V vocabula
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -60,11 +61,9 @@ class Sample:
     ids: Tensor
     logits: Tensor
 
-    def to(self, device: torch.device) -> Sample:
-        """The same there."""
-        return Sample(
-            ids=self.ids.to(device, non_blocking=True), logits=self.logits.to(device, non_blocking=True)
-        )
+    def placed(self, place: Callable[[Tensor], Tensor]) -> Sample:
+        """The same where `place` moves tensors whose first dimension is the batch."""
+        return Sample(ids=place(self.ids), logits=place(self.logits))
 
     def rows(self, first: int, end: int) -> Sample:
         """That of some of the sequences."""

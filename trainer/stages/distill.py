@@ -149,7 +149,7 @@ def _cached(
     from trainer.teacher_cache.read import open_cache
 
     cache = open_cache(teacher, rows=config.max_steps * config.batch_size)
-    return CachedFeed(batches, cache, ranks=device.ranks, device=device.torch_device)
+    return CachedFeed(batches, cache, device=device)
 
 
 def from_cache(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from trainer.checkpoint.state import State
 from trainer.data.errors import DataError
 from trainer.data.feed import Feed
 from trainer.data.taught import Taught
-from trainer.distributed.ranks import Ranks
+from trainer.device import Device
 from trainer.losses.sparse import Sample
 from trainer.teacher_cache.read import Cache
 
@@ -21,21 +20,25 @@ class CachedFeed(Taught[Sample]):
 
     Args:
         source: of the stage, whose state says how many rows were given out.
-        ranks: the processes that share each batch, as `source` does.
-        device: where predictions go.
+        device: where predictions go, a micro-batch at a time; its processes share each batch, as `source`
+            knows.
     """
 
-    def __init__(self, source: Feed, cache: Cache, *, ranks: Ranks, device: torch.device) -> None:
-        self._source, self._cache, self._ranks, self._device = source, cache, ranks, device
+    def __init__(self, source: Feed, cache: Cache, *, device: Device) -> None:
+        self._source, self._cache, self._device = source, cache, device
 
     def __next__(self) -> Tensor:
         """Raises DataError: the cache was made with other text."""
         before = int(self._source.state().values["rows"])
         ids_BT = next(self._source)
-        world = self._ranks.world
-        numbers = range(before + self._ranks.rank, before + len(ids_BT) * world, world)
-        self._hand_out(self._cache.rows(numbers, ids_BT).to(self._device))
+        rank, world = self._device.ranks.rank, self._device.ranks.world
+        self._hand_out(
+            self._cache.rows(range(before + rank, before + len(ids_BT) * world, world), ids_BT)
+        )
         return ids_BT
+
+    def _placed(self, said: Sample) -> Sample:
+        return said.placed(self._device.place)
 
     def wait(self) -> None:
         self._source.wait()

@@ -4,17 +4,22 @@ it; and the numbers of a model and its optimizer without weights."""
 from __future__ import annotations
 
 import dataclasses
-import itertools
+from collections.abc import Sequence
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from pretrained import save_stand_in
+from torch import Tensor
 
 from trainer.api import check, quote
-from trainer.config import Config
+from trainer.checkpoint.state import State
+from trainer.config import CachedTeacherConfig, Config
 from trainer.cost import forward_cost
+from trainer.data import Feed
 from trainer.device import Device, open_device
+from trainer.losses.sparse import DTYPES, Sample
 from trainer.model import freeze, parameter_count
 from trainer.optim.build import build_optimizer
 from trainer.preemption import StopSignal
@@ -25,6 +30,7 @@ from trainer.preflight.optimizer import held
 from trainer.preflight.trace import FEW
 from trainer.stages import distill, layerwise, pretrain
 from trainer.stages.subln import make_student
+from trainer.teacher_cache import read
 from trainer.testing.memory import peak_bytes
 
 # Small, but large enough that activations, weights and logits all count; deeper than what is estimated from.
@@ -47,6 +53,7 @@ ONLY = {
     "stage2": ("stage1_9.max_steps=0", "stage2.max_steps=2"),
     "stage3": ("stage1_9.max_steps=0", "stage2.max_steps=0", "stage3.max_steps=2", "stage3.batch_size=4"),
 }
+CACHED = "stage3/teacher=cached stage3.teacher.path=x stage3.attention_weight=0.0"
 NO_WARMUP = tuple(f"{stage}.schedule.warmup_steps=0" for stage in ONLY)
 
 
@@ -56,11 +63,37 @@ def configured(stage: str, *overrides: str) -> tuple[Config, Blueprint, Device]:
     return config, blueprint(config, device), device
 
 
+class Zeros(Feed):
+    """Batches of nothing but the first token."""
+
+    def __init__(self, *shape: int) -> None:
+        self.ids = torch.zeros(shape, dtype=torch.long)
+
+    def __next__(self) -> Tensor:
+        return self.ids
+
+    def state(self) -> State:
+        return State(values={"rows": 0})
+
+    def restore(self, state: State) -> None:
+        pass
+
+
+class ZeroCache:
+    """What a teacher might have said of it."""
+
+    def __init__(self, config: CachedTeacherConfig, *, rows: int) -> None:
+        self.kept, self.dtype = config.top_k + config.negatives, DTYPES[config.dtype]
+
+    def rows(self, numbers: Sequence[int], ids_BT: Tensor) -> Sample:
+        shape = len(ids_BT), ids_BT.shape[1] - 1, self.kept
+        return Sample(ids=torch.zeros(shape, dtype=torch.int32), logits=torch.zeros(shape, dtype=self.dtype))
+
+
 def train_stage(config: Config, plan: Blueprint, device: Device) -> None:
     """The one stage of the run, of models with random weights on text of zeros."""
     ((name, stage),) = stages(config)
     train = {"stage1_9": layerwise.align, "stage2": pretrain.pretrain, "stage3": distill.distill}[name]
-    ids = torch.zeros(stage.batch_size, config.data.sequence_length, dtype=torch.long)
     teacher = freeze(plan.build(plan.dimensions.layers).to(device.torch_device))
     without_text = dataclasses.replace(config.stage1, subln="ones")
     student, strength = make_student(teacher, without_text, [], quant=config.quant, device=device)
@@ -69,7 +102,7 @@ def train_stage(config: Config, plan: Blueprint, device: Device) -> None:
         teacher,
         strength,
         stage,
-        itertools.repeat(ids),
+        Zeros(stage.batch_size, config.data.sequence_length),
         device=device,
         stop=StopSignal(),
         watch=lambda step: None,
@@ -78,7 +111,8 @@ def train_stage(config: Config, plan: Blueprint, device: Device) -> None:
 
 def measured(config: Config, plan: Blueprint, device: Device) -> int:
     """Bytes of all tensors of a stage of two steps, both models included."""
-    return peak_bytes(lambda: train_stage(config, plan, device))
+    with mock.patch.object(read, "open_cache", ZeroCache):
+        return peak_bytes(lambda: train_stage(config, plan, device))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +127,8 @@ def measured(config: Config, plan: Blueprint, device: Device) -> int:
         "stage2 stage2.optimizer.type=muonclip quant.activations=none",
         "stage2 stage2.batch_size=1 data.sequence_length=8 model.hidden_size=256 data.vocab_size=5000",  # weights
         "stage3",
+        f"stage3 {CACHED} stage3.teacher.top_k=20 data.vocab_size=40000",
+        f"stage3 {CACHED} stage3.teacher.cross_entropy=exact data.vocab_size=40000 stage3.micro_batch_size=2",
     ],
 )
 def test_the_estimate_is_what_tensors_take_to_a_twentieth(case: str) -> None:

@@ -23,6 +23,7 @@ from trainer.checkpoint.state import State
 from trainer.config import Config, sha256
 from trainer.data.errors import DataError
 from trainer.data.stage_text import stage_text
+from trainer.device import open_device
 from trainer.distributed.ranks import Ranks
 from trainer.errors import ConfigError, PreemptedError
 from trainer.pipeline import Outcome
@@ -206,9 +207,8 @@ def test_each_process_gets_the_rows_of_its_own_text(
     cache = open_cache(config.stage3.teacher, rows=16)
 
     def feed(rank: int = 0, world: int = 1) -> CachedFeed:
-        ranks = Ranks(rank=rank, world=world)
-        text = stage_text(ground.corpus, config, "stage3", 4, ranks)
-        return CachedFeed(text, cache, ranks=ranks, device=torch.device("cpu"))
+        device = dataclasses.replace(open_device(config.device), ranks=Ranks(rank=rank, world=world))
+        return CachedFeed(stage_text(ground.corpus, config, "stage3", 4, device.ranks), cache, device=device)
 
     alone, shared = feed(), [feed(rank, 2) for rank in range(2)]
     for _ in range(3):
@@ -230,7 +230,7 @@ def test_a_checkpoint_of_another_cache_is_refused(
     assert config.stage3.teacher.kind == "cached"
     text = stage_text(ground.corpus, config, "stage3", 4)
     cache = open_cache(config.stage3.teacher, rows=16)
-    feed = CachedFeed(text, cache, ranks=Ranks(), device=torch.device("cpu"))
+    feed = CachedFeed(text, cache, device=open_device(config.device))
     state = feed.state()
     with pytest.raises(
         DataError, match="the teacher's cache is not the one that the checkpoint was written with"
