@@ -9,7 +9,7 @@ JOBS   ?= 2
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart test test-slow test-browser lint format docs bench findings clean
+.PHONY: setup quickstart test test-slow test-browser test-slurm lint format docs bench findings clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,17 @@ test-slow: $(STAMP)
 # Opens the report in Chromium: the system's, or the one that CHROMIUM names.
 test-browser: $(STAMP)
 	$(BIN)/python -m pytest -m browser
+
+# A sweep through a virtual Slurm cluster in namespaces of its own: a minute. Installs Slurm where there is apt-get.
+SLURM := slurmctld slurmd munged srun unshare nsenter ip
+test-slurm: $(STAMP)
+	@if [ "$$(id -u)" != 0 ] || ! unshare --net --mount --uts --ipc --pid --fork true; then \
+	  echo "make test-slurm is left out: it needs root, and the right to make namespaces"; exit 0; fi; \
+	if ! command -v $(SLURM) > /dev/null 2>&1 || [ "$$(command -v $(SLURM) | wc -l)" != $(words $(SLURM)) ]; then \
+	  if ! command -v apt-get > /dev/null || ! { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client munge iproute2 util-linux > /dev/null; }; then \
+	    echo "make test-slurm is left out: Slurm is not here, and apt-get cannot install it"; exit 0; fi; fi; \
+	$(BIN)/python -m pytest tests/runners/test_slurm_cluster.py -m slurm
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

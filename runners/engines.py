@@ -31,6 +31,7 @@ class Engine:
 
 ENGINES = {
     "local": Engine(module="runners.local"),
+    "slurm": Engine(module="runners.slurm", package="submitit", extra="slurm"),
     "tpu-vm": Engine(
         module="runners.tpu_vm.runner", package="google.cloud.tpu_v2", extra="tpu-vm", secrets_here=False
     ),

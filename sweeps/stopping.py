@@ -15,6 +15,10 @@ from types import FrameType
 
 from sweeps.errors import EXIT_PREEMPTED
 
+ECHO_S = 5.0
+"""Engines signal every process of a job, and those above a worker pass that on: SIGTERM again so soon is the
+same notice, and no reason to leave without handing the trial back."""
+
 
 class Interrupted(BaseException):
     """Raised inside `Stop.interruptible` when the worker was told to go; no `except Exception` stops it."""
@@ -25,6 +29,7 @@ class Stop:
 
     def __init__(self) -> None:
         self._by = ""
+        self._at = 0.0
         self._may_raise = False
 
     @property
@@ -45,7 +50,8 @@ class Stop:
 
     def request(self, by: str) -> None:
         """Ask the worker to go."""
-        self._by = self._by or by
+        if not self._by:
+            self._by, self._at = by, time.monotonic()
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -65,6 +71,8 @@ class Stop:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._by:
+            if signum == signal.SIGTERM and time.monotonic() - self._at < ECHO_S:
+                return
             os._exit(EXIT_PREEMPTED)  # told twice: no time left; the program dies with us, the lease expires
         self.request(signal.Signals(signum).name)
         if self._may_raise:

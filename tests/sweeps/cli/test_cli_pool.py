@@ -181,7 +181,7 @@ def test_scaling_or_a_runner_that_nobody_launched_is_refused(sweep, space_file):
     assert "0 pools of this sweep were launched from here" in sweep("pool", "scale", "3").err
     assert "start one: sweep launch local" in sweep("pool", "scale", "3", "local").err
     assert sweep("pool", "status").out == ""
-    assert "is none of local" in sweep("launch", "nomad").err
+    assert "is none of local, " in sweep("launch", "nomad").err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""The sweep that goes through local, slurm and ray with something killed in the middle: twenty trials of a function.
+
+Whoever runs it, it ends with the same trials, each completed exactly once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from sweeps.experiment import Experiment
+from sweeps.space import Choice, Lease, Objective, Program, Search, Space
+from sweeps.storage.local import LocalStore
+from sweeps.trial import Trial
+
+TRIALS = 20
+CALL_SECONDS = 0.7
+ROOT = Path(__file__).parents[2]
+FUNCTIONS = ROOT / "tests" / "sweeps" / "functions"
+
+SPACE = Space(
+    name="same",
+    objectives=(Objective(metric="loss"),),
+    parameters=(  # a grid: nobody has to import Ax
+        Choice(name="x", values=(0.0, 0.25, 0.5, 0.75, 1.0)),
+        Choice(name="n", values=(1, 2, 3, 4)),
+    ),
+    program=Program(kind="function", function="objectives_for_tests:recorded"),
+    search=Search(method="grid"),
+    run_cap=TRIALS,
+    lease=Lease(heartbeat_s=0.5, expire_s=4, max_attempts=5),
+)
+
+
+def create(folder: Path, objective: str = "recorded") -> Experiment:
+    """The sweep in a folder, without a trial."""
+    space = replace(SPACE, program=replace(SPACE.program, function=f"objectives_for_tests:{objective}"))
+    return Experiment.create(LocalStore(folder / "store" / "same"), space)
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """What its workers need: our packages, the objective, and where it leaves its lines."""
+    return {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(FUNCTIONS)]),
+        "CALLS": str(folder / "calls"),
+        "CALL_SECONDS": str(CALL_SECONDS),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 120.0) -> None:
+    """Look five times a second."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.2)
+
+
+def done(experiment: Experiment) -> int:
+    """How many trials are completed."""
+    return sum(record.status == "completed" for record in experiment.trials())
+
+
+def assert_done(experiment: Experiment, folder: Path, *, lost: int) -> list[Trial]:
+    """Every trial is completed once. `lost`: how many attempts may have finished unseen, killed before they
+    could report it."""
+    records = experiment.trials()
+    assert [record.trial for record in records] == list(range(TRIALS))
+    assert {record.status for record in records} == {"completed"}
+    expected = sorted(f"{record.parameters['x']!r} {record.parameters['n']!r}" for record in records)
+    calls = (folder / "calls").read_text().splitlines()
+    assert sorted(set(calls)) == sorted(set(expected))
+    assert TRIALS <= len(calls) <= TRIALS + lost
+    return records

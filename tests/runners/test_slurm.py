@@ -1,0 +1,132 @@
+"""The Slurm runner against commands that play Slurm; `test_slurm_cluster.py` has the real one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from runners_pools import PLAIN, hostile
+
+pytest.importorskip("submitit")
+
+from runners import launched
+from runners.errors import EngineFailed, EngineMissing, PoolError
+from runners.pool import Pool
+from runners.runner import Place
+from runners.slurm import RUNNER
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of commands that is all there is; `sbatch` keeps what it was given and is job 12."""
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    monkeypatch.setenv("PATH", f"{bin_}:/usr/bin:/bin")
+
+    def command(name: str, body: str) -> None:
+        (bin_ / name).write_text(f"#!/bin/bash\n{body}\n")
+        (bin_ / name).chmod(0o755)
+
+    command("sbatch", f'cp "$1" {tmp_path}/sbatch.given; echo "Submitted batch job 12"')
+    command("srun", "exit 0")
+    command("scancel", f'echo "$*" >> {tmp_path}/cancelled')
+    command("squeue", f"cat {tmp_path}/queue; : > {tmp_path}/queue")
+    return bin_
+
+
+def a_pool(folder: Path, **changes: object) -> Pool:
+    return replace(PLAIN, folder=folder / "it's here", **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_is_submitted_is_what_was_rendered(tmp_path: Path, commands: Path, workers: int) -> None:
+    pool = a_pool(
+        tmp_path,
+        workers=workers,
+        threads=4,
+        accelerator="a100",
+        options={"partition": "gpu", "exclusive": True},
+    )
+    told: list[str] = []
+    assert RUNNER.up(pool, told.append) == 0
+    rendered = RUNNER.render(pool)
+    assert (tmp_path / "sbatch.given").read_text() == rendered["submission.sh"]
+    assert (pool.folder / "worker.sh").read_text() == rendered["worker.sh"]
+    assert "as job 12" in told[0]
+    found = launched.read(pool.folder)
+    assert found is not None
+    assert found.notes == {"jobs": ["12"]}
+
+
+def test_status_tells_the_queue_and_what_became_of_those_that_left_it(tmp_path: Path, commands: Path) -> None:
+    pool = a_pool(tmp_path)
+    RUNNER.up(pool, lambda line: None)
+    (pool.folder / "12_1_0_result.pkl").touch()
+    (tmp_path / "queue").write_text("14|12_0|RUNNING|n1|None\n")
+    assert RUNNER.status(pool) == (
+        Place(worker="12_0", state="running", where="n1", told="RUNNING"),
+        Place(worker="12_1", state="done"),
+        Place(worker="12_2", state="failed"),
+    )
+
+
+def test_waiting_workers_go_before_running_ones(tmp_path: Path, commands: Path) -> None:
+    pool = a_pool(tmp_path, grace_s=0.0)
+    pool.folder.mkdir()
+    (tmp_path / "queue").write_text(
+        "14|12_0|RUNNING|n1|None\n15|12_1|PENDING||Resources\n16|12_2|RUNNING|n2|None\n"
+    )
+    RUNNER.scale(pool, 1, lambda line: None)
+    assert (tmp_path / "cancelled").read_text().splitlines() == ["15", "--signal=TERM 16", "16"]
+    assert not list(pool.folder.glob("leave-*"))
+
+
+def test_a_queue_that_does_not_answer_is_told_in_one_line(tmp_path: Path, commands: Path) -> None:
+    (commands / "squeue").write_text("#!/bin/bash\necho 'slurm_load_jobs error:\nno answer' >&2; exit 1\n")
+    with pytest.raises(EngineFailed, match=r"^slurm: squeue: slurm_load_jobs error: no answer$"):
+        RUNNER.status(a_pool(tmp_path))
+
+
+def test_without_slurm_the_runner_says_where_it_would_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        EngineMissing, match="needs the command sbatch, which is not here; run this where sbatch is"
+    ):
+        RUNNER.up(a_pool(tmp_path), lambda line: None)
+    assert RUNNER.health().state == "missing"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"array": "0-9"}, "the runner's own"),
+        ({"Mem": "8G"}, "no option of sbatch"),
+        ({"mem; rm": "8G"}, "no option of sbatch"),
+        ({"comment": "a\nrm -rf /"}, "one line"),
+        ({"exclusive": False}, "true for a bare flag"),
+        ({"mem": None}, "true for a bare flag"),
+    ],
+    ids=str,
+)
+def test_an_option_that_sbatch_would_read_otherwise_is_refused(options: dict[str, object], told: str) -> None:
+    with pytest.raises(PoolError, match=told):
+        RUNNER.render(replace(PLAIN, options=options))
+
+
+@given(text=hostile)
+def test_no_text_gets_out_of_its_line(text: str) -> None:
+    """A line of sbatch's that held a line end would let the rest of it be a command."""
+    plain = RUNNER.render(replace(PLAIN, options={"comment": "x"}))["submission.sh"].splitlines()
+    try:
+        lines = RUNNER.render(replace(PLAIN, options={"comment": text}))["submission.sh"].split("\n")
+    except PoolError:
+        assert re.search("[\n\r]", text)
+        return
+    other = [line for line in lines if line not in plain]
+    assert len(other) <= 1
+    assert all(line.startswith("#SBATCH --comment=") for line in other if line)

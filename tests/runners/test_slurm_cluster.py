@@ -1,0 +1,148 @@
+"""A sweep through Slurm as it is: three nodes, one of them lost, a worker preempted, every trial done once.
+
+`make test-slurm` installs what it takes. It needs root, for namespaces of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from same_sweep import ROOT, assert_done, create, done, variables, wait_for
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
+
+NEEDED = ("slurmctld", "slurmd", "munged", "unshare", "nsenter", "ip")
+SWEEP = (sys.executable, "-m", "sweeps")
+NAMESPACES = ("--net", "--mount", "--uts", "--ipc", "--pid")
+
+
+class Cluster:
+    """Three nodes in namespaces of their own; `run` is a shell on the login node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        script = Path(__file__).with_name("slurm_cluster.py")
+        argv = [
+            "unshare",
+            *NAMESPACES,
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            sys.executable,
+            script,
+            folder,
+        ]
+        with (folder / "err").open("wb") as err:
+            self._unshare = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True
+            )
+        assert self._unshare.stdout is not None
+        line = self._unshare.stdout.readline()
+        assert line == "READY\n", (folder / "err").read_text()
+        (child,) = psutil.Process(self._unshare.pid).children()
+        self._enter = ["nsenter", f"--target={child.pid}", *NAMESPACES, f"--wd={folder}", "--"]
+        self._env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+        self._env.pop("PYTEST_CURRENT_TEST", None)
+
+    def run(self, *argv: str, status: int = 0, stderr: bool = False) -> str:
+        ran = subprocess.run(
+            [*self._enter, *argv],
+            env={**self._env, "TOKEN": "s3cret", "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert ran.returncode == status, f"{argv}\n{ran.stdout}\n{ran.stderr}\n{self.logs()}"
+        return ran.stderr if stderr else ran.stdout
+
+    def logs(self) -> str:
+        files = [*self.folder.glob("slurm*.log"), *self.folder.rglob("*_log.out")]
+        return "\n".join(f"==> {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in files)
+
+    def end(self) -> None:
+        self._unshare.kill()  # --kill-child: and with it everything in the namespace of processes
+        self._unshare.communicate()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if os.geteuid() != 0:
+        pytest.skip("a virtual Slurm cluster needs root, for namespaces of its own")
+    if missing := [name for name in NEEDED if shutil.which(name) is None]:
+        pytest.skip(f"{missing[0]} is not installed here; make test-slurm installs it on Debian")
+    cluster = Cluster(tmp_path_factory.mktemp("slurm"))
+    try:
+        yield cluster
+    finally:
+        cluster.end()
+
+
+def launch(cluster: Cluster, url: str, *options: str, **given: str) -> None:
+    environment = [word for name, value in given.items() for word in ("--env", f"{name}={value}")]
+    cluster.run(*SWEEP, "launch", "slurm", "--storage", url, *environment, *options)
+
+
+def test_workers_that_are_not_wanted_hand_their_trials_back_and_are_not_requeued(cluster: Cluster) -> None:
+    folder = cluster.folder / "steered"
+    folder.mkdir()
+    experiment = create(folder, "sleeps")
+    url = experiment.store.url
+    launch(cluster, url, **variables(folder), STARTED=str(folder / "started"))
+    (known,) = json.loads(
+        cluster.run(*SWEEP, "pool", "status", "slurm", "--format", "json", "--storage", url)
+    )
+    assert known["worker"].isdecimal()  # one job is no array
+    cluster.run(*SWEEP, "pool", "scale", "2", "slurm", "--storage", url)
+    statuses = lambda: sorted(record.status for record in experiment.trials())  # noqa: E731
+    wait_for(lambda: statuses() == ["running"] * 2, f"two workers did not start\n{cluster.logs()}")
+    told = cluster.run(*SWEEP, "launch", "slurm", "--storage", url, status=2, stderr=True)
+    assert "has a pool of this sweep with 2 workers" in told
+
+    cluster.run(*SWEEP, "pool", "scale", "1", "slurm", "--storage", url)
+    assert statuses() == ["pending", "running"]
+    cluster.run(*SWEEP, "down", "--storage", url)
+    assert statuses() == ["pending"] * 2
+    assert [record.history[-1].reason for record in experiment.trials()] == ["released"] * 2
+    assert cluster.run("squeue", "--noheader") == ""
+
+
+def test_a_lost_node_and_a_preemption_leave_every_trial_done_once(cluster: Cluster) -> None:
+    experiment = create(cluster.folder)
+    url, options = experiment.store.url, ("--workers", "3", "--threads", "2", "--grace", "20")
+    launch(cluster, url, *options, "--secret", "TOKEN", "--option", "time=60", **variables(cluster.folder))
+
+    def places() -> dict[str, dict[str, str]]:
+        told = json.loads(
+            cluster.run(*SWEEP, "pool", "status", "slurm", "--format", "json", "--storage", url)
+        )
+        return {place["worker"]: place for place in told}
+
+    wait_for(lambda: done(experiment) >= 2, "no trial was done")
+    by_node = {place["where"]: worker for worker, place in places().items()}
+    assert set(by_node) == {"n1", "n2", "n3"}
+
+    cluster.run("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=lost")
+    urgent = ["sbatch", "--parsable", "--partition=high", "--exclusive", "--wrap=sleep 1"]
+    cluster.run(*urgent, "--output=/dev/null")
+    wait_for(lambda: places()[by_node["n1"]]["state"] == "waiting", "nobody was preempted")
+    wait_for(lambda: done(experiment) == 20, f"trials are left\n{cluster.logs()}")
+
+    records = assert_done(experiment, cluster.folder, lost=1)
+    reasons = [attempt.reason for record in records for attempt in record.history]
+    assert any(reason in ("released", "expired") for reason in reasons), reasons
+    wait_for(
+        lambda: {place["state"] for place in places().values()} == {"done"}, "the pool did not go by itself"
+    )
+    assert cluster.run("squeue", "--noheader") == ""
+    for file in cluster.folder.rglob("*"):
+        if file.is_file() and "spool" not in str(file) and "state" not in str(file):
+            assert b"s3cret" not in file.read_bytes(), file

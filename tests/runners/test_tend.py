@@ -1,0 +1,62 @@
+"""One worker, tended in a task of an engine: crashes are answered here, a preemption is passed on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runners import restarts
+from runners.tend import tend
+
+
+def ends_with(folder: Path, *statuses: int) -> list[str]:
+    """A command that ends with one status after another; each start leaves a dot."""
+    script = f"printf . >> {folder}/starts; set -- {' '.join(map(str, statuses))}; shift $(($(wc -c < {folder}/starts) - 1)); "
+    return ["bash", "-c", script + '[ "$1" -ge 0 ] && exit "$1"; kill $1 $$']
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected", "starts"),
+    [
+        pytest.param((0,), 0, 1, id="no work is left"),
+        pytest.param((75, 0), 75, 1, id="preempted: the engine has other machines"),
+        pytest.param((2, 0), 2, 1, id="poison"),
+        pytest.param((42, 0), 42, 1, id="poison of its own"),
+        pytest.param((1, -9, 0), 0, 3, id="crashes are answered here"),
+        pytest.param((1, 1, 1, 0), 1, 3, id="given up"),
+    ],
+)
+def test_the_exit_status_decides(tmp_path, monkeypatch, statuses, expected, starts):
+    monkeypatch.setattr(restarts, "SOON_S", 0.01)
+    told: list[str] = []
+    assert tend(ends_with(tmp_path, *statuses), restarts=2, grace_s=5, tell=told.append) == expected
+    assert len((tmp_path / "starts").read_text()) == starts
+    assert len(told) == starts - 1 + (expected == 1)
+
+
+@pytest.mark.parametrize(
+    ("worker", "status"),
+    [
+        pytest.param(
+            "trap 'exit 75' TERM; touch ready; while :; do sleep 0.05; done", 75, id="hands its trial back"
+        ),
+        pytest.param(
+            "trap 'exit 0' TERM; touch ready; while :; do sleep 0.05; done", 0, id="was done anyway"
+        ),
+        pytest.param(
+            "trap '' TERM; touch ready; while :; do sleep 0.05; done", 75, id="deaf: killed after the grace"
+        ),
+    ],
+)
+def test_sigterm_is_passed_on_and_waited_for(tmp_path, worker, status):
+    argv = [sys.executable, "-m", "runners.tend", "--grace", "0.5", "--", "bash", "-c", worker]
+    with subprocess.Popen(argv, cwd=tmp_path) as tending:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "ready").exists() and time.monotonic() < deadline and tending.poll() is None:
+            time.sleep(0.02)
+        tending.terminate()
+        assert tending.wait(30) == status
