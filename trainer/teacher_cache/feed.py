@@ -32,9 +32,7 @@ class CachedFeed(Taught[Sample]):
         before = int(self._source.state().values["rows"])
         ids_BT = next(self._source)
         rank, world = self._device.ranks.rank, self._device.ranks.world
-        self._hand_out(
-            self._cache.rows(range(before + rank, before + len(ids_BT) * world, world), ids_BT)
-        )
+        self._hand_out(self._cache.rows(range(before + rank, before + len(ids_BT) * world, world), ids_BT))
         return ids_BT
 
     def _placed(self, said: Sample) -> Sample:
