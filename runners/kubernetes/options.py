@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from runners.engine_options import parse
 from runners.errors import PoolError
 from runners.pool import Pool
 
@@ -73,17 +74,7 @@ class Placement:
 
 def options_of(pool: Pool) -> KubernetesOptions:
     """The pool's options. Raises `PoolError`."""
-    try:
-        return KubernetesOptions(**pool.options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(each) for each in first["loc"])
-        problem = first["msg"]
-        if first["type"] == "unexpected_keyword_argument":
-            problem = (
-                f"there is no such option; there are {', '.join(KubernetesOptions.__dataclass_fields__)}"
-            )
-        raise PoolError("options", f"{key}: {problem}") from None
+    return parse(KubernetesOptions, pool)
 
 
 def placement(pool: Pool, options: KubernetesOptions) -> Placement:

@@ -10,14 +10,13 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from runners.errors import EXIT_DONE, PoolError
 from runners.kubernetes.job import POOL_LABEL, job, secret_name
 from runners.kubernetes.kubectl import NAME, REMEDY, Kubectl
 from runners.kubernetes.options import KubernetesOptions, options_of
 from runners.pool import Pool
 from runners.runner import Artifacts, Health, Place, PlaceState, Tell
+from runners.yaml_text import yaml_text
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _STATES: dict[str, PlaceState] = {"Running": "running", "Succeeded": "done"}  # else it waits
@@ -38,10 +37,10 @@ class Kubernetes:
     def render(self, pool: Pool) -> Artifacts:
         """The Job; and the Secret that `up` would make, with names instead of values."""
         options = options_of(pool)
-        artifacts = {"job.yaml": _yaml(job(pool, options))}
+        artifacts = {"job.yaml": yaml_text(job(pool, options))}
         if pool.secrets and not options.secret:
             values = {name: f"<the value of {name} here>" for name in pool.secrets}
-            artifacts["secret.yaml"] = _yaml(_secret(pool, options, {"stringData": values}))
+            artifacts["secret.yaml"] = yaml_text(_secret(pool, options, {"stringData": values}))
         return artifacts
 
     def up(self, pool: Pool, tell: Tell) -> int:
@@ -127,25 +126,6 @@ class Kubernetes:
                 remedy="kubectl config use-context NAME",
             )
         return Health(state="ready", told=told)
-
-
-class _Dumper(yaml.SafeDumper):
-    """For people: no aliases, and a script in lines as it is."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-    ),
-)
-
-
-def _yaml(manifest: dict[str, Any]) -> str:
-    return yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
 
 
 def _pods(kubectl: Kubectl, pool: Pool) -> list[dict[str, Any]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
-from pydantic import ConfigDict, ValidationError, field_validator
+from pydantic import ConfigDict, field_validator
 from pydantic.dataclasses import dataclass
 
+from runners.engine_options import parse
 from runners.errors import PoolError
 from runners.pool import Pool
-from runners.tpu_vm.versions import largest_on_one_vm, runtime_version
+from runners.tpu_versions import largest_on_one_vm, runtime_version
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
@@ -70,18 +71,7 @@ class TpuOptions:
 
 def options_of(pool: Pool) -> TpuOptions:
     """The pool's options. Raises `PoolError`."""
-    try:
-        return TpuOptions(**pool.options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0]) if first["loc"] else ""
-        if first["type"] == "missing":
-            problem = "it is missing"
-        elif first["type"] == "unexpected_keyword_argument":
-            problem = f"there is no such option; there are {', '.join(TpuOptions.__dataclass_fields__)}"
-        else:
-            problem = first["msg"].removeprefix("Value error, ")
-        raise PoolError("options", f"{key}: {problem}") from None
+    return parse(TpuOptions, pool)
 
 
 def check_accelerator(pool: Pool, options: TpuOptions) -> None:

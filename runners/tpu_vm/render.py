@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from runners.pool import Pool
+from runners.tpu_versions import runtime_version
 from runners.tpu_vm.names import labels, vm_id
 from runners.tpu_vm.options import TpuOptions
-from runners.tpu_vm.versions import runtime_version
 from runners.tpu_vm.vm_script import NAME_KEY, QUEUED_KEY, ZONE_KEY
 
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)

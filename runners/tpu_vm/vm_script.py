@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from runners.pool import Pool
 from runners.script import worker_script
+from runners.tpu_versions import REQUIREMENTS, WHEELS
 from runners.tpu_vm.options import TpuOptions
-from runners.tpu_vm.versions import REQUIREMENTS, WHEELS
 
 ROOT = "/opt/stagesweep"
 PYTHON = f"{ROOT}/venv/bin/python"
@@ -110,7 +110,7 @@ def vm_script(pool: Pool, options: TpuOptions) -> str:
     """Bash, the same for every VM of the pool. No secret's value is in it."""
     grace_s = min(pool.grace_s, LONGEST_GRACE_S)
     keeper = (
-        *(PYTHON, "-m", "runners.tpu_vm.on_vm", "--log", LOG),
+        *(PYTHON, "-m", "runners.on_vm", "--log", LOG),
         *("--restarts", str(pool.restarts), "--grace", f"{grace_s:g}", "--", *pool.command),
     )
     return _SKELETON % {

@@ -9,8 +9,8 @@ import pytest
 
 from runners.errors import PoolError
 from runners.pool import Pool
+from runners.tpu_versions import REQUIREMENTS
 from runners.tpu_vm.options import check_accelerator, options_of
-from runners.tpu_vm.versions import REQUIREMENTS
 
 GOOD = {"project": "my-project", "zones": "us-east5-b, us-central2-b"}
 

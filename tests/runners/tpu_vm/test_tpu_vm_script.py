@@ -52,13 +52,13 @@ class Vm:
         self.root = here / "root"
         self.root.mkdir()
         # The worker's own line ends the script: what it is given is written down instead of run.
-        keeper = f"exec -- {PYTHON} -m runners.tpu_vm.on_vm"
+        keeper = f"exec -- {PYTHON} -m runners.on_vm"
         text = vm_script(pool, options_of(pool))
         assert keeper in text
         note = here / "note"
         note.write_text('#!/bin/bash\nprintf "%s\\0" "$@" > "$HERE/given"; env -0 > "$HERE/env"\n')
         note.chmod(0o755)
-        (here / "script").write_text(text.replace(keeper, f"exec -- {note} -m runners.tpu_vm.on_vm"))
+        (here / "script").write_text(text.replace(keeper, f"exec -- {note} -m runners.on_vm"))
 
     def run(self, phase: str, **env: str) -> int:
         path = f"{self.here / 'bin'}:{os.environ['PATH']}"

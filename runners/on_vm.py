@@ -1,7 +1,6 @@
-"""Runs on the TPU VM: keeps its one worker going as `restarts` says. The unit that `vm_script` makes starts
-it.
+"""Runs on a machine with one worker, and keeps it going as `restarts` says. `tpu-vm` and `skypilot` start it.
 
-    python -m runners.tpu_vm.on_vm --log FILE --restarts N --grace S -- WORKER...
+    python -m runners.on_vm --log FILE --restarts N --grace S -- WORKER...
 
 Its exit status: 0 no work is left; 2 the worker was refused its input; 1 it crashed too often; 75 it was
 told to go.
@@ -23,7 +22,7 @@ from runners.signals import Told
 
 def main(argv: Sequence[str]) -> int:
     """Until its worker has ended for good."""
-    parser = argparse.ArgumentParser(prog="runners.tpu_vm.on_vm")
+    parser = argparse.ArgumentParser(prog="runners.on_vm")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--restarts", type=int, required=True)
     parser.add_argument("--grace", type=float, required=True)

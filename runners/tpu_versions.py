@@ -1,4 +1,4 @@
-"""Which software goes with which TPU. `vm_script` installs it, `options` checks against it.
+"""Which software goes with which TPU. The `tpu-vm` and `skypilot` runners install it.
 
 torch_xla 2.9.0 is the only release for this torch; a newer libtpu than these has another PJRT interface and
 does not load.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.tpu_vm.on_vm import main
+from runners.on_vm import main
 
 
 @pytest.mark.parametrize(("status", "expected"), [(0, 0), (42, 2), (7, 1)])

@@ -1,0 +1,29 @@
+"""A pool's options as an engine's own dataclass: what is wrong with them, in one line."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, TypeVar, cast
+
+from pydantic import ValidationError
+
+from runners.errors import PoolError
+from runners.pool import Pool
+
+T = TypeVar("T")
+
+
+def parse(kind: type[T], pool: Pool) -> T:
+    """The pool's options as a `kind`, a pydantic dataclass that forbids others. Raises `PoolError`."""
+    try:
+        return kind(**pool.options)
+    except ValidationError as error:
+        first = error.errors()[0]
+    key = ".".join(str(each) for each in first["loc"])
+    problem = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        problem = "it is missing"
+    elif first["type"] == "unexpected_keyword_argument":
+        names = ", ".join(each.name for each in fields(cast(Any, kind)))
+        problem = f"there is no such option; there are {names}"
+    raise PoolError("options", f"{key}: {problem}")
