@@ -36,6 +36,7 @@ ENGINES = {
         module="runners.tpu_vm.runner", package="google.cloud.tpu_v2", extra="tpu-vm", secrets_here=False
     ),
     "kubernetes": Engine(module="runners.kubernetes.runner", secrets_here=False),
+    "skypilot": Engine(module="runners.skypilot.runner"),
 }
 
 

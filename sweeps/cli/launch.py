@@ -63,10 +63,10 @@ def launch(
 ) -> int:
     """Start workers, and keep them going until no trial is left.
 
-    RUNNER is where: `local`, processes on this machine, `tpu-vm` or `kubernetes`. A worker that was
-    preempted (exit status 75) is started again at once, one that crashed later and later, one whose input
-    is wrong (2) never. Ctrl-C, or `sweep down`, lets them hand their trials back; `sweep pool` shows them
-    and changes their number.
+    RUNNER is where: `local`, processes on this machine, or an engine of docs/engines.md. A worker that was
+    preempted (exit status 75) is started again at once, one that crashed later and later, one whose input is
+    wrong (2) never. Ctrl-C, or `sweep down`, lets them hand their trials back; `sweep pool` shows them and
+    changes their number.
     """
     from runners import engines, launched
 

@@ -1,0 +1,60 @@
+"""What `skypilot` takes as a pool's options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from runners.engine_options import parse
+from runners.errors import PoolError
+from runners.pool import Pool
+from runners.tpu_versions import largest_on_one_vm, runtime_version
+
+TPU_PREFIX = "tpu-"
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
+class SkyOptions:
+    """Args:
+    infra: where, in SkyPilot's words, such as gcp or aws/us-east-1; "": wherever it is cheapest.
+    package: what pip installs there: a requirement, or the URL of a wheel; "": stagesweep, for TPUs with
+        its extra.
+    cpus, memory: of each machine, such as "8+" and "64+" (GB); "" for SkyPilot's default.
+    disk_size: of each machine, in GB.
+    file_mounts: SkyPilot's own, such as {/data: gs://bucket/data}.
+    resources: more of SkyPilot's resources, such as {any_of: [{infra: gcp}, {infra: lambda}]}; they win.
+    """
+
+    infra: str = ""
+    package: str = ""
+    cpus: str = ""
+    memory: str = ""
+    disk_size: int | None = Field(default=None, ge=1)
+    file_mounts: dict[str, Any] = Field(default_factory=dict)
+    resources: dict[str, Any] = Field(default_factory=dict)
+
+
+def options_of(pool: Pool) -> SkyOptions:
+    """The pool's options. Raises `PoolError`."""
+    return parse(SkyOptions, pool)
+
+
+def tpu_of(pool: Pool) -> str | None:
+    """The TPU of each worker, without SkyPilot's prefix; None for GPUs and CPUs. Raises `PoolError`."""
+    family, _, size = pool.accelerator.removeprefix(TPU_PREFIX).partition("-")
+    if runtime_version(family) is None or not size.isdecimal():
+        return None
+    if not pool.accelerator.startswith(TPU_PREFIX):
+        raise PoolError("accelerator", f"SkyPilot calls it {TPU_PREFIX}{pool.accelerator}")
+    if largest := largest_on_one_vm(f"{family}-{size}"):
+        raise PoolError(
+            "accelerator",
+            f"{pool.accelerator} is several VMs, and a worker runs on one; at most tpu-{largest}",
+        )
+    if pool.accelerator_count != 1:
+        raise PoolError(
+            "accelerator_count", f"{pool.accelerator} is one accelerator; its size is in its name"
+        )
+    return f"{family}-{size}"

@@ -1,0 +1,111 @@
+"""`skypilot`: a pool is N managed jobs of one name, which SkyPilot's controller keeps.
+
+RUNNER is what `engines` finds.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from runners.errors import EXIT_DONE, PoolError
+from runners.pool import Pool
+from runners.runner import Artifacts, Health, Place, PlaceState, Tell
+from runners.skypilot.options import options_of
+from runners.skypilot.sky import NAME, REMEDY, Job, Sky, find
+from runners.skypilot.task import FILE, PYTHON, launch, task
+from runners.yaml_text import yaml_text
+
+
+class SkyPilot:
+    """The runner. A worker is the id of its managed job."""
+
+    name = NAME
+    takes = frozenset(
+        {"accelerator", "accelerator_count", "spot", "threads", "environment", "secrets", "setup", "grace_s"}
+        | {"restarts", "max_dollars_per_hour", "options"}
+    )
+    keeps = False
+    sees_folders = False
+    python = PYTHON
+
+    def render(self, pool: Pool) -> Artifacts:
+        """The task of one worker, and the command that submits N of them."""
+        command = shlex.join(("sky", *launch(pool, pool.workers, FILE)))
+        return {FILE: yaml_text(task(pool, options_of(pool))), "launch.sh": f"{command}\n"}
+
+    def up(self, pool: Pool, tell: Tell) -> int:
+        """Submit N managed jobs; the first ones of all start a controller, which takes minutes."""
+        text = self.render(pool)[FILE]
+        sky = Sky()
+        if active := _active(sky.jobs(pool.label)):
+            raise PoolError(
+                "workers",
+                f"{len(active)} jobs {pool.label} are there already; `sweep down skypilot` ends them",
+            )
+        self._submit(sky, pool, text, pool.workers, tell)
+        return EXIT_DONE
+
+    def status(self, pool: Pool) -> tuple[Place, ...]:
+        """Every managed job of the pool's name, also those that are over."""
+        return tuple(_place(job) for job in Sky().jobs(pool.label))
+
+    def scale(self, pool: Pool, workers: int, tell: Tell) -> None:
+        """Submit more, or cancel the newest."""
+        text = self.render(pool)[FILE]
+        sky = Sky()
+        active = _active(sky.jobs(pool.label))
+        if workers > len(active):
+            self._submit(sky, pool, text, workers - len(active), tell)
+        elif workers < len(active):
+            _cancel(sky, active[workers:], tell)
+
+    def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
+        """The end of each job's log, of those that run or of the one that is asked for."""
+        sky = Sky()
+        jobs = sky.jobs(pool.label)
+        wanted = _active(jobs) if worker is None else [job for job in jobs if str(job.id) == worker]
+        for job in wanted:
+            yield f"==> job {job.id} <=="
+            yield from sky.read("jobs", "logs", str(job.id), "--no-follow", "--tail", str(lines)).splitlines()
+
+    def down(self, pool: Pool, tell: Tell) -> int:
+        """Cancel its jobs; SkyPilot tells their workers, and takes their machines down."""
+        sky = Sky()
+        active = _active(sky.jobs(pool.label))
+        if active:
+            _cancel(sky, active, tell)
+        return len(active)
+
+    def health(self) -> Health:
+        """Whether sky is there; its server is not asked, which may take a minute to start."""
+        found = find()
+        if found is None:
+            return Health(state="missing", told="sky is missing", remedy=REMEDY)
+        return Health(state="ready", told=f"{found}; `sky check` tells which clouds it may use")
+
+    def _submit(self, sky: Sky, pool: Pool, text: str, workers: int, tell: Tell) -> None:
+        pool.folder.mkdir(parents=True, exist_ok=True)
+        file = pool.folder / FILE
+        file.write_text(text, encoding="utf-8")
+        sky.tell(*launch(pool, workers, str(file)), tell=tell)
+        tell(f"{workers} managed jobs {pool.label} are submitted; `sweep pool status skypilot` shows them")
+
+
+def _active(jobs: list[Job]) -> list[Job]:
+    return [job for job in jobs if not job.over]
+
+
+def _cancel(sky: Sky, jobs: list[Job], tell: Tell) -> None:
+    sky.tell("jobs", "cancel", "--yes", *(str(job.id) for job in jobs), tell=tell)
+
+
+def _place(job: Job) -> Place:
+    state: PlaceState = "running" if job.status == "RUNNING" else "waiting"
+    if job.over:
+        state = "failed" if job.status.startswith("FAILED") else "done"
+    told = f"{job.status}, {job.recoveries} recoveries" if job.recoveries else job.status
+    return Place(worker=str(job.id), state=state, where=job.where, told=told)
+
+
+RUNNER = SkyPilot()
