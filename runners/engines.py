@@ -29,6 +29,9 @@ class Engine:
     secrets_here: bool = True
 
 
+_EVERYBODYS = {"max_dollars_per_hour", "dollars_per_hour", "priced_as"}
+"""Heeded before an engine is asked."""
+
 ENGINES = {
     "local": Engine(module="runners.local"),
     "slurm": Engine(module="runners.slurm", package="submitit", extra="slurm"),
@@ -57,7 +60,11 @@ def require(name: str) -> None:
 def check(runner: Runner, pool: Pool) -> None:
     """Raises `PoolError` for a field that the engine does not heed, or a storage that it does not see."""
     for each in fields(Pool):
-        if each.name in runner.takes or (each.default is MISSING and each.default_factory is MISSING):
+        if (
+            each.name in runner.takes
+            or each.name in _EVERYBODYS
+            or (each.default is MISSING and each.default_factory is MISSING)
+        ):
             continue
         default = each.default_factory() if each.default_factory is not MISSING else each.default
         if getattr(pool, each.name) != default:

@@ -95,10 +95,7 @@ class Local:
     """The runner. The process that called `up` keeps the pool, and `pool.json` says which one that is."""
 
     name = "local"
-    takes = frozenset(
-        {"threads", "devices", "environment", "secrets", "setup", "grace_s", "restarts"}
-        | {"max_dollars_per_hour"}
-    )
+    takes = frozenset({"threads", "devices", "environment", "secrets", "setup", "grace_s", "restarts"})
     keeps = True
     sees_folders = True
     python = ""

@@ -37,7 +37,9 @@ class Pool:
         setup: lines for bash, before the worker, in its shell; what they export reaches the worker.
         grace_s: seconds that workers have to hand their trials back, before they are killed.
         restarts: crashes in a row after which a worker is given up.
-        max_dollars_per_hour: a pool that would cost more is not started.
+        max_dollars_per_hour: a pool that would cost more is asked about; None: the command line's own limit.
+        dollars_per_hour: what one worker costs, as far as somebody knows.
+        priced_as: where that comes from, for people.
         options: passed on to the engine under its own names.
     """
 
@@ -57,6 +59,8 @@ class Pool:
     grace_s: float = 30.0
     restarts: int = 5
     max_dollars_per_hour: float | None = None
+    dollars_per_hour: float | None = None
+    priced_as: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

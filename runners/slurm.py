@@ -73,7 +73,7 @@ class Slurm:
     name = NAME
     takes = frozenset(
         {"accelerator", "accelerator_count", "threads", "environment", "secrets", "setup", "grace_s"}
-        | {"restarts", "max_dollars_per_hour", "options"}
+        | {"restarts", "options"}
     )
     keeps = False
     sees_folders = True
@@ -154,8 +154,12 @@ class Slurm:
         try:
             answer(NAME, ["scontrol", "ping"], remedy=_REMEDY, patience_s=10.0)
             version = answer(NAME, ["sbatch", "--version"], remedy=_REMEDY, patience_s=10.0).strip()
-        except (EngineFailed, EngineMissing) as error:
-            return Health(state="unreachable", told=f"{told}, {error}", remedy="ask whoever runs slurmctld")
+        except (EngineFailed, EngineMissing):
+            return Health(
+                state="unreachable",
+                told=f"{told}, sbatch, no controller answers",
+                remedy="run it on a node of the cluster; `scontrol ping` says more",
+            )
         return Health(state="ready", told=f"{told}, {version}")
 
 

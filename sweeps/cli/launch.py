@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sweeps.cli.dollars import guard
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import print_json
 from sweeps.cli.pool_options import make_pool, pool_options
@@ -72,7 +73,8 @@ def launch(
 
     with told_as_ours():
         engine = engines.runner(runner)
-        pool = make_pool(engine, open_sweep(storage, name), described)
+        experiment = open_sweep(storage, name)
+        pool = make_pool(engine, experiment, described)
         artifacts = engine.render(pool)
         if dry_run:
             print_artifacts(artifacts, style)
@@ -86,6 +88,7 @@ def launch(
         if detach and not engine.keeps:
             raise InputError(f"--detach: {runner} keeps the pool itself; leave it out")
         _refuse_a_second(engine, pool)
+        guard(pool, pool.workers, experiment, yes=described["yes"])
         if detach:
             return _detach(pool.folder)
         launched.write(launched.Launched(runner=runner, pool=pool))
@@ -162,7 +165,7 @@ def _detach(folder: Path) -> int:
     """The same command in a session of its own, without a terminal."""
     from runners import pool_file
 
-    argv = [word for word in sys.argv[1:] if word != "--detach"]
+    argv = [*(word for word in sys.argv[1:] if word not in ("--detach", "--yes")), "--yes"]  # it was asked
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "launch.log"
     with log.open("ab") as out:

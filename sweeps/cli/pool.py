@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sweeps.cli.dollars import guard
 from sweeps.cli.launch import RunnerName, say, told_as_ours
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import print_json
@@ -63,13 +64,15 @@ def status(runner: str | None, style: str, storage: str | None, name: str | None
 @pool.command()
 @click.argument("workers", type=click.IntRange(min=1))
 @_runner
+@click.option("--yes", is_flag=True, help="Do not ask what `sweep launch` would ask about dollars.")
 @storage_options
-def scale(workers: int, runner: str | None, storage: str | None, name: str | None) -> None:
+def scale(workers: int, runner: str | None, yes: bool, storage: str | None, name: str | None) -> None:
     """Have WORKERS workers from now on; those too many hand their trials back."""
     from runners import engines
 
     with told_as_ours():
-        pools = _pools(open_sweep(storage, name), runner)
+        experiment = open_sweep(storage, name)
+        pools = _pools(experiment, runner)
         if len(pools) != 1:
             told = (
                 f"say which of {', '.join(name for name, _ in pools)}" if pools else "start one: sweep launch"
@@ -77,6 +80,7 @@ def scale(workers: int, runner: str | None, storage: str | None, name: str | Non
             raise InputError(f"RUNNER: {len(pools)} pools of this sweep were launched from here; {told}")
         ((engine, described),) = pools
         engines.require(engine)
+        guard(described, workers, experiment, yes=yes)
         engines.runner(engine).scale(described, workers, say)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from sweeps.cli.dollars import ASK_ABOVE, priced
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.storage.urls import is_remote
@@ -80,6 +81,21 @@ _OPTIONS = (
         help="Seconds that workers have to hand their trials back.",
     ),
     click.option(
+        "--price",
+        metavar="NAME",
+        help="A worker's machine in the table of rates: 'RunPod A100'. Default: found by --accelerator.",
+    ),
+    click.option(
+        "--rates", type=click.Path(path_type=Path), help="Prices: a YAML file like analysis/rates.yaml."
+    ),
+    click.option(
+        "--max-dollars-per-hour",
+        type=click.FloatRange(min=0),
+        metavar="USD",
+        help=f"Ask before a pool that costs more. Default: {ASK_ABOVE:g}.",
+    ),
+    click.option("--yes", is_flag=True, help="Do not ask."),
+    click.option(
         "--option",
         multiple=True,
         metavar="KEY=VALUE",
@@ -134,10 +150,11 @@ def make_pool(runner: Runner, experiment: Experiment, given: dict[str, Any]) -> 
         setup=given["setup"],
         grace_s=given["grace"],
         restarts=given["restarts"],
+        max_dollars_per_hour=given["max_dollars_per_hour"],
         options=option_values(given["option"]),
     )
     check(runner, pool)
-    return pool
+    return priced(pool, given["price"], given["rates"])
 
 
 def option_values(given: tuple[str, ...]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +15,7 @@ from sweeps.cli.output import print_json, shorten
 from sweeps.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
+    from runners.runner import Health
     from sweeps.upkeep.doctor import Diagnosis
     from sweeps.upkeep.repair import Mend, Outcome
 
@@ -76,17 +78,26 @@ def doctor(ctx: click.Context, storage: str | None, name: str | None, style: str
     """Find out what is wrong with this machine, the storage and the sweep, and how to mend it.
 
     A problem makes the exit status 1; notes are good to know and harm nothing. Outside of any sweep it looks
-    at the machine alone.
+    at the machine alone. Of each engine that `sweep launch` knows it tells whether it is here.
     """
     from sweeps.upkeep.doctor import examine
 
     named = any((storage, name, os.environ.get("SWEEP_STORAGE"), os.environ.get("SWEEP_NAME")))
     diagnosis = examine(lambda: open_sweep(storage, name), expected=named)
+    healths = _engines()
     if style == "json":
-        print_json(_diagnosis_document(diagnosis))
+        told = [{"engine": name, **asdict(health)} for name, health in healths.items()]
+        print_json(_diagnosis_document(diagnosis) | {"engines": told})
     else:
-        _print_diagnosis(diagnosis)
+        _print_diagnosis(diagnosis, healths)
     ctx.exit(EXIT_DONE if diagnosis.clean else EXIT_FAILED)
+
+
+def _engines() -> dict[str, Health]:
+    """What `sweep launch` could use from here; none of it is a problem, because nobody needs them all."""
+    from runners.engines import ENGINES, runner
+
+    return {name: runner(name).health() for name in ENGINES}
 
 
 def _diagnosis_document(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -97,10 +108,18 @@ def _diagnosis_document(diagnosis: Diagnosis) -> dict[str, Any]:
     return {"clean": diagnosis.clean, "facts": dict(diagnosis.facts), "findings": findings}
 
 
-def _print_diagnosis(diagnosis: Diagnosis) -> None:
+def _print_diagnosis(diagnosis: Diagnosis, healths: Mapping[str, Health]) -> None:
+    engines = {
+        f"launch {name}": f"{health.state}: {health.told}" + (f"; {health.remedy}" if health.remedy else "")
+        for name, health in healths.items()
+    }
     width = max(map(len, diagnosis.facts))
     for fact, value in diagnosis.facts.items():
         click.echo(f"{fact:<{width}}  {shorten(value)}")
+    click.echo("")
+    width = max(map(len, engines))
+    for engine, told in engines.items():
+        click.echo(f"{engine:<{width}}  {' '.join(told.split())}")
     for finding in diagnosis.findings:
         click.echo(f"\n{finding.level}: {shorten(finding.what)}")
         click.echo(f"  where: {finding.where}")

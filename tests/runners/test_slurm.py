@@ -101,6 +101,17 @@ def test_without_slurm_the_runner_says_where_it_would_be(
     assert RUNNER.health().state == "missing"
 
 
+def test_the_doctor_is_told_whether_the_controller_answers(tmp_path: Path, commands: Path) -> None:
+    for name, body in (("scontrol", "exit 1"), ("sbatch", "echo slurm 22.05.8")):
+        (commands / name).write_text(f"#!/bin/bash\n{body}\n")
+        (commands / name).chmod(0o755)
+    assert RUNNER.health().state == "unreachable"
+    (commands / "scontrol").write_text("#!/bin/bash\necho 'Slurmctld(primary) at n1 is UP'\n")
+    health = RUNNER.health()
+    assert (health.state, health.remedy) == ("ready", "")
+    assert health.told.endswith(", slurm 22.05.8")
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

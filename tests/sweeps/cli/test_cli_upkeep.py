@@ -107,6 +107,20 @@ def test_without_a_sweep_the_doctor_looks_at_the_machine(sweep):
     assert "problem: nowhere: no sweep here" in named.out
 
 
+def test_the_doctor_knows_the_engines_and_none_is_a_problem(sweep, monkeypatch):
+    from runners.engines import ENGINES
+
+    monkeypatch.setenv("PATH", "/nowhere")
+    seen = sweep("doctor", "--format", "json")
+    engines = {told.pop("engine"): told for told in json.loads(seen.out)["engines"]}
+    assert list(engines) == list(ENGINES)
+    assert engines["local"]["state"] == "ready"
+    assert engines["slurm"]["state"] == "missing"
+    assert all(told["remedy"] for told in engines.values() if told["state"] != "ready")
+    assert "launch slurm" in sweep("doctor").out
+    assert seen.status == 0
+
+
 def test_a_damaged_sweep_file_is_a_finding(sweep, finished):
     (Path(finished) / "sweep.json").write_text("{")
     seen = sweep("doctor")

@@ -1,0 +1,109 @@
+"""What a pool costs is told before it starts, and above the limit nothing starts without a yes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from sweeps.cli import dollars, launch
+from sweeps.experiment import Experiment
+from sweeps.lifecycle import Complete
+from sweeps.storage.local import LocalStore
+
+PRICED = ("launch", "local", "--devices", "none", "--price", "RunPod H100")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the pools that were started, which nobody has to wait for."""
+    from runners.local import Local
+
+    sizes: list[int] = []
+    monkeypatch.setattr(Local, "up", lambda self, pool, tell: sizes.append(pool.workers) or 0)
+    return sizes
+
+
+def test_dollars_an_hour_are_told_and_what_is_left_after_the_first_trial(
+    sweep, space_file, started, monkeypatch
+):
+    sweep("init", str(space_file))
+    first = sweep(*PRICED, "--workers", "3")
+    assert first.status == 0
+    assert "$8.67 an hour for 3 workers (RunPod H100 at $2.89 an hour on demand (2024-12))" in first.err
+    assert "known when its first trial is done" in first.err
+
+    experiment = Experiment.open(LocalStore("sweep-store/toy"))
+    record = experiment.ask("somebody")
+    monkeypatch.setattr(experiment.store, "now", lambda: record.started + 1800.0)
+    experiment.apply(record.trial, Complete(worker="somebody", attempt=1, metrics={"loss": 1.0}, curve=()))
+    # Four trials of half an hour are left: 4 x 0.5 x 2.89, shared by two workers.
+    assert "about $5.78 and 1.0 hours for what is left" in sweep(*PRICED, "--workers", "2").err
+    assert started == [3, 2]
+
+
+def test_above_the_limit_nothing_starts_without_a_yes(sweep, space_file, started, monkeypatch):
+    sweep("init", str(space_file))
+    refused = sweep(*PRICED, "--workers", "4")
+    assert refused.status == 2
+    assert "$11.56 an hour is above $10.00" in refused.err
+    assert "no terminal to ask; say --yes" in refused.err
+    assert sweep(*PRICED, "--workers", "3", "--max-dollars-per-hour", "8").status == 2
+    assert started == []
+    assert sweep(*PRICED, "--workers", "4", "--yes").status == 0
+    assert sweep(*PRICED, "--workers", "4", "--max-dollars-per-hour", "12").status == 0
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    for answer, status in ((False, 2), (True, 0)):
+        monkeypatch.setattr(dollars.click, "confirm", lambda *words, answer=answer, **options: answer)
+        assert sweep(*PRICED, "--workers", "5").status == status
+    assert started == [4, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--price", "RunPod"), "--price: the rates that ship with stagesweep: 'RunPod' is several"),
+        (("--price", "abacus"), "no device 'abacus'"),
+        (("--max-dollars-per-hour", "5"), "what a worker costs is not known; name its machine with --price"),
+        (("--rates", "x.yaml"), "--rates needs --price NAME"),
+    ],
+    ids=str,
+)
+def test_a_price_that_nobody_knows_is_refused(sweep, space_file, started, options, told):
+    sweep("init", str(space_file))
+    ran = sweep("launch", "local", "--devices", "none", *options)
+    assert (ran.status, started) == (2, [])
+    assert told in ran.err
+
+
+def test_an_accelerator_is_looked_up_at_its_kind_of_price():
+    from pathlib import Path
+
+    from runners.pool import Pool
+
+    pool = Pool(
+        name="toy",
+        storage="gs://b/toy",
+        folder=Path("x"),
+        workers=2,
+        command=("true",),
+        accelerator="v6e-4",
+        spot=True,
+    )
+    assert dollars.priced(pool, None, None).dollars_per_hour == 1.70
+    assert dollars.priced(pool, "GCP v5litepod-8", None).dollars_per_hour == 2.04
+
+
+def test_a_detached_pool_is_not_asked_about_twice(sweep, space_file, monkeypatch):
+    sweep("init", str(space_file))
+    argv: list[list[str]] = []
+
+    def popen(words, **options):
+        argv.append(words)
+        raise OSError(12, "enough seen")
+
+    monkeypatch.setattr(launch.subprocess, "Popen", popen)
+    sweep(*PRICED, "--workers", "9", "--yes", "--detach")
+    assert argv[0].count("--yes") == 1
+    assert "--detach" not in argv[0]
