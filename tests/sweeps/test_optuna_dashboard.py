@@ -65,8 +65,12 @@ def get(tmp_path_factory: pytest.TempPathFactory) -> Get:
         environ: dict[str, Any] = {"PATH_INFO": path, "REQUEST_METHOD": "GET", "wsgi.errors": io.StringIO()}
         setup_testing_defaults(environ)
         answered: list[str] = []
-        body = b"".join(application(environ, lambda status, headers, exc=None: answered.append(status)))
-        return answered[0], body
+        parts = application(environ, lambda status, headers, exc=None: answered.append(status))
+        try:
+            return answered[0], b"".join(parts)
+        finally:
+            # As a server does; else an open file is left to the collector.
+            getattr(parts, "close", lambda: None)()
 
     return ask
 
