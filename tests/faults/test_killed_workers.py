@@ -118,7 +118,7 @@ def check_everything(sweep: Experiment) -> Counter:
     return Counter(names[tuple(line.split())] for line in (root / "calls").read_text().splitlines())
 
 
-@pytest.mark.parametrize("workers", [2, 4, 8])
+@pytest.mark.parametrize("workers", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_trial_is_run_exactly_once(start, sweep, workers):
     processes = [start(sweep, seconds=0.0) for _ in range(workers)]
     for process in processes:
@@ -128,7 +128,7 @@ def test_every_trial_is_run_exactly_once(start, sweep, workers):
     assert all(record.attempt == 1 for record in sweep.trials())
 
 
-@pytest.mark.parametrize("workers", [2, 4, 8])
+@pytest.mark.parametrize("workers", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_killing_half_of_the_workers_loses_nothing_and_repeats_only_what_was_cut_off(start, sweep, workers):
     chance = random.Random(workers)
     processes = [start(sweep, seconds=0.05) for _ in range(workers)]
