@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stagesweep-installed
-# Tests are processes themselves: two at a time is what two cores carry.
-JOBS   ?= 2
+# A quarter of the tests' time is waiting for processes: three at a time keep two cores busy.
+JOBS   ?= 3
 
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
