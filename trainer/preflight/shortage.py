@@ -14,8 +14,9 @@ from trainer.preflight.look import look
 from trainer.preflight.memory import StageMemory
 
 _GIB = 2**30
-# How torch's allocator on a CPU says it, in an error of no kind of its own.
-_WORDS = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory")
+# How torch's allocator on a CPU says it, and XLA of a TPU's memory, in errors of no kind of their own.
+_CPU = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory")
+_WORDS = (*_CPU, "RESOURCE_EXHAUSTED")
 
 
 @contextmanager

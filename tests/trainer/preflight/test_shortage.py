@@ -33,8 +33,11 @@ def estimate(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore"),
         MemoryError(),
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError(
+            "Bad StatusOr access: RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 2.50G."
+        ),
     ],
-    ids=["cuda", "python", "cpu"],
+    ids=["cuda", "python", "cpu", "xla"],
 )
 def test_running_out_is_told_with_the_estimate(error: Exception, small: tuple[str, ...]) -> None:
     config = compose_config([*small, "stage1_9.max_steps=0"])
