@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from runners.errors import EngineFailed, EngineMissing
 from runners.runner import Tell
 
@@ -19,6 +21,9 @@ REMEDY = (
     "pip install 'stagesweep[skypilot]', in an environment of its own if you like, and put sky on the PATH"
 )
 PATIENCE_S = 600.0  # its server may have to start first, and its controller's machine
+_NO_CONTROLLER = (
+    "No in-progress managed jobs"  # sky fails so where its controller was never started, or sleeps
+)
 _ENDED = ("SUCCEEDED", "CANCELLED", "CANCELLING")
 
 
@@ -58,9 +63,9 @@ class Sky:
             errors="replace",
         ) as running:
             for line in running.stdout or ():
-                if line.strip():
-                    last = line.rstrip()
-                    tell(last)
+                if plain := click.unstyle(line).strip():
+                    last = plain
+                    tell(plain)
         if running.returncode:
             raise EngineFailed(NAME, last or f"sky {' '.join(words[:2])} ended with {running.returncode}")
 
@@ -86,7 +91,12 @@ class Sky:
 
     def jobs(self, name: str) -> list[Job]:
         """All managed jobs of this name, the oldest first."""
-        text = self.read("jobs", "queue", "--all", "--output", "json")
+        try:
+            text = self.read("jobs", "queue", "--all", "--output", "json")
+        except EngineFailed as error:
+            if _NO_CONTROLLER in error.problem:
+                return []
+            raise
         begin = re.search(r"^\[", text, re.MULTILINE)
         try:
             rows = json.loads(text[begin.start() :] if begin else "")

@@ -16,9 +16,10 @@ from runners.skypilot.runner import RUNNER
 STAND_IN = r"""#!/bin/bash
 printf '%s\n' "$@" > "$HERE/call$(ls "$HERE" | grep -c '^call')"
 case "$2" in
-  queue) echo 'Fetching [status]'; cat "$HERE/queue" ;;
+  queue) [ -s "$HERE/queue" ] || { echo 'sky.exceptions.ClusterNotUpError: No in-progress managed jobs.' >&2; exit 1; }
+    echo 'Fetching [status]'; cat "$HERE/queue" ;;
   logs) printf 'one\ntwo\n' ;;
-  launch) echo "secret: $HF_TOKEN" > "$HERE/secret"; echo 'Job submitted'; echo 'No cloud is enabled' >&2; exit "${LAUNCH:-0}" ;;
+  launch) echo "secret: $HF_TOKEN" > "$HERE/secret"; echo 'Job submitted'; printf '\033[31mNo cloud\033[0m is enabled\n' >&2; exit "${LAUNCH:-0}" ;;
 esac
 """
 
@@ -80,6 +81,12 @@ def test_a_second_pool_of_the_same_jobs_is_refused(server, tmp_path):
     with pytest.raises(PoolError, match="1 jobs sweep-toy-cee5fe0b are there already"):
         RUNNER.up(replace(PLAIN, folder=tmp_path), print)
     assert server.calls() == []
+
+
+def test_before_the_first_controller_there_are_no_jobs(server):
+    (server.here / "queue").write_text("")
+    assert RUNNER.status(PLAIN) == ()
+    assert RUNNER.down(PLAIN, print) == 0
 
 
 def test_status_is_each_job_of_the_name(server):
