@@ -19,9 +19,10 @@ from google.protobuf.json_format import ParseDict
 from runners.errors import EngineFailed
 from runners.pool import Pool
 from runners.tpu_vm import render
-from runners.tpu_vm.decide import Create, Delete, Outcome, Seen, Thing
+from runners.tpu_vm.decide import Create, Delete, Outcome
 from runners.tpu_vm.names import vm_id, worker_of
 from runners.tpu_vm.options import TpuOptions
+from runners.tpu_vm.seen import Seen, Thing
 from runners.tpu_vm.vm_script import ENDED, vm_script
 
 NAME = "tpu-vm"
@@ -213,13 +214,14 @@ class TpuVms:
     def _ended(self, node: str) -> str:
         try:
             told = self._client.get_guest_attributes(
-                tpu_v2.GetGuestAttributesRequest(name=node, query_path=ENDED),
+                tpu_v2.GetGuestAttributesRequest(name=node, query_path=f"/{ENDED}"),
                 retry=self._again,
                 timeout=_CALL_S,
             )
         except exceptions.GoogleAPIError:
             return ""  # nothing was told yet, or it is asked again
-        values = [item.value.strip() for each in told.guest_attributes for item in each.query_value.items]
+        items = [item for each in told.guest_attributes for item in each.query_value.items]
+        values = [each.value.strip() for each in items if f"{each.namespace}/{each.key}" == ENDED]
         return next((value for value in values if value), "")
 
 

@@ -9,6 +9,7 @@ or as a node alone. What a worker has in one zone is a *holding*: its request, i
     its worker crashed too often on it          delete, and so on another VM, `restarts` times
     two holdings                                keep the better one, delete the other
     its worker has ended, or is not wanted      delete
+    DELETING, and we did not ask for that       its worker has ended: somebody took it down, or the VM itself
 
 Nothing is created for a worker while a zone does not answer, or while one of its creations is on its way:
 there may be a VM that is not seen. So a lost answer costs time, and never a second VM.
@@ -16,74 +17,22 @@ there may be a VM that is not seen. So a lost answer costs time, and never a sec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from runners.restarts import POISON, End
+from runners.tpu_vm.seen import GOING, NODE_DEAD, QUEUED_DEAD, Holding, Kind, Seen, Thing
+from runners.tpu_vm.seen import holdings as holdings_of
 
-Kind = Literal["queued", "node"]
+Ended = End | Literal["removed"]
 Outcome = Literal["accepted", "exists", "stockout", "refused", "unknown"]
 
-# How far a holding is; the higher, the better. States that are in none of these tables are waited for.
-_QUEUED_RANK = {"CREATING": 1, "ACCEPTED": 1, "WAITING_FOR_RESOURCES": 1, "PROVISIONING": 2, "ACTIVE": 3}
-_QUEUED_DEAD = frozenset({"SUSPENDED", "FAILED"})
-_NODE_RANK = {
-    "CREATING": 3,
-    "REIMAGING": 3,
-    "STARTING": 3,
-    "UNHIDING": 3,
-    "REPAIRING": 4,
-    "RESTARTING": 4,
-    "READY": 5,
-}
-_NODE_DEAD = frozenset({"PREEMPTED", "TERMINATED", "STOPPED", "HIDDEN", "UNKNOWN"})
-_GOING = frozenset({"DELETING", "SUSPENDING", "STOPPING", "HIDING"})
 # A secret that the VM may not read, it may not read on the next VM either.
 _POISON = (*map(str, POISON), "secret")
 # google.rpc.Code of a request that is wrong in this zone, whenever it is asked: INVALID_ARGUMENT, NOT_FOUND,
 # PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED. Anything else is a lack of capacity.
 _WRONG = frozenset({3, 5, 7, 9, 12, 16})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Thing:
-    """A queued resource or a node of the pool, as the service tells of it.
-
-    Args:
-        worker: whose it is, from 1.
-        id: its name in the zone.
-        uid: tells this node from the next one of the same name.
-        state: the service's word for it.
-        ended: what its worker's launcher ended with, where it told so: an exit status or a word. "" while it
-            works.
-        code: why a queued resource FAILED, as google.rpc.Code.
-        problem: the same in words.
-    """
-
-    kind: Kind
-    zone: str
-    worker: int
-    id: str
-    state: str
-    uid: str = ""
-    ended: str = ""
-    code: int = 0
-    problem: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seen:
-    """All that there is of a pool.
-
-    Args:
-        blind: zones that did not answer.
-        pending: workers with a creation whose end is not known yet.
-    """
-
-    things: tuple[Thing, ...] = ()
-    blind: frozenset[str] = frozenset()
-    pending: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +55,15 @@ class Memory:
         ended: workers that are not started again.
         crashes: how often a worker's VM ended badly.
         counted: nodes whose end was counted.
+        useful: zone and name of what was there for a worker, and not deleted by us.
     """
 
     turn: Mapping[int, int] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
-    ended: Mapping[int, End] = field(default_factory=dict)
+    ended: Mapping[int, Ended] = field(default_factory=dict)
     crashes: Mapping[int, int] = field(default_factory=dict)
     counted: frozenset[str] = frozenset()
+    useful: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,59 +88,26 @@ class Delete:
 Action = Create | Delete
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Holding:
-    zone: str
-    queued: Thing | None = None
-    node: Thing | None = None
-
-    @property
-    def going(self) -> bool:
-        """On its way out; nothing more is to be done about it."""
-        top = self.queued or self.node
-        return top is not None and top.state in _GOING
-
-    @property
-    def dead(self) -> str:
-        """Why it is of no use any more, else ""."""
-        if self.queued is not None and self.queued.state in _QUEUED_DEAD:
-            return f"{self.queued.state} {self.queued.problem}".strip()
-        if self.node is not None and self.node.state in _NODE_DEAD:
-            return self.node.state
-        if self.node is not None and self.node.ended:
-            return f"its worker ended with {self.node.ended}"
-        if self.queued is not None and self.queued.state == "ACTIVE" and self.node is None:
-            return "without its node"
-        return ""
-
-    @property
-    def rank(self) -> int:
-        queued = _QUEUED_RANK.get(self.queued.state, 0) if self.queued else 0
-        return max(queued, _NODE_RANK.get(self.node.state, 0) if self.node else 0)
-
-    def delete(self, why: str) -> Delete:
-        top = self.queued or self.node
-        assert top is not None  # noqa: S101 -- holdings are made of things
-        return Delete(worker=top.worker, kind=top.kind, zone=self.zone, id=top.id, why=why)
-
-
 def decide(seen: Seen, wanted: Wanted, memory: Memory) -> tuple[tuple[Action, ...], Memory]:
     """What to do now, and what to remember. Asked again and again, it brings what is seen to what is
     wanted."""
-    memory = _learn(seen, wanted, memory)
+    memory = _taken_down(_learn(seen, wanted, memory), seen, wanted)
     actions: list[Action] = []
     for worker in sorted({thing.worker for thing in seen.things} | set(range(1, wanted.workers + 1))):
-        holdings = _holdings(thing for thing in seen.things if thing.worker == worker)
+        holdings = holdings_of([thing for thing in seen.things if thing.worker == worker])
         unwanted = "its worker has ended" if worker in memory.ended else ""
         if worker > wanted.workers:
             unwanted = "not wanted"
         if unwanted:
-            actions += [each.delete(unwanted) for each in holdings if not each.going]
+            actions += [_delete(each, unwanted) for each in holdings if not each.going]
         elif holdings:
             actions += _sort_out(holdings, wanted.zones)
         elif not seen.blind and worker not in seen.pending:
             actions.append(Create(worker=worker, zone=wanted.zones[_turn(worker, wanted, memory)]))
-    return tuple(actions), memory
+    deleted = {(each.zone, each.id) for each in actions if isinstance(each, Delete)}
+    there = {each.place for each in holdings_of(seen.things) if each.settled and not each.going}
+    blind = {place for place in memory.useful if place[0] in seen.blind}
+    return tuple(actions), replace(memory, useful=frozenset(blind | (there - deleted)))
 
 
 def after(memory: Memory, create: Create, wanted: Wanted, outcome: Outcome, problem: str = "") -> Memory:
@@ -201,7 +119,7 @@ def after(memory: Memory, create: Create, wanted: Wanted, outcome: Outcome, prob
     return memory
 
 
-def _sort_out(holdings: list[_Holding], zones: tuple[str, ...]) -> list[Action]:
+def _sort_out(holdings: list[Holding], zones: tuple[str, ...]) -> list[Action]:
     useful = [each for each in holdings if not each.going and not each.dead]
     order = {zone: position for position, zone in enumerate(zones)}
     # A VM in a zone that is no longer in the list does its work as well as another.
@@ -209,7 +127,7 @@ def _sort_out(holdings: list[_Holding], zones: tuple[str, ...]) -> list[Action]:
         useful, key=lambda each: (each.rank, -order.get(each.zone, len(zones)), each.zone), default=None
     )
     return [
-        each.delete(each.dead or "a second one") for each in holdings if not each.going and each is not best
+        _delete(each, each.dead or "a second one") for each in holdings if not each.going and each is not best
     ]
 
 
@@ -223,12 +141,24 @@ def _learn(seen: Seen, wanted: Wanted, memory: Memory) -> Memory:
         elif thing.ended and thing.uid not in memory.counted:
             memory = _count(memory, thing, wanted)
     if wanted.workers and all(zone in memory.refused for zone in wanted.zones):
-        held = {
-            thing.worker for thing in seen.things if thing.state not in _QUEUED_DEAD | _NODE_DEAD | _GOING
-        }
+        held = {thing.worker for thing in seen.things if thing.state not in QUEUED_DEAD | NODE_DEAD | GOING}
         lost = set(range(1, wanted.workers + 1)) - held - seen.pending - set(memory.ended)
         memory = replace(memory, ended={**memory.ended, **dict.fromkeys(lost, "poison")})
     return memory
+
+
+def _taken_down(memory: Memory, seen: Seen, wanted: Wanted) -> Memory:
+    """Workers whose VM somebody else deletes have ended; all have, where that is done to every VM there
+    was."""
+    removed = {each.place for each in holdings_of(seen.things) if each.removed} & memory.useful
+    if not removed:
+        return memory
+    if removed == memory.useful:
+        workers = set(range(1, wanted.workers + 1))
+    else:
+        workers = {thing.worker for thing in seen.things if (thing.zone, thing.id) in removed}
+    lost = workers - set(memory.ended)
+    return replace(memory, ended={**memory.ended, **dict.fromkeys(lost, "removed")})
 
 
 def _count(memory: Memory, node: Thing, wanted: Wanted) -> Memory:
@@ -258,10 +188,6 @@ def _turn(worker: int, wanted: Wanted, memory: Memory) -> int:
     return next((turn for turn in turns if wanted.zones[turn] not in memory.refused), start % count)
 
 
-def _holdings(things: Iterable[Thing]) -> list[_Holding]:
-    held: dict[tuple[str, str], _Holding] = {}
-    for thing in things:
-        place = thing.zone, thing.id
-        known = held.get(place, _Holding(zone=thing.zone))
-        held[place] = replace(known, queued=thing) if thing.kind == "queued" else replace(known, node=thing)
-    return [held[place] for place in sorted(held)]
+def _delete(holding: Holding, why: str) -> Delete:
+    top = holding.top
+    return Delete(worker=top.worker, kind=top.kind, zone=top.zone, id=top.id, why=why)

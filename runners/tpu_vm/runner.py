@@ -28,9 +28,10 @@ from runners.errors import (
 from runners.pool import Pool
 from runners.runner import Artifacts, Health, Place, PlaceState, Tell
 from runners.tpu_vm import render
-from runners.tpu_vm.decide import Thing, Wanted
+from runners.tpu_vm.decide import Wanted
 from runners.tpu_vm.names import vm_id
 from runners.tpu_vm.options import check_accelerator, options_of
+from runners.tpu_vm.seen import Thing
 from runners.tpu_vm.vm_script import LOG, PYTHON, vm_script
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class TpuVm:
 
     def up(self, pool: Pool, tell: Tell) -> int:
         """Watch the VMs until no worker is left, and delete them: 0; 2 where a worker or the request itself
-        was refused, 1 where one was given up, 75 where a signal ended the pool."""
+        was refused, 1 where one was given up, 75 where a signal or somebody else ended the pool."""
         options = options_of(pool)
         check_accelerator(pool, options)
         vms = _vms(pool)
@@ -113,7 +114,12 @@ class TpuVm:
             return EXIT_PREEMPTED
         if "poison" in ends.values():
             return EXIT_INPUT
-        return EXIT_FAILED if "given up" in ends.values() else EXIT_DONE
+        if "given up" in ends.values():
+            return EXIT_FAILED
+        if "removed" in ends.values():
+            tell("VMs of this pool were deleted by somebody else; they are not made again")
+            return EXIT_PREEMPTED
+        return EXIT_DONE
 
     def status(self, pool: Pool) -> tuple[Place, ...]:
         """Every request and VM with the pool's label, in all its zones."""

@@ -13,9 +13,9 @@ from typing import Protocol
 from google.api_core import exceptions, retry
 
 from runners.errors import EngineFailed
-from runners.restarts import End
 from runners.runner import Tell
-from runners.tpu_vm.decide import Create, Delete, Memory, Outcome, Seen, Wanted, after, decide
+from runners.tpu_vm.decide import Create, Delete, Ended, Memory, Outcome, Wanted, after, decide
+from runners.tpu_vm.seen import Seen
 
 EVERY_S = 30.0
 _LISTEN_S = 0.5
@@ -45,7 +45,7 @@ def watch(
     stopped: Callable[[], bool],
     tell: Tell,
     every_s: float = EVERY_S,
-) -> dict[int, End | None]:
+) -> dict[int, Ended | None]:
     """Until every worker has ended for good, or `stopped` says so. The caller clears up then.
 
     Args:

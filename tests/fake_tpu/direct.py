@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fake_tpu.cloud import Cloud, Operation, Refused
-from runners.tpu_vm.decide import Create, Delete, Outcome, Seen, Thing
+from runners.tpu_vm.decide import Create, Delete, Outcome
+from runners.tpu_vm.seen import Seen, Thing
 
 _OUTCOMES: dict[int, Outcome] = {6: "exists", 8: "stockout"}
 

@@ -135,7 +135,8 @@ class FakeTpu:
         node = self.cloud.nodes[zone, id_]
         if not node.ended:
             raise Refused(5, "no guest attributes")
-        namespace, key = request.query_path.split("/")
+        root, namespace, key = request.query_path.split("/")
+        assert root == ""
         entry = tpu_v2.GuestAttributesEntry(namespace=namespace, key=key, value=node.ended)
         value = tpu_v2.GuestAttributesValue(items=[entry])
         return tpu_v2.GetGuestAttributesResponse(guest_attributes=[tpu_v2.GuestAttributes(query_value=value)])

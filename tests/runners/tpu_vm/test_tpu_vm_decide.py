@@ -10,7 +10,8 @@ from fake_tpu.direct import Direct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.tpu_vm.decide import Create, Delete, Memory, Seen, Thing, Wanted, after, decide
+from runners.tpu_vm.decide import Create, Delete, Memory, Wanted, after, decide
+from runners.tpu_vm.seen import Seen, Thing
 from runners.tpu_vm.watch import step
 
 ZONES = ("a", "b", "c")
@@ -109,6 +110,45 @@ def test_a_crash_is_counted_once_for_each_vm_and_in_the_end_the_worker_is_given_
     assert (memory.crashes, memory.ended) == ({1: 2}, {})
     _, memory = decide(Seen(things=(node("READY", ended="1", uid="3"),)), want, memory)
     assert memory.ended == {1: "given up"}
+
+
+@pytest.mark.parametrize("is_queued", [True, False])
+def test_a_keeper_does_not_make_again_what_is_taken_down_elsewhere(is_queued):
+    cloud = Cloud()
+    here, elsewhere = Direct(cloud, ZONES, queued=is_queued), Direct(cloud, ZONES, queued=is_queued)
+    want, memory = Wanted(workers=3, zones=ZONES), Memory()
+    cloud.capacity = {"a": 2, "b": 0, "c": 0}  # two of three have a VM
+    for _ in range(5):
+        _, memory = step(here, want, memory, lambda line: None, {})
+        cloud.tick()
+    assert len([node for node in cloud.alive() if node.state == "READY"]) == 2
+    for _ in range(4):
+        step(elsewhere, Wanted(workers=0, zones=ZONES), Memory(), lambda line: None, {})
+        _, memory = step(here, want, memory, lambda line: None, {})
+        cloud.tick()
+    assert memory.ended == dict.fromkeys((1, 2, 3), "removed")
+    for _ in range(4):
+        step(here, want, memory, lambda line: None, {})
+        cloud.tick()
+    assert not list(cloud.alive())
+
+
+def test_one_vm_that_a_person_deletes_is_one_worker_less():
+    both = (node("READY"), node("READY", "b", worker=2))
+    want = Wanted(workers=2, zones=ZONES)
+    _, memory = decide(Seen(things=both), want, Memory())
+    actions, memory = decide(Seen(things=(node("DELETING"), both[1])), want, memory)
+    assert (actions, memory.ended) == ((), {1: "removed"})
+    assert decide(Seen(things=both[1:]), want, memory)[0] == ()
+
+
+def test_what_we_deleted_ourselves_and_what_the_service_cleans_up_is_made_again():
+    _, memory = decide(Seen(things=(node("PREEMPTED"),)), ONE, Memory())
+    _, memory = decide(Seen(things=(node("DELETING"),)), ONE, memory)
+    assert decide(Seen(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
+    _, memory = decide(Seen(things=(node("CREATING"),)), ONE, Memory())
+    _, memory = decide(Seen(things=(node("DELETING"),)), ONE, memory)
+    assert decide(Seen(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
 
 
 STATES = {
