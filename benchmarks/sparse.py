@@ -24,9 +24,10 @@ import torch
 from trainer.api import check
 from trainer.config import CachedTeacherConfig, Config
 from trainer.device import open_device
-from trainer.losses.sparse import Sample
+from trainer.losses.sparse import Sample, Targets
 from trainer.model import build_tiny, embedding_count, freeze
 from trainer.stages import distill
+from trainer.stages.distill_cached import from_cache
 from trainer.stages.subln import make_student
 from trainer.testing.memory import most_bytes
 
@@ -93,8 +94,8 @@ def prepared(config: Config) -> tuple[Callable[[], None], int]:
     vocabulary, rows = embedding_count(student), stage.micro_batch_size or stage.batch_size
     ids_BT = torch.randint(vocabulary, (rows, length), device=device.torch_device)
     if stage.teacher.kind == "cached":
-        said = sample(stage.teacher, rows, length, vocabulary).placed(device.place)
-        objective = distill.from_cache(student, lambda count: said, stage, stage.teacher)
+        said = Targets(teacher=sample(stage.teacher, rows, length, vocabulary)).placed(device.place)
+        objective = from_cache(student, lambda count: said, stage, stage.teacher)
         width = stage.teacher.top_k + stage.teacher.negatives
     else:
         objective = distill.from_teacher(student, teacher, stage, ExitStack())

@@ -86,6 +86,9 @@ class CachedTeacherConfig:
         cross_entropy: `sampled`: of the true token among the candidates; `exact`: over the whole vocabulary,
             a chunk of positions at a time.
         preload: have it in memory before the stage begins; otherwise batches are read from the files.
+        anchor_weight: of KL(anchor ‖ student), which holds the student near a model that does not change: the
+            student that the stage starts from, or any other. 0 leaves it out, and `anchor` means nothing.
+        anchor: folder or URL of the cache of that model's predictions, of the same K, R and dtype.
     """
 
     kind: Literal["cached"]
@@ -95,11 +98,26 @@ class CachedTeacherConfig:
     dtype: Literal["float32", "float16"]
     cross_entropy: Literal["sampled", "exact"]
     preload: bool
+    anchor_weight: NonNegative
+    anchor: Text | None
+
+    def __post_init__(self) -> None:
+        if self.anchor_weight and self.anchor is None:
+            raise FieldError(
+                "there is no cache to hold the student near; write its folder, or anchor_weight=0",
+                key="anchor",
+            )
+
+    @property
+    def anchored(self) -> str | None:
+        """The anchor's cache, where it has a weight."""
+        return self.anchor if self.anchor_weight else None
 
     @property
     def logits_read(self) -> int:
         """How many of the student's logits are gathered at each position; the true token's with `sampled`."""
-        return self.top_k + self.negatives + (self.cross_entropy == "sampled")
+        kept = self.top_k + self.negatives
+        return kept * (2 if self.anchored else 1) + (self.cross_entropy == "sampled")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -13,6 +13,8 @@ sampled softmax (Bengio and Senécal 2008; Jean et al., arXiv:1412.2007 §3).
     KL  = Σ_c q_c·(log q_c - log p_c),   q = softmax(t/τ + log w),  p = softmax(s/τ + log w)
     CE  = log(e^{s_y} + Σ_{c≠y} w_c·e^{s_c}) - s_y
 
+An anchor is a second teacher, with candidates of its own.
+
 What is exact, and what is not:
 
 - With every token among the candidates (K = V, or K + R = V) both are the dense losses, and so are their
@@ -68,6 +70,24 @@ class Sample:
     def rows(self, first: int, end: int) -> Sample:
         """That of some of the sequences."""
         return Sample(ids=self.ids[first:end], logits=self.logits[first:end])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """What a student is compared with: its teacher's predictions, and an anchor's where there is one."""
+
+    teacher: Sample
+    anchor: Sample | None = None
+
+    def placed(self, place: Callable[[Tensor], Tensor]) -> Targets:
+        """As `Sample.placed`."""
+        return Targets(teacher=self.teacher.placed(place), anchor=self.anchor and self.anchor.placed(place))
+
+    def rows(self, first: int, end: int) -> Targets:
+        """Those of some of the sequences."""
+        return Targets(
+            teacher=self.teacher.rows(first, end), anchor=self.anchor and self.anchor.rows(first, end)
+        )
 
 
 def log_weights(top_k: int, negatives: int, *, vocabulary: int, device: torch.device) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from trainer.config import CachedTeacherConfig, Config, Stage2Config, Stage3Config, Stage19Config
 from trainer.device import Device
 from trainer.losses.distill_schedule import DistillWeight
-from trainer.losses.sparse import DTYPES, Sample
+from trainer.losses.sparse import DTYPES, Sample, Targets
 from trainer.model import freeze
 from trainer.predictions import Predictions
 from trainer.preflight.blueprint import Blueprint
@@ -28,6 +28,7 @@ from trainer.quant.ternary import held_weights
 from trainer.quant.warmup import Lambda
 from trainer.recompute import recompute_layers
 from trainer.stages import distill, layerwise, pretrain
+from trainer.stages.distill_cached import from_cache
 from trainer.stages.subln import normalised_projections, quantise
 from trainer.step import Objective
 
@@ -176,20 +177,22 @@ def _objective(config: Config, stage: Stage, models: Models, stack: ExitStack) -
         taught = stage.distill.enabled
         return pretrain.taught(student, teacher, stage.distill) if taught else pretrain.cross_entropy(student)
     if stage.teacher.kind == "cached":
-        return distill.from_cache(student, _sample(config, stage.teacher), config.stage3, stage.teacher)
+        return from_cache(student, _targets(config, stage.teacher), config.stage3, stage.teacher)
     if stage.teacher.kind == "http":  # a teacher elsewhere leaves candidates here, some of a vocabulary
         return pretrain.cross_entropy(student)
     return distill.from_teacher(student, teacher, config.stage3, stack)
 
 
-def _sample(config: Config, teacher: CachedTeacherConfig) -> Callable[[int], Sample]:
-    """What a cache holds of so many sequences, all of it of the first tokens."""
+def _targets(config: Config, teacher: CachedTeacherConfig) -> Callable[[int], Targets]:
+    """What caches hold of so many sequences, all of it of the first token."""
     positions, kept = config.data.sequence_length - 1, teacher.top_k + teacher.negatives
 
     def sample(rows: int) -> Sample:
         shape = rows, positions, kept
-        return Sample(
-            ids=torch.zeros(shape, dtype=torch.int32), logits=torch.zeros(shape, dtype=DTYPES[teacher.dtype])
-        )
+        logits = torch.zeros(shape, dtype=DTYPES[teacher.dtype])
+        return Sample(ids=torch.zeros(shape, dtype=torch.int32), logits=logits)
 
-    return sample
+    def targets(rows: int) -> Targets:
+        return Targets(teacher=sample(rows), anchor=sample(rows) if teacher.anchored else None)
+
+    return targets

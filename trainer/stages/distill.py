@@ -5,7 +5,7 @@ BitDistill's third stage (arXiv:2510.13998 §3.3). The student is fully quantise
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -14,29 +14,25 @@ from torch import Tensor, nn
 
 from trainer.beside import NOTHING, Beside
 from trainer.checkpoint.keep import FORGET, Keep
-from trainer.config import CachedTeacherConfig, FieldError, HttpTeacherConfig, Stage3Config
+from trainer.config import FieldError, HttpTeacherConfig, Stage3Config
 from trainer.config.distill import check_attention_heads
 from trainer.data import Feed
 from trainer.device import Device
 from trainer.errors import ConfigError
 from trainer.layer_match import matched_layers
 from trainer.loop import Objective, StagePlan, StageTrace, Watch, train
-from trainer.losses import chunked
 from trainer.losses.attention_relation import relation_divergence
 from trainer.losses.candidates import candidate_divergence
 from trainer.losses.distillation import bitdistill_loss, tempered_divergence
-from trainer.losses.gathered import candidate_logits
 from trainer.losses.logits import next_token_loss
-from trainer.losses.sparse import Sample, log_weights, sampled_cross_entropy, sparse_divergence
 from trainer.model import depth, embedding_count, key_heads, run
-from trainer.predictions import read
 from trainer.preemption import StopSignal
 from trainer.quant.warmup import Lambda
+from trainer.stages.distill_cached import cached_text, from_cache
 from trainer.stages.projections import Projections, attention_layers, widths
 
 if TYPE_CHECKING:
     from trainer.remote_teacher.feed import TaughtFeed
-    from trainer.teacher_cache.feed import CachedFeed
 
 NAME = "stage3"
 
@@ -95,7 +91,7 @@ def distill(
             batches = taught = _taught(batches, student, config.teacher, stack, device=device, stop=stop)
             objective = _from_answers(student, taught, config)
         elif config.teacher.kind == "cached":
-            batches = cached = _cached(batches, config.teacher, config, device=device)
+            batches = cached = cached_text(batches, config, config.teacher, device=device)
             objective = from_cache(student, cached.take, config, config.teacher)
         else:
             objective = from_teacher(student, teacher, config, stack)
@@ -137,50 +133,6 @@ def _from_answers(student: nn.Module, taught: TaughtFeed, config: Stage3Config) 
         logits_BTV = run(student, ids_BT).logits
         logits_kl = candidate_divergence(logits_BTV, taught.take(len(ids_BT)), temperature=config.temperature)
         return _parts(config, ce=next_token_loss(logits_BTV, ids_BT), logits_kl=logits_kl, attention_kl=None)
-
-    return losses
-
-
-def _cached(
-    batches: Feed, teacher: CachedTeacherConfig, config: Stage3Config, *, device: Device
-) -> CachedFeed:
-    """The batches with what the teacher's cache holds of them."""
-    from trainer.teacher_cache.feed import CachedFeed
-    from trainer.teacher_cache.read import open_cache
-
-    cache = open_cache(teacher, rows=config.max_steps * config.batch_size)
-    return CachedFeed(batches, cache, device=device)
-
-
-def from_cache(
-    student: nn.Module, said: Callable[[int], Sample], config: Stage3Config, teacher: CachedTeacherConfig
-) -> Objective:
-    """With the student's logits of a few tokens per position, and of no others.
-
-    Args:
-        said: gives what is kept of the next so many sequences.
-    """
-    vocabulary = embedding_count(student)
-    place = next(student.parameters()).device
-    log_w_C = log_weights(teacher.top_k, teacher.negatives, vocabulary=vocabulary, device=place)
-
-    def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
-        kept = said(len(ids_BT))
-        reading, _ = read(student, ids_BT)
-        labels_N, ids_NC = ids_BT[:, 1:].flatten(), kept.ids.flatten(0, 1)
-        if teacher.cross_entropy == "sampled":
-            named = torch.cat([labels_N.to(ids_NC.dtype).unsqueeze(-1), ids_NC], dim=-1)
-            label_N1, logits_NC = candidate_logits(reading, named).tensor_split([1], dim=-1)
-            ce = sampled_cross_entropy(
-                label_N1.squeeze(-1), logits_NC, log_w_C, ids_NC=ids_NC, labels_N=labels_N
-            )
-        else:
-            logits_NC = candidate_logits(reading, ids_NC)
-            ce = chunked.head_losses(reading, labels_N).total
-        logits_kl = sparse_divergence(
-            logits_NC, kept.logits.flatten(0, 1), log_w_C, temperature=config.temperature
-        )
-        return _parts(config, ce=ce, logits_kl=logits_kl, attention_kl=None)
 
     return losses
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from trainer.api import check
+from trainer.api import MODEL_FOLDER, check
 from trainer.console import Lines
 from trainer.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, TrainerError
 from trainer.preemption import StopSignal
 from trainer.teacher_cache.asked import asked_for
 
+_OF = "--of"
 _USAGE = """\
 usage: python -m trainer.teacher_cache [OVERRIDE …]
+       python -m trainer.teacher_cache --of RUN_DIR [OVERRIDE …]     the anchor's, of a finished run's student
 
 Computes the teacher's predictions for the rows that Stage 3 of the run with these overrides takes, and keeps
 the likeliest tokens (stage3.teacher.top_k) and some others (negatives) in stage3.teacher.path:
@@ -25,6 +28,7 @@ the likeliest tokens (stage3.teacher.top_k) and some others (negatives) in stage
   python -m trainer.teacher_cache stage3.max_steps=100 stage3.attention_weight=0 \\
       stage3/teacher=cached stage3.teacher.path=DIR
 
+With --of it keeps, in stage3.teacher.anchor, what the student of another run predicts (save_model=true).
 What is there already is not computed again. Exit status: 0 finished; 2 refused before any compute; 75 stopped
 by SIGTERM or SIGINT; 1 anything else.
 """
@@ -49,13 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _build(given: Sequence[str], stop: StopSignal) -> None:
     with stop.hold("loading"):
-        if flags := [argument for argument in given if argument.startswith("-")]:
-            raise ConfigError(f"there is no option {flags[0]}; overrides are written key=value, see --help")
-        config = check(given)
-        asked_for(config)
+        run_dir, overrides = _split(given)
+        config = check(overrides)
+        asked = asked_for(config, anchor=run_dir is not None)
+        if run_dir is not None and not (run_dir / MODEL_FOLDER).is_dir():
+            raise ConfigError(
+                f"there is no student in {str(run_dir)!r}; run it with save_model=true", key=_OF
+            )
         before_torch()
         from trainer.device import open_device
-        from trainer.model import import_architectures
+        from trainer.model import freeze, import_architectures
+        from trainer.student_folder import load
         from trainer.teacher import load_ground
         from trainer.teacher_cache.build import build
 
@@ -71,18 +79,37 @@ def _build(given: Sequence[str], stop: StopSignal) -> None:
             people.write(f"preparing {message}: {tenth[1] * 10} %")
 
     ground = load_ground(config, device=device, stop=stop, progress=progress)
+    model = ground.teacher
+    if run_dir is not None:
+        model = freeze(load(run_dir / MODEL_FOLDER).model.to(device.torch_device))
     built = build(
         config,
-        ground,
+        ground.corpus,
+        model,
+        asked,
         device=device,
         stop=stop,
-        tell=lambda fraction: progress("the teacher's cache", fraction),
+        tell=lambda fraction: progress("the cache", fraction),
     )
     size = sum(shard.size for shard in built.index.shards)
     people.write(
         f"{built.index.rows} rows in {len(built.index.shards)} files, {size / 2**20:.1f} MiB; "
         f"{built.computed} of them computed now"
     )
+
+
+def _split(given: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The run whose student is meant, and the overrides. Raises ConfigError."""
+    words, run_dir = list(given), None
+    if _OF in words:
+        place = words.index(_OF)
+        if not words[place + 1 :]:
+            raise ConfigError("needs the folder of a run", key=_OF)
+        run_dir = Path(words.pop(place + 1))
+        words.pop(place)
+    if flags := [word for word in words if word.startswith("-")]:
+        raise ConfigError(f"there is no option {flags[0]}; overrides are written key=value, see --help")
+    return run_dir, words
 
 
 if __name__ == "__main__":

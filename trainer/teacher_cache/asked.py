@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from trainer.config import CachedTeacherConfig, Config
 from trainer.errors import ConfigError
 
+PATH, ANCHOR = "stage3.teacher.path", "stage3.teacher.anchor"
 
-def asked_for(config: Config) -> tuple[CachedTeacherConfig, int]:
-    """Which cache, and how many of its rows. Raises ConfigError: none."""
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A cache that a run takes.
+
+    Args:
+        path: where it lies.
+        key: of the configuration that says so.
+        rows: how many of them the run takes.
+    """
+
+    path: str
+    key: str
+    rows: int
+    teacher: CachedTeacherConfig
+
+
+def asked_for(config: Config, *, anchor: bool = False) -> Asked:
+    """The teacher's cache, or the anchor's. Raises ConfigError: the run takes none."""
     stage = config.stage3
     if stage.teacher.kind != "cached":
         raise ConfigError(
@@ -19,4 +39,12 @@ def asked_for(config: Config) -> tuple[CachedTeacherConfig, int]:
             "a cache has max_steps * batch_size rows, and there are no steps; write how many the run takes",
             key="stage3.max_steps",
         )
-    return stage.teacher, stage.max_steps * stage.batch_size
+    rows = stage.max_steps * stage.batch_size
+    if not anchor:
+        return Asked(path=stage.teacher.path, key=PATH, rows=rows, teacher=stage.teacher)
+    if stage.teacher.anchored is None:
+        raise ConfigError(
+            "without a weight the run takes no anchor; give this command the overrides of the run",
+            key="stage3.teacher.anchor_weight",
+        )
+    return Asked(path=stage.teacher.anchored, key=ANCHOR, rows=rows, teacher=stage.teacher)

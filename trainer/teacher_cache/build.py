@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from trainer.checkpoint.state import State
 from trainer.config import CachedTeacherConfig, Config
-from trainer.data import Feed
+from trainer.data import Corpus, Feed
 from trainer.data.stage_text import stage_text
 from trainer.device import Device
 from trainer.losses.chunked import suitable_elements
@@ -29,8 +29,7 @@ from trainer.losses.sparse import DTYPES
 from trainer.predictions import read
 from trainer.preemption import StopSignal
 from trainer.result import code_version
-from trainer.teacher import Ground
-from trainer.teacher_cache.asked import asked_for
+from trainer.teacher_cache.asked import Asked
 from trainer.teacher_cache.draw import Drawn, chances, draw
 from trainer.teacher_cache.index import INDEX, Index, Shard, encode
 from trainer.teacher_cache.match import STAGE, read_index, refuse_another, require_candidates, spec
@@ -53,7 +52,9 @@ class Built:
 
 def build(
     config: Config,
-    ground: Ground,
+    corpus: Corpus,
+    model: nn.Module,
+    asked: Asked,
     *,
     device: Device,
     stop: StopSignal,
@@ -62,14 +63,16 @@ def build(
 ) -> Built:
     """Computes what is missing of the rows that the configuration's Stage 3 takes.
 
+    Args:
+        model: whose predictions are kept, on the device.
+
     Raises:
-        ConfigError: Stage 3 takes none, or the folder holds a cache of something else.
+        ConfigError: the folder holds a cache of something else.
         PreemptedError: a signal came; what is written stays.
         TrainerError: the place cannot be written to.
     """
-    teacher_config, wanted = asked_for(config)
-    require_candidates(teacher_config, ground.teacher)
-    ours, place = spec(config, teacher_config, ground.corpus, ground.teacher), Place(teacher_config.path)
+    require_candidates(asked.teacher, model)
+    ours, place = spec(config, asked.teacher, corpus, model), Place(asked.path)
     made_with = {
         "model": config.model.name if config.model.kind == "hf" else config.model.kind,
         "device": device.name,
@@ -78,30 +81,20 @@ def build(
         "code": code_version(),
     }
     with place.builder():
-        index = read_index(place, teacher_config.path) or Index(spec=ours, made_with=made_with)
-        refuse_another(index, ours, teacher_config.path)
+        index = read_index(place, asked.path, key=asked.key) or Index(spec=ours, made_with=made_with)
+        refuse_another(index, ours, asked.path, key=asked.key)
         index = _sound(index, place)
         before = index.rows
         at_once = config.stage3.micro_batch_size or config.stage3.batch_size
-        with stage_text(ground.corpus, config, STAGE, at_once) as text:
+        with stage_text(corpus, config, STAGE, at_once) as text:
             if index.shards:
                 text.restore(State(values=index.shards[-1].after))
-            shards = _shards(
-                index.rows,
-                wanted,
-                text,
-                ground.teacher,
-                teacher_config,
-                config.seed,
-                device,
-                stop,
-                shard_bytes,
-            )
-            for tensors, after in shards:
+            predict = _Predictor(model, asked.teacher, device, seed=config.seed)
+            for tensors, after in _shards(index.rows, asked.rows, text, predict, stop, shard_bytes):
                 shard = _write(place, index.rows, tensors, after)
                 index = dataclasses.replace(index, shards=(*index.shards, shard))
                 place.write(INDEX, encode(index))
-                tell(min(1.0, index.rows / wanted))
+                tell(min(1.0, index.rows / asked.rows))
     return Built(index=index, computed=index.rows - before)
 
 
@@ -128,24 +121,16 @@ def _write(place: Place, first: int, tensors: dict[str, Tensor], after: State) -
 
 
 def _shards(
-    first: int,
-    wanted: int,
-    text: Feed,
-    teacher: nn.Module,
-    config: CachedTeacherConfig,
-    seed: int,
-    device: Device,
-    stop: StopSignal,
-    shard_bytes: int,
+    first: int, wanted: int, text: Feed, predict: _Predictor, stop: StopSignal, shard_bytes: int
 ) -> Iterator[tuple[dict[str, Tensor], State]]:
     """The tensors of each shard from a row on, and the text's state behind it."""
     pieces: list[dict[str, Tensor]] = []
     rows = size = 0
     while first + rows < wanted:
         text.wait()
-        with stop.hold(f"row {first + rows} of the teacher's cache"):
+        with stop.hold(f"row {first + rows} of the cache"):
             ids_bT = next(text)
-            pieces.append(_predicted(teacher, ids_bT, config, device, seed=seed, first=first + rows))
+            pieces.append(predict(ids_bT, first=first + rows))
         rows += len(ids_bT)
         size += sum(tensor.nbytes for tensor in pieces[-1].values())
         if size >= shard_bytes or first + rows >= wanted:
@@ -153,26 +138,29 @@ def _shards(
             first, rows, size, pieces = first + rows, 0, 0, []
 
 
-@torch.no_grad()
-def _predicted(
-    teacher: nn.Module, ids_bT: Tensor, config: CachedTeacherConfig, device: Device, *, seed: int, first: int
-) -> dict[str, Tensor]:
-    """What is kept of some rows, on the CPU."""
-    shape = len(ids_bT), ids_bT.shape[1] - 1
-    chance = [chances(seed, first + row, shape[1], config.negatives) for row in range(shape[0])]
-    chance_NR = torch.from_numpy(np.concatenate(chance)).to(device.torch_device)
-    with device.autocast():
-        reading, _ = read(teacher, device.place(ids_bT))
-    states_NH, head_VH = reading.states, reading.head.to(reading.states.dtype)
-    size = max(1, suitable_elements(states_NH.device) // len(head_VH))
-    drawn: list[Drawn] = [
-        draw(
-            F.linear(states_NH[start : start + size], head_VH), config.top_k, chance_NR[start : start + size]
-        )
-        for start in range(0, len(states_NH), size)
-    ]
-    kept = {
-        name: torch.cat([getattr(each, name) for each in drawn]).reshape(*shape, -1).cpu() for name in PARTS
-    }
-    logits = {name: kept[name].to(DTYPES[config.dtype]) for name in PARTS if name.endswith("logits")}
-    return {IDS: ids_bT.int(), **kept, **logits}
+class _Predictor:
+    """What is kept of a model's predictions."""
+
+    def __init__(self, model: nn.Module, config: CachedTeacherConfig, device: Device, *, seed: int) -> None:
+        self._model, self._config, self._device, self._seed = model, config, device, seed
+
+    @torch.no_grad()
+    def __call__(self, ids_bT: Tensor, *, first: int) -> dict[str, Tensor]:
+        """Of the rows from `first` on, on the CPU."""
+        config, shape = self._config, (len(ids_bT), ids_bT.shape[1] - 1)
+        chance = [chances(self._seed, first + row, shape[1], config.negatives) for row in range(shape[0])]
+        chance_NR = torch.from_numpy(np.concatenate(chance)).to(self._device.torch_device)
+        with self._device.autocast():
+            reading, _ = read(self._model, self._device.place(ids_bT))
+        states_NH, head_VH = reading.states, reading.head.to(reading.states.dtype)
+        size = max(1, suitable_elements(states_NH.device) // len(head_VH))
+        drawn: list[Drawn] = []
+        for start in range(0, len(states_NH), size):
+            logits_nV = F.linear(states_NH[start : start + size], head_VH)
+            drawn.append(draw(logits_nV, config.top_k, chance_NR[start : start + size]))
+        kept = {
+            name: torch.cat([getattr(each, name) for each in drawn]).reshape(*shape, -1).cpu()
+            for name in PARTS
+        }
+        logits = {name: kept[name].to(DTYPES[config.dtype]) for name in PARTS if name.endswith("logits")}
+        return {IDS: ids_bT.int(), **kept, **logits}

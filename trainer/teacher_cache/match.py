@@ -12,25 +12,27 @@ from trainer.data.corpus import Corpus
 from trainer.data.encoder import tokenizer_sha256
 from trainer.errors import ConfigError
 from trainer.model import embedding_count, plain_head
-from trainer.teacher_cache.asked import asked_for
+from trainer.teacher_cache.asked import Asked, asked_for
 from trainer.teacher_cache.index import INDEX, Index, Spec, UnreadableError, decode, differences
 from trainer.teacher_cache.place import Place
 
 STAGE = "stage3"
 COMMAND = "python -m trainer.teacher_cache"
+MODEL = "model"  # of the spec: a digest of weights
 _KEY = "stage3.teacher"
 
 
-def spec(config: Config, teacher_config: CachedTeacherConfig, corpus: Corpus, teacher: nn.Module) -> Spec:
-    """What the run's cache depends on. Where it was computed, and in which products, is not part of it."""
+def spec(config: Config, teacher_config: CachedTeacherConfig, corpus: Corpus, model: nn.Module) -> Spec:
+    """What a cache of that model's predictions depends on. Where it was computed, and in which products, is
+    not part of it."""
     return {
-        "teacher": weights_sha256(teacher),
+        MODEL: weights_sha256(model),
         "tokenizer": tokenizer_sha256(corpus.tokenizer_dir),
         "text": corpus.order_sha256,
         "sequence_length": config.data.sequence_length,
         "seed": config.seed,
         "stage": STAGE,
-        "vocabulary": embedding_count(teacher),
+        "vocabulary": embedding_count(model),
         "top_k": teacher_config.top_k,
         "negatives": teacher_config.negatives,
         "dtype": teacher_config.dtype,
@@ -67,23 +69,23 @@ def require_candidates(config: CachedTeacherConfig, teacher: nn.Module) -> None:
         )
 
 
-def read_index(place: Place, path: str) -> Index | None:
+def read_index(place: Place, path: str, *, key: str) -> Index | None:
     """The cache's document; None: there is no cache. Raises ConfigError, TrainerError."""
     data = place.read(INDEX)
     try:
         return None if data is None else decode(data)
     except UnreadableError as error:
-        raise ConfigError(f"the cache at {path} cannot be used: {error}", key=f"{_KEY}.path") from None
+        raise ConfigError(f"the cache at {path} cannot be used: {error}", key=key) from None
 
 
-def refuse_another(found: Index, ours: Spec, path: str) -> None:
+def refuse_another(found: Index, ours: Spec, path: str, *, key: str) -> None:
     """Raises ConfigError if the cache was made for something else, and says for what."""
     if told := differences(found.spec, ours):
-        raise ConfigError(f"the cache at {path} is of another {told}", key=f"{_KEY}.path")
+        raise ConfigError(f"the cache at {path} is of another {told}", key=key)
 
 
 def check(config: Config, corpus: Corpus, teacher: nn.Module) -> None:
-    """Whether Stage 3 can be trained from its cache; does nothing where it has no steps, or another teacher.
+    """Whether Stage 3 can be trained from its caches; does nothing where it has no steps, or another teacher.
 
     What lies elsewhere is copied to this machine, so that hours later the stage begins with what it needs.
 
@@ -91,20 +93,29 @@ def check(config: Config, corpus: Corpus, teacher: nn.Module) -> None:
         ConfigError: there is none, it is of something else, or too short.
         DataError: it cannot be copied.
     """
-    if not config.stage3.max_steps or config.stage3.teacher.kind != "cached":
+    stage = config.stage3
+    if not stage.max_steps or stage.teacher.kind != "cached":
         return
-    teacher_config, rows = asked_for(config)
-    require_candidates(teacher_config, teacher)
-    path, place = teacher_config.path, Place(teacher_config.path)
-    found = read_index(place, path)
-    build_it = f"build it: {COMMAND} with the overrides of this run"
+    require_candidates(stage.teacher, teacher)
+    ours = spec(config, stage.teacher, corpus, teacher)
+    _check_one(asked_for(config), ours, f"{COMMAND} with the overrides of this run")
+    if stage.teacher.anchored:
+        asked = asked_for(config, anchor=True)
+        _check_one(asked, ours, f"{COMMAND} --of RUN_DIR with the overrides of this run", any_model=True)
+
+
+def _check_one(asked: Asked, ours: Spec, build_it: str, *, any_model: bool = False) -> None:
+    place = Place(asked.path)
+    found = read_index(place, asked.path, key=asked.key)
     if found is None:
-        raise ConfigError(f"there is no cache at {path}; {build_it}", key=f"{_KEY}.path")
-    refuse_another(found, spec(config, teacher_config, corpus, teacher), path)
-    if found.rows < rows:
+        raise ConfigError(f"there is no cache at {asked.path}; build it: {build_it}", key=asked.key)
+    refuse_another(
+        found, {**ours, MODEL: found.spec[MODEL]} if any_model else ours, asked.path, key=asked.key
+    )
+    if found.rows < asked.rows:
         raise ConfigError(
-            f"the cache at {path} has {found.rows} rows, and max_steps * batch_size are {rows}; {build_it}, "
-            "which goes on where it ends",
-            key=f"{_KEY}.path",
+            f"the cache at {asked.path} has {found.rows} rows, and max_steps * batch_size are {asked.rows}; "
+            f"build it: {build_it}, which goes on where it ends",
+            key=asked.key,
         )
     place.here()

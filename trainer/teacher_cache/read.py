@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.config import CachedTeacherConfig
 from trainer.data.errors import DataError
 from trainer.errors import TrainerError
 from trainer.losses.sparse import Sample
+from trainer.teacher_cache.asked import PATH
 from trainer.teacher_cache.index import Index, Shard
 from trainer.teacher_cache.match import read_index
 from trainer.teacher_cache.place import Place
@@ -103,10 +103,10 @@ class Cache:
         )
 
 
-def open_cache(config: CachedTeacherConfig, *, rows: int) -> Cache:
+def open_cache(path: str, *, rows: int, preload: bool) -> Cache:
     """That of a run which `match.check` has passed. Raises TrainerError."""
-    folder = Place(config.path).here()
-    index = read_index(Place(str(folder)), config.path)
+    folder = Place(path).here()
+    index = read_index(Place(str(folder)), path, key=PATH)
     if index is None or index.rows < rows:
-        raise TrainerError(f"the teacher's cache at {config.path} has become shorter than the run")
-    return Cache(folder, index, rows=rows, preload=config.preload)
+        raise TrainerError(f"the cache at {path} has become shorter than the run")
+    return Cache(folder, index, rows=rows, preload=preload)

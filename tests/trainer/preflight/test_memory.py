@@ -54,6 +54,7 @@ ONLY = {
     "stage3": ("stage1_9.max_steps=0", "stage2.max_steps=0", "stage3.max_steps=2", "stage3.batch_size=4"),
 }
 CACHED = "stage3/teacher=cached stage3.teacher.path=x stage3.attention_weight=0.0"
+ANCHORED = "stage3.teacher.anchor_weight=1.0 stage3.teacher.anchor=y"
 NO_WARMUP = tuple(f"{stage}.schedule.warmup_steps=0" for stage in ONLY)
 
 
@@ -82,8 +83,9 @@ class Zeros(Feed):
 class ZeroCache:
     """What a teacher might have said of it."""
 
-    def __init__(self, config: CachedTeacherConfig, *, rows: int) -> None:
+    def __init__(self, config: CachedTeacherConfig) -> None:
         self.kept, self.dtype = config.top_k + config.negatives, DTYPES[config.dtype]
+        self.digest = ""
 
     def rows(self, numbers: Sequence[int], ids_BT: Tensor) -> Sample:
         shape = len(ids_BT), ids_BT.shape[1] - 1, self.kept
@@ -111,7 +113,13 @@ def train_stage(config: Config, plan: Blueprint, device: Device) -> None:
 
 def measured(config: Config, plan: Blueprint, device: Device) -> int:
     """Bytes of all tensors of a stage of two steps, both models included."""
-    with mock.patch.object(read, "open_cache", ZeroCache):
+    teacher = config.stage3.teacher
+
+    def open_cache(path: str, **how: object) -> ZeroCache:
+        assert teacher.kind == "cached"
+        return ZeroCache(teacher)
+
+    with mock.patch.object(read, "open_cache", open_cache):
         return peak_bytes(lambda: train_stage(config, plan, device))
 
 
@@ -127,7 +135,7 @@ def measured(config: Config, plan: Blueprint, device: Device) -> int:
         "stage2 stage2.optimizer.type=muonclip quant.activations=none",
         "stage2 stage2.batch_size=1 data.sequence_length=8 model.hidden_size=256 data.vocab_size=5000",  # weights
         "stage3",
-        f"stage3 {CACHED} stage3.teacher.top_k=20 data.vocab_size=40000",
+        f"stage3 {CACHED} stage3.teacher.top_k=20 data.vocab_size=40000 {ANCHORED}",
         f"stage3 {CACHED} stage3.teacher.cross_entropy=exact data.vocab_size=40000 stage3.micro_batch_size=2",
     ],
 )

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from cached_runs import ON, Make
+from torch import nn
 
 from trainer.api import check
 from trainer.config import Config
 from trainer.device import open_device
 from trainer.preemption import StopSignal
 from trainer.teacher import Ground, load_ground
+from trainer.teacher_cache.asked import asked_for
 from trainer.teacher_cache.build import Built, build
 
 
@@ -37,11 +39,19 @@ def configured(small: tuple[str, ...]) -> Callable[..., Config]:
 
 @pytest.fixture
 def make(ground: Ground, configured: Callable[..., Config]) -> Make:
-    """Builds the cache that a run with those overrides takes."""
+    """Builds the cache that a run with those overrides takes; with a model, that of the anchor."""
 
-    def make(*overrides: str, **more: Any) -> Built:
+    def make(*overrides: str, model: nn.Module | None = None, **more: Any) -> Built:
         config = configured(*overrides)
         more.setdefault("tell", lambda fraction: None)
-        return build(config, ground, device=open_device(config.device), stop=StopSignal(), **more)
+        return build(
+            config,
+            ground.corpus,
+            model or ground.teacher,
+            asked_for(config, anchor=model is not None),
+            device=open_device(config.device),
+            stop=StopSignal(),
+            **more,
+        )
 
     return make

@@ -89,7 +89,7 @@ def test_what_is_not_the_runs_is_refused_before_anything_is_trained(
     build = "python -m trainer.teacher_cache with the overrides of this run"
     for change, told in {
         "stage3.teacher.top_k=6": r"the cache at .* is of another top_k 5 \(here 6\)$",
-        "data.sequence_length=12": r"is of another teacher \w{12} .*, sequence_length 16 \(here 12\)$",
+        "data.sequence_length=12": r"is of another model \w{12} .*, sequence_length 16 \(here 12\)$",
         "stage3.max_steps=5": rf"has 16 rows, and max_steps \* batch_size are 20; build it: {build}",
         f"stage3.teacher.path={tmp_path}/none": f"there is no cache at {tmp_path}/none; build it: {build}",
         "stage3.teacher.top_k=301": "stage3.teacher.top_k: 301 is more than the vocabulary has",
@@ -137,7 +137,8 @@ def test_where_the_cache_lies_is_not_part_of_what_a_run_is(configured: Callable[
 
     assert digest(path="there") == digest(preload=False) == sha256(config)
     others = {digest(top_k=7), digest(negatives=0), digest(dtype="float16"), digest(cross_entropy="exact")}
-    assert len({*others, sha256(config)}) == 5
+    others |= {digest(anchor_weight=1.0, anchor=name) for name in ("one", "other")}  # which one it is decides
+    assert len({*others, sha256(config)}) == 7
 
 
 REFUSED = {
@@ -147,6 +148,7 @@ REFUSED = {
     "dtype": ("stage3.teacher.dtype=bfloat16", "stage3.teacher.dtype: .*'float32' or 'float16'"),
     "cross-entropy": ("stage3.teacher.cross_entropy=none", "stage3.teacher.cross_entropy: .*'sampled' or 'exact'"),
     "no path": ("stage3.teacher.path=''", "stage3.teacher.path: .*at least 1 character"),
+    "an anchor that is nowhere": ("stage3.teacher.anchor_weight=1.0", "stage3.teacher.anchor: there is no cache to hold"),
     "a key of another": ("stage3.teacher.url=http://a", "url: there is no such key here; it belongs to .*=http"),
 }  # fmt: skip
 
@@ -204,23 +206,25 @@ def test_each_process_gets_the_rows_of_its_own_text(
 ) -> None:
     config = configured(*overrides)
     assert config.stage3.teacher.kind == "cached"
-    cache = open_cache(config.stage3.teacher, rows=16)
+    cache = open_cache(config.stage3.teacher.path, rows=16, preload=True)
 
     def feed(rank: int = 0, world: int = 1) -> CachedFeed:
         device = dataclasses.replace(open_device(config.device), ranks=Ranks(rank=rank, world=world))
-        return CachedFeed(stage_text(ground.corpus, config, "stage3", 4, device.ranks), cache, device=device)
+        return CachedFeed(
+            stage_text(ground.corpus, config, "stage3", 4, device.ranks), cache, None, device=device
+        )
 
     alone, shared = feed(), [feed(rank, 2) for rank in range(2)]
     for _ in range(3):
         ids = next(alone)
-        said = alone.take(4)
+        said = alone.take(4).teacher
         for rank, one in enumerate(shared):
             assert torch.equal(next(one), ids[rank::2])
-            assert torch.equal(one.take(2).ids, said.ids[rank::2])
+            assert torch.equal(one.take(2).teacher.ids, said.ids[rank::2])
     later = feed()
     later.restore(alone.state())
     assert torch.equal(next(later), next(alone))
-    assert torch.equal(later.take(4).logits, alone.take(4).logits)
+    assert torch.equal(later.take(4).teacher.logits, alone.take(4).teacher.logits)
 
 
 def test_a_checkpoint_of_another_cache_is_refused(
@@ -229,11 +233,11 @@ def test_a_checkpoint_of_another_cache_is_refused(
     config = configured(*overrides)
     assert config.stage3.teacher.kind == "cached"
     text = stage_text(ground.corpus, config, "stage3", 4)
-    cache = open_cache(config.stage3.teacher, rows=16)
-    feed = CachedFeed(text, cache, device=open_device(config.device))
+    cache = open_cache(config.stage3.teacher.path, rows=16, preload=True)
+    feed = CachedFeed(text, cache, None, device=open_device(config.device))
     state = feed.state()
     with pytest.raises(
-        DataError, match="the teacher's cache is not the one that the checkpoint was written with"
+        DataError, match="the teacher cache is not the one that the checkpoint was written with"
     ):
         feed.restore(State(values={**state.values, "teacher_cache": "another"}))
     assert feed.state() == state
@@ -275,6 +279,9 @@ def test_the_command_builds_goes_on_and_refuses(
         assert command.main([*small, *ON]) == 2
         assert command.main([*given, "stage3.max_steps=0", "stage3.schedule.warmup_steps=0"]) == 2
         assert command.main([*given, "--fast"]) == 2
+        assert command.main([*given, "--of", str(tmp_path)]) == 2
+        anchored = ("stage3.teacher.anchor_weight=1.0", "stage3.teacher.anchor=x")
+        assert command.main([*given, *anchored, "--of", str(tmp_path)]) == 2
         assert command.main([*given, "stage3.teacher.top_k=x"]) == 2
         assert not (tmp_path / "cache").exists()
         assert command.main(given) == 0
@@ -290,6 +297,8 @@ def test_the_command_builds_goes_on_and_refuses(
         "stage3.teacher",
         "stage3.max_steps",
         "there is no option --fast; overrides are written key=value, see --help",
+        "stage3.teacher.anchor_weight",
+        "--of",
         "stage3.teacher.top_k",
         "stage3.teacher.path",
     ]
