@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stagesweep-installed
+# torch_xla goes with one torch only, so it lives in an environment of its own.
+XLA_VENV  ?= .venv-xla
+XLA_STAMP := $(XLA_VENV)/.stagesweep-installed
 # A quarter of the tests' time is waiting for processes: three at a time keep two cores busy.
 JOBS   ?= 3
 
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart test test-slow test-browser test-slurm test-skypilot lint format docs bench findings clean
+.PHONY: setup quickstart test test-slow test-browser test-slurm test-skypilot test-xla lint format docs bench findings clean
 
 setup: $(STAMP)
 
@@ -53,6 +56,15 @@ test-skypilot: .venv-sky/.installed
 	.venv-sky/bin/python -m pip install --quiet --disable-pip-version-check 'skypilot>=0.14,<0.15' 'pytest>=8.3'
 	@mkdir -p .venv-sky/home && touch $@
 
+# torch_xla on its CPU device: all of a TPU run but its speed.
+test-xla: $(XLA_STAMP)
+	PJRT_DEVICE=CPU $(XLA_VENV)/bin/python -m pytest -m xla tests/trainer/xla
+
+$(XLA_STAMP): pyproject.toml
+	$(PYTHON) -m venv $(XLA_VENV)
+	$(XLA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[xla,test]"
+	@touch $@
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -81,4 +93,4 @@ findings: $(STAMP)
 	$(BIN)/python -m benchmarks.findings $(ARGS)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(XLA_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -8,15 +8,16 @@ from __future__ import annotations
 import platform
 import resource
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from trainer import host_memory
+from trainer import host_memory, tpu_host
 from trainer.config import DeviceConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import ConfigError
@@ -66,10 +67,18 @@ class Device:
     recompute: bool = False
     ranks: Ranks = ALONE
 
+    looks_before_it_updates: ClassVar[bool] = True
+    """Whether a step's loss and gradient are read before the optimizer uses them."""
+
     @property
     def kind(self) -> str:
-        """`cpu` or `cuda`."""
+        """`cpu`, `cuda` or `xla`."""
         return self.torch_device.type
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the first step of a stage is compiled, which may take many times as long as the others."""
+        return self.compile
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Runs what is inside with matrix products in `dtype`."""
@@ -80,6 +89,36 @@ class Device:
         if self.kind == "cuda":
             ids = ids.pin_memory()  # from pageable memory the copy would wait for the step that is under way
         return ids.to(self.torch_device, non_blocking=True)
+
+    def place_parts(self, ids_BT: Tensor, size: int | None) -> tuple[Tensor, ...]:
+        """A batch [B, T], moved here in micro-batches [b, T] of `size` sequences, which divides B; None: in
+        one."""
+        return micro_batches(self.place(ids_BT), size)
+
+    def move(self, model: nn.Module) -> nn.Module:
+        """The model, moved here."""
+        return model.to(self.torch_device)
+
+    def reads(self, step: int, of: int) -> bool:
+        """Whether what the one-based `step` of `of` came to is read before the next one. Where it is not, it
+        is read together with a later one's."""
+        return True
+
+    def fetch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors on the CPU, by one transfer where that matters."""
+        return [tensor.cpu() for tensor in tensors]
+
+    def end_step(self) -> None:
+        """A step is complete: its clock may be read."""
+        self.synchronize()
+
+    def apart(self) -> AbstractContextManager[Any]:
+        """Around work that is not part of every step: what is recorded inside is a graph of its own."""
+        return nullcontext()
+
+    def compile_seconds(self) -> float:
+        """That this process has spent in a compiler whose time can be told from the training's."""
+        return 0.0
 
     def synchronize(self) -> None:
         """Waits for everything that was started, so that a clock read after it tells the truth."""
@@ -141,6 +180,10 @@ class Device:
 def open_device(config: DeviceConfig) -> Device:
     """The device that the configuration asks for; never another one in silence. Raises ConfigError."""
     torch.set_num_threads(config.threads)
+    if tpu_host.meant(config.type):
+        from trainer.xla import open_xla  # torch_xla, which others need not have
+
+        return open_xla(config)
     has_cuda = torch.cuda.is_available()
     if config.type == "cuda" and not has_cuda:
         raise ConfigError("there is no CUDA device here; write device=auto or device=cpu", key="device.type")
@@ -148,7 +191,7 @@ def open_device(config: DeviceConfig) -> Device:
         # Measured on 2 cores at 1M parameters: eager attention is 1.5x faster than SDPA in bfloat16.
         return Device(
             torch_device=torch.device("cpu"),
-            dtype=_dtype(config, torch.device("cpu")),
+            dtype=dtype_of(config, torch.device("cpu")),
             name=_cpu_name(),
             attention="eager",
             compile=config.compile is True,
@@ -158,7 +201,7 @@ def open_device(config: DeviceConfig) -> Device:
     device = torch.device("cuda", torch.cuda.current_device())
     return Device(
         torch_device=device,
-        dtype=_dtype(config, device),
+        dtype=dtype_of(config, device),
         name=torch.cuda.get_device_name(device),
         attention="sdpa",
         compile=config.compile is not False and config.parallel == "none",
@@ -166,8 +209,17 @@ def open_device(config: DeviceConfig) -> Device:
     )
 
 
+def micro_batches(ids_BT: Tensor, size: int | None) -> tuple[Tensor, ...]:
+    """A batch in parts [b, T] of `size` sequences, which divides B; None: in one."""
+    return (ids_BT,) if size is None else ids_BT.chunk(len(ids_BT) // size)
+
+
 def multiplies_bfloat16(device: torch.device) -> bool:
     """Whether the device has instructions for products in bfloat16."""
+    if device.type == "xla":
+        from trainer.xla import on_tpu
+
+        return on_tpu()
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return cpu_multiplies_bfloat16(_CPUINFO)
@@ -190,7 +242,8 @@ def cpu_multiplies_bfloat16(cpuinfo: Path) -> bool:
     return not words.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})  # two of x86, one of ARM
 
 
-def _dtype(config: DeviceConfig, device: torch.device) -> torch.dtype:
+def dtype_of(config: DeviceConfig, device: torch.device) -> torch.dtype:
+    """Of matrix products on that device."""
     if config.dtype == "auto":
         return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]

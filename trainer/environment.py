@@ -18,9 +18,11 @@ def before_torch() -> None:
     - OpenMP threads that wait must sleep, not spin. With two threads beside other busy processes on two
       cores, a step took over 1.3 s spinning and 0.35 s sleeping: the spinners keep the cores from
       whoever they wait for. Sweeps run several trainers side by side.
+    - XLA must not build 0 and 1 into its graphs as constants: lambda is both, and each would be compiled.
     - Tokenizers are not called while training; a warning about threads and forks is all they would add.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("XLA_NO_SPECIAL_SCALARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ from trainer.device import Device
 from trainer.distributed.sharing import sharing
 from trainer.optim.build import build_optimizer
 from trainer.preemption import StopSignal
+from trainer.readings import Unread
 from trainer.recompute import recompute_layers
 from trainer.schedule import lr_factor
 from trainer.step import Objective, TrainStep
@@ -57,11 +59,12 @@ class Step:
         lr: what the optimizer used.
         grad_norm: before clipping.
         tokens: trained on in this step.
-        seconds: it took, from asking for its batch to the end of its computation.
+        seconds: it took, from asking for its batch to the end of its computation, without `compile_seconds`.
         data_seconds: of these, waiting for the batch and placing it.
         save_seconds: that saving took after the step before it; not in `seconds`.
         settings: what the stage set for this step (lambda, k, …).
         look: what auto-freeze saw after it; None: it did not look.
+        compile_seconds: that the compiler took for this step, where it can be told apart.
     """
 
     stage: str
@@ -77,6 +80,7 @@ class Step:
     data_seconds: float = 0.0
     save_seconds: float = 0.0
     look: Look | None = None
+    compile_seconds: float = 0.0
 
 
 @dataclass(kw_only=True)
@@ -86,20 +90,27 @@ class StageTrace:
     parts: dict[str, list[float]] = field(default_factory=dict)
     tokens: int = 0
     seconds: float = 0.0
+    compile_seconds: float = 0.0
+    complete: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+    """Called before the state is asked for: brings what is still on the device."""
 
     def add(self, step: Step) -> None:
         for name, value in step.losses.items():
             self.parts.setdefault(name, []).append(value)
         self.tokens += step.tokens
         self.seconds += step.seconds
+        self.compile_seconds += step.compile_seconds
 
     def state(self) -> State:
+        self.complete()
         parts = {name: torch.tensor(values, dtype=torch.float64) for name, values in self.parts.items()}
-        return State(tensors=parts, values={"tokens": self.tokens, "seconds": self.seconds})
+        values = {"tokens": self.tokens, "seconds": self.seconds, "compile_seconds": self.compile_seconds}
+        return State(tensors=parts, values=values)
 
     def restore(self, state: State) -> None:
         self.parts = {name: values.tolist() for name, values in state.tensors.items()}
         self.tokens, self.seconds = state.values["tokens"], state.values["seconds"]
+        self.compile_seconds = state.values.get("compile_seconds", 0.0)  # older checkpoints do not tell
 
     @property
     def losses(self) -> list[float]:
@@ -147,7 +158,8 @@ def train(
 
     Raises:
         ConfigError: the model cannot be trained as the device says.
-        DivergedError: a loss or a gradient is not finite. The weights are those before that step.
+        DivergedError: a loss or a gradient is not finite. The weights are those before that step, or of a
+            later one where steps are read together (`Device.reads`).
         PreemptedError: a signal came; the step that was under way is finished.
     """
     model.train()
@@ -166,9 +178,17 @@ def train(
         sharing=shared,
         again=batches.again if isinstance(batches, Taught) else None,
     )
-    trace, freeze, memory = StageTrace(), beside.freeze, beside.memory
+    trace, unread = StageTrace(), Unread[Step](device)
+    freeze, memory = beside.freeze, beside.memory
     if freeze:
         freeze.begin(optimizer.leave_out_frozen)
+
+    def tell() -> None:
+        for step in unread.told():
+            trace.add(step)
+            watch(step)
+
+    trace.complete = tell
 
     def parts() -> Parts:
         return parts_of(
@@ -183,10 +203,11 @@ def train(
 
     save_seconds = 0.0
     with closing(optimizer), shared, keep.stage(plan.name, plan.steps, parts) as kept:
+        device.end_step()  # what was made or restored so far is no part of the first step
         if memory:
             memory.begin(plan.name, optimizer.optimizers, done=kept.done)
         for index in range(kept.done, plan.steps):
-            started = time.perf_counter()
+            started, compiled_before = time.perf_counter(), device.compile_seconds()
             if isinstance(batches, Feed):
                 batches.wait()  # as long as it takes; nothing of the step is begun, so a signal need not wait
             waited_seconds = time.perf_counter() - started
@@ -195,31 +216,37 @@ def train(
                 factor = lr_factor(plan.schedule, index, plan.steps)
                 optimizer.scale_lr(factor)
                 asked = time.perf_counter()
-                ids_BT = device.place(next(batches))
+                ids_BT = next(batches)
+                micro = device.place_parts(ids_BT, plan.micro_batch_size)
                 data_seconds = waited_seconds + time.perf_counter() - asked
-                stepped = take_step(ids_BT, number=index + 1)
-                device.synchronize()
-                seconds = time.perf_counter() - started
-                step = Step(
+                stepped = take_step(micro, number=index + 1)
+                device.end_step()
+                due = device.reads(index + 1, plan.steps)
+                if due:
+                    unread.read([stepped])
+                compile_seconds = device.compile_seconds() - compiled_before
+                seconds = time.perf_counter() - started - compile_seconds
+                lr, look = plan.optimizer.lr * factor, freeze.look(index + 1) if freeze else None
+                told = partial(
+                    Step,
                     stage=plan.name,
                     step=index + 1,
                     of=plan.steps,
-                    losses=stepped.losses,
-                    lr=plan.optimizer.lr * factor,
-                    grad_norm=stepped.grad_norm,
+                    lr=lr,
                     tokens=ids_BT.numel() * device.ranks.world,
                     seconds=seconds,
                     settings=settings,
-                    details=stepped.details,
                     data_seconds=data_seconds,
                     save_seconds=save_seconds,
-                    look=freeze.look(index + 1) if freeze else None,
+                    look=look,
+                    compile_seconds=compile_seconds,
                 )
-                trace.add(step)
-                watch(step)
+                unread.add(stepped, index + 1, told)
+                if due:
+                    tell()
                 saving = time.perf_counter()
-                saved = kept.after(index + 1, {"lr": step.lr, **settings})
+                saved = kept.after(index + 1, {"lr": lr, **settings})
                 save_seconds = time.perf_counter() - saving
                 if memory:
-                    memory.stepped(saved=saved, froze=step.look is not None and step.look.froze)
+                    memory.stepped(saved=saved, froze=look is not None and look.froze)
     return trace

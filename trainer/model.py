@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from trainer.config import HfModelConfig, TinyModelConfig
 from trainer.errors import ConfigError
+from trainer.graph import recorded
 
 # With which transformers' models cap or scale their logits.
 _HEAD_SETTINGS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
@@ -99,13 +100,30 @@ def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
 def save(model: nn.Module, folder: Path) -> None:
     """As a transformers checkpoint."""
     _silence_progress_bars()
-    cast(Any, model).save_pretrained(folder)
+    cast(Any, model).save_pretrained(folder, state_dict=_on_host(model))
+
+
+def _on_host(model: nn.Module) -> dict[str, Tensor] | None:
+    """Copies on the CPU, tied ones once, where the weights have no memory that a file could be written from;
+    else None."""
+    state: dict[str, Tensor] = model.state_dict(keep_vars=True)
+    if not any(recorded(tensor) for tensor in state.values()):
+        return None
+    copies = {id(tensor): tensor.detach().cpu() for tensor in state.values()}
+    return {name: copies[id(tensor)] for name, tensor in state.items()}
 
 
 def run(model: nn.Module, ids_BT: Tensor, *, hidden: bool = False) -> Outputs:
     """The model's predictions; no key-value cache is kept."""
-    outputs = model(input_ids=ids_BT, use_cache=False, output_hidden_states=hidden)
+    outputs = model(**inputs(ids_BT), output_hidden_states=hidden)
     return Outputs(logits=outputs.logits, hidden=tuple(outputs.hidden_states[1:]) if hidden else ())
+
+
+def inputs(ids_BT: Tensor) -> dict[str, Any]:
+    """What a transformers model, or its decoder, is called with."""
+    given = {"input_ids": ids_BT, "use_cache": False}
+    # Without a mask transformers looks into the positions for packed texts, and that look ends a graph.
+    return given | {"attention_mask": torch.ones_like(ids_BT)} if recorded(ids_BT) else given
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:

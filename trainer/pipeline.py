@@ -28,7 +28,7 @@ from trainer.cost import (
 )
 from trainer.data import Corpus, Feed
 from trainer.data.stage_text import stage_text
-from trainer.device import Device
+from trainer.device import Device, micro_batches
 from trainer.distributed.ranks import ALONE as UNSHARED
 from trainer.distributed.ranks import Ranks
 from trainer.evaluate import HeldOutLoss, bits_per_byte, held_out_loss
@@ -43,7 +43,6 @@ from trainer.result import Metrics, Provenance, Result, code_version
 from trainer.stages import distill, layerwise, pretrain
 from trainer.stages.projections import attention_layers, widths
 from trainer.stages.subln import make_student
-from trainer.step import micro_batches
 from trainer.teacher import load_ground
 from trainer.teacher_cache import match
 from trainer.telemetry import Telemetry

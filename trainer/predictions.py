@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trainer.losses import chunked
 from trainer.losses.distillation import tempered_divergence
 from trainer.losses.logits import next_token_loss
-from trainer.model import embedding_count, plain_head, run
+from trainer.model import embedding_count, inputs, plain_head, run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ def read(
 ) -> tuple[chunked.Read, tuple[Tensor, ...]]:
     """What the head of a model with a plain one reads before each predicted token, N = B·(T-1), as autocast
     has it, and the head; and the hidden states of all layers where they are asked for."""
-    outputs = cast(Any, model).get_decoder()(input_ids=ids_BT, use_cache=False, output_hidden_states=hidden)
+    outputs = cast(Any, model).get_decoder()(**inputs(ids_BT), output_hidden_states=hidden)
     head = cast(Any, model).get_output_embeddings()
     states_NH = outputs.last_hidden_state[:, :-1].flatten(0, 1)
     kind = states_NH.device.type

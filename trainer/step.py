@@ -6,21 +6,21 @@ Shapes: B sequences of a step, b of a micro-batch, T tokens; `ids_BT`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from trainer.compile import compiled, tell_failure
-from trainer.device import Device
+from trainer.device import Device, micro_batches
 from trainer.distributed.sharing import Sharing
 from trainer.distributed.whole import whole
-from trainer.errors import DivergedError, TrainerError
+from trainer.errors import TrainerError
 from trainer.optim.build import OptimizerSet
 from trainer.optim.gradient_norms import GradientNorms
 from trainer.quant.ternary import held_weights
+from trainer.readings import Stepped
 
 Objective = Callable[[Tensor], Mapping[str, Tensor]]
 """ids_BT → tensors; `loss`, which is 0-d, is minimised, the others are logged: 0-d ones as numbers, 1-D ones
@@ -29,22 +29,6 @@ Objective = Callable[[Tensor], Mapping[str, Tensor]]
 Each is a mean over sequences that count alike, so that the mean over micro-batches is that over the batch.
 A function of the ids and the weights alone: it may be called again with the same ids, and compiled.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stepped:
-    """What one step came to.
-
-    Args:
-        losses: means.
-        details: still on the device: the 1-D losses; norms of the gradient by kind of parameter, before
-            clipping; what the optimizer has to tell.
-        grad_norm: before clipping.
-    """
-
-    losses: dict[str, float]
-    details: dict[str, Tensor]
-    grad_norm: float
 
 
 class TrainStep:
@@ -80,30 +64,31 @@ class TrainStep:
         self._sharing = sharing or Sharing()
         self._again = again
 
-    def __call__(self, ids_BT: Tensor, *, number: int) -> Stepped:
-        """Takes the one-based step `number` on a batch [B, T] that is on the device.
+    def __call__(self, batch: Tensor | Sequence[Tensor], *, number: int) -> Stepped:
+        """Takes the one-based step `number` on a batch that is on the device: [B, T], or in its micro-batches
+        [b, T] already.
 
         Raises:
-            DivergedError: a loss or the gradient is not finite. The weights are those before the step.
+            DivergedError: a loss or the gradient is not finite. The weights are those before the step. A
+                device that records its steps does not look: whoever reads what they came to does.
         """
-        parts = self._sharing.mean(self.accumulate(ids_BT))
+        parts = self._sharing.mean(self.accumulate(batch))
         losses = {name: part for name, part in parts.items() if part.ndim == 0}
         details = {name: part for name, part in parts.items() if part.ndim}
         details |= self._gradient_norms() | self._optimizer.readings()
         norm = whole(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm))
-        # The one place of a step that waits for the device.
-        *values, grad_norm = torch.stack([*losses.values(), norm.float()]).tolist()
-        stepped = Stepped(losses=dict(zip(losses, values, strict=True)), details=details, grad_norm=grad_norm)
-        self._refuse_divergence(stepped, number)
+        stepped = Stepped(losses, norm, details, stage=self._stage)
+        if self._device.looks_before_it_updates:
+            stepped.refuse_divergence(number)  # the one place of a step that waits for the device
         self._optimizer.step()
         self._optimizer.zero_grad()
         return stepped
 
-    def accumulate(self, ids_BT: Tensor) -> dict[str, Tensor]:
-        """Adds the gradient of the mean loss over a batch [B, T] to the parameters', which must have none;
-        returns the mean of each part of the loss. Of processes that share the batch each has its own rows:
-        the gradient is that of all of them, the means are its own."""
-        micro = micro_batches(ids_BT, self._micro_batch_size)
+    def accumulate(self, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
+        """Adds the gradient of the mean loss over a batch to the parameters', which must have none; returns
+        the mean of each part of the loss. Of processes that share the batch each has its own rows: the
+        gradient is that of all of them, the means are its own."""
+        micro = micro_batches(batch, self._micro_batch_size) if isinstance(batch, Tensor) else batch
         try:
             return self._backward(self._objective, micro)
         except Exception as error:
@@ -118,7 +103,7 @@ class TrainStep:
             tell_failure(error)
             return parts
 
-    def _backward(self, objective: Objective, micro: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    def _backward(self, objective: Objective, micro: Sequence[Tensor]) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}
         hold = len(micro) > 1 and self._sharing.may_hold_weights
         with held_weights(self._model) if hold else nullcontext():
@@ -133,13 +118,3 @@ class TrainStep:
                     share = loss.detach().float()
                     total[name] = total[name] + share if name in total else share
         return total
-
-    def _refuse_divergence(self, stepped: Stepped, number: int) -> None:
-        for quantity, value in (("loss", stepped.losses["loss"]), ("gradient norm", stepped.grad_norm)):
-            if not math.isfinite(value):
-                raise DivergedError(quantity=quantity, value=value, stage=self._stage, step=number)
-
-
-def micro_batches(ids_BT: Tensor, size: int | None) -> tuple[Tensor, ...]:
-    """A batch in parts [b, T] of `size` sequences, which divides B; None: in one."""
-    return (ids_BT,) if size is None else ids_BT.chunk(len(ids_BT) // size)

@@ -103,7 +103,7 @@ def load_ground(config: Config, *, device: Device, stop: StopSignal, progress: P
         corpus=corpus,
         held_out=held_out,
         held_out_bytes=scored_bytes(corpus, held_out),
-        teacher=freeze(teacher.to(device.torch_device)),
+        teacher=freeze(device.move(teacher)),
     )
 
 
@@ -202,9 +202,9 @@ def _train(
     recipe, length = model.teacher, config.data.sequence_length
     device = dataclasses.replace(device, ranks=ALONE)
     seed_everything(recipe.seed)
-    teacher = build_tiny(
-        model, vocab_size=corpus.vocab_size, sequence_length=length, attention=device.attention
-    ).to(device.torch_device)
+    teacher = device.move(
+        build_tiny(model, vocab_size=corpus.vocab_size, sequence_length=length, attention=device.attention)
+    )
     plan = StagePlan(
         name=NAME,
         steps=recipe.max_steps,

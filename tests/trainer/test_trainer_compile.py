@@ -120,7 +120,8 @@ def test_where_compiling_fails_training_goes_on_and_one_line_says_so(
         steps_of(ours, micro=2),
     )
     for number in (1, 2, 3):
-        assert step(IDS, number=number) == expected(IDS, number=number)
+        found, wanted = step(IDS, number=number), expected(IDS, number=number)
+        assert (found.losses, found.grad_norm) == (wanted.losses, wanted.grad_norm)
     assert torch.equal(ours.weight, eager.weight)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     line = caplog.records[0].getMessage()

@@ -9,21 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.checkpoint.state import State, StateError
 from trainer.distributed.whole import is_shared, shared_like
+from trainer.graph import placed, write
 
 OPTIMIZER = "optimizer"
+_KERNELS = ("fused", "foreach", "capturable")
 
 
 class OptimizerState:
     """The states of one or more optimizers over parameters of `module`.
 
-    Tensors are named `INDEX/PARAMETER/NAME`; INDEX is the optimizer's, or `INDEX/group GROUP/NAME` where a
-    parameter group has a tensor. A tensor that lies on the CPU beside a parameter that does not (the step of
-    AdamW) comes back to the CPU.
+    Tensors are named `INDEX/PARAMETER/NAME`; INDEX is the optimizer's. The numbers of a parameter group are
+    kept as numbers, also those that a device wants as tensors; by which kernels it is stepped is left out, as
+    it may go on on another device. A tensor that lies on the CPU beside a parameter that does not (the step
+    of AdamW) comes back to the CPU.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer], module: nn.Module) -> None:
@@ -45,10 +49,10 @@ class OptimizerState:
                         values["states"].setdefault(prefix, {})[name] = _plain(f"{prefix}/{name}", value)
             for number, group in enumerate(optimizer.param_groups):
                 told = {name: value for name, value in group.items() if name != "params"}
-                found = {n: v for n, v in told.items() if isinstance(v, Tensor)}
-                tensors |= {f"{index}/group {number}/{name}": value for name, value in found.items()}
                 plain = {
-                    n: _plain(f"{index}/group {number}/{n}", v) for n, v in told.items() if n not in found
+                    n: _plain(f"{index}/group {number}/{n}", float(v) if isinstance(v, Tensor) else v)
+                    for n, v in told.items()
+                    if n not in _KERNELS
                 }
                 values["groups"].append(plain)
         return State(tensors=tensors, values=values)
@@ -80,13 +84,15 @@ class OptimizerState:
 
     def _restore_groups(self, state: State) -> None:
         kept = iter(state.values["groups"])
-        for index, optimizer in enumerate(self._optimizers):
-            for number, group in enumerate(optimizer.param_groups):
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
                 for name, value in next(kept).items():
-                    group[name] = tuple(value) if isinstance(group.get(name), tuple) else value
-                for name, value in group.items():
-                    if isinstance(value, Tensor):  # in place: a compiled step may hold on to it
-                        value.copy_(state.tensors[f"{index}/group {number}/{name}"])
+                    if name in _KERNELS:  # of an older checkpoint
+                        continue
+                    if isinstance(place := group.get(name), Tensor):
+                        write(place, value)
+                    else:
+                        group[name] = tuple(value) if isinstance(place, tuple) else value
 
     @staticmethod
     def _by_parameter(state: State) -> dict[str, dict[str, Any]]:
@@ -95,8 +101,7 @@ class OptimizerState:
         }
         for path, tensor in state.tensors.items():
             prefix, _, name = path.rpartition("/")
-            if not prefix.partition("/")[2].startswith("group "):
-                found.setdefault(prefix, {})[name] = tensor
+            found.setdefault(prefix, {})[name] = tensor
         return found
 
     def _name(self, parameter: Tensor) -> str:
@@ -116,7 +121,7 @@ def _placed(value: Any, parameter: Tensor, optimizer: Optimizer, *, on_cpu: bool
         and not getattr(optimizer, "WHOLE_STATE", False)
     ):
         return shared_like(parameter, value).clone()  # a part, and not a view of the whole
-    return value.to("cpu" if on_cpu else parameter.device, copy=True)
+    return placed(value, torch.device("cpu") if on_cpu else parameter.device)
 
 
 def _plain(where: str, value: Any) -> Any:

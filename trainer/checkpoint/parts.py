@@ -17,6 +17,7 @@ from trainer.checkpoint.keep import Parts
 from trainer.checkpoint.optimizer_state import OPTIMIZER, OptimizerState
 from trainer.checkpoint.state import State, StateError, Stateful
 from trainer.distributed.whole import shared_like
+from trainer.graph import placed, recorded
 
 MODEL, RANDOM, BUFFERS, BATCHES = "model", "random", "buffers", "batches"
 
@@ -133,4 +134,5 @@ def copy_into(places: Mapping[str, Tensor], kept: Mapping[str, Tensor], *, part:
         if ours != theirs:
             raise StateError(part, f"{name} is {theirs[0]} of {theirs[1]}, not {ours[0]} of {ours[1]}")
     for name, place in places.items():
-        place.copy_(shared_like(place, kept[name]))
+        full = placed(kept[name], place.device) if recorded(place) else kept[name]
+        place.copy_(shared_like(place, full))

@@ -32,7 +32,8 @@ class DeviceConfig:
     """Where to compute.
 
     Args:
-        type: `auto` takes CUDA where there is one.
+        type: `auto` takes a TPU where PJRT_DEVICE=TPU says so, else CUDA where there is one. `xla` computes
+            through torch_xla, where PJRT_DEVICE says: on a TPU, or on XLA's own CPU device.
         threads: CPU threads of one process.
         dtype: of matrix products; the master weights of `model=tiny` are float32 either way. `auto` is
             bfloat16 where the processor has instructions for it, and float32 elsewhere. `float32` is refused
@@ -53,7 +54,7 @@ class DeviceConfig:
             effect beside `usd_per_hour`, and where that table has no such price `usd` is null.
     """
 
-    type: Literal["auto", "cpu", "cuda"]
+    type: Literal["auto", "cpu", "cuda", "xla"]
     threads: Annotated[int, Field(ge=1, le=1024)]
     dtype: Literal["auto", "float32", "bfloat16"]
     compile: bool | Literal["auto"]

@@ -18,10 +18,11 @@ from trainer.config import OptimizerConfig
 from trainer.device import multiplies_bfloat16
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.distributed.whole import is_shared
+from trainer.graph import recorded, write
 from trainer.model import hidden_matrices
 from trainer.optim.adamw_8bit import build_adamw_8bit
 from trainer.optim.apollo import Apollo
-from trainer.optim.muon import Float32Muon, ShardedMuon
+from trainer.optim.muon import Float32Muon, PlainMuon
 from trainer.optim.qk_clip import QkClip
 
 EPS = 1e-8
@@ -38,12 +39,20 @@ class OptimizerSet:
         self._build, self._clip = build, clip
         self.optimizers = build()
         self._peaks = _peaks(self.optimizers)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                if recorded(place := group["params"][0]):  # a number would be part of the graph
+                    group["lr"] = torch.tensor(float(group["lr"]), device=place.device)
+                    _begin(optimizer, group["params"])
 
     def scale_lr(self, factor: float) -> None:
         """Sets every learning rate to `factor` of its peak."""
         for optimizer, peaks in zip(self.optimizers, self._peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-                group["lr"] = peak * factor
+                if isinstance(group["lr"], Tensor):
+                    write(group["lr"], peak * factor)
+                else:
+                    group["lr"] = peak * factor
 
     def leave_out_frozen(self) -> None:
         """To be called when parameters are trained no longer. The optimizers are made anew without them, as
@@ -123,6 +132,19 @@ def _peaks(optimizers: list[Optimizer]) -> list[list[float]]:
     return [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in optimizers]
 
 
+def _begin(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+    """Makes the state that the first step would make, which would be a part of the first graph alone."""
+    for parameter in parameters:
+        if isinstance(optimizer, AdamW):
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        elif isinstance(optimizer, Muon):
+            optimizer.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
+
+
 def _groups(parameters: list[nn.Parameter], config: OptimizerConfig, lr_ratio: float) -> list[dict[str, Any]]:
     """Matrices decay; gains and biases do not, as pulling a gain to zero changes what the layer computes."""
     lr = config.lr * lr_ratio
@@ -136,18 +158,21 @@ def _groups(parameters: list[nn.Parameter], config: OptimizerConfig, lr_ratio: f
 
 
 def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig) -> AdamW:
-    # One kernel for all of it: seven times as fast as `foreach` on a CPU at 6M parameters. XLA has none.
-    kinds = {parameter.device.type for group in groups for parameter in group["params"]}
-    fused = kinds <= {"cpu", "cuda"}
     betas = (config.beta1, config.beta2)
-    return AdamW(groups, betas=betas, eps=EPS, fused=fused, foreach=None if fused else True)
+    if any(recorded(parameter) for group in groups for parameter in group["params"]):
+        # Its count of steps is a tensor then, and nothing of a step is a number.
+        return AdamW(groups, betas=betas, eps=EPS, capturable=True, foreach=False)
+    # One kernel for all of it: seven times as fast as `foreach` on a CPU at 6M parameters.
+    return AdamW(groups, betas=betas, eps=EPS, fused=True)
 
 
 def _muon(matrices: list[nn.Parameter], config: OptimizerConfig) -> Muon:
     # Where bfloat16 is emulated, torch's own takes most of a small model's step.
     kind = Muon if multiplies_bfloat16(matrices[0].device) else Float32Muon
-    if is_shared(matrices[0]):
-        kind = ShardedMuon
+    if is_shared(matrices[0]) or recorded(
+        matrices[0]
+    ):  # XLA has no addmm, with which torch's own goes back to the CPU
+        kind = PlainMuon
     return kind(
         matrices,
         lr=config.lr,

@@ -50,7 +50,10 @@ class Float32Muon(torch.optim.Muon):
         weight_OI.mul_(1 - group["lr"] * group["weight_decay"])
         # The root mean square of an orthogonal matrix is 1/sqrt(max(O, I)); AdamW's updates have about 0.2.
         rate = group["lr"] * 0.2 * math.sqrt(max(weight_OI.shape))
-        weight_OI.add_(update_OI.to(weight_OI.dtype), alpha=-rate)
+        if isinstance(rate, Tensor):
+            weight_OI.sub_((update_OI * rate).to(weight_OI.dtype))
+        else:
+            weight_OI.add_(update_OI.to(weight_OI.dtype), alpha=-rate)
 
     def _orthogonalised(
         self, matrix_OI: Tensor, group: dict[str, Any], dtype: torch.dtype = torch.float32
@@ -59,12 +62,13 @@ class Float32Muon(torch.optim.Muon):
         return orthogonalised(matrix_OI.to(dtype), coefficients, steps=steps, eps=eps)
 
 
-class ShardedMuon(Float32Muon):
-    """Muon for matrices of which each process has a part, and its part of the momentum.
+class PlainMuon(Float32Muon):
+    """Muon in products and sums alone: for XLA, and for matrices of which each process has a part, and its
+    part of the momentum.
 
-    A matrix is orthogonalised as a whole: every process gathers it, one at a time, computes all of it and
-    keeps its part of the update. So the work of Newton and Schulz is not shared, and no second exchange is
-    needed. In bfloat16, as torch's own, where the processor has instructions for it.
+    Such a matrix is orthogonalised as a whole: every process gathers it, one at a time, computes all of it
+    and keeps its part of the update. So the work of Newton and Schulz is not shared, and no second exchange
+    is needed. In bfloat16, as torch's own, where the processor has instructions for it.
     """
 
     def _orthogonalised(

@@ -12,6 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from trainer.graph import recorded, write
+
 
 class SharedScalar(nn.Module):
     """A 0-d float32 tensor. Layers hold the module, so that they still share it after `.to(device)`."""
@@ -26,7 +28,7 @@ class SharedScalar(nn.Module):
 
     def set(self, value: float) -> None:
         """Changes it for all layers that share it, in place."""
-        self.value.fill_(value)
+        write(self.value, value)
         self._last_set = value
 
     def known_to_be(self, value: float) -> bool:
@@ -35,7 +37,7 @@ class SharedScalar(nn.Module):
         Answered without a look at the device. Never True while a graph is recorded, by torch.compile or by
         XLA: the answer would become part of the graph, and a new answer would compile it again.
         """
-        if torch.compiler.is_compiling() or self.value.device.type == "xla":
+        if torch.compiler.is_compiling() or recorded(self.value):
             return False
         return self._last_set == value
 

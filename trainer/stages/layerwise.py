@@ -54,7 +54,9 @@ def align(
         micro_batch_size=config.micro_batch_size,
     )
     distill_weight = DistillWeight(config.distill_schedule.initial).to(device.torch_device)
-    curriculum = _curriculum(student, config.saliency, config.max_steps) if config.saliency.enabled else None
+    curriculum = None
+    if config.saliency.enabled:
+        curriculum = _curriculum(student, config.saliency, config.max_steps, device)
 
     def prepare(step: int) -> Mapping[str, float]:
         weight = distill_weight_at(config.distill_schedule, step, config.max_steps)
@@ -112,7 +114,9 @@ def alignment(
     return losses
 
 
-def _curriculum(student: nn.Module, config: SaliencyConfig, steps: int) -> Callable[[int], dict[str, float]]:
+def _curriculum(
+    student: nn.Module, config: SaliencyConfig, steps: int, device: Device
+) -> Callable[[int], dict[str, float]]:
     layers = ternary_layers(student)
     share = Share(config.initial_k).to(layers[0].weight.device)
     for layer in layers:
@@ -121,10 +125,12 @@ def _curriculum(student: nn.Module, config: SaliencyConfig, steps: int) -> Calla
     def prepare(step: int) -> dict[str, float]:
         k = k_at(config, step, steps)
         share.set(k)
-        if step and step % config.update_interval == 0:
-            for layer in layers:
-                if layer.saliency is not None:
-                    layer.saliency.observe(layer.weight)
+        # At step 0 the norms are those of these weights, and stay as they are.
+        if step % config.update_interval == 0:
+            with device.apart():
+                for layer in layers:
+                    if layer.saliency is not None:
+                        layer.saliency.observe(layer.weight)
         return {"saliency_k": k}
 
     return prepare

@@ -19,7 +19,7 @@ from trainer.checkpoint.state import State
 from trainer.distributed.whole import is_shared, shared_like, whole
 from trainer.optim import muon as muon_module
 from trainer.optim.apollo import Apollo
-from trainer.optim.muon import Float32Muon, ShardedMuon
+from trainer.optim.muon import Float32Muon, PlainMuon
 
 pytestmark = pytest.mark.timeout(600)  # processes that load torch, on a busy machine
 
@@ -47,7 +47,7 @@ def matrices(*, parts: bool) -> nn.ParameterDict:
 def optimizers_over(model: nn.Module) -> dict[str, Optimizer]:
     each = list(model.parameters())
     apollo = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "update_interval": 2, "seed": 3}
-    muon = ShardedMuon if is_shared(each[0]) else Float32Muon
+    muon = PlainMuon if is_shared(each[0]) else Float32Muon
     return {
         "muon": muon(each, lr=0.1, weight_decay=0.1, momentum=0.9, adjust_lr_fn="match_rms_adamw"),
         "adamw": AdamW(each, lr=0.1, fused=True),

@@ -1,0 +1,111 @@
+"""One stage of a very small model on a device, with what each of its steps made XLA do."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from trainer.api import check
+from trainer.device import Device, open_device
+from trainer.loop import Step
+from trainer.model import build_tiny, freeze
+from trainer.preemption import StopSignal
+from trainer.stages import distill, layerwise, pretrain
+from trainer.stages.subln import make_student
+
+VOCABULARY, LENGTH, BATCH = 64, 16, 4
+SMALL = (
+    "model.hidden_size=32",
+    "model.intermediate_size=48",
+    "model.layers=2",
+    "model.heads=2",
+    f"data.sequence_length={LENGTH}",
+    *(
+        f"{stage}.{setting}"
+        for stage in ("stage1_9", "stage2", "stage3")
+        for setting in ("max_steps=6", f"batch_size={BATCH}", "schedule.warmup_steps=2")
+    ),
+    "stage2.lambda_warmup.warmup_steps=4",
+    "stage1_9.saliency.update_interval=2",
+    "device.threads=1",
+    "device.dtype=float32",
+)
+TRAIN = {"stage1_9": layerwise.align, "stage2": pretrain.pretrain, "stage3": distill.distill}
+
+
+@dataclass
+class Ran:
+    """Losses by name; graphs compiled, graphs run and operations that went back to the CPU, of all that comes
+    before the first step and then of each step."""
+
+    parts: dict[str, list[float]]
+    compiled: list[int] = field(default_factory=list)
+    launched: list[int] = field(default_factory=list)
+    fallen_back: list[int] = field(default_factory=list)
+    told: list[Step] = field(default_factory=list)
+
+
+def ids(steps: int, batch: int = BATCH) -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return iter([torch.randint(VOCABULARY, (batch, LENGTH), generator=generator) for _ in range(steps)])
+
+
+def run_stage(stage: str, kind: str, *overrides: str) -> Ran:
+    """Trains `stage` on the device `kind` from a fresh teacher of seed 0."""
+    config = check([*SMALL, f"device={kind}", *overrides])
+    opened = open_device(config.device)
+    ran = Ran({})
+    device = counting(opened, ran) if kind == "xla" else opened
+    torch.manual_seed(0)
+    teacher = build_tiny(config.model, vocab_size=VOCABULARY, sequence_length=LENGTH, attention="eager")
+    teacher = freeze(device.move(copy.deepcopy(teacher)))
+    student, strength = make_student(teacher, config.stage1, list(ids(1)), quant=config.quant, device=device)
+    ran.compiled.clear(), ran.launched.clear(), ran.fallen_back.clear()
+    own = getattr(config, stage)
+    trace = TRAIN[stage](
+        student,
+        teacher,
+        strength,
+        own,
+        ids(own.max_steps, own.batch_size),
+        device=device,
+        stop=StopSignal(),
+        watch=ran.told.append,
+    )
+    ran.parts = trace.parts
+    return ran
+
+
+def counting(device: Device, ran: Ran) -> Device:
+    """The device, which notes what has happened whenever a step ends."""
+    import torch_xla.debug.metrics as met
+
+    def now() -> tuple[int, int, int]:
+        uncached = met.counter_value("UncachedCompile") or 0
+        cached = met.counter_value("CachedCompile") or 0
+        fallbacks = [name for name in met.counter_names() if name.startswith("aten::")]
+        return uncached, uncached + cached, sum(met.counter_value(name) or 0 for name in fallbacks)
+
+    before = [now()]
+
+    class Counting(type(device)):  # type: ignore[misc]
+        def end_step(self) -> None:
+            super().end_step()
+            after = now()
+            compiled, launched, fallen_back = (b - a for a, b in zip(before[0], after, strict=True))
+            ran.compiled.append(compiled)
+            ran.launched.append(launched)
+            ran.fallen_back.append(fallen_back)
+            before[0] = after
+
+    fields = {each.name: getattr(device, each.name) for each in dataclasses.fields(device)}
+    return Counting(**fields)
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [parameter.detach().cpu() for parameter in model.parameters()]

@@ -1,0 +1,32 @@
+"""A step on XLA is one graph, compiled in the first steps of a stage and never again; and it is the CPU's step."""
+
+from __future__ import annotations
+
+import pytest
+from stage_runs import run_stage
+
+pytestmark = pytest.mark.xla
+
+# Between a CPU's operations, one by one, and XLA's fused ones. Weights near a rounding edge may quantise
+# otherwise, and then the losses of later steps differ more than float32 does.
+TOLERANCE = 2e-3
+
+
+@pytest.mark.parametrize(
+    ("stage", "overrides"),
+    [
+        ("stage2", ("optimizer@stage2.optimizer=adamw",)),
+        ("stage2", ("optimizer@stage2.optimizer=muon", "stage2.distill.weight=0.5")),
+    ],
+)
+def test_a_step_is_one_graph_that_is_compiled_once_and_computes_what_a_cpu_does(
+    stage: str, overrides: tuple[str, ...]
+) -> None:
+    xla, cpu = run_stage(stage, "xla", *overrides), run_stage(stage, "cpu", *overrides)
+    assert xla.compiled[3:] == [0] * 4
+    assert xla.launched[1:] == [1] * 6
+    assert xla.fallen_back[1:] == [0] * 6
+    assert xla.parts.keys() == cpu.parts.keys()
+    for name, losses in cpu.parts.items():
+        assert xla.parts[name] == pytest.approx(losses, rel=TOLERANCE), name
+    assert [step.lr for step in xla.told] == [step.lr for step in cpu.told]

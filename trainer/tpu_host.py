@@ -1,0 +1,108 @@
+"""Whether this machine has TPUs, whether a run means them, and who holds them. Called by `device`; no torch.
+
+What was said beats what the environment says, and that beats what is there. torch_xla itself, where nothing
+is said, takes whatever it finds, and computes on the CPU for days where that is not the TPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from trainer.errors import ConfigError
+
+INSTALL = "pip install 'stagesweep[tpu]'"
+VARIABLE = "PJRT_DEVICE"
+_KEY = "device.type"
+_ROOT = Path("/")
+# Of the older chips, and of those that are handed through by VFIO (from v5p and v6e on).
+_FILES = ("dev/accel[0-9]*", "dev/vfio/[0-9]*")
+
+
+def chips(root: Path = _ROOT) -> list[Path]:
+    """The device files of the TPU chips of this machine, below `root`."""
+    return sorted(path for pattern in _FILES for path in root.glob(pattern))
+
+
+def meant(kind: str, environment: Mapping[str, str] = os.environ, root: Path = _ROOT) -> bool:
+    """Whether a run with `device.type=kind` is to compute through XLA.
+
+    Args:
+        kind: `auto`, `cpu`, `cuda` or `xla`.
+
+    Raises:
+        ConfigError: it is, but would not land on a TPU that it means: PJRT_DEVICE does not say so, there is
+            no TPU, another process holds it, or torch_xla is not installed.
+    """
+    said = environment.get(VARIABLE, "").upper()
+    if kind == "auto":
+        if said != "TPU" and (said or not chips(root)):
+            return False
+    elif kind != "xla":
+        return False
+    if not said:
+        _refuse_unsaid(kind, root)
+    if find_spec("torch_xla") is None:
+        raise ConfigError(f"torch_xla is not installed; {INSTALL}, or write device=cpu", key=_KEY)
+    if said == "TPU":
+        if not chips(root):
+            raise ConfigError(
+                f"{VARIABLE}=TPU, but there is no TPU here (no /dev/accel0, no /dev/vfio/0); "
+                f"write {VARIABLE}=CPU for XLA's own CPU device, or device=cpu without it",
+                key=_KEY,
+            )
+        _refuse_busy(root)
+    return True
+
+
+def _refuse_unsaid(kind: str, root: Path) -> None:
+    if chips(root):
+        raise ConfigError(
+            f"this machine has a TPU, but {VARIABLE} is not set, and torch_xla may compute on the CPU then "
+            f"without a word; write {VARIABLE}=TPU, or device=cpu or device=cuda if that is meant",
+            key=_KEY,
+        )
+    raise ConfigError(
+        f"{kind} is to compute through XLA, but {VARIABLE} does not say where and there is no TPU here; "
+        f"write {VARIABLE}=CPU for XLA's own CPU device, or device=cpu without it",
+        key=_KEY,
+    )
+
+
+def _refuse_busy(root: Path) -> None:
+    for process, command in holders(root):
+        raise ConfigError(
+            f"the TPU is busy: process {process} ({command}) holds it, and a TPU serves one process; "
+            f"wait for it, or end it with kill {process}",
+            key=_KEY,
+        )
+
+
+def holders(root: Path = _ROOT, own: int | None = None) -> Iterator[tuple[int, str]]:
+    """The other processes that have a TPU's device file open: their number and their command line.
+
+    Those of other users are seen by root alone. `own`: the number that is left out; None: this process's.
+    """
+    files = {f"/{path.relative_to(root)}" for path in chips(root)}
+    own = os.getpid() if own is None else own
+    for folder in sorted(root.glob("proc/[0-9]*"), key=lambda path: int(path.name)):
+        if int(folder.name) != own and files & set(_open_files(folder / "fd")):
+            yield int(folder.name), _command(folder)
+
+
+def _open_files(folder: Path) -> Iterator[str]:
+    try:
+        for link in folder.iterdir():
+            yield str(link.readlink())
+    except OSError:  # it has ended, or is another user's
+        return
+
+
+def _command(folder: Path) -> str:
+    try:
+        words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
+    except OSError:
+        words = []
+    return " ".join(words)[:80] or "unknown"
