@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import shutil
 import sys
 import traceback
@@ -39,6 +40,9 @@ from sweeps.yaml_tree import nearest
 log = logging.getLogger(__name__)
 
 LOG_FILE = "log.txt"
+PYTHON = "${python}"
+"""In a command: the Python that the worker itself runs in, wherever it lies on that machine."""
+
 CONFIG_FILE = "config.json"  # with which the trainer refuses to go on with other parameters
 
 
@@ -79,7 +83,7 @@ def check(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
     if program.kind == "function":
         _load_function(program.function)
     elif program.kind == "command":
-        if shutil.which(program.command[0]) is None:
+        if shutil.which(_filled(program.command[0], {PYTHON: sys.executable})) is None:
             raise InputError(
                 f"program.command: {program.command[0]!r} is not a program that can be started here"
             )
@@ -145,12 +149,15 @@ def _command(space: Space, record: Trial, folder: Path) -> tuple[list[str], dict
         overrides = [*trainer_overrides(space, record.parameters), *identity]
         return api.command(overrides, folder, processes=space.program.processes), env
     argv: list[str] = []
+    told = {PYTHON: sys.executable, "${run_dir}": str(folder), "${trial}": str(record.trial)}
     for word in space.program.command:
-        if word == "${overrides}":
-            argv += to_overrides(record.parameters)
-        else:
-            argv.append(word.replace("${run_dir}", str(folder)).replace("${trial}", str(record.trial)))
+        argv += to_overrides(record.parameters) if word == "${overrides}" else [_filled(word, told)]
     return argv, env
+
+
+def _filled(word: str, told: Mapping[str, str]) -> str:
+    """The word with its placeholders replaced, all at once: what replaces one is not looked through again."""
+    return re.sub("|".join(map(re.escape, told)), lambda found: told[found[0]], word)
 
 
 def _run_function(space: Space, record: Trial, stop: Stop) -> Outcome:

@@ -69,7 +69,8 @@ class Program:
         overrides: `trainer`: fixed Hydra overrides, before those of the trial's parameters.
         processes: `trainer`: so many of the worker's machine share each trial.
         command: `command`: argv; the element `${overrides}` becomes one `key=value` argument per
-            parameter, `${run_dir}` and `${trial}` are replaced inside an element.
+            parameter, `${run_dir}`, `${trial}` and `${python}` (the worker's own) are replaced inside an
+            element.
         function: `function`: `package.module:name`, from a dict of parameters to a dict of metrics.
     """
 

@@ -40,7 +40,7 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool) -> None:
 
 def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> Experiment:
     """Check the space against Ax and the program, then write it; nothing is written if a check fails."""
-    from sweeps import objective, optimizer
+    from sweeps import objective
     from sweeps.probes import probes
     from sweeps.redaction import refuse_secrets
 
@@ -54,6 +54,8 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
     _warn_of_no_surrogate(space)
     objective.check(space, probes(space))
     if space.search.method != "grid":
+        from sweeps import optimizer  # a grid needs no Ax, whose import takes seconds
+
         optimizer.check(space)
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
     remember(store)

@@ -103,6 +103,14 @@ class TestCommands:
         said = (tmp_path / "run" / "log.txt").read_text()
         assert f"['x=0.5', 'n=10', '--out={tmp_path}/run/t4']" in said
 
+    def test_the_workers_own_python_can_be_asked_for(self, space, tmp_path):
+        code = write("{'loss': 1}") + "; print(sys.executable)"
+        command = ("${python}", "-c", code, "${overrides}")
+        asked = replace(space, program=Program(kind="command", command=command))
+        objective.check(asked, [])
+        assert run(asked, tmp_path).metrics == {"loss": 1}
+        assert (tmp_path / "run" / "log.txt").read_text().strip() == sys.executable
+
     def test_the_outcome_is_read_with_or_without_the_envelope(self, space, tmp_path):
         enveloped = "{'schema': 1, 'status': 'completed', 'metrics': {'loss': 2.5, 'note': 'x', 'ok': True}}"
         assert run(python(space, write(enveloped)), tmp_path) == Completed(metrics={"loss": 2.5})

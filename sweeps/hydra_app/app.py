@@ -1,0 +1,84 @@
+"""The command line with which any worker starts this Hydra application for one trial; `sweeping` calls it.
+
+It is part of the sweep's record: whoever joins with `sweep worker`, in a folder with the same code, runs the
+same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from sweeps.errors import InputError
+from sweeps.hydra_app.callback import RUN_DIR
+from sweeps.overrides import quote
+
+CALLBACK = "sweeps.hydra_app.callback.WriteResult"
+
+OURS = (
+    "hydra/sweeper",
+    "hydra.sweeper",
+    "hydra/launcher",
+    "hydra.launcher",
+    "hydra.mode",
+    "hydra.sweep.",
+    "hydra.run.",
+)
+"""Settings of the search and not of a trial. A sweep that was started with others is still the same sweep."""
+
+
+def command(
+    metrics: Sequence[str], fixed: Sequence[str], hydra_overrides: Sequence[str], argv: Sequence[str]
+) -> list[str]:
+    """The `program.command` of the sweep.
+
+    Args:
+        metrics: names of what the task function returns.
+        fixed: overrides that are the same in all trials.
+        hydra_overrides: those of Hydra's own configuration.
+        argv: what this application was started with, for its options.
+
+    Raises:
+        InputError: it was not started from a file, a module or a command.
+    """
+    names = ",".join(quote(name) for name in metrics)
+    return [
+        *_started_by(sys.modules["__main__"]),
+        *_options(argv),
+        "hydra.mode=RUN",
+        f"hydra.run.dir=${{oc.env:{RUN_DIR}}}",
+        f"+hydra.callbacks.stagesweep={{_target_:{CALLBACK},metrics:[{names}]}}",
+        *(override for override in hydra_overrides if not override.lstrip("+~").startswith(OURS)),
+        *fixed,
+        "${overrides}",
+    ]
+
+
+def _started_by(main: ModuleType) -> list[str]:
+    """The application as `python -m module`, a script or a command; `${python}` is the worker's own "
+    "Python."""
+    if main.__spec__ is not None:
+        return ["${python}", "-m", main.__spec__.name.removesuffix(".__main__")]
+    if not getattr(main, "__file__", None):
+        raise InputError("hydra/sweeper=stagesweep: workers start the application anew; put it into a file")
+    file = Path(str(main.__file__)).resolve()
+    found = shutil.which(file.name)
+    if found is not None and Path(found).resolve() == file:
+        return [file.name]
+    inside = file.is_relative_to(Path.cwd().resolve())
+    return ["${python}", os.path.relpath(file) if inside else str(file)]
+
+
+def _options(argv: Sequence[str]) -> list[str]:
+    """Which configuration the application reads, where its command line says so."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options = (("-cp", "--config-path"), ("-cn", "--config-name"), ("-cd", "--config-dir"))
+    for short, long in options:
+        parser.add_argument(short, long, dest=long)
+    found = vars(parser.parse_known_args(list(argv))[0])
+    return [f"{name}={value}" for name, value in found.items() if value is not None]

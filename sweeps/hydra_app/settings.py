@@ -1,0 +1,60 @@
+"""What stands under `hydra.sweeper` with `hydra/sweeper=stagesweep`. `plugin` registers it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+TARGET = "hydra_plugins.stagesweep.StageSweeper"
+
+
+@dataclass
+class LeaseConf:
+    """`lease:` of a search space file; None: its default."""
+
+    heartbeat_s: float | None = None
+    expire_s: float | None = None
+    max_attempts: int | None = None
+
+
+@dataclass
+class BudgetConf:
+    """`budget:` of a search space file; None: no limit."""
+
+    effective_steps: float | None = None
+    device_hours: float | None = None
+    usd: float | None = None
+    wall_hours: float | None = None
+
+
+@dataclass
+class StageSweeperConf:
+    """The sweeper's settings; what is not said has the default of a search space file.
+
+    Args:
+        storage: folder or URL of the sweeps; None: SWEEP_STORAGE, or ./sweep-store.
+        name: the sweep's, under `storage`. The same name, settings and overrides go on with the same sweep.
+        metric: what the task function returns, by name: one, or a list for a tuple; of a dict, its keys.
+        direction: minimize or maximize, or a list of them, one per metric.
+        n_trials: of the whole sweep, all workers together; None: no end.
+        method, sobol, seed: see `search:` of a search space file; None: its default.
+        params: what to search, by key: overrides (`interval(1, 5)`, `choice(a, b)`, `tag(log, interval(…))`),
+            Ax's dictionaries (`{type: range, bounds: […]}`), or those of a search space file (`{min, max}`).
+        parameter_constraints, outcome_constraints, baseline, lease, budget: as in a search space file.
+    """
+
+    _target_: str = TARGET
+    storage: str | None = None
+    name: str = "${hydra.job.name}"
+    metric: Any = "objective"
+    direction: Any = "minimize"
+    n_trials: int | None = 20
+    method: str | None = None
+    sobol: int | None = None
+    seed: int | None = None
+    params: dict[str, Any] = field(default_factory=dict)
+    parameter_constraints: list[str] = field(default_factory=list)
+    outcome_constraints: list[str] = field(default_factory=list)
+    baseline: dict[str, Any] = field(default_factory=dict)
+    lease: LeaseConf = field(default_factory=LeaseConf)
+    budget: BudgetConf = field(default_factory=BudgetConf)

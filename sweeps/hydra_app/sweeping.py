@@ -1,0 +1,182 @@
+"""The sweep behind `hydra/sweeper=stagesweep`: made or found, and worked on like any other.
+
+`plugin` calls `sweep`. Trials run as processes of their own (see `app`), here as on every worker that joins
+with `sweep worker`; this process is one worker among them. A second call with the same settings goes on where
+the first was ended.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import click
+import yaml
+from hydra.core.config_loader import ConfigLoader
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from sweeps import export
+from sweeps.errors import EXIT_FAILED, EXIT_PREEMPTED, InputError, SpaceError, SweepError
+from sweeps.experiment import Experiment
+from sweeps.hydra_app import app, params
+from sweeps.overrides import to_overrides
+from sweeps.space import Space, to_json
+
+LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+
+
+def sweep(
+    settings: Mapping[str, Any], config: DictConfig, config_loader: ConfigLoader, arguments: Sequence[str]
+) -> dict[str, float | None] | None:
+    """Work until nothing is left; the metrics of the best trial, None without one.
+
+    Args:
+        settings: `StageSweeperConf`, without its target.
+        config: the application's, composed for the sweep.
+        arguments: the overrides of the command line, Hydra's own not among them.
+
+    Raises:
+        SystemExit: as `sweep worker` ends: 2 for wrong input, 75 when told to go, 1 where all trials failed.
+    """
+    plain = OmegaConf.to_container(OmegaConf.create(dict(settings)), resolve=True)
+    try:
+        experiment = _made(cast("dict[str, Any]", plain), config, config_loader, arguments)
+        return _worked(experiment, config)
+    except SweepError as error:
+        click.echo(f"sweep: error: {error}", err=True)
+        raise SystemExit(error.exit_status) from None
+
+
+def _made(
+    settings: Mapping[str, Any], config: DictConfig, config_loader: ConfigLoader, arguments: Sequence[str]
+) -> Experiment:
+    from sweeps.cli.locate import exists, new_store
+    from sweeps.cli.run import create_sweep
+
+    if config.hydra.launcher._target_ != LAUNCHER:
+        raise InputError(
+            "hydra/launcher has no effect with hydra/sweeper=stagesweep: trials are processes of workers; "
+            "take it out, "
+            "and start more workers with `sweep worker` or `sweep launch`"
+        )
+    searched, fixed = params.read(settings["params"], arguments, config_loader)
+    if not searched:
+        raise InputError(
+            "there is nothing to search: write hydra.sweeper.params, or an override such as "
+            "'lr=interval(1e-4,1e-2)'"
+        )
+    space = space_of(settings, searched, fixed, list(config.hydra.overrides.hydra))
+    _compose(space, fixed, config, config_loader)
+    store = new_store(settings["storage"], space.name)
+    if exists(store):
+        experiment = _the_same(Experiment.open(store), space)
+    else:
+        experiment = create_sweep(space, settings["storage"], skip_if_exists=True)
+    url = experiment.store.url
+    click.echo(f"sweep: {url}: join with `sweep worker --storage {shlex.quote(url)}`", err=True)
+    return experiment
+
+
+def _the_same(found: Experiment, space: Space) -> Experiment:
+    """The sweep that is there, if it is this one. In a bucket its lease is longer than what was asked for."""
+    there, here = to_json(found.space), to_json(space)
+    if other := [key for key in here if key != "lease" and here[key] != there.get(key)]:
+        raise InputError(
+            f"{found.store.url}: this sweep was made with another {' and '.join(other)}; go on with the "
+            "settings that it has, or give a new one a name: hydra.sweeper.name=…"
+        )
+    return found
+
+
+def space_of(
+    settings: Mapping[str, Any],
+    searched: Mapping[str, Mapping[str, Any]],
+    fixed: Sequence[str],
+    hydra_overrides: Sequence[str],
+) -> Space:
+    """The search space that the settings describe, judged as a search space file is. Raises `InputError`."""
+    from sweeps.space_file import loads
+
+    metrics = _listed(settings["metric"])
+    goals = _listed(settings["direction"])
+    goals = goals * len(metrics) if len(goals) == 1 else goals
+    if len(goals) != len(metrics):
+        raise InputError(
+            f"hydra.sweeper.direction: {len(goals)} for {len(metrics)} metrics; give one for each"
+        )
+    document: dict[str, Any] = {
+        "name": re.sub(r"[^A-Za-z0-9._-]", "-", str(settings["name"])),
+        "objectives": [{"metric": m, "goal": g} for m, g in zip(metrics, goals, strict=True)],
+        "program": {"command": app.command(metrics, fixed, hydra_overrides, sys.argv[1:])},
+        "parameters": {key: dict(told) for key, told in searched.items()},
+    }
+    search = {key: settings[key] for key in ("method", "sobol", "seed") if settings[key] is not None}
+    said = {
+        section: {key: value for key, value in settings[section].items() if value is not None}
+        for section in ("lease", "budget")
+    }
+    told = {key: settings[key] for key in ("parameter_constraints", "outcome_constraints", "baseline")} | said
+    document |= {"search": search} if search else {}
+    document |= {"run_cap": settings["n_trials"]} if settings["n_trials"] is not None else {}
+    document |= {key: value for key, value in told.items() if value}
+    try:
+        return loads(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), "hydra.sweeper")
+    except SpaceError as error:
+        raise InputError(f"hydra.sweeper: {error.key}: {error.problem}") from None
+
+
+def _listed(told: Any) -> list[str]:
+    return [str(item) for item in told] if isinstance(told, list) else [str(told)]
+
+
+def _compose(space: Space, fixed: Sequence[str], config: DictConfig, config_loader: ConfigLoader) -> None:
+    """The configuration of some trials, so that a misspelt key fails before compute is spent."""
+    from sweeps.probes import probes
+
+    for parameters in probes(space):
+        overrides = [*fixed, *to_overrides(parameters)]
+        try:
+            config_loader.load_sweep_config(master_config=config, sweep_overrides=overrides)
+        except (HydraException, OmegaConfBaseException) as error:
+            told = " ".join(str(error).split())
+            raise InputError(f"the application refuses {' '.join(overrides)}: {told}") from None
+
+
+def _worked(experiment: Experiment, config: DictConfig) -> dict[str, float | None] | None:
+    from sweeps.cli.progress import watcher
+    from sweeps.stopping import Stop
+    from sweeps.worker import work
+
+    folder = Path(config.hydra.sweep.dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(config, folder / "multirun.yaml")
+    stop = Stop()
+    stop.listen()
+    with watcher(experiment) as watching:
+        tally = work(experiment, stop=stop, watcher=watching)
+    if tally.preempted_by:
+        click.echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
+        raise SystemExit(EXIT_PREEMPTED)
+    best = export.best(experiment.space, experiment.trials())
+    if best is None:
+        click.echo("sweep: no trial has a result; `sweep trials` says why", err=True)
+        raise SystemExit(EXIT_FAILED)
+    found = {
+        "name": "stagesweep",
+        "url": experiment.store.url,
+        "trial": best.trial,
+        "best_evaluated_params": dict(best.parameters),
+        "best_evaluated_result": dict(best.metrics),
+    }
+    (folder / "optimization_results.yaml").write_text(
+        yaml.safe_dump(found, sort_keys=False), encoding="utf-8"
+    )
+    told = " ".join(to_overrides(best.parameters))
+    click.echo(f"sweep: best trial {best.trial}: {told}", err=True)
+    return dict(best.metrics)

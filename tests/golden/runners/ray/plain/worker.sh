@@ -1,3 +1,0 @@
-#!/bin/bash
-set -u
-exec -- python3 -m sweeps worker --storage gs://bucket/sweeps/toy --max-trials 4

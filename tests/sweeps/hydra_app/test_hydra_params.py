@@ -1,0 +1,184 @@
+"""What people write to search a Hydra configuration, and what it becomes; what cannot be is refused in one line."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweeps.errors import InputError
+from sweeps.hydra_app import app
+from sweeps.hydra_app.params import read
+from sweeps.hydra_app.settings import StageSweeperConf
+from sweeps.hydra_app.sweeping import space_of
+from sweeps.space import Choice, Fixed, Range
+
+SEARCHED = [
+    ("x=interval(1e-4,1e-2)", {"min": 1e-4, "max": 1e-2}),
+    ("x=interval(1,5)", {"min": 1.0, "max": 5.0}),  # Hydra's intervals are of floats
+    ("x=int(interval(1,5))", {"min": 1, "max": 5}),
+    (
+        "x=tag(log,interval(1e-4,1e-2))",
+        {"min": 1e-4, "max": 1e-2, "distribution": "log_uniform_values"},
+    ),
+    ("x=tag(log,int(interval(1,64)))", {"min": 1, "max": 64, "distribution": "int_log_uniform"}),
+    ("x=range(1,5)", {"min": 1, "max": 4}),
+    ("x=range(1,10,3)", {"values": [1, 4, 7], "ordered": True}),
+    ("x=range(0,1,0.25)", {"values": [0.0, 0.25, 0.5, 0.75], "ordered": True}),
+    ("x=range(1,2)", {"value": 1}),
+    ("x=choice(a,b)", {"values": ["a", "b"]}),
+    ("x='a b',c", {"values": ["a b", "c"]}),
+    ("x=1,2,4", {"values": [1, 2, 4], "ordered": True}),
+    ("x=1,0.5", {"values": [1.0, 0.5]}),
+    ("x=true,false", {"values": [True, False]}),
+    ("x=sort(3,1,2)", {"values": [1, 2, 3], "ordered": True}),
+]
+
+
+@pytest.mark.parametrize(("override", "expected"), SEARCHED, ids=[text for text, _ in SEARCHED])
+def test_overrides_become_parameters(override: str, expected: dict[str, Any]) -> None:
+    assert read({}, [override], None) == ({"x": expected}, [])
+    # The same under hydra.sweeper.params, as for the Optuna sweeper.
+    assert read({"x": override.removeprefix("x=")}, [], None) == ({"x": expected}, [])
+
+
+AX = [
+    ({"type": "range", "bounds": [1, 5]}, {"min": 1, "max": 5}),
+    ({"type": "range", "bounds": [1, 5], "value_type": "float"}, {"min": 1.0, "max": 5.0}),
+    (
+        {"type": "range", "bounds": [1e-4, 0.1], "log_scale": True},
+        {"min": 1e-4, "max": 0.1, "distribution": "log_uniform_values"},
+    ),
+    ({"type": "choice", "values": ["a", "b"]}, {"values": ["a", "b"]}),
+    ({"type": "choice", "values": [2, 1], "is_ordered": True}, {"values": [2, 1], "ordered": True}),
+    ({"type": "fixed", "value": 3}, {"value": 3}),
+    ({"min": 1, "max": 5}, {"min": 1, "max": 5}),
+    ([1, 2], {"values": [1, 2], "ordered": True}),
+]
+
+
+@pytest.mark.parametrize(("told", "expected"), AX, ids=[str(told) for told, _ in AX])
+def test_dictionaries_are_axs_or_ours(told: Any, expected: dict[str, Any]) -> None:
+    assert read({"a.b": told}, [], None) == ({"a.b": expected}, [])
+
+
+def test_the_command_line_goes_before_the_file_and_the_rest_is_fixed() -> None:
+    params = {"x": "interval(0,1)", "y": "choice(a,b)", "z": 3, "w": "plain"}
+    searched, fixed = read(params, ["x=5", "model=big", "z=choice(1,2)", "+new.key='a b'", "~gone"], None)
+    assert searched == {"y": {"values": ["a", "b"]}, "z": {"values": [1, 2], "ordered": True}}
+    assert fixed == ["w=plain", "x=5", "model=big", "+new.key='a b'", "~gone"]
+
+
+REFUSED = [
+    ({}, ["+x=choice(1,2)"], "only keys that the configuration has"),
+    ({}, ["x=tag(warm,interval(0,1))"], "the tag 'warm' has no meaning"),
+    ({}, ["x=tag(log,choice(1,2))"], "goes with interval"),
+    ({}, ["x=choice([1],[2])"], "cannot be a choice"),
+    ({}, ["x=interval(1,"], "interval"),
+    ({"x": None}, [], "says nothing"),
+    ({"x": {"type": "range", "bounds": [1]}}, [], r"write bounds: \[low, high\]"),
+    ({"x": {"type": "range", "bounds": [1, 2], "digits": 3}}, [], "unknown key 'digits'"),
+    ({"x": {"type": "normal"}}, [], "write range, choice or fixed"),
+]
+
+
+@pytest.mark.parametrize(("params", "arguments", "told"), REFUSED, ids=[told for *_, told in REFUSED])
+def test_what_cannot_be_searched_is_refused_in_one_line(
+    params: dict[str, Any], arguments: list[str], told: str
+) -> None:
+    with pytest.raises(InputError, match=told) as caught:
+        read(params, arguments, None)
+    assert "\n" not in str(caught.value)
+
+
+def settings(**changed: Any) -> dict[str, Any]:
+    told = asdict(StageSweeperConf()) | {"name": "my app"} | changed
+    told.pop("_target_")
+    return told
+
+
+@pytest.fixture
+def started_by_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = ModuleType("__main__")
+    main.__file__, main.__spec__ = "train.py", None
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(sys, "argv", ["train.py", "-m", "-cn", "other", "--config-dir=more", "x=1"])
+
+
+@pytest.mark.usefixtures("started_by_a_script")
+class TestSpace:
+    def test_settings_are_a_search_space_file_in_other_words(self) -> None:
+        space = space_of(
+            settings(
+                metric=["loss", "score"],
+                direction=["minimize", "maximize"],
+                n_trials=7,
+                method="random",
+                seed=3,
+                outcome_constraints=["score >= 0.5"],
+                baseline={"lr": 0.01},
+                lease={"expire_s": 120},
+                budget={"wall_hours": 2},
+            ),
+            {"lr": {"min": 1e-3, "max": 0.1}, "kind": {"values": ["a", "b"]}, "n": {"value": 2}},
+            ["model=big"],
+            ["hydra/sweeper=stagesweep", "hydra.sweeper.n_trials=7", "hydra.verbose=true"],
+        )
+        assert (space.name, space.run_cap) == ("my-app", 7)
+        assert [(o.metric, o.goal) for o in space.objectives] == [("loss", "minimize"), ("score", "maximize")]
+        assert space.parameters == (
+            Range(name="lr", min=1e-3, max=0.1, kind="float"),
+            Choice(name="kind", values=("a", "b")),
+            Fixed(name="n", value=2),
+        )
+        assert (space.search.method, space.search.seed) == ("random", 3)
+        assert (space.lease.expire_s, space.budget.wall_hours) == (120, 2)
+        assert space.baseline is not None
+        assert space.baseline["lr"] == 0.01
+        assert space.program.command == (
+            "${python}",
+            "train.py",
+            "--config-name=other",
+            "--config-dir=more",
+            "hydra.mode=RUN",
+            "hydra.run.dir=${oc.env:SWEEP_RUN_DIR}",
+            "+hydra.callbacks.stagesweep={_target_:sweeps.hydra_app.callback.WriteResult,metrics:[loss,score]}",
+            "hydra.verbose=true",
+            "model=big",
+            "${overrides}",
+        )
+
+    @pytest.mark.parametrize(
+        ("changed", "told"),
+        [
+            ({"direction": "up"}, r"objectives\[0\].goal: `up` is unknown"),
+            ({"direction": ["minimize", "maximize"]}, "2 for 1 metrics"),
+            ({"n_trials": 0}, "run_cap"),
+            ({"method": "tpe"}, "search.method: `tpe` is unknown"),
+            ({"lease": {"expire_s": -1}}, "lease"),
+            ({"parameter_constraints": ["lr <= q"]}, "parameter_constraints"),
+        ],
+        ids=lambda told: str(told),
+    )
+    def test_wrong_settings_are_named(self, changed: dict[str, Any], told: str) -> None:
+        with pytest.raises(InputError, match=told) as caught:
+            space_of(settings(**changed), {"lr": {"min": 0.1, "max": 0.2}}, [], [])
+        assert str(caught.value).startswith("hydra.sweeper")
+
+
+def test_a_module_and_a_command_are_started_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.machinery import ModuleSpec
+
+    main = ModuleType("__main__")
+    main.__spec__ = ModuleSpec("package.train.__main__", None)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert app.command(["m"], [], [], [])[:3] == ["${python}", "-m", "package.train"]
+    main.__spec__, main.__file__ = None, __file__
+    monkeypatch.setattr(app.shutil, "which", lambda name: __file__)
+    assert app.command(["m"], [], [], [])[0] == "test_hydra_params.py"
+    del main.__file__
+    with pytest.raises(InputError, match="put it into a file"):
+        app.command(["m"], [], [], [])
