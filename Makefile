@@ -40,7 +40,8 @@ SLURM := slurmctld slurmd munged srun unshare nsenter ip
 test-slurm: $(STAMP)
 	@if [ "$$(id -u)" != 0 ] || ! unshare --net --mount --uts --ipc --pid --fork true; then \
 	  echo "make test-slurm is left out: it needs root, and the right to make namespaces"; exit 0; fi; \
-	if ! command -v $(SLURM) > /dev/null 2>&1 || [ "$$(command -v $(SLURM) | wc -l)" != $(words $(SLURM)) ]; then \
+	here=yes; for each in $(SLURM); do command -v $$each > /dev/null || here=no; done; \
+	if [ $$here = no ]; then \
 	  if ! command -v apt-get > /dev/null || ! { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client munge iproute2 util-linux > /dev/null; }; then \
 	    echo "make test-slurm is left out: Slurm is not here, and apt-get cannot install it"; exit 0; fi; fi; \

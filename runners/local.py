@@ -23,6 +23,7 @@ from runners.tail import tails
 
 GRACE_S = 30.0
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
+TPU = "tpu:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +44,23 @@ def process(pool: Pool, number: int) -> Process:
     """The process of one place, counted from 1."""
     env = environment(pool)
     if pool.devices:
-        env |= {DEVICES_VARIABLE: pool.devices[number - 1]}
+        env |= device_variables(pool.devices[number - 1])
     return Process(
         argv=("bash", "-c", worker_script(pool)) if pool.setup else pool.command,
         env=env,
         log_file=pool.folder / f"worker-{number}.log",
     )
+
+
+def device_variables(device: str) -> dict[str, str]:
+    """What lets a worker see one accelerator alone: a chip of a TPU for `tpu:N`, else a CUDA device.
+
+    A chip by itself has to be told that it is all of its host, too; libtpu would wait for the others.
+    """
+    if not device.startswith(TPU):
+        return {DEVICES_VARIABLE: device}
+    bounds = {"TPU_CHIPS_PER_HOST_BOUNDS": "1,1,1", "TPU_HOST_BOUNDS": "1,1,1"}
+    return {"PJRT_DEVICE": "TPU", "TPU_VISIBLE_CHIPS": device.removeprefix(TPU), **bounds}
 
 
 def shell_line(process: Process) -> str:

@@ -29,8 +29,8 @@ class Pool:
         accelerator: what each worker needs, in the engine's own word ("A100", "v6e-4"); "" for none.
         accelerator_count: how many of them for each worker.
         threads: CPU threads for each worker; None: the engine's default.
-        devices: `local` only: accelerators as CUDA_VISIBLE_DEVICES names them; one for each worker, in turn.
-            Empty: the workers see what the starter sees.
+        devices: `local` only: accelerators as CUDA_VISIBLE_DEVICES names them, or chips of a TPU as `tpu:0`;
+            one for each worker, in turn. Empty: the workers see what the starter sees.
         spot: machines that may be taken away at any time, for less money.
         environment: variables that the workers get besides those that are there.
         secrets: names of variables that the workers get with their values here; artifacts have only names.

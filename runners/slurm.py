@@ -253,6 +253,7 @@ def _queue(pool: Pool) -> list[tuple[str, Place]]:
 def _leave(pool: Pool, jobs: list[tuple[str, Place]]) -> None:
     """Running ones are told, and have the grace time; a file says that they are not to be requeued."""
     running = [raw for raw, place in jobs if place.state == "running"]
+    pool.folder.mkdir(parents=True, exist_ok=True)  # of a pool that was launched elsewhere
     for raw in running:
         (pool.folder / f"leave-{raw}").touch()
     for raw, place in jobs:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_TPU = "tpu:"
 _DEVICE_FILES = "nvidia[0-9]*"
 
 _OPTIONS = (
@@ -38,7 +39,7 @@ _OPTIONS = (
         default="auto",
         metavar="IDS",
         show_default=True,
-        help="local: accelerators, one for each worker: ids for CUDA_VISIBLE_DEVICES such as 0,1, or none.",
+        help="local: accelerators, one for each worker: CUDA's ids (0,1), chips of a TPU (tpu:0,1), or none.",
     ),
     click.option(
         "--accelerator",
@@ -197,10 +198,13 @@ def _devices(given: str) -> tuple[str, ...]:
     if given == "none":
         return ()
     if given != "auto":
-        ids = tuple(word.strip() for word in given.split(","))
-        if not all(ids) or len(set(ids)) < len(ids):
-            raise InputError(f"--devices {given}: write ids with commas between them, each once, such as 0,1")
-        return ids
+        chips = given.startswith(_TPU)
+        ids = tuple(word.strip() for word in given.removeprefix(_TPU).split(","))
+        if not all(ids) or len(set(ids)) < len(ids) or (chips and not all(map(str.isdecimal, ids))):
+            raise InputError(
+                f"--devices {given}: write ids with commas between them, each once, such as 0,1 or tpu:0,1"
+            )
+        return tuple(f"{_TPU}{chip}" for chip in ids) if chips else ids
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         words = (word.strip() for word in visible.split(","))

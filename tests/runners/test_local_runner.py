@@ -23,6 +23,17 @@ def test_every_worker_has_its_own_log_and_its_share_of_threads(tmp_path):
     assert {p.argv for p in started} == {("true",)}
 
 
+def test_a_chip_of_a_tpu_is_all_that_its_worker_sees(tmp_path):
+    first, second = processes(a_pool(tmp_path, workers=2, devices=("tpu:0", "tpu:3")))
+    assert second.env == {
+        "PJRT_DEVICE": "TPU",
+        "TPU_VISIBLE_CHIPS": "3",
+        "TPU_CHIPS_PER_HOST_BOUNDS": "1,1,1",
+        "TPU_HOST_BOUNDS": "1,1,1",
+    }
+    assert first.env["TPU_VISIBLE_CHIPS"] == "0"
+
+
 def test_a_setup_comes_before_the_worker_and_reaches_it(tmp_path):
     (process,) = processes(
         a_pool(

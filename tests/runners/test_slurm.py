@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,6 +84,38 @@ def test_waiting_workers_go_before_running_ones(tmp_path: Path, commands: Path) 
     RUNNER.scale(pool, 1, lambda line: None)
     assert (tmp_path / "cancelled").read_text().splitlines() == ["15", "--signal=TERM 16", "16"]
     assert not list(pool.folder.glob("leave-*"))
+
+
+@pytest.mark.parametrize(
+    ("worker", "leave", "status", "requeued"),
+    [
+        pytest.param(0, False, 0, False, id="no work is left"),
+        pytest.param(75, False, 75, True, id="preempted"),
+        pytest.param(75, True, 0, False, id="preempted by sweep down"),
+        pytest.param(2, False, 2, False, id="poison"),
+        pytest.param(1, False, 1, False, id="given up"),
+    ],
+)
+def test_the_batch_script_requeues_what_was_preempted_and_nothing_else(
+    tmp_path: Path, commands: Path, worker: int, leave: bool, status: int, requeued: bool
+) -> None:
+    pool = a_pool(tmp_path)
+    pool.folder.mkdir()
+    if leave:
+        (pool.folder / "leave-14").touch()
+    for name, body in (
+        ("srun", f'printf "%s\\n" "$@" > {tmp_path}/srun.words; exit {worker}'),
+        ("scontrol", f'echo "$*" > {tmp_path}/scontrol.words'),
+    ):
+        (commands / name).write_text(f"#!/bin/bash\n{body}\n")
+        (commands / name).chmod(0o755)
+    script = RUNNER.render(pool)["submission.sh"]
+    ran = subprocess.run(["bash", "-c", script], env={**os.environ, "SLURM_JOB_ID": "14"}, check=False)
+    assert ran.returncode == status
+    assert (tmp_path / "scontrol.words").exists() == requeued
+    assert (tmp_path / "srun.words").read_text().splitlines()[-1] == str(
+        pool.folder
+    )  # one word, with its quote
 
 
 def test_a_queue_that_does_not_answer_is_told_in_one_line(tmp_path: Path, commands: Path) -> None:

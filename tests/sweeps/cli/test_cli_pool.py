@@ -170,6 +170,16 @@ def test_a_dry_run_prints_lines_for_a_shell_and_starts_nothing(sweep, space_file
     assert not list(hostile.glob("**/worker-*.log"))
 
 
+def test_chips_of_a_tpu_are_named_once_for_all(sweep, space_file):
+    sweep("init", str(space_file))
+    lines = sweep("launch", "local", "--devices", "tpu:0, 2", "--dry-run").out.splitlines()
+    assert ["TPU_VISIBLE_CHIPS=0 " in lines[0], "TPU_VISIBLE_CHIPS=2 " in lines[1], len(lines)] == [
+        True,
+        True,
+        2,
+    ]
+
+
 def test_a_dry_run_as_json_is_file_names_and_texts(sweep, space_file):
     sweep("init", str(space_file))
     ran = sweep("launch", "local", "--devices", "none", "--dry-run", "--format", "json")
@@ -201,6 +211,7 @@ def test_by_default_each_visible_device_has_a_worker(sweep, space_file, monkeypa
         (("--devices", "0,1", "--workers", "3"), "--workers: 3 workers would share 2 accelerators"),
         (("--devices", "0,0"), "each once"),
         (("--devices", "0,"), "each once"),
+        (("--devices", "tpu:0,x"), "such as 0,1 or tpu:0,1"),
         (("--workers", "0"), "--workers"),
         (("--spot",), "--spot: the local runner has no use for it"),
         (("--accelerator", "A100:2"), "--accelerator: the local runner has no use for it"),
