@@ -1,0 +1,128 @@
+"""What a graph of XLA says of its memory, from its text. Used by `memory_log.log`, at level `hlo`. Pure.
+
+The text is the graph as it was recorded, before the compiler fuses operations and reuses memory: what it says
+is far above what a chip takes, and comparable between graphs: which of two takes more, and by which value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+_BITS = {"pred": 8, "bf16": 16, "c64": 64, "c128": 128, "token": 0}
+_SHAPE = re.compile(r"\b(pred|bf16|token|[a-z]+(\d+)\w*)\[([\d,<= ]*)\]")
+_INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.*)$")
+_NO_COPIES = ("tuple", "get-tuple-element")
+_NAME = re.compile(r"%([\w.\-]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HloSizes:
+    """Of the graph's entry computation.
+
+    Args:
+        text_bytes: of the whole text.
+        instructions: how many.
+        input_bytes: of its parameters: weights, the optimizer's state, batches, numbers.
+        output_bytes: of what it returns.
+        largest_bytes: of the largest single value, whose operation and shape are `largest`.
+        unfused_peak_bytes: alive at most, were each operation run by itself in the order of the text, and
+            inputs kept throughout.
+    """
+
+    text_bytes: int
+    instructions: int
+    input_bytes: int
+    output_bytes: int
+    largest_bytes: int
+    largest: str
+    unfused_peak_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Instruction:
+    name: str
+    root: bool
+    shape: str
+    opcode: str
+    size: int
+    operands: tuple[str, ...]
+
+
+def hlo_sizes(text: str) -> HloSizes:
+    """Sizes of a graph. A text without an entry computation has none."""
+    entry = list(_entry(text))
+    inputs = sum(step.size for step in entry if step.opcode == "parameter")
+    values = [step for step in entry if step.opcode not in _NO_COPIES]
+    largest = max(values, key=lambda step: step.size, default=None)
+    return HloSizes(
+        text_bytes=len(text.encode()),
+        instructions=len(entry),
+        input_bytes=inputs,
+        output_bytes=sum(step.size for step in entry if step.root),
+        largest_bytes=largest.size if largest else 0,
+        largest=f"{largest.opcode} {largest.shape}" if largest else "",
+        unfused_peak_bytes=inputs + _peak([step for step in entry if step.opcode != "parameter"]),
+    )
+
+
+def _peak(steps: list[_Instruction]) -> int:
+    """The most that is alive: a value lives from its making to its last use; a tuple is no copy."""
+    last = {name: index for index, step in enumerate(steps) for name in (step.name, *step.operands)}
+    dying: dict[int, int] = {}
+    alive = most = 0
+    for index, step in enumerate(steps):
+        if step.opcode in _NO_COPIES:
+            alive -= dying.pop(index, 0)
+            continue
+        alive += step.size
+        most = max(most, alive)
+        dying[last[step.name]] = dying.get(last[step.name], 0) + step.size
+        alive -= dying.pop(index, 0)
+    return most
+
+
+def _entry(text: str) -> Iterator[_Instruction]:
+    inside = False
+    for line in text.splitlines():
+        if line.startswith("ENTRY"):
+            inside = True
+        elif inside and line.startswith("}"):
+            return
+        elif inside and (found := _INSTRUCTION.match(line)):
+            yield _instruction(found)
+
+
+def _instruction(found: re.Match[str]) -> _Instruction:
+    root, name, rest = found.groups()
+    split = _end_of_shape(rest)
+    shape, (opcode, _, operands) = rest[:split], rest[split:].strip().partition("(")
+    return _Instruction(
+        name=name,
+        root=root is not None,
+        shape=re.sub(r"\{[\d,]*\}", "", shape),
+        opcode=opcode,
+        size=_bytes(shape),
+        operands=tuple(_NAME.findall(operands)),
+    )
+
+
+def _end_of_shape(rest: str) -> int:
+    """Where the shape ends: behind its parentheses, if it is a tuple's, else at the first blank."""
+    depth = 0
+    for index, letter in enumerate(rest):
+        depth += (letter == "(") - (letter == ")")
+        if letter == " " and depth == 0:
+            return index
+    return len(rest)
+
+
+def _bytes(shape: str) -> int:
+    total = 0
+    for kind, digits, dimensions in _SHAPE.findall(shape):
+        bits = _BITS[kind] if kind in _BITS else int(digits)
+        count = prod(int(number.strip("<= ")) for number in dimensions.split(",") if number.strip())
+        total += -(-bits * count // 8)
+    return total
