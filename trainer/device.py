@@ -21,6 +21,7 @@ from trainer import host_memory, tpu_host
 from trainer.config import DeviceConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import ConfigError
+from trainer.preflight import tpu_versions
 
 _STATM = Path("/proc/self/statm")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -163,6 +164,10 @@ class Device:
             reserved_bytes=self.reserved_memory_bytes(),
         )
 
+    def recorded_graph(self, results: Sequence[Tensor]) -> str:
+        """The text of what is recorded, and not yet run, to get to these tensors; "" where nothing is."""
+        return ""
+
     def counters(self) -> dict[str, float]:
         """What the allocator and the compiler count, since the process started."""
         # Not imported for this: what was not compiled was not loaded.
@@ -181,6 +186,7 @@ def open_device(config: DeviceConfig) -> Device:
     """The device that the configuration asks for; never another one in silence. Raises ConfigError."""
     torch.set_num_threads(config.threads)
     if tpu_host.meant(config.type):
+        tpu_versions.require(tpu_versions.installed(), tpu=tpu_host.on_tpu())
         from trainer.xla import open_xla  # torch_xla, which others need not have
 
         return open_xla(config)

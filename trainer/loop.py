@@ -220,13 +220,18 @@ def train(
                 micro = device.place_parts(ids_BT, plan.micro_batch_size)
                 data_seconds = waited_seconds + time.perf_counter() - asked
                 stepped = take_step(micro, number=index + 1)
+                if memory:
+                    memory.recorded()
                 device.end_step()
                 due = device.reads(index + 1, plan.steps)
                 if due:
                     unread.read([stepped])
                 compile_seconds = device.compile_seconds() - compiled_before
                 seconds = time.perf_counter() - started - compile_seconds
-                lr, look = plan.optimizer.lr * factor, freeze.look(index + 1) if freeze else None
+                look = freeze.look(index + 1) if freeze else None
+                if look and look.froze:
+                    device.end_step()  # the new values are no part of the next step
+                lr = plan.optimizer.lr * factor
                 told = partial(
                     Step,
                     stage=plan.name,

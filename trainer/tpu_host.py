@@ -57,6 +57,11 @@ def meant(kind: str, environment: Mapping[str, str] = os.environ, root: Path = _
     return True
 
 
+def on_tpu(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether what computes through XLA does so on a TPU, and not on XLA's own CPU device."""
+    return environment.get(VARIABLE, "").upper() == "TPU"
+
+
 def _refuse_unsaid(kind: str, root: Path) -> None:
     if chips(root):
         raise ConfigError(

@@ -24,8 +24,14 @@ import torch_xla.runtime as xr
 from torch import Tensor, nn
 
 from trainer.config import DeviceConfig
-from trainer.device import Device, dtype_of, micro_batches
+from trainer.device import Device, MemoryCounts, dtype_of, micro_batches
 
+# Of `trainer.memory_log`, as torch_xla counts them.
+_COUNTERS = {"compiles": "UncachedCompile", "cached_compiles": "CachedCompile"}
+_TIMES = {
+    ("executions", "execute_seconds"): "ExecuteTime",
+    ("reads", "read_seconds"): "TransferFromDeviceTime",
+}
 _TYPE_VARIABLES = ("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE")
 
 
@@ -95,6 +101,30 @@ class XlaDevice(Device):
     def peak_memory_bytes(self) -> int:
         told = self._memory()
         return super().peak_memory_bytes() if told is None else told["peak_bytes_used"]
+
+    def memory_counts(self) -> MemoryCounts:
+        told = self._memory()
+        if told is None:
+            return MemoryCounts()
+        used, total = told["bytes_used"], told["bytes_limit"]
+        return MemoryCounts(
+            used_bytes=used,
+            free_bytes=total - used,
+            total_bytes=total,
+            peak_bytes=told["peak_bytes_used"],
+        )
+
+    def recorded_graph(self, results: Sequence[Tensor]) -> str:
+        return cast(str, torch_xla._XLAC._get_xla_tensors_hlo(list(results)))
+
+    def counters(self) -> dict[str, float]:
+        found = {ours: met.counter_value(theirs) or 0 for ours, theirs in _COUNTERS.items()}
+        for (times, seconds), theirs in _TIMES.items():
+            count, nanoseconds, _ = met.metric_data(theirs) or (0, 0.0, ())
+            found |= {times: count, seconds: nanoseconds / 1e9}
+        found["compile_seconds"] = self.compile_seconds()
+        fallbacks = [name for name in met.counter_names() if name.startswith("aten::")]
+        return found | {"cpu_fallbacks": sum(met.counter_value(name) or 0 for name in fallbacks)}
 
     def _memory(self) -> dict[str, int] | None:
         """Of the chip; None on XLA's CPU, which does not count."""

@@ -24,6 +24,7 @@ from trainer.console import Lines
 from trainer.device import Device
 from trainer.errors import ConfigError
 from trainer.memory_log.estimates import estimates
+from trainer.memory_log.hlo import hlo_sizes
 from trainer.model import embedding_count
 
 SCHEMA = 1
@@ -55,6 +56,7 @@ class MemoryLog:
         self._teacher: nn.Module | None = None
         self._optimizers: Sequence[Optimizer] = ()
         self._stage, self._first, self._done = "", 0, 0
+        self._graph: dict[str, Any] | None = None
 
     def models(self, student: nn.Module, teacher: nn.Module) -> None:
         """Both are where they will be trained and asked."""
@@ -70,14 +72,27 @@ class MemoryLog:
         self._stage, self._optimizers, self._first, self._done = stage, optimizers, done, done
         self._mark("after_optimizer_init", "init")
 
+    def recorded(self) -> None:
+        """The next step is recorded, and not yet run where it is a graph."""
+        phase, _ = self._coming()
+        if self._level >= LEVELS.index("hlo") and phase in self._phases and self._student is not None:
+            states = [t for t in self._states() if t.device == self._device.torch_device]
+            text = self._device.recorded_graph([*self._student.parameters(), *states])
+            self._graph = asdict(hlo_sizes(text))
+
+    def _coming(self) -> tuple[str, str]:
+        """Phase and point of the step that is done next; "" for one that is not told."""
+        taken = self._done - self._first + 1
+        if taken <= WARMUP_STEPS:
+            return "warmup", "after_first_step" if taken == 1 else "after_warmup_compile"
+        return ("train", "after_step") if (self._done + 1) % self._config.memory_log.every == 0 else ("", "")
+
     def stepped(self, *, saved: bool, froze: bool) -> None:
         """A step of the stage is done; a checkpoint was begun after it, parameters were frozen."""
+        phase, point = self._coming()
         self._done += 1
-        taken = self._done - self._first
-        if taken <= WARMUP_STEPS:
-            self._mark("after_first_step" if taken == 1 else "after_warmup_compile", "warmup")
-        elif self._done % self._config.memory_log.every == 0:
-            self._mark("after_step", "train")
+        self._mark(point, phase)
+        self._graph = None
         if froze:
             self._mark("after_auto_freeze", "save")
         if saved:
@@ -106,6 +121,8 @@ class MemoryLog:
             line |= {"estimates": self._estimates(), "tensors": self._tensors()}
         if self._level >= LEVELS.index("metrics"):
             line["metrics"] = dict(self._device.counters())
+        if self._level >= LEVELS.index("hlo"):
+            line["hlo"] = self._graph
         return line
 
     def _parts(self) -> int:
@@ -133,18 +150,21 @@ class MemoryLog:
         models = [model for model in (self._student, self._teacher) if model is not None]
         weights = [p for model in models for p in (*model.parameters(), *model.buffers())]
         gradients = [] if self._student is None else [p.grad for p in self._student.parameters()]
-        states = [
+        return {
+            "weights_bytes": _bytes(weights),
+            "gradients_bytes": _bytes(gradient for gradient in gradients if gradient is not None),
+            "optimizer_bytes": _bytes(self._states()),
+        }
+
+    def _states(self) -> list[Tensor]:
+        """Of the optimizers."""
+        return [
             value
             for optimizer in self._optimizers
             for state in optimizer.state.values()
             for value in state.values()
             if isinstance(value, Tensor)
         ]
-        return {
-            "weights_bytes": _bytes(weights),
-            "gradients_bytes": _bytes(gradient for gradient in gradients if gradient is not None),
-            "optimizer_bytes": _bytes(states),
-        }
 
     def _write(self, line: Mapping[str, Any]) -> None:
         try:

@@ -17,6 +17,8 @@ from importlib import metadata
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from trainer.errors import ConfigError
+
 PYTHON = "python"
 _PYTHONS = ">=3.11,<3.14"  # for which there are wheels of torch_xla 2.9.0, and of jax
 _NEW_ENVIRONMENT = "python3.11 -m venv ~/venv && source ~/venv/bin/activate && pip install 'stagesweep[tpu]'"
@@ -132,6 +134,13 @@ def misfits(versions: Mapping[str, str], *, tpu: bool) -> list[Misfit]:
                 )
             )
     return found
+
+
+def require(versions: Mapping[str, str], *, tpu: bool) -> None:
+    """Raises ConfigError where nothing could be computed; what flash attention alone misses passes."""
+    for misfit in misfits(versions, tpu=tpu):
+        if misfit.needed:
+            raise ConfigError(f"{misfit.what}; {misfit.remedy}", key="device.type")
 
 
 def pip_line(names: Sequence[str], versions: Mapping[str, str], *, tpu: bool) -> str:

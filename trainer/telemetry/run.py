@@ -96,7 +96,7 @@ class Telemetry:
         if self._heart:
             self._heart.stepped(None)
             # The first step of a stage is what compiles its graph.
-            self._heart.enter("compiling" if device.compile else "training", f"the first step of {stage}")
+            self._heart.enter("compiling" if device.compiles else "training", f"the first step of {stage}")
         for channel in self._channels:
             channel.tag(stage)
 

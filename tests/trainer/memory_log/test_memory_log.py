@@ -14,7 +14,7 @@ from trainer_outcomes import weights_digest
 from trainer import __main__ as program
 from trainer.api import MEMORY_FILE, check
 from trainer.config import sha256
-from trainer.device import Device, MemoryCounts
+from trainer.device import Device, MemoryCounts, open_device
 from trainer.errors import ConfigError
 from trainer.memory_log.log import MemoryLog
 from trainer.model import build_tiny
@@ -101,6 +101,18 @@ class Uncounted(Device):
 
     def memory_counts(self) -> MemoryCounts:
         return MemoryCounts()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_cuda_device_counts_its_own_memory(small: tuple[str, ...]) -> None:
+    device = open_device(check([*small, "device=cuda"]).device)
+    before = device.memory_counts()
+    held = torch.zeros(2**20, device=device.torch_device)
+    counts = device.memory_counts()
+    assert counts.used_bytes == (before.used_bytes or 0) + held.nbytes
+    assert counts.used_bytes <= counts.reserved_bytes <= counts.total_bytes - counts.free_bytes  # type: ignore[operator]
+    assert device.counters()["allocations"] > 0
 
 
 @pytest.fixture

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.preflight.tpu_versions import MATRIX, installed, misfits, pip_line
+from trainer import tpu_host
+from trainer.api import check
+from trainer.device import open_device
+from trainer.errors import ConfigError
+from trainer.preflight import tpu_versions
+from trainer.preflight.tpu_versions import MATRIX, installed, misfits, pip_line, require
 
 GOOD = {
     "python": "3.11.9",
@@ -136,6 +141,26 @@ def test_whoever_does_what_is_said_is_told_nothing_more(versions: dict[str, str 
     for misfit in misfits(there, tpu=tpu):
         in_order = pip(misfit.remedy, in_order)
     assert misfits(one_by_one, tpu=tpu) == misfits(in_order, tpu=tpu) == []
+
+
+def test_a_run_is_refused_for_what_it_needs_and_for_nothing_else() -> None:
+    require(changed({"jax": "0.10.2"}), tpu=True)
+    with pytest.raises(
+        ConfigError, match=r"^device\.type: libtpu 0\.0\.24 is not .*; pip install libtpu==0\.0\.23\.1$"
+    ):
+        require(changed({"libtpu": "0.0.24"}), tpu=True)
+    require(changed({"libtpu": "0.0.24"}), tpu=False)
+
+
+def test_a_device_is_not_opened_with_versions_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before torch_xla is imported, which is not even here."""
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    monkeypatch.setattr(tpu_host, "find_spec", lambda name: name)
+    monkeypatch.setattr(tpu_versions, "installed", lambda: changed({"torch": "2.13.0"}))
+    with pytest.raises(
+        ConfigError, match=r"device\.type: torch 2\.13\.0 is not .*; pip install torch==2\.9\.1"
+    ):
+        open_device(check(["device=xla"]).device)
 
 
 def test_versions_are_read_and_nothing_is_imported() -> None:

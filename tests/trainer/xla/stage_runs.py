@@ -6,13 +6,17 @@ import copy
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from trainer.api import check
+from trainer.auto_freeze import auto_freeze
+from trainer.beside import Beside
 from trainer.device import Device, open_device
 from trainer.loop import Step
+from trainer.memory_log.log import MemoryLog
 from trainer.model import build_tiny, freeze
 from trainer.preemption import StopSignal
 from trainer.stages import distill, layerwise, pretrain
@@ -55,7 +59,7 @@ def ids(steps: int, batch: int = BATCH) -> Iterator[Tensor]:
     return iter([torch.randint(VOCABULARY, (batch, LENGTH), generator=generator) for _ in range(steps)])
 
 
-def run_stage(stage: str, kind: str, *overrides: str) -> Ran:
+def run_stage(stage: str, kind: str, *overrides: str, memory_log: Path | None = None) -> Ran:
     """Trains `stage` on the device `kind` from a fresh teacher of seed 0."""
     config = check([*SMALL, f"device={kind}", *overrides])
     opened = open_device(config.device)
@@ -67,6 +71,10 @@ def run_stage(stage: str, kind: str, *overrides: str) -> Ran:
     student, strength = make_student(teacher, config.stage1, list(ids(1)), quant=config.quant, device=device)
     ran.compiled.clear(), ran.launched.clear(), ran.fallen_back.clear()
     own = getattr(config, stage)
+    memory = MemoryLog(memory_log, config, device, append=False) if memory_log else None
+    if memory:
+        memory.models(student, teacher)
+    beside = Beside(freeze=auto_freeze(config, student), memory=memory)
     trace = TRAIN[stage](
         student,
         teacher,
@@ -76,6 +84,7 @@ def run_stage(stage: str, kind: str, *overrides: str) -> Ran:
         device=device,
         stop=StopSignal(),
         watch=ran.told.append,
+        beside=beside,
     )
     ran.parts = trace.parts
     return ran

@@ -1,0 +1,116 @@
+"""What has cost others days on TPUs, each by its name. What is compiled and when is in test_xla_steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+import torch
+from stage_runs import SMALL, run_stage
+from torch import Tensor, nn
+
+from trainer.api import check
+from trainer.config import CachedTeacherConfig
+from trainer.device import Device, open_device
+from trainer.losses.sparse import Sample, Targets
+from trainer.model import build_tiny, freeze
+from trainer.stages.distill import from_teacher
+from trainer.stages.distill_cached import from_cache
+
+pytestmark = pytest.mark.xla
+
+VOCABULARY, LENGTH, BATCH, KEPT, DRAWN = 97, 16, 4, 5, 3  # numbers that no other side of a tensor has
+POSITIONS = BATCH * (LENGTH - 1)
+
+
+@pytest.fixture
+def device() -> Device:
+    return open_device(check([*SMALL, "device=xla"]).device)
+
+
+def student_of(device: Device) -> nn.Module:
+    config = check(list(SMALL))
+    assert config.model.kind == "tiny"
+    torch.manual_seed(0)
+    return device.move(
+        build_tiny(config.model, vocab_size=VOCABULARY, sequence_length=LENGTH, attention="eager")
+    )
+
+
+def step_graph(device: Device, student: nn.Module, losses: Callable[[Tensor], dict[str, Tensor]]) -> str:
+    """The text of a forward and backward pass, as it is recorded."""
+    ids_BT = device.place(torch.randint(VOCABULARY, (BATCH, LENGTH)))
+    device.end_step()
+    losses(ids_BT)["loss"].backward()
+    graph = device.recorded_graph([p.grad for p in student.parameters() if p.grad is not None])
+    student.zero_grad()
+    return graph
+
+
+def sample(device: Device) -> Sample:
+    ids_BPC = torch.randint(VOCABULARY, (BATCH, LENGTH - 1, KEPT + DRAWN), dtype=torch.int32)
+    return Sample(ids=ids_BPC, logits=torch.randn(ids_BPC.shape)).placed(device.place)
+
+
+def whole_logits(graph: str) -> list[str]:
+    """Shapes with a number for every entry of the vocabulary at every position."""
+    found = re.findall(r"\w+\[[\d,]+\]", graph)
+    wanted = rf"\[(?:{BATCH},{LENGTH - 1}|{BATCH},{LENGTH}|{POSITIONS}),{VOCABULARY}\]$"
+    return sorted({shape for shape in found if re.search(wanted, shape)})
+
+
+def test_logits_of_the_whole_vocabulary_are_nowhere_in_the_graph_of_sparse_distillation(
+    device: Device,
+) -> None:
+    """Neither forward nor backward, nor for an anchor; those of the candidates are. The dense objective shows
+    that one could see it."""
+    config = check([*SMALL, "stage3.attention_weight=0"]).stage3
+    teacher = CachedTeacherConfig(
+        kind="cached",
+        path="nowhere",
+        top_k=KEPT,
+        negatives=DRAWN,
+        dtype="float32",
+        cross_entropy="sampled",
+        preload=True,
+        anchor="nowhere",
+        anchor_weight=1.0,
+    )
+    student = student_of(device)
+    kept = Targets(teacher=sample(device), anchor=sample(device))
+    sparse = step_graph(device, student, from_cache(student, lambda rows: kept, config, teacher))
+    assert whole_logits(sparse) == []
+    assert re.search(rf"\[{POSITIONS},{2 * (KEPT + DRAWN) + 1}\]", sparse)
+
+    with ExitStack() as stack:
+        dense = step_graph(device, student, from_teacher(student, freeze(student_of(device)), config, stack))
+    assert whole_logits(dense)
+
+
+def test_no_generator_lives_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.Generator(device=xla)` crashes: whatever is drawn is drawn on the CPU."""
+    made, generator = list[str](), torch.Generator
+
+    def counted(device: str | torch.device = "cpu") -> torch.Generator:
+        made.append(torch.device(device).type)
+        return generator(device)
+
+    monkeypatch.setattr(torch, "Generator", counted)
+    run_stage("stage2", "xla", "optimizer@stage2.optimizer=adamw")
+    assert set(made) == {"cpu"}
+
+
+def test_the_batch_is_an_input_of_the_graph_and_no_part_of_it(device: Device) -> None:
+    """Data that is recorded with the step once made a graph of 62 GB. Micro-batches come from outside, one input each."""
+    config = check([*SMALL, "stage3.attention_weight=0"]).stage3
+    student = student_of(device)
+    with ExitStack() as stack:
+        losses = from_teacher(student, freeze(student_of(device)), config, stack)
+        graph = step_graph(device, student, losses)
+    entry = graph[graph.index("ENTRY") :]
+    assert len(re.findall(rf"= s64\[{BATCH},{LENGTH}\]\S* parameter\(", entry)) == 1
+    constants = re.findall(r"= \w+\[([\d,]*)\]\S* constant\(", entry)
+    assert max((shape.count(",") for shape in constants), default=0) == 0
+    assert all(int(shape or 1) <= LENGTH for shape in constants)
