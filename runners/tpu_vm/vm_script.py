@@ -30,6 +30,7 @@ _LINGER_S = 900
 _SKELETON = """\
 #!/bin/bash
 set -uo pipefail
+export PATH="$PATH:/snap/bin"
 root="${STAGESWEEP_ROOT:-%(root)s}"
 metadata=http://metadata.google.internal/computeMetadata/v1/instance
 
@@ -71,7 +72,7 @@ work() {
 
 start() {
   install -d -m 700 "$root" && install -m 700 "$0" "$root/start.sh"
-  cat > /etc/systemd/system/stagesweep.service <<UNIT
+  cat > "${STAGESWEEP_UNITS:-/etc/systemd/system}/stagesweep.service" <<UNIT
 [Unit]
 Description=A stagesweep worker
 Wants=network-online.target

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -109,6 +110,21 @@ def test_what_the_worker_ended_with_is_told_and_the_vm_deletes_itself_later(tmp_
         "delete",
     ]
     assert "--force" in vm.told("later")
+
+
+def test_a_start_of_the_vm_makes_a_unit_that_is_stopped_with_grace(tmp_path):
+    vm = Vm(tmp_path, pool(grace_s=12.0))
+    assert vm.run("start", STAGESWEEP_UNITS=str(tmp_path)) == 0
+    unit = (tmp_path / "stagesweep.service").read_text()
+    assert f"ExecStart=/bin/bash {vm.root}/start.sh work\n" in unit
+    assert "TimeoutStopSec=17\n" in unit
+    assert "KillMode=mixed\n" in unit  # SIGTERM for the worker's keeper alone; the rest is killed after it
+    assert (vm.root / "start.sh").read_text() == (tmp_path / "script").read_text()
+    assert vm.told("systemctl") == ["daemon-reload", "restart --no-block stagesweep"]
+    if shutil.which("systemd-analyze"):
+        argv = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "stagesweep.service")]
+        ran = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert "stagesweep.service" not in ran.stderr
 
 
 def test_nothing_is_told_when_the_machine_goes_down(tmp_path):

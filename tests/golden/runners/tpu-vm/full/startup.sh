@@ -1,5 +1,6 @@
 #!/bin/bash
 set -uo pipefail
+export PATH="$PATH:/snap/bin"
 root="${STAGESWEEP_ROOT:-/opt/stagesweep}"
 metadata=http://metadata.google.internal/computeMetadata/v1/instance
 
@@ -58,7 +59,7 @@ exec -- /opt/stagesweep/venv/bin/python -m runners.on_vm --log /opt/stagesweep/w
 
 start() {
   install -d -m 700 "$root" && install -m 700 "$0" "$root/start.sh"
-  cat > /etc/systemd/system/stagesweep.service <<UNIT
+  cat > "${STAGESWEEP_UNITS:-/etc/systemd/system}/stagesweep.service" <<UNIT
 [Unit]
 Description=A stagesweep worker
 Wants=network-online.target
