@@ -12,7 +12,7 @@ JOBS   ?= 3
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart test test-slow test-browser test-slurm test-skypilot test-xla lint format docs bench findings clean
+.PHONY: setup quickstart test test-slow test-browser test-slurm test-ray test-skypilot test-xla lint format docs bench findings clean
 
 setup: $(STAMP)
 
@@ -66,6 +66,15 @@ $(XLA_STAMP): pyproject.toml
 	$(XLA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[xla,test]"
 	@touch $@
 
+# A sweep through a Ray cluster on this machine. Ray is 300 MB: it has an environment of its own, which sees this one.
+RAY := .venv-ray
+test-ray: $(STAMP)
+	test -x $(RAY)/bin/ray || { $(PYTHON) -m venv $(RAY) && \
+	  $(abspath $(BIN))/python -c 'import site; print(site.getsitepackages()[0])' \
+	    > "$$($(RAY)/bin/python -c 'import site; print(site.getsitepackages()[0])')/stagesweep.pth" && \
+	  $(RAY)/bin/python -m pip install --quiet --disable-pip-version-check "ray[default]>=2.40,<3"; }
+	STAGESWEEP_RAY_PYTHON=$(abspath $(RAY))/bin/python $(BIN)/python -m pytest tests/runners/test_ray_cluster.py -m ray
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -94,4 +103,4 @@ findings: $(STAMP)
 	$(BIN)/python -m benchmarks.findings $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(XLA_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(XLA_VENV) $(RAY) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

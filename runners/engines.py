@@ -35,6 +35,7 @@ _EVERYBODYS = {"max_dollars_per_hour", "dollars_per_hour", "priced_as"}
 ENGINES = {
     "local": Engine(module="runners.local"),
     "slurm": Engine(module="runners.slurm", package="submitit", extra="slurm"),
+    "ray": Engine(module="runners.ray_cluster.runner", secrets_here=False),
     "tpu-vm": Engine(
         module="runners.tpu_vm.runner", package="google.cloud.tpu_v2", extra="tpu-vm", secrets_here=False
     ),

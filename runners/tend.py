@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from runners import tied
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
 from runners.restarts import POISON, Again, after_exit
 
@@ -50,6 +51,8 @@ def tend(
     tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> int:
     """Run the worker until it has ended for good; SIGTERM and SIGINT are passed on to it. In the main thread.
+
+    Where this process is killed, the worker is told by the kernel.
 
     Args:
         restarts: crashes in a row that are answered by a restart.
@@ -90,7 +93,8 @@ def _listening() -> Iterator[_Notice]:
 
 def _run(argv: Sequence[str], notice: _Notice, grace_s: float, env: Mapping[str, str] | None) -> int:
     """The exit status of one life. Whatever ends this process in order ends the worker first."""
-    notice.worker = worker = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=env)
+    bound = [sys.executable, "-I", "-S", tied.__file__, str(os.getpid()), *argv]
+    notice.worker = worker = subprocess.Popen(bound, stdin=subprocess.DEVNULL, env=env)
     try:
         if notice.heard():  # between the question and the start
             worker.terminate()

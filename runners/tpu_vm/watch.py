@@ -19,6 +19,7 @@ from runners.tpu_vm.seen import Seen
 
 EVERY_S = 30.0
 _LISTEN_S = 0.5
+CLEAR_EVERY_S = 10.0
 GONE_S = 600.0
 
 
@@ -89,7 +90,7 @@ def step(
 
 
 def clear(
-    vms: Vms, zones: tuple[str, ...], tell: Tell, *, every_s: float = 10.0, gone_s: float = GONE_S
+    vms: Vms, zones: tuple[str, ...], tell: Tell, *, every_s: float | None = None, gone_s: float = GONE_S
 ) -> int:
     """Delete everything of the pool, and look until it is gone, twice: a creation whose answer was lost may
     come late. Returns how many VMs and requests there were.
@@ -114,8 +115,8 @@ def clear(
 
     again = retry.Retry(
         predicate=retry.if_exception_type(_StillThere),
-        initial=every_s,
-        maximum=every_s,
+        initial=CLEAR_EVERY_S if every_s is None else every_s,
+        maximum=CLEAR_EVERY_S if every_s is None else every_s,
         multiplier=1.0,
         timeout=gone_s,
     )

@@ -27,12 +27,14 @@ class FakeTpu:
     """Args:
     faults: by the method's name, what happens to its next calls: "lost" is done and answered UNAVAILABLE, "down" is
         not done and answered so.
+    hurries: whether time passes by itself, a step with each list of nodes.
     """
 
     def __init__(self) -> None:
         self.cloud = Cloud()
         self.faults: dict[str, list[str]] = {}
         self.calls: list[str] = []
+        self.hurries = False
         self._lock = threading.Lock()
         self._server = grpc.server(ThreadPoolExecutor(4))
         methods = {
@@ -95,6 +97,8 @@ class FakeTpu:
 
     def _list_nodes(self, request: Any) -> Any:
         zone = _zone(request.parent)
+        if self.hurries:
+            self.cloud.tick()
         return tpu_v2.ListNodesResponse(nodes=[_node(n) for n in self.cloud.nodes.values() if n.zone == zone])
 
     def _get_node(self, request: Any) -> Any:

@@ -6,8 +6,8 @@ import time
 
 import torch
 
-from trainer.config import Config, Stage2Config, Stage19Config
-from trainer.cost import usd
+from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config
+from trainer.cost import candidate_flops_per_token, usd
 from trainer.device import Device
 from trainer.peaks import peak_flops_per_second
 from trainer.preflight.dimensions import Dimensions
@@ -38,9 +38,25 @@ def _flops(config: Config, teacher: Dimensions, device: Device) -> float:
     passes = 4 if device.recompute else 3
     return float(
         sum(
-            stage.max_steps * stage.batch_size * length * (passes * ours + theirs * _taught(stage))
+            stage.max_steps
+            * stage.batch_size
+            * length
+            * (passes * ours + theirs * _taught(stage) + _head(stage, student, length))
             for _, stage in stages(config)
         )
+    )
+
+
+def _head(stage: Stage, student: Dimensions, length: int) -> float:
+    """What a head that is read at candidates costs less."""
+    if not isinstance(stage, Stage3Config) or stage.teacher.kind != "cached":
+        return 0.0
+    return candidate_flops_per_token(
+        student.hidden,
+        student.vocabulary,
+        length,
+        tokens=stage.teacher.logits_read,
+        whole=stage.teacher.cross_entropy == "exact",
     )
 
 

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from runners.errors import PoolError
 from runners.pool import Pool
@@ -61,6 +62,11 @@ def test_an_image_can_be_named_for_what_is_not_known_here():
     assert options_of(pool("v9-4", runtime_version="v2-alpha-tpuv9")).runtime_version == "v2-alpha-tpuv9"
 
 
-def test_the_vm_gets_the_versions_that_the_extra_pins():
+def test_the_vm_gets_versions_that_the_extras_allow():
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    assert set(project["optional-dependencies"]["tpu"]) <= set(REQUIREMENTS)
+    extras = [Requirement(text) for name in ("xla", "tpu") for text in project["optional-dependencies"][name]]
+    installed = {Requirement(text).name: Requirement(text).specifier for text in REQUIREMENTS}
+    allowed = [extra for extra in extras if extra.name != project["name"]]
+    assert {extra.name for extra in allowed} == set(installed)
+    for extra in allowed:
+        assert all(extra.specifier.contains(each.version) for each in installed[extra.name]), extra

@@ -41,6 +41,23 @@ def test_what_makes_it_longer(small: tuple[str, ...]) -> None:
     assert of(*alone, "stage2.max_steps=12") == pytest.approx(2 * of(*alone))
 
 
+def test_a_head_that_is_read_at_candidates_makes_it_shorter(small: tuple[str, ...]) -> None:
+    """Stage 3 alone, of two layers: forward and backward passes of the student, with 8 candidates and the true
+    token before each of 15 of 16 tokens in place of 300 words before all."""
+    cached = ("stage3/teacher=cached", "stage3.teacher.path=x", "stage3.attention_weight=0.0")
+    counts = (
+        "stage3.teacher.top_k=5",
+        "stage3.teacher.negatives=3",
+        "stage3.max_steps=6",
+        "stage3.batch_size=4",
+    )
+    config = compose_config([*small, "stage1_9.max_steps=0", "stage2.max_steps=0", *cached, *counts])
+    layer = 4 * 32 * 32 + 3 * 32 * 48
+    forward = 2 * (2 * layer + 9 * 32 * 15 / 16) + 4 * 16 * 32 * 2
+    found = price.seconds(config, teacher_dimensions(config), H100)
+    assert found == pytest.approx(3 * forward * 6 * 64 / (0.4 * 989.5e12))
+
+
 def test_a_cpu_is_measured_and_free_and_an_unknown_gpu_has_no_time(small: tuple[str, ...]) -> None:
     config = compose_config(small)
     cpu = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from cached_runs import ON, VOCABULARY, Make, cached, logged
+from cached_runs import LENGTH, ON, VOCABULARY, Make, cached, logged
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 from torch.utils.flop_counter import FlopCounterMode
 from trainer_outcomes import weights_digest, without_times
 
@@ -23,11 +24,15 @@ from trainer.checkpoint.state import State
 from trainer.config import Config, sha256
 from trainer.data.errors import DataError
 from trainer.data.stage_text import stage_text
+from trainer.data.taught import Taught
 from trainer.device import open_device
 from trainer.distributed.ranks import Ranks
 from trainer.errors import ConfigError, PreemptedError
+from trainer.losses.sparse import Sample, Targets
+from trainer.model import build_tiny
 from trainer.pipeline import Outcome
 from trainer.preemption import StopSignal
+from trainer.stages.distill_cached import from_cache
 from trainer.step import TrainStep
 from trainer.teacher import Ground
 from trainer.teacher_cache import __main__ as command
@@ -267,6 +272,39 @@ def test_micro_batches_that_are_computed_once_more_take_their_rows_once_more(
     monkeypatch.setattr(step, "compiled", fails_in_the_second)
     run_small(*two, "device.compile=true")
     assert [line["loss"] for line in logged(tmp_path)] == losses
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own, about parts of torch
+def test_compiled_it_is_one_graph_for_all_steps_and_micro_batches(configured: Callable[..., Config]) -> None:
+    """Which rows of a batch a micro-batch has is no part of it."""
+    config = configured(*cached("here"), "model.layers=1")
+    teacher = config.stage3.teacher
+    assert teacher.kind == "cached"
+    assert config.model.kind == "tiny"
+
+    class Chance(Taught[Targets]):
+        def __next__(self) -> Tensor:
+            ids = torch.randint(VOCABULARY, (4, LENGTH - 1, 8), dtype=torch.int32)
+            self._hand_out(Targets(teacher=Sample(ids=ids, logits=torch.randn(ids.shape))))
+            return torch.randint(VOCABULARY, (4, LENGTH))
+
+        def state(self) -> State:
+            raise NotImplementedError
+
+        def restore(self, state: State) -> None:
+            raise NotImplementedError
+
+    student = build_tiny(config.model, vocab_size=VOCABULARY, sequence_length=LENGTH, attention="eager")
+    torch._dynamo.reset()
+    feed, counter = Chance(), CompileCounter()
+    objective = from_cache(student, feed.take, config.stage3, teacher)
+    compiled = torch.compile(objective, backend=counter, dynamic=False)
+    for _ in range(3):
+        ids = next(feed)
+        found = [compiled(part)["loss"] for part in ids.chunk(2)]
+        feed.again()
+        torch.testing.assert_close(found, [objective(part)["loss"] for part in ids.chunk(2)])
+    assert counter.frame_count == 1
 
 
 def test_the_command_builds_goes_on_and_refuses(

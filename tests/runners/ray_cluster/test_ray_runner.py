@@ -1,0 +1,124 @@
+"""The Ray runner against a command that plays `ray`; `test_ray_cluster.py` has a real cluster."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from runners_pools import PLAIN, hostile
+
+from runners.errors import EngineMissing, PoolError
+from runners.pool import Pool
+from runners.ray_cluster import runner as module
+from runners.ray_cluster.runner import RUNNER, submit
+from runners.runner import Place
+
+
+@pytest.fixture
+def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder: `asked` has the command's words, one line a call; `answers` what it says, by its first two words."""
+    command = tmp_path / "bin" / "ray"
+    command.parent.mkdir()
+    command.write_text(
+        f"#!/bin/bash\nprintf '%q ' \"$@\" >> {tmp_path}/asked; echo >> {tmp_path}/asked\n"
+        f'file="{tmp_path}/$1-$2"; [ -e "$file.fails" ] && {{ cat "$file.fails" >&2; exit 1; }}\n'
+        'cat "$file" 2> /dev/null || true\n'
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:/usr/bin:/bin")
+    return tmp_path
+
+
+def asked(ray: Path) -> list[list[str]]:
+    return [shlex.split(line) for line in (ray / "asked").read_text().splitlines()]
+
+
+def a_pool(ray: Path, **changes: object) -> Pool:
+    return replace(PLAIN, folder=ray / "pool", options={"address": "http://head:8265"}, **changes)  # type: ignore[arg-type]
+
+
+def test_what_is_submitted_is_what_was_rendered(ray: Path) -> None:
+    (ray / "job-status.fails").write_text("RuntimeError: ... Job sweep-toy-1 does not exist")
+    pool = a_pool(ray, threads=2, accelerator="A100", accelerator_count=2)
+    assert RUNNER.up(pool, lambda line: None) == 0
+    words = shlex.split(RUNNER.render(pool)["submit.sh"])
+    assert [call[:2] for call in asked(ray)] == [["job", "status"], ["job", "submit"]]
+    assert words[3:5] == ["--address", "http://head:8265"]
+    assert json.loads(words[words.index("--resources") + 1]) == {
+        "num_cpus": 2,
+        "num_gpus": 2,
+        "accelerator_type": "A100",
+    }
+    assert words[-1] == f"--script={RUNNER.render(pool)['worker.sh']}"
+
+
+@given(value=hostile, word=hostile)
+def test_the_workers_script_is_one_word_of_the_command(value: str, word: str) -> None:
+    pool = replace(PLAIN, environment={"X": value}, command=("python3", word))
+    artifacts = RUNNER.render(pool)
+    assert shlex.split(artifacts["submit.sh"]) == [*submit(pool)]
+    assert submit(pool)[-1] == f"--script={artifacts['worker.sh']}"
+
+
+def test_the_newest_attempt_of_a_task_is_its_place(ray: Path) -> None:
+    def task(name: str, attempt: int, state: str) -> dict[str, object]:
+        return {
+            "task_id": name,
+            "attempt_number": attempt,
+            "state": state,
+            "node_id": "n" * 56,
+            "type": "NORMAL_TASK",
+        }
+
+    tasks = [task("a", 1, "RUNNING"), task("a", 0, "FAILED"), task("b", 0, "FINISHED")]
+    (ray / "list-tasks").write_text(json.dumps(tasks))
+    (ray / "job-status").write_text(f"Status for job '{PLAIN.label}': RUNNING\n")
+    assert RUNNER.status(a_pool(ray)) == (
+        Place(worker="a", state="running", where="node nnnnnnnn", told="RUNNING, retry 1"),
+        Place(worker="b", state="done", where="node nnnnnnnn", told="FINISHED"),
+    )
+    (ray / "job-status").write_text(f"Job '{PLAIN.label}' was stopped\n")
+    assert [place.state for place in RUNNER.status(a_pool(ray))] == ["failed", "done"]
+
+
+def test_a_job_that_runs_is_not_submitted_twice_and_one_that_is_over_is_forgotten(ray: Path) -> None:
+    (ray / "job-status").write_text(f"Status for job '{PLAIN.label}': RUNNING\n")
+    with pytest.raises(PoolError, match="sweep down ray"):
+        RUNNER.up(a_pool(ray), lambda line: None)
+    (ray / "job-status").write_text(f"------\nJob '{PLAIN.label}' succeeded\n------\n")
+    RUNNER.up(a_pool(ray), lambda line: None)
+    assert [call[1] for call in asked(ray)] == ["status", "status", "delete", "submit"]
+
+
+def test_down_asks_for_no_worker_and_stops_a_job_that_goes_on(ray: Path) -> None:
+    (ray / "job-status").write_text(f"Status for job '{PLAIN.label}': RUNNING\n")
+    assert RUNNER.down(a_pool(ray, grace_s=0.0), lambda line: None) == 1
+    wants = next(call for call in asked(ray) if "want" in call)
+    assert wants[-2:] == ["--workers", "0"]
+    assert asked(ray)[-1][:2] == ["job", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"adress": "x"}, "ray has no adress; there are address, memory"),
+        ({"address": "--help"}, "give http://HEAD:8265"),
+        ({"resources": "slot"}, "give a mapping"),
+        ({"memory": "8G"}, "give bytes"),
+    ],
+    ids=str,
+)
+def test_an_option_that_ray_would_not_take_is_refused(options: dict[str, object], told: str) -> None:
+    with pytest.raises(PoolError, match=told):
+        RUNNER.render(replace(PLAIN, options=options))
+
+
+def test_without_ray_the_runner_says_what_to_install(ray: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_command", lambda: None)
+    with pytest.raises(EngineMissing, match=r"pip install 'stagesweep\[ray\]'"):
+        RUNNER.up(a_pool(ray), lambda line: None)
+    assert RUNNER.health().state == "missing"

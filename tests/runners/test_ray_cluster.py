@@ -1,0 +1,134 @@
+"""A sweep through Ray as it is: a head and two nodes, one of them killed, every trial done once.
+
+`make test-ray` makes an environment with Ray in it, which STAGESWEEP_RAY_PYTHON names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from same_sweep import assert_done, create, done, variables, wait_for
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+
+PYTHON = os.environ.get("STAGESWEEP_RAY_PYTHON", "")
+SWEEP = (sys.executable, "-m", "sweeps")
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    """`run` is a shell beside it, with `ray` on its path."""
+
+    process: subprocess.Popen[str]
+    env: dict[str, str]
+
+    def run(self, *argv: str) -> str:
+        ran = subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=200, check=False)
+        assert ran.returncode == 0, f"{argv}\n{ran.stdout}\n{ran.stderr}"
+        return ran.stdout
+
+    def kill_a_node(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("kill\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "KILLED\n"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if not PYTHON:
+        pytest.skip("STAGESWEEP_RAY_PYTHON names no interpreter with Ray; make test-ray makes one")
+    folder = tmp_path_factory.mktemp("ray")
+    env = {
+        **os.environ,
+        **variables(folder),
+        "PATH": f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_COLOR_PREFIX": "0",
+    }
+    env.pop("OMP_NUM_THREADS")
+    with (folder / "err").open("wb") as err:
+        process = subprocess.Popen(
+            [PYTHON, Path(__file__).with_name("ray_nodes.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+            env=env,
+            start_new_session=True,
+        )
+    try:
+        assert process.stdout is not None
+        line = next((line for line in process.stdout if line.startswith("READY ")), "")
+        assert line, (folder / "err").read_text()
+        env["RAY_ADDRESS"] = env["RAY_API_SERVER_ADDRESS"] = f"http://127.0.0.1:{line.split()[1]}"
+        yield Cluster(process=process, env=env)
+    finally:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=30)  # the end of its input
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def launch(cluster: Cluster, folder: Path, url: str, workers: int) -> None:
+    environment = [word for name, value in variables(folder).items() for word in ("--env", f"{name}={value}")]
+    environment += [
+        "--env",
+        f"STARTED={folder}/started",
+        "--option",
+        "resources={slot: 1}",
+        "--python",
+        PYTHON,
+    ]
+    cluster.run(*SWEEP, "launch", "ray", "--workers", str(workers), "--storage", url, *environment)
+
+
+def places(cluster: Cluster, url: str) -> list[dict[str, str]]:
+    told = json.loads(cluster.run(*SWEEP, "pool", "status", "ray", "--format", "json", "--storage", url))
+    return list(told)
+
+
+def test_workers_that_are_not_wanted_hand_their_trials_back(cluster: Cluster, tmp_path: Path) -> None:
+    experiment = create(tmp_path, "sleeps")
+    url = experiment.store.url
+    launch(cluster, tmp_path, url, 1)
+
+    def statuses() -> list[str]:
+        return sorted(record.status for record in experiment.trials())
+
+    cluster.run(*SWEEP, "pool", "scale", "2", "ray", "--storage", url)
+    wait_for(lambda: statuses() == ["running"] * 2, "two workers did not start")
+    cluster.run(*SWEEP, "pool", "scale", "1", "ray", "--storage", url)
+    wait_for(lambda: statuses() == ["pending", "running"], "nobody left")
+    cluster.run(*SWEEP, "down", "--storage", url)
+    assert statuses() == ["pending"] * 2
+    assert [record.history[-1].reason for record in experiment.trials()] == ["released"] * 2
+    assert {place["state"] for place in places(cluster, url)} <= {"done", "failed"}
+
+
+def test_a_killed_node_leaves_every_trial_done_once(cluster: Cluster, tmp_path: Path) -> None:
+    experiment = create(tmp_path)
+    url = experiment.store.url
+    launch(cluster, tmp_path, url, 3)
+    wait_for(lambda: done(experiment) >= 3, "no trial was done")
+    cluster.kill_a_node()
+    wait_for(lambda: done(experiment) == 20, "trials are left")
+    assert_done(experiment, tmp_path, lost=2)
+    wait_for(
+        lambda: {place["state"] for place in places(cluster, url)} == {"done"},
+        "the pool did not go by itself",
+    )
+    assert len(places(cluster, url)) == 3
+    assert "trial" in cluster.run(*SWEEP, "pool", "logs", "ray", "--storage", url)

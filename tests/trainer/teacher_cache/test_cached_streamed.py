@@ -1,0 +1,73 @@
+"""A cache of streamed text, whose places are of many lanes: gone on with, and read where a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from cached_runs import cached
+
+from trainer.api import check, quote
+from trainer.config import Config
+from trainer.data.stage_text import stage_text
+from trainer.device import open_device
+from trainer.preemption import StopSignal
+from trainer.teacher import Ground, load_text
+from trainer.teacher_cache.asked import asked_for
+from trainer.teacher_cache.build import Built, build
+from trainer.teacher_cache.feed import CachedFeed
+from trainer.teacher_cache.read import open_cache
+
+
+def test_a_stream_is_gone_on_with_where_the_cache_ends_and_read_by_its_rows(
+    small: Sequence[str], ground: Ground, tmp_path: Path
+) -> None:
+    texts = [" ".join(f"{number * step % 97}" for step in range(1, 21)) for number in range(120)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "text.parquet", row_group_size=2)
+    source = [
+        "data=parquet",
+        f"data.files={quote(str(tmp_path))}",
+        "data.lanes=2",
+        "data.held_out_tokens=200",
+    ]
+    others = [override for override in small if not override.startswith("data.max_bytes")]
+
+    def config_of(name: str, steps: int) -> Config:
+        return check([*source, *others, *cached(tmp_path / name), f"stage3.max_steps={steps}"])
+
+    corpus, _ = load_text(config_of("whole", 5))
+
+    def made(name: str, steps: int) -> Built:
+        config = config_of(name, steps)
+        return build(
+            config,
+            corpus,
+            ground.teacher,
+            asked_for(config),
+            device=open_device(config.device),
+            stop=StopSignal(),
+            tell=lambda fraction: None,
+            shard_bytes=1,
+        )
+
+    whole = made("whole", 5).index
+    made("parts", 2)
+    parts = made("parts", 5)
+    assert (parts.computed, parts.index.rows) == (12, 20)
+    assert parts.index.digest(20) == whole.digest(20)
+
+    config = config_of("parts", 5)
+    assert config.stage3.teacher.kind == "cached"
+    cache = open_cache(config.stage3.teacher.path, rows=20, preload=False)
+    with stage_text(corpus, config, "stage3", 4) as text, stage_text(corpus, config, "stage3", 4) as again:
+        feed, later = (
+            CachedFeed(each, cache, None, device=open_device(config.device)) for each in (text, again)
+        )
+        next(feed)
+        later.restore(feed.state())
+        for _ in range(4):
+            assert torch.equal(next(feed), next(later))
+            assert torch.equal(feed.take(4).teacher.ids, later.take(4).teacher.ids)
