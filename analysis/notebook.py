@@ -6,6 +6,7 @@ Where a table cannot answer a question, the answer is the reason, as text: a not
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -26,12 +27,29 @@ from analysis.table import SEM, finished, numbers, read, with_effective_steps
 from analysis.uncertainty import Uncertainty, uncertainty
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Picture:
+    """A figure and its two files. Jupyter shows the first; of a bare figure it would show the name."""
+
+    figure: Figure
+    png: Path
+    svg: Path
+
+    def __repr__(self) -> str:
+        return str(self.png)
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """The file's bytes, and the width at which it is shown: 100 dots per inch, half of what it has."""
+        return self.png.read_bytes(), {"width": round(100 * self.figure.get_figwidth())}
+
+
 def load(path: str, compute: str = "effective_steps") -> tuple[pd.DataFrame, str]:
     """The table in a file, and the column that holds the measure of compute.
 
     Raises:
         AnalysisError: see `table.read` and `compute.column_of`.
     """
+    pd.set_option("display.max_colwidth", None)  # warnings and verdicts are there to be read to their end
     table = with_effective_steps(read(path))
     return table, column_of(compute, table)
 
@@ -67,7 +85,7 @@ def points(result: ParetoResult, sure: Uncertainty) -> pd.DataFrame:
     return pd.DataFrame(rows).dropna(axis="columns", how="all").set_index("trial") if rows else pd.DataFrame()
 
 
-def tradeoff_picture(table: pd.DataFrame, result: ParetoResult, out: str) -> Figure:
+def tradeoff_picture(table: pd.DataFrame, result: ParetoResult, out: str) -> Picture:
     """The trade-off with the fitted curve, where one can be fitted; saved as `pareto.png` and `.svg`."""
     try:
         curve = budgets.fitted(table, x=result.x, y=result.y, y_goal=result.y_goal).curve
@@ -79,7 +97,7 @@ def tradeoff_picture(table: pd.DataFrame, result: ParetoResult, out: str) -> Fig
 FEW = "Up to two objectives: the picture above says it all."
 
 
-def pairs_picture(table: pd.DataFrame, objectives: Sequence[Sequence[str]], out: str) -> Figure | str:
+def pairs_picture(table: pd.DataFrame, objectives: Sequence[Sequence[str]], out: str) -> Picture | str:
     """Three objectives or more, `[metric, goal]` each: a picture per pair; saved as `pairs.png`, `.svg`."""
     try:
         told = [{"metric": metric, "goal": goal} for metric, goal in objectives]
@@ -89,7 +107,7 @@ def pairs_picture(table: pd.DataFrame, objectives: Sequence[Sequence[str]], out:
     return FEW if found is None else _saved(pictures.pairs(found), out, "pairs")
 
 
-def efficiency_picture(result: ParetoResult, sure: Uncertainty, out: str) -> Figure | str:
+def efficiency_picture(result: ParetoResult, sure: Uncertainty, out: str) -> Picture | str:
     """Efficiency against compute; saved as `efficiency.png` and `.svg`."""
     if result.baseline is None:
         return "Efficiency needs a baseline: no completed trial has zero steps of Stage 1.9; set `baseline`."
@@ -127,7 +145,7 @@ def what_buys(
     return pd.DataFrame(rows).set_index(x)
 
 
-def iso_compute(table: pd.DataFrame, y: str, amounts: Sequence[float], out: str) -> Figure | str:
+def iso_compute(table: pd.DataFrame, y: str, amounts: Sequence[float], out: str) -> Picture | str:
     """The loss along every split of each budget; saved as `iso_compute.png` and `.svg`."""
     columns = budgets.length_columns(table)
     if columns is None:
@@ -169,7 +187,7 @@ def ablations(
     return pairs, pd.DataFrame(rows)
 
 
-def ablation_picture(pairs: Sequence[tuple[str, Paired]], y: str, out: str) -> Figure | str:
+def ablation_picture(pairs: Sequence[tuple[str, Paired]], y: str, out: str) -> Picture | str:
     """The differences of all pairs; saved as `ablation.png` and `.svg`."""
     if not pairs:
         return "The table has no pairs for any of the questions."
@@ -189,6 +207,6 @@ def unit(x: str) -> str:
     return of_column(x).unit
 
 
-def _saved(figure: Figure, out: str, name: str) -> Figure:
-    pictures.save(figure, Path(out) / name)
-    return figure
+def _saved(figure: Figure, out: str, name: str) -> Picture:
+    png, svg = pictures.save(figure, Path(out) / name)
+    return Picture(figure=figure, png=png, svg=svg)

@@ -28,6 +28,9 @@ from analysis.efficiency import effective_steps
 from analysis.errors import AnalysisError, MissingColumn, NotNumeric, TableError
 
 SCHEMA = 1
+SCHEMA_KEY = b"stagesweep.schema"
+"""Of a Parquet file's metadata. A CSV file has no place for it: its header is its schema."""
+
 TRIAL_COLUMNS = ("trial", "status", "attempt", "generator", "worker", "seconds", "error")
 PARAMETER = "param."
 METRIC = "metric."
@@ -82,8 +85,12 @@ def _read_csv(file: Path, source: str) -> pd.DataFrame:
 
 def _read_parquet(file: Path, source: str) -> pd.DataFrame:
     import pyarrow  # costs a quarter of a second that the other formats need not pay
+    from pyarrow import parquet
 
     try:
+        told = (parquet.read_schema(file).metadata or {}).get(SCHEMA_KEY)
+        if told is not None:  # a table of our own; any other has none
+            _check_schema(int(told) if told.isdigit() else told.decode(errors="replace"), source)
         table = pd.read_parquet(file, engine="pyarrow")
     except (pyarrow.ArrowException, ValueError) as error:
         raise TableError(source, f"not a Parquet table: {_one_line(error)}") from error
@@ -117,13 +124,7 @@ def from_document(document: object, *, source: str = "document") -> pd.DataFrame
     """
     if not isinstance(document, Mapping) or "trials" not in document:
         raise TableError(source, "not a sweep's export: a JSON object with a list `trials` is expected")
-    schema = document.get("schema")
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise TableError(
-            source, f"written by a newer stagesweep (schema {schema}; this one reads {SCHEMA}): upgrade it"
-        )
-    if schema != SCHEMA or isinstance(schema, bool):
-        raise TableError(source, f"schema is {schema!r}, not {SCHEMA}; export the sweep again")
+    _check_schema(document.get("schema"), source)
     trials = document["trials"]
     if not isinstance(trials, list):
         raise TableError(source, "`trials` is not a list")
@@ -131,6 +132,15 @@ def from_document(document: object, *, source: str = "document") -> pd.DataFrame
         if isinstance(trial, Mapping) and (lacking := OWN_COLUMNS - set(trial)):
             raise TableError(source, f"trials[{position}] has no {', '.join(sorted(lacking))}")
     return _from_rows(trials, source)
+
+
+def _check_schema(schema: object, source: str) -> None:
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise TableError(
+            source, f"written by a newer stagesweep (schema {schema}; this one reads {SCHEMA}): upgrade it"
+        )
+    if schema != SCHEMA or isinstance(schema, bool):
+        raise TableError(source, f"schema is {schema!r}, not {SCHEMA}; export the sweep again")
 
 
 def _from_rows(trials: list[Any], source: str) -> pd.DataFrame:

@@ -140,7 +140,10 @@ class TestNotebookCalls:
         assert "no pairs" in answers["note"].iloc[0]
         assert "no pairs" in str(notebook.ablation_picture(pairs, "final_loss", out))
         assert "param.seed" in str(notebook.means(table))
-        assert isinstance(notebook.tradeoff_picture(table, result, out), Figure)
+        shown, looks = notebook.tradeoff_picture(table, result, out)._repr_png_()
+        assert shown == (tmp_path / "pareto.png").read_bytes()
+        assert shown.startswith(b"\x89PNG")
+        assert looks == {"width": 640}
         empty, nothing = notebook.tradeoff(pd.DataFrame({"x": [], "y": []}), "x", "y")
         assert notebook.points(empty, nothing).empty
         assert notebook.hypervolume(empty, nothing) == "There are no points."

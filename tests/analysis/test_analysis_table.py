@@ -119,6 +119,21 @@ def test_what_is_no_table_is_refused_in_one_line(name: str, data: bytes, told: s
     assert caught.value.exit_status == 2
 
 
+@pytest.mark.parametrize(
+    ("schema", "told"), [("2", "newer stagesweep"), ("0", "schema is 0"), ("one", "schema is 'one'")]
+)
+def test_a_parquet_table_of_another_schema_is_refused(schema: str, told: str, tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.table({"trial": [0]})
+    parquet.write_table(table.replace_schema_metadata({"stagesweep.schema": schema}), tmp_path / "t.parquet")
+    with pytest.raises(TableError, match=told):
+        read(tmp_path / "t.parquet")
+    parquet.write_table(table.replace_schema_metadata({"stagesweep.schema": "1"}), tmp_path / "t.parquet")
+    assert read(tmp_path / "t.parquet")["trial"].tolist() == [0]
+
+
 def test_a_missing_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="no such file"):
         read(tmp_path / "t.csv")
