@@ -82,6 +82,10 @@ def of_tradeoff(table: pd.DataFrame, result: ParetoResult, sure: Uncertainty) ->
 def of_several(table: pd.DataFrame, told: Several) -> FrontTable:
     """The front of three objectives or more: a column each; the best of each objective is named."""
     heads = [told_as_it_is(o.metric, sem=f"{o.metric}_sem" in table.columns) for o in told.objectives]
+    if told.draws:
+        noisy = [f"column {o.metric}_sem" for o in told.objectives if f"{o.metric}_sem" in table.columns]
+        drawn = f"share of {told.draws} draws of all objectives with the errors in {' and '.join(noisy)}"
+        heads.append(Head(name="chance to be on the front", how=drawn))
     row_of = {int(trial): row for row, trial in enumerate(table["trial"].tolist())}
     best = [
         told.values[:, at].min() if o.goal == "minimize" else told.values[:, at].max()
@@ -95,7 +99,10 @@ def of_several(table: pd.DataFrame, told: Several) -> FrontTable:
                 for o, v, extreme in zip(told.objectives, told.values[at], best, strict=True)
                 if v == extreme
             ),
-            cells=tuple(value(table, o.metric, row_of[told.trials[at]]) for o in told.objectives),
+            cells=(
+                *(value(table, o.metric, row_of[told.trials[at]]) for o in told.objectives),
+                *([labels.share(told.chances[at])] if told.draws else []),
+            ),
         )
         for at in told.front[:ROWS]
     ]

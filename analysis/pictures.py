@@ -105,7 +105,7 @@ def tradeoff(table: pd.DataFrame, result: ParetoResult, curve: Curve | None = No
         if result.baseline is not None:
             axes.axhline(result.baseline, color=GREY, ls="--", lw=1.2, label="baseline")
         axes.set_xscale(axis_type([point.x for point in result.points]))
-        axes.legend()
+        axes.legend(markerscale=0.6)
     return figure
 
 

@@ -233,6 +233,13 @@ def _of_chances(sure: Uncertainty, result: ParetoResult) -> Iterator[tuple[str, 
 
 def _of_several(page: Contents) -> Iterator[tuple[str, str, str]]:
     names = ", ".join(objective.metric for objective in page.objectives)
+    told = page.several
+    drawn = (
+        f". Chances: share of {told.draws} draws of every value from a normal distribution with the error "
+        "in its column NAME_sem"
+        if told is not None and told.draws
+        else ""
+    )
     yield (
         "several",
         "Front in all objectives",
@@ -242,6 +249,7 @@ def _of_several(page: Contents) -> Iterator[tuple[str, str, str]]:
             "The line in each picture is the front of its two objectives alone. Hypervolume: the volume "
             "that the front "
             "dominates within the reference point, a tenth of the range behind the worst value of each column"
+            + drawn
         ),
     )
 

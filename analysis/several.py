@@ -17,14 +17,19 @@ import pandas as pd
 from analysis.errors import AnalysisError
 from analysis.headline import Objective
 from analysis.hypervolume import hypervolume, reference_point
-from analysis.pareto import Floats, front
+from analysis.pareto import Floats, Goal, front
 from analysis.table import finished, numbers, trial_indices
+from analysis.uncertainty import standard_errors
 
 LEAST = 3
 """Fewer objectives than this are a matter of one picture."""
 
 PAIRED = 5
 """Up to so many objectives every pair is drawn (ten pictures); beyond, each against the first."""
+
+DRAWS, DRAWN, FEWEST = 1000, 400_000, 30
+"""How often all values are drawn anew for the chances: DRAWS times, with more trials fewer, so that at most
+DRAWN trials are drawn (about a second), and not at all below FEWEST times."""
 
 SLICES = 100_000
 """The hypervolume is cut into slices, front^(objectives - 2) of them; beyond so many it is left out."""
@@ -41,6 +46,9 @@ class Several:
         front: positions of the trials that no other one beats, the best by the first objective first.
         hypervolume, reference: of the front within the reference point; None without points, or where it
             would take too long (see SLICES).
+        draws: how often all values were drawn anew; 0 where no value has a standard error, or for too many
+            trials.
+        chances: [N] in what share of the draws each trial is on the front; empty without draws.
     """
 
     objectives: tuple[Objective, ...]
@@ -49,6 +57,8 @@ class Several:
     front: tuple[int, ...]
     hypervolume: float | None
     reference: tuple[float, ...] | None
+    draws: int
+    chances: tuple[float, ...]
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -74,10 +84,13 @@ class Several:
         }
 
 
-def several(table: pd.DataFrame, objectives: Sequence[Objective]) -> Several | None:
+def several(table: pd.DataFrame, objectives: Sequence[Objective], *, draws: int = DRAWS) -> Several | None:
     """The front in all objectives; None for fewer than three.
 
     Of a sweep's own table only completed trials count; of any other, every row with all values.
+
+    Args:
+        draws: at most so many for the chances.
 
     Raises:
         MissingColumn, NotNumeric: an objective is not a column of numbers.
@@ -95,6 +108,8 @@ def several(table: pd.DataFrame, objectives: Sequence[Objective]) -> Several | N
     on_front = front(values, goals)
     sign = 1.0 if goals[0] == "minimize" else -1.0
     reference = reference_point(values, goals)
+    errors = np.column_stack([np.nan_to_num(standard_errors(table, name)) for name in names])[kept]
+    draws, chances = _chances(values, errors, goals, draws)
     few = len(on_front) ** max(0, len(goals) - 2) <= SLICES or len(goals) == LEAST
     return Several(
         objectives=tuple(objectives),
@@ -103,4 +118,24 @@ def several(table: pd.DataFrame, objectives: Sequence[Objective]) -> Several | N
         front=tuple(on_front[np.argsort(sign * values[on_front, 0], kind="stable")].tolist()),
         hypervolume=hypervolume(values, goals, reference) if reference and few else None,
         reference=reference,
+        draws=draws,
+        chances=tuple(chances.tolist()),
     )
+
+
+def _chances(values: Floats, errors: Floats, goals: Sequence[Goal], most: int) -> tuple[int, Floats]:
+    """How often each trial is on the front when every value is drawn from a normal distribution around what
+    was measured, with its standard error (`attainment` does this for two axes); same table, same answer.
+
+    Args:
+        values, errors: [N, K]; an error of 0 is none.
+        most: draws, fewer for many trials.
+    """
+    count = len(values)
+    draws = min(most, DRAWN // count) if count else 0
+    if draws < FEWEST or not errors.any():
+        return 0, np.empty(0)
+    generator, seen = np.random.default_rng(0), np.zeros(count)
+    for _ in range(draws):
+        seen[front(values + errors * generator.standard_normal(values.shape), goals)] += 1
+    return draws, seen / draws

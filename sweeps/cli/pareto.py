@@ -68,7 +68,7 @@ def pareto(
         frame = priced(frame, rate) if rate else frame
         x = column_of(compute, frame) if compute else x
         result = of_experiment(space, frame, x, y, baseline) if space else _of_table(frame, x, y, baseline)
-        among = None if space is None or x or y else _several(space, frame)
+        among = None if space is None or x or y else _several(space, frame, chances=chances)
         bought = (
             None
             if budget is None
@@ -84,7 +84,7 @@ def pareto(
         print_csv(_rows(result, all_points=True), ["trial", "x", "y", "front", "knee", "most_efficient"])
     else:
         if among is not None:
-            _print_several(among)
+            _print_several(among, chances=chances)
         print_front(result, uncertainty(frame, result) if chances else None)
     if bought is not None:
         _print_answer(bought, to_stderr=style == "csv")
@@ -126,21 +126,24 @@ def print_front(result: ParetoResult, sure: Uncertainty | None = None) -> None:
             click.echo(line)
 
 
-def _several(space: Space, frame: pd.DataFrame) -> Several | None:
+def _several(space: Space, frame: pd.DataFrame, *, chances: bool) -> Several | None:
     """The front in three objectives or more, of which `print_front` can only show two."""
     from analysis.headline import Objective
-    from analysis.several import several
+    from analysis.several import DRAWS, several
     from analysis.table import metric_column
 
     return several(frame, [Objective(metric=metric_column(o.metric), goal=o.goal) for o in space.objectives])
 
 
-def _print_several(among: Several) -> None:
+def _print_several(among: Several, *, chances: bool) -> None:
     names = [objective.metric for objective in among.objectives]
     rows = [
         {"trial": among.trials[at], **dict(zip(names, map(shorten, among.values[at].tolist()), strict=True))}
         for at in among.front
     ]
+    if chances and among.draws:
+        for row, at in zip(rows, among.front, strict=True):
+            row["front %"] = round(100 * among.chances[at])
     if rows:
         print_table(rows)
     told = f"{len(rows)} of {len(among.trials)} trials are on the front in all {len(names)} objectives"

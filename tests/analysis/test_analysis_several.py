@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis import notebook, pictures
@@ -58,6 +59,28 @@ def test_equal_trials_stay_together_and_missing_values_stand_aside(document: Any
     assert [found.trials[at] for at in found.front] == [0, 1, 2]
 
 
+def test_a_trial_is_on_the_front_as_often_as_the_normal_distribution_says(document: Any, trial: Any) -> None:
+    better = trial(0, 3.00, accuracy=0.6, peak_memory_gib=1.0, final_loss_sem=0.02)
+    worse = trial(1, 3.02, accuracy=0.5, peak_memory_gib=2.0, final_loss_sem=0.02)
+    found = several(from_document(document(better, worse)), OBJECTIVES)
+    assert found is not None
+    assert found.draws == 1000
+    # 1 is on it when its loss is drawn below that of 0: a difference of 0.02 with an error of 0.02 · √2.
+    assert found.chances == pytest.approx((1.0, 0.2398), abs=0.05)
+
+
+def test_without_standard_errors_or_with_too_many_trials_there_are_no_chances(three: dict[str, Any]) -> None:
+    table = from_document(three)
+    bare = several(table.drop(columns="final_loss_sem"), OBJECTIVES)
+    assert bare is not None
+    assert (bare.draws, bare.chances) == (0, ())
+    many = np.random.default_rng(0).random((14_000, 3))
+    crowd = pd.DataFrame(many, columns=["a", "b", "c"]).assign(a_sem=0.1)
+    found = several(crowd, [Objective(metric=name, goal="minimize") for name in "abc"])
+    assert found is not None
+    assert found.draws == 0
+
+
 def test_two_objectives_are_not_several(three: dict[str, Any]) -> None:
     assert several(from_document(three), OBJECTIVES[:2]) is None
 
@@ -80,8 +103,6 @@ def test_six_objectives_are_each_set_against_the_first(document: Any, trial: Any
 
 
 def test_a_hypervolume_that_would_take_for_ever_is_left_out() -> None:
-    import pandas as pd
-
     random = np.random.default_rng(0).random((400, 5))
     sphere = random / np.linalg.norm(random, axis=1, keepdims=True)
     table = pd.DataFrame(sphere, columns=list("abcde"))
@@ -115,6 +136,8 @@ def test_the_page_lists_the_front_of_all_and_draws_every_pair(three: dict[str, A
     assert rows == ["2", "1", "0", "4"]
     assert "4 of 5" in section
     assert "2.800 ± 0.020" in section
+    assert "chance to be on the front" in section
+    assert section.split("<tr><td>4</td>")[1].split("</tr>")[0].endswith("<td>100 %</td>")
     assert "best peak_memory_gib" in section.split("<tr><td>4</td>")[1]
     # Loss against compute stays, under words of its own.
     assert 'data-plot="tradeoff"' in html
