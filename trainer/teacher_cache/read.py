@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,15 @@ from trainer.teacher_cache.place import Place
 
 IDS = "ids"
 PARTS = ("topk_idx", "topk_logits", "rand_idx", "rand_logits")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """Of one row or of several: the text [T], and the candidates' ids and logits [P, C]."""
+
+    text: Tensor
+    ids: Tensor
+    logits: Tensor
 
 
 class Cache:
@@ -55,25 +65,23 @@ class Cache:
         """
         found = [self._row(number) for number in numbers]
         for number, row, ids_T in zip(numbers, found, ids_BT, strict=True):
-            if not torch.equal(row[IDS].long(), ids_T):
+            if not torch.equal(row.text.long(), ids_T):
                 raise DataError(
                     f"row {number} of the text is not the one that the teacher's cache was made with; build "
                     "the cache anew in another folder"
                 )
-        parts = {name: torch.stack([row[name] for row in found]) for name in PARTS}
         return Sample(
-            ids=torch.cat([parts["topk_idx"], parts["rand_idx"]], dim=-1),
-            logits=torch.cat([parts["topk_logits"], parts["rand_logits"]], dim=-1),
+            ids=torch.stack([row.ids for row in found]), logits=torch.stack([row.logits for row in found])
         )
 
-    def _row(self, number: int) -> dict[str, Tensor]:
+    def _row(self, number: int) -> _Kept:
         shard = self._shards[bisect_right(self._firsts, number) - 1]
-        tensors, at = self._loaded[shard.file], number - shard.first
-        if isinstance(tensors, dict):
-            return {name: tensors[name][at] for name in (IDS, *PARTS)}
-        return {name: tensors.get_slice(name)[at] for name in (IDS, *PARTS)}
+        loaded, at = self._loaded[shard.file], number - shard.first
+        if isinstance(loaded, _Kept):
+            return _Kept(text=loaded.text[at], ids=loaded.ids[at], logits=loaded.logits[at])
+        return _joined({name: loaded.get_slice(name)[at] for name in (IDS, *PARTS)})
 
-    def _load(self, shard: Shard) -> dict[str, Tensor]:
+    def _load(self, shard: Shard) -> _Kept:
         from safetensors.torch import load
 
         try:
@@ -82,8 +90,7 @@ class Cache:
             raise self._unusable(shard, error.strerror or str(error)) from error
         if hashlib.sha256(data).hexdigest() != shard.sha256:
             raise self._unusable(shard, "it is not what was written")
-        tensors: dict[str, Tensor] = load(data)
-        return tensors
+        return _joined(load(data))
 
     def _open(self, shard: Shard) -> Any:
         from safetensors import SafetensorError, safe_open
@@ -101,6 +108,15 @@ class Cache:
             f"cannot use {self._folder / shard.file} of the teacher's cache: {why}; the command that built "
             "the cache mends it"
         )
+
+
+def _joined(tensors: Mapping[str, Tensor]) -> _Kept:
+    """The candidates in one: a batch of what is in memory is then copied once."""
+    return _Kept(
+        text=tensors[IDS],
+        ids=torch.cat([tensors["topk_idx"], tensors["rand_idx"]], dim=-1),
+        logits=torch.cat([tensors["topk_logits"], tensors["rand_logits"]], dim=-1),
+    )
 
 
 def open_cache(path: str, *, rows: int, preload: bool) -> Cache:

@@ -38,6 +38,7 @@ from trainer.teacher import Ground
 from trainer.teacher_cache import __main__ as command
 from trainer.teacher_cache.feed import CachedFeed
 from trainer.teacher_cache.read import open_cache
+from trainer.testing.memory import most_bytes
 
 Run = Callable[..., Outcome]
 PARTS = ("loss", "ce", "logits_kl")
@@ -272,6 +273,32 @@ def test_micro_batches_that_are_computed_once_more_take_their_rows_once_more(
     monkeypatch.setattr(step, "compiled", fails_in_the_second)
     run_small(*two, "device.compile=true")
     assert [line["loss"] for line in logged(tmp_path)] == losses
+
+
+@pytest.mark.parametrize("cross_entropy", ["sampled", "exact"])
+def test_the_whole_objective_makes_no_tensor_as_large_as_all_logits(
+    cross_entropy: str, configured: Callable[..., Config]
+) -> None:
+    """A student of one narrow layer at L = 1024 and V = 151,936, forward and backward: what is largest is the
+    head's gradient, or a chunk of 16 MiB; all logits would be 593.5 MiB."""
+    vocabulary, length = 151_936, 1024
+    config = configured(
+        *cached("here", top_k=128, negatives=64),
+        *(f"stage3.teacher.cross_entropy={cross_entropy}", "model.layers=1", "model.heads=1"),
+        *("model.hidden_size=8", "model.intermediate_size=8"),
+    )
+    teacher = config.stage3.teacher
+    assert teacher.kind == "cached"
+    assert config.model.kind == "tiny"
+    student = build_tiny(config.model, vocab_size=vocabulary, sequence_length=length, attention="eager")
+    ids = torch.randint(vocabulary, (1, length - 1, 192), dtype=torch.int32)
+    said = Targets(teacher=Sample(ids=ids, logits=torch.randn(ids.shape)))
+    objective = from_cache(student, lambda rows: said, config.stage3, teacher)
+    text = torch.randint(vocabulary, (1, length))
+    most = most_bytes(lambda: objective(text)["loss"].backward())  # type: ignore[no-untyped-call]
+    assert all(parameter.grad is not None for parameter in student.parameters())
+    assert most.largest <= 4 * 2**22  # of one chunk
+    assert most.at_once < 4 * length * vocabulary / 4
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own, about parts of torch
