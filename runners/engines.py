@@ -52,10 +52,17 @@ def runner(name: str) -> Runner:
 def require(name: str) -> None:
     """Raises `EngineMissing` where the engine's Python package is not installed."""
     engine = ENGINES[name]
-    if engine.package and importlib.util.find_spec(engine.package) is None:
+    if engine.package and not _is_installed(engine.package):
         raise EngineMissing(
             name, f"the package {engine.package}", f"pip install 'stagesweep[{engine.extra}]'"
         )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package that it would be in
+        return False
 
 
 def check(runner: Runner, pool: Pool) -> None:

@@ -231,7 +231,8 @@ def _connect() -> tpu_v2.TpuClient:
     try:
         return tpu_v2.TpuClient()
     except GoogleAuthError as error:
-        raise EngineFailed(NAME, f"{error}; run: gcloud auth application-default login") from None
+        problem = str(error).rstrip(". ")
+        raise EngineFailed(NAME, f"{problem}; run: gcloud auth application-default login") from None
 
 
 def _message(kind: Any, value: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ or as a node alone. What a worker has in one zone is a *holding*: its request, i
     its worker crashed too often on it          delete, and so on another VM, `restarts` times
     two holdings                                keep the better one, delete the other
     its worker has ended, or is not wanted      delete
+    no work is left, and its VM is not READY    its worker has ended
     DELETING, and we did not ask for that       its worker has ended: somebody took it down, or the VM itself
 
 Nothing is created for a worker while a zone does not answer, or while one of its creations is on its way:
@@ -37,12 +38,19 @@ _WRONG = frozenset({3, 5, 7, 9, 12, 16})
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """How many workers, in which zones (the first is tried first), and after how many crashes one is given
-    up."""
+    """What shall be there.
+
+    Args:
+        workers: how many.
+        zones: where; the first is tried first.
+        restarts: crashes after which a worker is given up.
+        share: whether a worker that ends well has only done its share; else no work is left for anybody.
+    """
 
     workers: int
     zones: tuple[str, ...]
     restarts: int = 5
+    share: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +148,10 @@ def _learn(seen: Seen, wanted: Wanted, memory: Memory) -> Memory:
                 memory = _move_on(memory, thing.worker, thing.zone, wanted)
         elif thing.ended and thing.uid not in memory.counted:
             memory = _count(memory, thing, wanted)
+    if not wanted.share and "done" in memory.ended.values():
+        at_work = {thing.worker for thing in seen.things if thing.kind == "node" and thing.state == "READY"}
+        idle = set(range(1, wanted.workers + 1)) - at_work - set(memory.ended)
+        memory = replace(memory, ended={**memory.ended, **dict.fromkeys(idle, "done")})
     if wanted.workers and all(zone in memory.refused for zone in wanted.zones):
         held = {thing.worker for thing in seen.things if thing.state not in QUEUED_DEAD | NODE_DEAD | GOING}
         lost = set(range(1, wanted.workers + 1)) - held - seen.pending - set(memory.ended)

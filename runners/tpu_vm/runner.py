@@ -97,7 +97,12 @@ class TpuVm:
         def wanted() -> Wanted:
             workers = pool_file.wanted(pool.folder)
             workers = pool.workers if workers is None else workers
-            return Wanted(workers=workers, zones=options.zones, restarts=pool.restarts)
+            return Wanted(
+                workers=workers,
+                zones=options.zones,
+                restarts=pool.restarts,
+                share="--max-trials" in pool.command,
+            )
 
         kind = "spot TPU VMs" if pool.spot else "TPU VMs"
         tell(f"{pool.workers} {kind} {pool.accelerator}, looked for in {', '.join(options.zones)}")

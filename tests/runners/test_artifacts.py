@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from runners_pools import ENGINES, FULL, PLAIN, plain, suited
 
+from runners import engines
 from runners.engines import check, require, runner
 from runners.errors import EngineMissing, PoolError
 from runners.pool import Pool
@@ -72,3 +73,12 @@ def test_a_folder_of_this_machine_is_refused_where_workers_do_not_see_it(engine:
 def test_every_runner_is_there_without_its_engine_and_knows_its_name(name: str) -> None:
     assert runner(name).name == name
     assert runner(name).health().state in ("ready", "unreachable", "missing")
+
+
+@pytest.mark.parametrize("package", ["no_such_engine", "no_such_package.engine"])
+def test_an_engine_that_is_not_installed_is_missed_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(engines.ENGINES, "toy", engines.Engine(module="toy", package=package, extra="toy"))
+    with pytest.raises(EngineMissing, match=rf"needs the package {package}.*pip install 'stagesweep\[toy\]'"):
+        require("toy")

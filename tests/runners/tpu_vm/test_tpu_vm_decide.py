@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from fake_tpu.cloud import Cloud
@@ -99,6 +100,20 @@ def test_a_worker_that_ended_for_good_is_not_given_another_vm(ended, end):
     _, memory = decide(Seen(things=(node("READY", ended=ended, uid="1"),)), ONE, Memory())
     assert memory.ended == {1: end}
     assert decide(Seen(), ONE, memory)[0] == ()
+
+
+def test_when_no_work_is_left_nobody_waits_for_a_vm_any_more():
+    things = (
+        node("READY", ended="0", uid="1"),
+        node("READY", "b", worker=2),
+        queued("ACCEPTED", "c", worker=3),
+    )
+    want = Wanted(workers=4, zones=ZONES)
+    actions, memory = decide(Seen(things=things), want, Memory())
+    assert memory.ended == {1: "done", 3: "done", 4: "done"}  # the second tells itself when it is done
+    assert [shown(action) for action in actions] == ["delete node a", "delete queued c"]
+    _, memory = decide(Seen(things=things), replace(want, share=True), Memory())
+    assert memory.ended == {1: "done"}
 
 
 def test_a_crash_is_counted_once_for_each_vm_and_in_the_end_the_worker_is_given_up():
