@@ -132,7 +132,8 @@ def _several(space: Space, frame: pd.DataFrame, *, chances: bool) -> Several | N
     from analysis.several import DRAWS, several
     from analysis.table import metric_column
 
-    return several(frame, [Objective(metric=metric_column(o.metric), goal=o.goal) for o in space.objectives])
+    objectives = [Objective(metric=metric_column(o.metric), goal=o.goal) for o in space.objectives]
+    return several(frame, objectives, draws=DRAWS if chances else 0)
 
 
 def _print_several(among: Several, *, chances: bool) -> None:
