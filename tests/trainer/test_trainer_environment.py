@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from trainer.environment import before_torch
 
 FAULTS = """
 import resource, sys
@@ -33,3 +36,13 @@ def test_memory_that_was_used_once_costs_no_page_faults_again() -> None:
         for how in ("leave", "keep")
     }
     assert faults["keep"] < min(100, faults["leave"] / 2)  # huge pages make few faults of many
+
+
+def test_learning_rates_are_no_part_of_the_graphs_that_xla_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless somebody says otherwise: torch_xla would build 0 and 1 into them, and compile each anew."""
+    monkeypatch.delenv("XLA_NO_SPECIAL_SCALARS", raising=False)
+    before_torch()
+    assert os.environ["XLA_NO_SPECIAL_SCALARS"] == "1"
+    monkeypatch.setenv("XLA_NO_SPECIAL_SCALARS", "0")
+    before_torch()
+    assert os.environ["XLA_NO_SPECIAL_SCALARS"] == "0"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,12 +15,14 @@ from stage_runs import SMALL, run_stage
 from torch import Tensor, nn
 
 from trainer.api import check
+from trainer.checkpoint.host import HostCopies
 from trainer.config import CachedTeacherConfig
 from trainer.device import Device, open_device
 from trainer.losses.sparse import Sample, Targets
 from trainer.model import build_tiny, freeze
 from trainer.stages.distill import from_teacher
 from trainer.stages.distill_cached import from_cache
+from trainer.telemetry import Heartbeat
 
 pytestmark = pytest.mark.xla
 
@@ -114,3 +119,42 @@ def test_the_batch_is_an_input_of_the_graph_and_no_part_of_it(device: Device) ->
     constants = re.findall(r"= \w+\[([\d,]*)\]\S* constant\(", entry)
     assert max((shape.count(",") for shape in constants), default=0) == 0
     assert all(int(shape or 1) <= LENGTH for shape in constants)
+
+
+def test_the_heart_beats_while_a_graph_is_compiled(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half an hour of compiling must not look like a process that is gone: the compiler leaves Python's lock."""
+    beats = list[float]()
+    monkeypatch.setattr(Heartbeat, "_write", lambda self: beats.append(time.perf_counter()))
+    heart = Heartbeat(tmp_path / "heartbeat.json", device=device, every_s=0.01)
+    x = device.place(torch.randn(4, 8))
+    layers = device.move(nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)) for _ in range(40))))
+    device.end_step()
+    layers(x).square().mean().backward()
+    before = device.compile_seconds()
+    heart.start()
+    began = time.perf_counter()
+    device.end_step()
+    ended = time.perf_counter()
+    heart.close(0)
+    inside = [began, *(beat for beat in beats if began <= beat <= ended), ended]
+    compiled = device.compile_seconds() - before
+    assert compiled > 0.1
+    assert max(after - beat for beat, after in pairwise(inside)) < compiled / 2
+
+
+def test_copies_for_a_checkpoint_are_transfers_and_no_graphs(device: Device) -> None:
+    """Of what a step has left behind, they compile nothing and run nothing."""
+    layer = device.move(nn.Linear(3, 5))
+    with torch.no_grad():
+        layer.weight.mul_(2.0)
+    device.end_step()
+    before = device.counters()
+    copies = HostCopies().take(dict(layer.named_parameters()))
+    after = device.counters()
+    for graphs in ("compiles", "cached_compiles"):  # one of them is counted for each that is run
+        assert after[graphs] == before[graphs]
+    assert after["reads"] > before["reads"]
+    assert {copy.device.type for copy in copies.values()} == {"cpu"}
+    assert torch.equal(copies["weight"], layer.weight.cpu())
