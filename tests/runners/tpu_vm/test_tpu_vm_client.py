@@ -15,7 +15,7 @@ from fake_tpu.cloud import Cloud
 from google.api_core import exceptions, retry
 
 from runners import pool_file
-from runners.errors import EngineFailed
+from runners.errors import EngineFailed, EngineMissing, PoolError
 from runners.pool import Pool, worker_command
 from runners.tpu_vm import client, watch
 from runners.tpu_vm.client import TpuVms
@@ -44,6 +44,7 @@ def tpu(server: FakeTpu) -> FakeTpu:
     server.cloud = Cloud()
     server.faults.clear()
     server.calls.clear()
+    server.hurries = False
     return server
 
 
@@ -174,6 +175,63 @@ def test_up_ends_when_the_workers_have_no_work_left_and_leaves_nothing(tpu, tmp_
     assert (tpu.cloud.nodes, tpu.cloud.requests) == ({}, {})
     assert "2 spot TPU VMs v6e-4" in told[0]
     assert pool_file.read(tmp_path) is None
+
+
+def test_a_signal_takes_the_pool_down(tpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "_connect", tpu.client)
+    monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.001)
+    tpu.hurries = True
+    signals = []
+    monkeypatch.setattr("runners.signals.Told.listen", lambda told: signals.append(told))
+
+    def pause(seconds: float, stopped: object) -> None:
+        if len(list(tpu.cloud.alive())) == 2:
+            signals[0].by = "SIGTERM"
+
+    monkeypatch.setattr(watch, "_pause", pause)
+    told: list[str] = []
+    assert RUNNER.up(pool(tmp_path, workers=2), told.append) == 75
+    assert (tpu.cloud.nodes, tpu.cloud.requests) == ({}, {})
+    assert told[-1] == "SIGTERM: the pool is down"
+
+
+def test_scale_is_told_to_the_keeper_here(tpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "_connect", tpu.client)
+    monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.001)
+    monkeypatch.setattr("runners.signals.Told.listen", lambda told: None)
+    with pytest.raises(PoolError, match="no process here keeps a pool"):
+        RUNNER.scale(pool(tmp_path), 3, print)
+    tpu.hurries = True
+    most = 0
+
+    def pause(seconds: float, stopped: object) -> None:
+        nonlocal most
+        most = max(most, len(list(tpu.cloud.alive())))
+        if most == 1:
+            RUNNER.scale(pool(tmp_path), 3, lambda line: None)
+        for node in tpu.cloud.nodes.values() if most == 3 else ():
+            node.ended = "0"
+
+    monkeypatch.setattr(watch, "_pause", pause)
+    assert RUNNER.up(pool(tmp_path), lambda line: None) == 0
+    assert most == 3
+
+
+def test_logs_are_read_by_gcloud_from_the_vms_that_are_there(tpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "_connect", tpu.client)
+    here = Watched(tpu, pool(tmp_path, workers=2))
+    here.step(4)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineMissing, match="needs the command gcloud to read logs"):
+        list(RUNNER.logs(here.pool, None, 7))
+    (tmp_path / "gcloud").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "gcloud").chmod(0o755)
+    head, line = RUNNER.logs(here.pool, "2", 7)
+    assert head == "==> worker 2, us-east5-b <=="
+    assert line == (
+        f"compute tpus tpu-vm ssh {here.pool.label}-002 --zone us-east5-b --project p "
+        "--command sudo tail -n 7 /opt/stagesweep/worker.log"
+    )
 
 
 def test_down_deletes_by_label_in_all_zones_and_waits_for_the_late_ones(tpu, tmp_path, monkeypatch):
