@@ -58,6 +58,16 @@ def test_the_teacher_is_left_as_it_was(teacher: nn.Module, ids: torch.Tensor) ->
     assert not ternary_layers(teacher)
 
 
+def test_calibration_makes_no_logits(teacher: nn.Module, ids: torch.Tensor) -> None:
+    """At long sequences and large vocabularies they would be the largest tensor of a run."""
+
+    def asked(*_: object) -> None:
+        raise AssertionError("the head was read")
+
+    teacher.get_output_embeddings().register_forward_hook(asked)  # type: ignore[operator]
+    make_student(teacher, CONFIG, [ids], quant=BITNET, device=DEVICE)
+
+
 def test_the_gain_is_the_scale_of_the_projections_input(teacher: nn.Module, ids: torch.Tensor) -> None:
     seen = []
     projection = teacher.get_submodule("model.layers.1.mlp.down_proj")

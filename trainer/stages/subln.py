@@ -21,7 +21,7 @@ from trainer.config import FieldError, QuantConfig, Stage1Config
 from trainer.device import Device
 from trainer.errors import ConfigError
 from trainer.layer_match import matched_layers
-from trainer.model import depth, is_head, run
+from trainer.model import depth, inputs, is_head
 from trainer.quant.activations import Int8Input
 from trainer.quant.ternary import TernaryLinear
 from trainer.quant.warmup import Lambda
@@ -232,7 +232,8 @@ def _input_scales(model: nn.Module, batches: Sequence[Tensor], device: Device) -
         model.eval()
         for ids_BT in batches:
             with device.autocast():
-                run(model, device.place(ids_BT))
+                # Nobody reads the predictions, which would be the largest tensor of all.
+                cast(Any, model).get_decoder()(**inputs(device.place(ids_BT)))
     finally:
         for handle in handles:
             handle.remove()
