@@ -1,4 +1,5 @@
-"""What has cost others days on TPUs, each by its name. What is compiled and when is in test_xla_steps."""
+"""What has cost others days on TPUs, each by its name. What is compiled and when is in test_xla_steps; what must
+not stand in the code at all, in test_trainer_hot_path."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from stage_runs import SMALL, run_stage
+from stage_runs import SMALL
 from torch import Tensor, nn
 
 from trainer.api import check
@@ -92,19 +93,6 @@ def test_logits_of_the_whole_vocabulary_are_nowhere_in_the_graph_of_sparse_disti
     with ExitStack() as stack:
         dense = step_graph(device, student, from_teacher(student, freeze(student_of(device)), config, stack))
     assert whole_logits(dense)
-
-
-def test_no_generator_lives_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`torch.Generator(device=xla)` crashes: whatever is drawn is drawn on the CPU."""
-    made, generator = list[str](), torch.Generator
-
-    def counted(device: str | torch.device = "cpu") -> torch.Generator:
-        made.append(torch.device(device).type)
-        return generator(device)
-
-    monkeypatch.setattr(torch, "Generator", counted)
-    run_stage("stage2", "xla", "optimizer@stage2.optimizer=adamw")
-    assert set(made) == {"cpu"}
 
 
 def test_the_batch_is_an_input_of_the_graph_and_no_part_of_it(device: Device) -> None:
