@@ -21,6 +21,7 @@ EVERY_S = 30.0
 _LISTEN_S = 0.5
 CLEAR_EVERY_S = 10.0
 GONE_S = 600.0
+_PASSING = ("zone ", "request ", "VM ")
 
 
 class Vms(Protocol):
@@ -76,16 +77,23 @@ def watch(
 def step(
     vms: Vms, want: Wanted, memory: Memory, tell: Tell, told: dict[str, str], *, blame: bool = False
 ) -> tuple[Seen, Memory]:
-    """One look, and what follows from it. `told` holds which states were told of."""
+    """One look, and what follows from it. `told` holds what was told last of each thing, to tell it once."""
+
+    def tell_once(about: str, line: str) -> None:
+        if told.get(about) != line:
+            told[about] = line
+            tell(line)
+
     for create, outcome, problem in vms.settled():
         if outcome != "accepted":
-            tell(f"worker {create.worker}: {create.zone} did not make its VM ({outcome}): {problem}")
+            about = f"worker {create.worker}: {create.zone}"
+            tell_once(about, f"{about} did not make its VM ({outcome}): {problem}")
         memory = after(memory, create, want, outcome, problem)
     seen = vms.look(blame=blame)
-    _tell_changes(seen, told, tell)
+    _tell_states(seen, told, tell_once)
     actions, memory = decide(seen, want, memory)
     for action in actions:
-        memory = _do(vms, action, memory, want, tell)
+        memory = _do(vms, action, memory, want, tell_once)
     return seen, memory
 
 
@@ -132,28 +140,38 @@ class _StillThere(Exception):
     """Something of the pool is not gone yet."""
 
 
-def _do(vms: Vms, action: Create | Delete, memory: Memory, want: Wanted, tell: Tell) -> Memory:
+def _do(
+    vms: Vms, action: Create | Delete, memory: Memory, want: Wanted, tell_once: Callable[[str, str], None]
+) -> Memory:
+    about = f"worker {action.worker}: {action.zone}"
     if isinstance(action, Delete):
-        tell(f"worker {action.worker}: {action.id} in {action.zone} is deleted: {action.why}")
-        if problem := vms.delete(action):
-            tell(f"worker {action.worker}: {action.id} in {action.zone} is not deleted yet: {problem}")
+        problem = vms.delete(action)
+        not_yet = f", but not yet: {problem}" if problem else ""
+        tell_once(
+            about, f"worker {action.worker}: {action.id} in {action.zone} is deleted: {action.why}{not_yet}"
+        )
         return memory
     outcome, problem = vms.create(action)
-    told = {"accepted": "asked for", "exists": "there already"}.get(
+    end = {"accepted": "asked for", "exists": "there already"}.get(
         outcome, f"not made ({outcome}): {problem}"
     )
-    tell(f"worker {action.worker}: a VM in {action.zone} is {told}")
+    tell_once(about, f"worker {action.worker}: a VM in {action.zone} is {end}")
     return after(memory, action, want, outcome, problem)
 
 
-def _tell_changes(seen: Seen, told: dict[str, str], tell: Tell) -> None:
-    now = {f"{each.zone}/{each.kind}/{each.id}": each for each in seen.things}
-    for place, thing in now.items():
-        if told.get(place) != thing.state:
-            kind = "request" if thing.kind == "queued" else "VM"
-            tell(f"worker {thing.worker}: the {kind} in {thing.zone} is {thing.state}")
-    told.clear()
-    told.update({place: thing.state for place, thing in now.items()})
+def _tell_states(seen: Seen, told: dict[str, str], tell_once: Callable[[str, str], None]) -> None:
+    """States that are new. What is gone is forgotten, so that its successor's are told again."""
+    lines = {
+        f"zone {zone}": f"{zone} does not answer; nothing new is made until it does" for zone in seen.blind
+    }
+    for each in seen.things:
+        kind = "request" if each.kind == "queued" else "VM"
+        state = f"worker {each.worker}: the {kind} in {each.zone} is {each.state}"
+        lines[f"{kind} {each.zone} {each.id}"] = state
+    for about in [about for about in told if about.startswith(_PASSING) and about not in lines]:
+        del told[about]
+    for about, line in lines.items():
+        tell_once(about, line)
 
 
 def _pause(seconds: float, stopped: Callable[[], bool]) -> None:

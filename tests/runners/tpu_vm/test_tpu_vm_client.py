@@ -107,7 +107,16 @@ def test_a_stockout_leads_to_the_next_zone(tpu, tmp_path, queued):
     here = Watched(tpu, pool(tmp_path, queued=queued))
     here.step(14)
     assert [zone for zone, _ in here.ready()] == [ZONES[1]]
+    assert len(set(here.told)) == len(here.told)
     assert {zone for zone, _ in [*tpu.cloud.requests, *tpu.cloud.nodes]} == {ZONES[1]}
+
+
+def test_where_there_is_no_capacity_anywhere_it_is_tried_again_and_told_once(tpu, tmp_path):
+    tpu.cloud.wrong = dict.fromkeys(ZONES, 8)
+    here = Watched(tpu, pool(tmp_path))
+    here.step(7)
+    assert tpu.calls.count("CreateQueuedResource") == 7
+    assert here.told == [f"worker 1: a VM in {zone} is not made (stockout): {zone} refuses" for zone in ZONES]
 
 
 def test_a_quota_that_is_used_up_leads_there_at_once(tpu, tmp_path):
@@ -138,6 +147,8 @@ def test_lost_answers_and_lost_operations_make_no_second_vm(tpu, tmp_path, queue
 def test_a_zone_that_does_not_answer_stops_creations_but_not_the_look(tpu, tmp_path):
     tpu.faults["ListQueuedResources"] = ["down"] * 10_000
     here = Watched(tpu, pool(tmp_path))
+    here.step(2)
+    assert here.told == [f"{zone} does not answer; nothing new is made until it does" for zone in ZONES]
     seen = here.vms.look()
     assert seen.blind == set(ZONES)
     assert here.vms.create(Create(worker=1, zone=ZONES[0]))[0] == "accepted"
