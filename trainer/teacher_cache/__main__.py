@@ -13,7 +13,7 @@ from pathlib import Path
 from trainer.api import MODEL_FOLDER, check
 from trainer.console import Lines
 from trainer.environment import before_torch
-from trainer.errors import EXIT_DONE, ConfigError, TrainerError
+from trainer.errors import EXIT_DONE, ConfigError, PreemptedError, TrainerError
 from trainer.preemption import StopSignal
 from trainer.teacher_cache.asked import asked_for
 
@@ -45,10 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stop.install()
         with stop.unmangled():
             _build(given, stop)
+    except PreemptedError as error:
+        return _tell(f"{error}; the same command goes on", error)
     except TrainerError as error:
-        Lines(sys.stderr).write(f"teacher_cache: error: {' '.join(str(error).split())}")
-        return error.exit_status
+        return _tell(f"error: {error}", error)
     return EXIT_DONE
+
+
+def _tell(message: str, error: TrainerError) -> int:
+    Lines(sys.stderr).write(f"teacher_cache: {' '.join(message.split())}")
+    return error.exit_status
 
 
 def _build(given: Sequence[str], stop: StopSignal) -> None:

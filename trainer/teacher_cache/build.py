@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 import torch
@@ -99,13 +100,12 @@ def build(
 
 
 def _sound(index: Index, place: Place) -> Index:
-    """Without what follows a shard that is missing, or has another length than what was written."""
-    sound: list[Shard] = []
-    for shard in index.shards:
-        if place.size(shard.file) != shard.size:
-            break
-        sound.append(shard)
-    return dataclasses.replace(index, shards=tuple(sound))
+    """Without what follows a shard that is missing, or is not what was written."""
+
+    def holds(shard: Shard) -> bool:
+        return place.holds(shard.file, size=shard.size, sha256=shard.sha256)
+
+    return dataclasses.replace(index, shards=tuple(takewhile(holds, index.shards)))
 
 
 def _write(place: Place, first: int, tensors: dict[str, Tensor], after: State) -> Shard:

@@ -109,9 +109,9 @@ def _check_one(asked: Asked, ours: Spec, build_it: str, *, any_model: bool = Fal
     found = read_index(place, asked.path, key=asked.key)
     if found is None:
         raise ConfigError(f"there is no cache at {asked.path}; build it: {build_it}", key=asked.key)
-    refuse_another(
-        found, {**ours, MODEL: found.spec[MODEL]} if any_model else ours, asked.path, key=asked.key
-    )
+    if any_model:
+        ours = {**ours, MODEL: found.spec.get(MODEL, "")}
+    refuse_another(found, ours, asked.path, key=asked.key)
     if found.rows < asked.rows:
         raise ConfigError(
             f"the cache at {asked.path} has {found.rows} rows, and max_steps * batch_size are {asked.rows}; "

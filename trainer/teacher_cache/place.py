@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cache import locked
+from trainer.checkpoint.document import file_digest
 from trainer.checkpoint.layout import sync
 from trainer.data.remote import is_url, local_folder, open_filesystem
 from trainer.errors import TrainerError
@@ -60,15 +61,16 @@ class Place:
                 return None
             return data
 
-    def size(self, name: str) -> int | None:
-        """A file's length in bytes; None: there is none. Raises TrainerError."""
+    def holds(self, name: str, *, size: int, sha256: str) -> bool:
+        """Whether the file is there as it was written. In a bucket, which guards what it holds itself, only
+        its length is looked at. Raises TrainerError."""
         with self._told():
             try:
-                if self._folder is not None:
-                    return (self._folder / name).stat().st_size
-                return int(self._filesystem.info(f"{self._root}/{name}")["size"])
+                if self._folder is None:
+                    return int(self._filesystem.info(f"{self._root}/{name}")["size"]) == size
+                return file_digest(self._folder / name) == sha256
             except FileNotFoundError:
-                return None
+                return False
 
     def write(self, name: str, data: bytes) -> None:
         """The file, in place of the one that was there. Raises TrainerError."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +15,7 @@ from cached_runs import LENGTH, VOCABULARY, Make, cached
 from fake_gcs import FakeGcs
 from gcsfs.core import GCSFileSystem
 
+from trainer.api import EXIT_DONE, EXIT_PREEMPTED
 from trainer.config import Config
 from trainer.data.errors import DataError
 from trainer.data.stage_text import stage_text
@@ -18,6 +23,10 @@ from trainer.errors import ConfigError, TrainerError
 from trainer.losses.sparse import Sample
 from trainer.model import run
 from trainer.teacher import Ground
+from trainer.teacher_cache import __main__ as command
+from trainer.teacher_cache import build as module
+from trainer.teacher_cache.build import build
+from trainer.teacher_cache.draw import Drawn, draw
 from trainer.teacher_cache.index import INDEX, Index, decode
 from trainer.teacher_cache.place import Place
 from trainer.teacher_cache.read import Cache
@@ -105,25 +114,55 @@ def test_a_builder_that_dies_leaves_what_the_next_goes_on_from(
 def test_a_damaged_file_is_refused_by_who_reads_and_mended_by_who_builds(
     make: Make, configured: Callable[..., Config], ground: Ground, tmp_path: Path
 ) -> None:
+    """Where rows are read one by one, a length is all that is looked at."""
     built = make(*cached(tmp_path), shard_bytes=ONE_BATCH)
     ids, file = texts(ground, configured(*cached(tmp_path)), ROWS), tmp_path / built.index.shards[2].file
     content = file.read_bytes()
-    for preload, damaged in (
-        (True, content[:-1] + bytes([content[-1] ^ 1])),
-        (True, content[:-1]),
-        (False, content[:-1]),
-    ):
+    flipped, cut = content[:-1] + bytes([content[-1] ^ 1]), content[:-1]
+    for damaged, ways in ((flipped, (True,)), (cut, (True, False))):
         file.write_bytes(damaged)
-        with pytest.raises(
-            TrainerError, match=r"cannot use .*rows-00000008.* it is not what was written; .* mends"
-        ):
-            everything(tmp_path, ids, preload=preload)
-    mended = make(*cached(tmp_path), shard_bytes=ONE_BATCH)
-    assert mended.computed == 8  # it and what follows
-    assert mended.index.digest(ROWS) == built.index.digest(ROWS)
+        for preload in ways:
+            told = r"cannot use .*rows-00000008.* it is not what was written; .* mends"
+            with pytest.raises(TrainerError, match=told):
+                everything(tmp_path, ids, preload=preload)
+        mended = make(*cached(tmp_path), shard_bytes=ONE_BATCH)
+        assert mended.computed == 8  # it and what follows
+        assert mended.index.digest(ROWS) == built.index.digest(ROWS)
+        assert file.read_bytes() == content
     file.unlink()
     with pytest.raises(TrainerError, match=r"rows-00000008.*No such file"):
         everything(tmp_path, ids)
+
+
+def test_a_signal_ends_the_command_between_two_batches_and_it_goes_on(
+    small: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With one shard per batch, so that there is one to keep."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.setattr(module, "build", partial(build, shard_bytes=ONE_BATCH))
+    given, called = [*small, *cached(tmp_path)], 0
+
+    def terminates(*of: Any) -> Drawn:
+        nonlocal called
+        called += 1
+        if called == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return draw(*of)
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "draw", terminates)
+            assert command.main(given) == EXIT_PREEMPTED
+        assert [shard.first for shard in index_of(tmp_path).shards] == [0]
+        assert command.main(given) == EXIT_DONE
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    said = capsys.readouterr()
+    assert (
+        said.err == "teacher_cache: stopped by SIGTERM after row 4 of the cache; the same command goes on\n"
+    )
+    assert "16 rows in 4 files, 0.0 MiB; 12 of them computed now" in said.out
 
 
 def test_more_steps_add_rows_and_leave_the_others_as_they_were(make: Make, tmp_path: Path) -> None:
