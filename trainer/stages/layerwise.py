@@ -59,10 +59,11 @@ def align(
         curriculum = _curriculum(student, config.saliency, config.max_steps, device)
 
     def prepare(step: int) -> Mapping[str, float]:
+        # First, as it may end a graph: what is set for a step is to be in the step's.
+        salient = curriculum(step) if curriculum else {}
         weight = distill_weight_at(config.distill_schedule, step, config.max_steps)
         distill_weight.set(weight)
-        settings = {"lambda": 1.0, "distill_weight": weight}
-        return settings if curriculum is None else settings | curriculum(step)
+        return {"lambda": 1.0, "distill_weight": weight} | salient
 
     try:
         return train(
@@ -123,14 +124,14 @@ def _curriculum(
         layer.saliency = ColumnSaliency(layer.weight, share, config.ema_decay)
 
     def prepare(step: int) -> dict[str, float]:
-        k = k_at(config, step, steps)
-        share.set(k)
         # At step 0 the norms are those of these weights, and stay as they are.
         if step % config.update_interval == 0:
             with device.apart():
                 for layer in layers:
                     if layer.saliency is not None:
                         layer.saliency.observe(layer.weight)
+        k = k_at(config, step, steps)
+        share.set(k)
         return {"saliency_k": k}
 
     return prepare

@@ -10,14 +10,23 @@ pytestmark = pytest.mark.xla
 # Between a CPU's operations, one by one, and XLA's fused ones. Weights near a rounding edge may quantise
 # otherwise, and then the losses of later steps differ more than float32 does.
 TOLERANCE = 2e-3
+ADAMW19, MUON19 = ("optimizer@stage1_9.optimizer=adamw",), ("optimizer@stage1_9.optimizer=muon",)
 
 
 @pytest.mark.parametrize(
     ("stage", "overrides"),
     [
-        ("stage2", ("optimizer@stage2.optimizer=adamw",)),
-        ("stage2", ("optimizer@stage2.optimizer=muon", "stage2.distill.weight=0.5")),
+        ("stage1_9", ("stage1_9.loss_type=mse_normalized", *MUON19, "stage1_9.saliency.enabled=true")),
+        ("stage1_9", ("stage1_9.loss_type=cosine", *ADAMW19, "stage1_9.distill_schedule.type=cosine")),
+        ("stage1_9", ("stage1_9.loss_type=mse", *ADAMW19)),
+        ("stage1_9", ("stage1_9.loss_type=inner_product", *ADAMW19)),
+        ("stage1_9", ("stage1_9.loss_type=kl", *MUON19)),
+        ("stage2", ("optimizer@stage2.optimizer=adamw", "stage2.micro_batch_size=2")),
+        ("stage2", ("optimizer@stage2.optimizer=muonclip", "stage2.distill.weight=0.5")),
+        ("stage3", ("optimizer@stage3.optimizer=adamw",)),
+        ("stage3", ("optimizer@stage3.optimizer=muon",)),
     ],
+    ids=["mse_normalized", "cosine", "mse", "inner_product", "kl", "micro-batches", "taught", "adamw", "muon"],
 )
 def test_a_step_is_one_graph_that_is_compiled_once_and_computes_what_a_cpu_does(
     stage: str, overrides: tuple[str, ...]
