@@ -121,7 +121,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         from trainer.distributed.ranks import choose_device, join
         from trainer.memory_log.log import MemoryLog
         from trainer.model import import_architectures
-        from trainer.optim.fit import require_packages
+        from trainer.optim.fit import require_device, require_packages
         from trainer.preflight import finder, shortage
         from trainer.quant import fp8
         from trainer.teacher import prepare_all
@@ -132,8 +132,9 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         import_architectures(config.model)
         # A device or a package that is not there is refused before a file is touched.
         choose_device(config, place)
-        device = open_device(config.device)
+        device = open_device(config.device).reading_every(config.log_every)
         require_packages(config)
+        require_device(config, device)
         if config.telemetry.tensorboard:
             require_package()
         fp8.require_device(config.stage2, device)

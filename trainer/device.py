@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +77,11 @@ class Device:
         return self.torch_device.type
 
     @property
+    def chips(self) -> int:
+        """That share each batch in this process."""
+        return 1
+
+    @property
     def compiles(self) -> bool:
         """Whether the first step of a stage is compiled, which may take many times as long as the others."""
         return self.compile
@@ -104,6 +109,14 @@ class Device:
         """Whether what the one-based `step` of `of` came to is read before the next one. Where it is not, it
         is read together with a later one's."""
         return True
+
+    def reading_every(self, steps: int) -> Device:
+        """The same device, which reads what steps came to at least every so many steps."""
+        return self
+
+    def checkpointing(self) -> Callable[..., Any] | None:
+        """What recomputes a layer's inside here; None: torch's own."""
+        return None
 
     def fetch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The tensors on the CPU, by one transfer where that matters."""

@@ -164,7 +164,7 @@ def train(
     """
     model.train()
     if device.recompute:
-        recompute_layers(model)
+        recompute_layers(model, device.checkpointing())
     shared = sharing(model, device)
     optimizer = build_optimizer(model, plan.optimizer, ranks=device.ranks)
     take_step = TrainStep(

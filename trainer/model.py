@@ -100,17 +100,17 @@ def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
 def save(model: nn.Module, folder: Path) -> None:
     """As a transformers checkpoint."""
     _silence_progress_bars()
-    cast(Any, model).save_pretrained(folder, state_dict=_on_host(model))
+    cast(Any, home(model)).save_pretrained(folder)
 
 
-def _on_host(model: nn.Module) -> dict[str, Tensor] | None:
-    """Copies on the CPU, tied ones once, where the weights have no memory that a file could be written from;
-    else None."""
-    state: dict[str, Tensor] = model.state_dict(keep_vars=True)
-    if not any(recorded(tensor) for tensor in state.values()):
-        return None
-    copies = {id(tensor): tensor.detach().cpu() for tensor in state.values()}
-    return {name: copies[id(tensor)] for name, tensor in state.items()}
+def home(model: nn.Module) -> nn.Module:
+    """The model, on the CPU if its weights have no memory that a file could be written from. It is moved, not
+    copied; tied weights stay tied."""
+    if any(recorded(parameter) for parameter in model.parameters()):
+        model = model.to("cpu")
+        if callable(tie := getattr(model, "tie_weights", None)):
+            tie()
+    return model
 
 
 def run(model: nn.Module, ids_BT: Tensor, *, hidden: bool = False) -> Outputs:

@@ -298,6 +298,7 @@ def _metrics(
             seconds,
             spot=this.config.device.pricing == "spot",
         ),
+        compile_seconds=sum(stage.compile_seconds for stage in stages),
     )
 
 

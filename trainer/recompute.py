@@ -5,6 +5,7 @@ Memory for one more forward pass of the layers (Chen et al., arXiv:1604.06174). 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 from torch import nn
@@ -12,8 +13,11 @@ from torch import nn
 from trainer.errors import ConfigError
 
 
-def recompute_layers(model: nn.Module) -> None:
+def recompute_layers(model: nn.Module, by: Callable[..., Any] | None = None) -> None:
     """From now on each decoder layer keeps its input alone while the model is trained.
+
+    Args:
+        by: called with a layer's function and its inputs; None: torch's own.
 
     Raises:
         ConfigError: the model does not know how.
@@ -31,3 +35,7 @@ def recompute_layers(model: nn.Module) -> None:
         this.activation_checkpointing_enable(activation_checkpointing_kwargs=settings)
     else:  # its earlier name
         this.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
+    if by is not None:
+        for module in model.modules():
+            if hasattr(module, "_gradient_checkpointing_func"):
+                cast(Any, module)._gradient_checkpointing_func = by

@@ -40,6 +40,7 @@ class Metrics:
     tokens_per_second: float
     peak_memory_gib: float
     usd: float | None
+    compile_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

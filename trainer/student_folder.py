@@ -24,6 +24,7 @@ from torch import nn
 from trainer.cache import MANIFEST
 from trainer.config import QuantConfig
 from trainer.errors import TrainerError
+from trainer.model import home
 from trainer.quant.ternary import fully_quantised, ternary_layers
 from trainer.quant.warmup import Lambda
 from trainer.stages.subln import quantise
@@ -71,7 +72,7 @@ def save(student: nn.Module, folder: Path, *, tokenizer: Path, config_sha256: st
         temporary.mkdir(parents=True)
         document = _document(student) | {"config_sha256": config_sha256}
         (temporary / DOCUMENT).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        save_model(student, str(temporary / WEIGHTS))
+        save_model(home(student), str(temporary / WEIGHTS))
         shutil.copytree(tokenizer, temporary / TOKENIZER, ignore=shutil.ignore_patterns(MANIFEST))
         shutil.rmtree(folder, ignore_errors=True)
         temporary.replace(folder)

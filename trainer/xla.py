@@ -10,21 +10,29 @@ torch_xla 2.9 is the last of its kind; what comes after it replaces this file.
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
+import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import Tensor, nn
 
+from trainer import tpu_host
+from trainer.cache import cache_root
 from trainer.config import DeviceConfig
 from trainer.device import Device, MemoryCounts, dtype_of, micro_batches
+from trainer.errors import ConfigError
 
 # Of `trainer.memory_log`, as torch_xla counts them.
 _COUNTERS = {"compiles": "UncachedCompile", "cached_compiles": "CachedCompile"}
@@ -32,6 +40,9 @@ _TIMES = {
     ("executions", "execute_seconds"): "ExecuteTime",
     ("reads", "read_seconds"): "TransferFromDeviceTime",
 }
+CACHE_VARIABLE = "XLA_PERSISTENT_CACHE_PATH"
+_ROWS = "rows"
+_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # how so many chips lie side by side
 _TYPE_VARIABLES = ("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE")
 
 
@@ -41,9 +52,11 @@ class XlaDevice(Device):
 
     Args:
         read_every: steps between two readings of what they came to; each waits for the device.
+        mesh: of the chips that share each batch; None: there is one.
     """
 
     read_every: int = 10
+    mesh: xs.Mesh | None = None
 
     looks_before_it_updates = False
 
@@ -51,13 +64,21 @@ class XlaDevice(Device):
     def compiles(self) -> bool:
         return True
 
+    @property
+    def chips(self) -> int:
+        return 1 if self.mesh is None else int(self.mesh.size())
+
     def autocast(self) -> AbstractContextManager[Any]:
         if self.dtype == torch.float32:  # which XLA's autocast warns of, even switched off
             return nullcontext()
         return torch.autocast("xla", dtype=self.dtype)
 
     def place(self, ids: Tensor) -> Tensor:
-        return ids.to(self.torch_device)
+        """Each chip gets its rows; or all, where they cannot be dealt out evenly (as an evaluation's may)."""
+        placed = ids.to(self.torch_device)
+        if self.mesh is not None and len(ids) % self.chips == 0:
+            xs.mark_sharding(placed, self.mesh, (_ROWS, *[None] * (ids.ndim - 1)))
+        return placed
 
     def place_parts(self, ids_BT: Tensor, size: int | None) -> tuple[Tensor, ...]:
         return tuple(self.place(part) for part in micro_batches(ids_BT, size))
@@ -72,6 +93,15 @@ class XlaDevice(Device):
 
     def reads(self, step: int, of: int) -> bool:
         return step % self.read_every == 0 or step in (1, of)
+
+    def reading_every(self, steps: int) -> XlaDevice:
+        return dataclasses.replace(self, read_every=steps)
+
+    def checkpointing(self) -> Callable[..., Any]:
+        """With a barrier, without which the compiler would find that it has computed all of it before."""
+        from torch_xla.utils.checkpoint import checkpoint
+
+        return cast(Callable[..., Any], checkpoint)
 
     def fetch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return cast(list[Tensor], torch_xla._XLAC._xla_get_cpu_tensors(list(tensors)))
@@ -133,6 +163,22 @@ class XlaDevice(Device):
 
 def open_xla(config: DeviceConfig) -> XlaDevice:
     """The device that PJRT_DEVICE names; `trainer.tpu_host` has seen that there is one."""
+    if config.compile is True:
+        raise ConfigError("XLA compiles by itself; write device.compile=auto", key="device.compile")
+    if config.parallel != "none":
+        raise ConfigError(
+            "the chips of a TPU share a run in one process; write device.parallel=none", key="device.parallel"
+        )
+    _show_chips(config.num_chips)
+    chips = xr.global_runtime_device_count()
+    if config.num_chips not in (None, chips):
+        raise ConfigError(f"there are {chips} here, not {config.num_chips}", key="device.num_chips")
+    mesh = None
+    if chips > 1:
+        xr.use_spmd()
+        mesh = xs.Mesh(np.arange(chips), (chips,), (_ROWS,))
+    if on_tpu():
+        keep_compiled()
     device = torch_xla.device()
     return XlaDevice(
         torch_device=device,
@@ -140,18 +186,47 @@ def open_xla(config: DeviceConfig) -> XlaDevice:
         name=_name(),
         attention="eager",  # SDPA fails under autocast here
         recompute=config.recompute,
+        mesh=mesh,
     )
+
+
+def _show_chips(count: int | None) -> None:
+    """Leaves so many to be seen, by what is read when torch_xla's runtime starts."""
+    if count is None:
+        return
+    if on_tpu():
+        if count in _BOUNDS:
+            os.environ.setdefault("TPU_VISIBLE_CHIPS", ",".join(map(str, range(count))))
+            os.environ.setdefault("TPU_CHIPS_PER_PROCESS_BOUNDS", _BOUNDS[count])
+            os.environ.setdefault("TPU_PROCESS_BOUNDS", "1,1,1")
+    else:
+        os.environ["CPU_NUM_DEVICES"] = str(count)
+
+
+def keep_compiled() -> None:
+    """Lets compiled graphs be kept in the trainer's cache, where the next run and other workers of the
+    machine find them, or where XLA_PERSISTENT_CACHE_PATH says. A TPU's alone: XLA's CPU cannot load what it
+    wrote."""
+    if torch_xla._XLAC._xla_computation_cache_is_initialized():
+        return
+    folder = os.environ.get(CACHE_VARIABLE)
+    if folder is None:
+        # A graph is known there by its operations alone: what another version made of it must not be found.
+        versions = "-".join(version(name) for name in ("torch_xla", "libtpu"))
+        folder = str(cache_root() / "xla" / f"{_name().replace(' ', '-')}-{versions}")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    xr.initialize_cache(folder)
 
 
 def on_tpu() -> bool:
     """Whether it is a TPU, and not XLA's own CPU device."""
-    return bool(xr.device_type() == "TPU")
+    return os.environ.get(tpu_host.VARIABLE, "").upper() == "TPU"
 
 
 def _name() -> str:
     """With the type of the machine, such as v6e-4, which its price is listed under."""
     if not on_tpu():
-        return f"XLA {xr.device_type()}"
+        return f"XLA {os.environ.get(tpu_host.VARIABLE, '')}"
     for variable in _TYPE_VARIABLES:
         if found := os.environ.get(variable):
             return f"TPU {found}"

@@ -166,6 +166,7 @@ ELSEWHERE = {
     "device.pricing": "tests/trainer/test_trainer_cost.py",
     "device.compile": "tests/trainer/test_trainer_compile.py",
     "device.recompute": "tests/trainer/test_trainer_recompute.py",
+    "device.num_chips": "tests/trainer/xla/test_xla_chips.py",
     "device.parallel": "tests/trainer/distributed/test_shared_training.py",
     **{
         f"wandb.{key}": "tests/trainer/telemetry/test_telemetry_wandb.py"

@@ -45,6 +45,8 @@ class DeviceConfig:
             memory for about a third more time. Changes no loss.
         parallel: how the processes that torchrun started share one run: `ddp` (each has the whole model and
             optimizer) or `fsdp` (each has a part of them). Changes rounding only. `none` is for one process.
+        num_chips: of the host's TPU, with `type=xla`: they share each batch, whose size is that of all of
+            them. Changes rounding only. null: all that there are.
         auto_micro_batch: give each stage whose `micro_batch_size` is null the largest that fits into memory
             (or into `memory_target_gib`), and remember it; one that is named stays. Changes rounding only.
         memory_target_gib: memory that the run may take, in GiB; what is estimated to take more is refused.
@@ -60,6 +62,7 @@ class DeviceConfig:
     compile: bool | Literal["auto"]
     recompute: bool
     parallel: Literal["none", "ddp", "fsdp"]
+    num_chips: Positive | None
     auto_micro_batch: bool
     memory_target_gib: AboveZero | None
     usd_per_hour: NonNegative | None
@@ -111,6 +114,7 @@ class Config:
             width, heads = self.model.hidden_size, self.model.heads
             check_attention_heads(self.stage3, widths=(width, width, width), key_heads=heads)
         self._check_quant()
+        self._check_xla()
         self._check_parallel()
         self._check_auto_freeze()
         if self.memory_log.level == "hlo" and self.device.type in ("cpu", "cuda"):
@@ -131,6 +135,13 @@ class Config:
             self.quant.check_group("down_proj (model.intermediate_size)", self.model.intermediate_size)
         except FieldError as error:
             raise FieldError(error.problem, key=f"quant.{error.key}") from None
+
+    def _check_xla(self) -> None:
+        if self.device.num_chips is not None and self.device.type in ("cpu", "cuda"):
+            raise FieldError(
+                f"the chips of a TPU are meant, not of device={self.device.type}; write null",
+                key="device.num_chips",
+            )
 
     def _check_parallel(self) -> None:
         if self.device.parallel == "none":
@@ -187,10 +198,10 @@ class Config:
 
 def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
     """What of a configuration, as plain values, can change the result: not where it is written, nor where it
-    is shown, nor how often it is saved, nor how many processes share it, nor how a teacher elsewhere is
-    reached. A run that goes on must agree with itself in all of it."""
+    is shown, nor how often it is saved, nor how many processes or chips share it, nor how a teacher elsewhere
+    is reached. A run that goes on must agree with itself in all of it."""
     kept = {key: value for key, value in document.items() if key not in _INDECISIVE}
-    device = {key: value for key, value in kept["device"].items() if key != "parallel"}
+    device = {key: value for key, value in kept["device"].items() if key not in ("parallel", "num_chips")}
     stage3 = kept["stage3"]
     teacher = {key: value for key, value in stage3["teacher"].items() if key not in TEACHER_WAY}
     return kept | {"device": device, "stage3": {**stage3, "teacher": teacher}}

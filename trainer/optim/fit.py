@@ -12,8 +12,12 @@ from typing import Any
 from torch import nn
 
 from trainer.config import Config, OptimizerConfig
+from trainer.device import Device
+from trainer.errors import ConfigError
 from trainer.optim.adamw_8bit import require_bitsandbytes
 from trainer.optim.qk_clip import clippable_attentions
+
+_NOT_ON_XLA = ("adamw_8bit", "apollo", "apollo_mini")
 
 
 def require_packages(config: Config) -> None:
@@ -21,6 +25,36 @@ def require_packages(config: Config) -> None:
     for key, optimizer in optimizers(config):
         if optimizer.type == "adamw_8bit":
             require_bitsandbytes(key)
+
+
+def require_device(config: Config, device: Device) -> None:
+    """Raises ConfigError if the device cannot do what the configuration asks of a stage."""
+    if device.kind != "xla":
+        return
+    for key, optimizer in optimizers(config):
+        if optimizer.type in _NOT_ON_XLA:
+            raise ConfigError(
+                f"{optimizer.type} is not written for XLA; write adamw, muon or muonclip", key=f"{key}.type"
+            )
+    if device.recompute and config.stage3.max_steps and config.stage3.attention_weight:
+        raise ConfigError(
+            "recomputation on XLA hides from Stage 3 what its layers project; write false, or "
+            "stage3.attention_weight=0",
+            key="device.recompute",
+        )
+    for name, stage in (
+        ("stage1_9", config.stage1_9),
+        ("stage2", config.stage2),
+        ("stage3", config.stage3),
+    ):
+        size = stage.micro_batch_size or stage.batch_size
+        if stage.max_steps and size % device.chips:
+            which = "micro_batch_size" if stage.micro_batch_size else "batch_size"
+            raise ConfigError(
+                f"{size} sequences cannot be shared out evenly among {device.chips} chips; write a multiple "
+                f"of {device.chips}, or fewer chips in device.num_chips",
+                key=f"{name}.{which}",
+            )
 
 
 def require_model(config: Config, model: nn.Module) -> None:

@@ -23,6 +23,7 @@ class Since:
     seconds: float = 0.0
     data_seconds: float = 0.0
     save_seconds: float = 0.0
+    compile_seconds: float = 0.0
 
     def add(self, step: Step) -> None:
         self.steps += 1
@@ -30,6 +31,7 @@ class Since:
         self.seconds += step.seconds
         self.data_seconds += step.data_seconds
         self.save_seconds += step.save_seconds
+        self.compile_seconds += step.compile_seconds
 
     def line(self, flops_per_token: float, peak: float | None) -> Line:
         """Their rates, and the means of a step.
@@ -44,6 +46,8 @@ class Since:
             "compute_seconds": (self.seconds - self.data_seconds) / steps,
             "save_seconds": self.save_seconds / steps,
         }
+        if self.compile_seconds:
+            line["compile_seconds"] = self.compile_seconds
         return line if peak is None else line | {"mfu": tokens_per_second * flops_per_token / peak}
 
 
@@ -92,7 +96,7 @@ class StageLines:
     def _peak(self) -> float | None:
         """Of the devices of all processes."""
         one = peak_flops_per_second(self.device)
-        return None if one is None else one * self.device.ranks.world
+        return None if one is None else one * self.device.ranks.world * self.device.chips
 
 
 def memory_mib(device: Device) -> dict[str, float]:

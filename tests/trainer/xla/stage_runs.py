@@ -52,6 +52,8 @@ class Ran:
     launched: list[int] = field(default_factory=list)
     fallen_back: list[int] = field(default_factory=list)
     told: list[Step] = field(default_factory=list)
+    chips: int = 1
+    rows: list[list[int]] = field(default_factory=list)
 
 
 def ids(steps: int, batch: int = BATCH) -> Iterator[Tensor]:
@@ -86,8 +88,19 @@ def run_stage(stage: str, kind: str, *overrides: str, memory_log: Path | None = 
         watch=ran.told.append,
         beside=beside,
     )
-    ran.parts = trace.parts
+    ran.parts, ran.chips = trace.parts, device.chips
+    if device.chips > 1:
+        ran.rows = rows_on_each(device, own.micro_batch_size)
     return ran
+
+
+def rows_on_each(device: Device, size: int) -> list[list[int]]:
+    """The shape of what each chip has of a micro-batch of `size`."""
+    import torch_xla
+
+    (placed,) = device.place_parts(next(ids(1, size)), None)
+    (shards,) = torch_xla._XLAC._get_local_shards([placed])
+    return [list(shard.shape) for shard, _ in shards]
 
 
 def counting(device: Device, ran: Ran) -> Device:

@@ -1,0 +1,107 @@
+"""A run that ends in its middle goes on, on XLA and from one kind of device to the other; the whole program in
+this process, so that graphs are compiled once for all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trainer import __main__ as program
+from trainer.api import METRICS_FILE, MODEL_FOLDER, RESULT_FILE, check
+from trainer.errors import PreemptedError
+from trainer.preemption import StopSignal
+from trainer.step import TrainStep
+from trainer.student_folder import load
+
+pytestmark = pytest.mark.xla
+
+RUN = (
+    "device=auto",  # the same configuration on both kinds of device, as a checkpoint demands
+    "device.dtype=float32",
+    "stage1_9.max_steps=0",
+    "checkpoint.every_steps=2",
+    "log_every=4",  # on XLA: what steps came to is read after the first, the fourth and the last
+)
+STEPS, END = 6, 5
+# As in test_xla_steps; between two runs on XLA nothing differs.
+TOLERANCE = 2e-3
+
+Attempt = Callable[..., list[float]]
+
+
+class KilledError(BaseException):
+    """Where a real process would get SIGKILL: nothing may be done about it."""
+
+
+def kill() -> None:
+    raise KilledError
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture
+def attempt(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt]:
+    """`attempt(folder, "xla", end=kill)`: a run, ended in its step number END; returns all losses so far."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    step = TrainStep.__call__
+
+    def run(folder: Path, kind: str, *overrides: str, end: Callable[[], None] | None = None) -> list[float]:
+        def ending(self: TrainStep, batch: object, *, number: int) -> object:
+            if end is not None and self._stage == "stage2" and number == END:
+                end()
+            return step(self, batch, number=number)  # type: ignore[arg-type]
+
+        monkeypatch.setattr("trainer.device.tpu_host.meant", lambda type_: kind == "xla")
+        monkeypatch.setattr(TrainStep, "__call__", ending)
+        stop = StopSignal()
+        stop.install()
+        kept = [override for override in small if not override.startswith("device=")]
+        try:
+            program.train_in(folder, check([*kept, *RUN, *overrides, f"run_dir={folder}"]), stop)
+        except (KilledError, PreemptedError):
+            assert end is not None
+        lines = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
+        assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
+        return [line["loss"] for line in lines]
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_a_run_goes_on_where_it_was_ended_on_xla_and_across_devices(attempt: Attempt, tmp_path: Path) -> None:
+    cpu, xla = attempt(tmp_path / "cpu", "cpu"), attempt(tmp_path / "xla", "xla", "save_model=true")
+    assert len(cpu) == STEPS
+    assert xla == pytest.approx(cpu, rel=TOLERANCE)
+
+    # Killed: the checkpoint after step 4 is the last, and the lines of step 5 are lost.
+    attempt(tmp_path / "killed", "xla", end=kill)
+    assert attempt(tmp_path / "killed", "xla") == xla
+    # Told to end: step 5 is finished, and read, and kept.
+    assert len(attempt(tmp_path / "told", "xla", end=terminate)) == END
+    assert attempt(tmp_path / "told", "xla") == xla
+
+    for first, second in (("cpu", "xla"), ("xla", "cpu")):
+        folder = tmp_path / f"{first} to {second}"
+        attempt(folder, first, end=kill)
+        assert attempt(folder, second) == pytest.approx(cpu, rel=TOLERANCE), folder.name
+
+    results = {
+        kind: json.loads((tmp_path / kind / RESULT_FILE).read_text())["metrics"] for kind in ("cpu", "xla")
+    }
+    assert results["xla"]["final_loss"] == pytest.approx(results["cpu"]["final_loss"], rel=TOLERANCE)
+    # What is compiled once and for all is no part of the training's time, and is told beside it.
+    assert results["cpu"]["compile_seconds"] == 0
+    assert results["xla"]["compile_seconds"] > 0
+    assert results["xla"]["tokens_per_second"] == pytest.approx(
+        results["xla"]["tokens"] / results["xla"]["train_seconds"]
+    )
+    saved = load(tmp_path / "xla" / MODEL_FOLDER).model
+    assert {parameter.device.type for parameter in saved.parameters()} == {"cpu"}
