@@ -24,10 +24,14 @@ if TYPE_CHECKING:
     from runners.pool import Pool
     from runners.runner import Runner
 
+    _Parameter = click.ParamType[str]
+else:
+    _Parameter = click.ParamType  # click 8.1, which SkyPilot holds to, has no subscript
+
 STARTING_S = 30.0  # until a detached pool has said that it is there
 
 
-class RunnerName(click.ParamType[str]):
+class RunnerName(_Parameter):
     """The name of a runner; the table of engines is only read when there is one to look up."""
 
     name = "runner"
