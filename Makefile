@@ -48,14 +48,16 @@ test-slurm: $(STAMP)
 	$(BIN)/python -m pytest tests/runners/test_slurm_cluster.py -m slurm
 
 # Asks SkyPilot itself whether it takes what we render, offline; 300 MB in an environment of its own.
-test-skypilot: .venv-sky/.installed
-	HOME=$(CURDIR)/.venv-sky/home SKYPILOT_DISABLE_USAGE_COLLECTION=1 PYTHONPATH=$(CURDIR) .venv-sky/bin/python -m pytest \
+SKY := .venv-sky
+SKY_STAMP := $(SKY)/.stagesweep-installed
+test-skypilot: $(SKY_STAMP)
+	HOME=$(abspath $(SKY))/home SKYPILOT_DISABLE_USAGE_COLLECTION=1 PYTHONPATH=$(CURDIR) $(SKY)/bin/python -m pytest \
 	  -c /dev/null --confcutdir tests/with_skypilot -p no:cacheprovider tests/with_skypilot
 
-.venv-sky/.installed:
-	$(PYTHON) -m venv .venv-sky
-	.venv-sky/bin/python -m pip install --quiet --disable-pip-version-check 'skypilot>=0.14,<0.15' 'pytest>=8.3'
-	@mkdir -p .venv-sky/home && touch $@
+$(SKY_STAMP):
+	$(PYTHON) -m venv $(SKY)
+	$(SKY)/bin/python -m pip install --quiet --disable-pip-version-check 'skypilot>=0.14,<0.15' 'pytest>=8.3'
+	@mkdir -p $(SKY)/home && touch $@
 
 # torch_xla on its CPU device: all of a TPU run but its speed.
 test-xla: $(XLA_STAMP)
@@ -103,4 +105,4 @@ findings: $(STAMP)
 	$(BIN)/python -m benchmarks.findings $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(XLA_VENV) $(RAY) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(XLA_VENV) $(RAY) $(SKY) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
