@@ -52,7 +52,7 @@ def tradeoff(table: pd.DataFrame, result: ParetoResult, curve: Curve | None = No
             x=[at[t].x for t in trials],
             y=[at[t].y for t in trials],
             error_y=_error_bars(table, f"{result.y}_sem", [row_of[t] for t in trials]),
-            text=[_hover(table, row_of[t], t) for t in trials],
+            text=_hovers(table, [row_of[t] for t in trials], trials),
             hovertemplate="%{x} · %{y}<br>%{text}<extra></extra>",
             **look,
         )
@@ -211,7 +211,7 @@ def _add_generator(
                 "opacity": 0.5 if crowd else 1.0,
                 "color": colour,
             },
-            text=[_hover(rows, position, int(rows["trial"].iloc[position])) for position in positions],
+            text=_hovers(rows, positions, [int(trial) for trial in rows["trial"].tolist()]),
             hovertemplate="%{y}<br>%{text}<extra></extra>",
         )
     )
@@ -253,20 +253,28 @@ def _rows(table: pd.DataFrame, result: ParetoResult) -> dict[int, int]:
     return {int(trial): position for position, trial in enumerate(table["trial"].tolist())}
 
 
-def _hover(table: pd.DataFrame, row: int, trial: int) -> str:
-    """What a point says when pointed at."""
-    lines = [f"trial {trial}"]
+def _hovers(table: pd.DataFrame, rows: list[int], trials: list[int]) -> list[str]:
+    """What each point says when pointed at. Columns are taken out whole: cell by cell it takes seconds."""
+    names = [f"trial {trial}" for trial in trials]
     if len(table) > HOVERED_TRIALS:
-        return lines[0]
+        return names
+    shown = table.iloc[rows]
     if "generator" in table.columns:
-        lines[0] += f" ({text(str(table['generator'].iloc[row]))})"
+        told = shown["generator"].tolist()
+        names = [f"{name} ({text(str(who))})" for name, who in zip(names, told, strict=True)]
     parameters = [str(name) for name in table.columns if str(name).startswith(PARAMETER)]
-    present = [name for name in parameters if pd.notna(table[name].iloc[row])]
-    lines += [
-        f"{text(name.removeprefix(PARAMETER))} {text(labels.cell(table[name].iloc[row]))}"
-        for name in present[:HOVERED_PARAMETERS]
+    columns = [
+        [
+            f"{text(name.removeprefix(PARAMETER))} {text(labels.cell(value))}" if there else ""
+            for value, there in zip(shown[name].tolist(), shown[name].notna().tolist(), strict=True)
+        ]
+        for name in parameters
     ]
-    return "<br>".join(lines)
+    lines = zip(*columns, strict=True) if columns else [()] * len(rows)
+    return [
+        "<br>".join([name, *[line for line in present if line][:HOVERED_PARAMETERS]])
+        for name, present in zip(names, lines, strict=True)
+    ]
 
 
 def _ordered(generators: pd.Series[Any]) -> list[str]:

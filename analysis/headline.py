@@ -132,10 +132,19 @@ def _headline(table: pd.DataFrame, position: int, metric: str) -> Best:
 
 def value(table: pd.DataFrame, column: str, position: int) -> str:
     """A cell of the table for people, with its standard error where `<column>_sem` has one."""
-    told, sem = table[column].iloc[position], f"{column}_sem"
+    return values(table, column, [position])[0]
+
+
+def values(table: pd.DataFrame, column: str, positions: Sequence[int]) -> list[str]:
+    """Cells of a column as `value` has them; the column is taken out once."""
+    told, sem = table[column].iloc[list(positions)].tolist(), f"{column}_sem"
     if sem not in table.columns:
-        return labels.cell(told)
-    return labels.with_error(_finite(told), _finite(table[sem].iloc[position])) or labels.cell(told)
+        return [labels.cell(cell) for cell in told]
+    errors = table[sem].iloc[list(positions)].tolist()
+    return [
+        labels.with_error(_finite(cell), _finite(error)) or labels.cell(cell)
+        for cell, error in zip(told, errors, strict=True)
+    ]
 
 
 def _finite(told: object) -> float | None:

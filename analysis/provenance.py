@@ -97,7 +97,7 @@ def _told(page: Contents) -> Iterator[tuple[str, str, str]]:
         ),
     )
     if page.tradeoff is not None:
-        yield from _of_tradeoff(page.tradeoff)
+        yield from _of_tradeoff(page.tradeoff, has_errors=f"{page.tradeoff.y}_sem" in page.table.columns)
     if page.sure is not None and page.tradeoff is not None:
         yield from _of_chances(page.sure, page.tradeoff)
     if page.curve is not None and page.tradeoff is not None:
@@ -170,14 +170,14 @@ def _told(page: Contents) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def _of_tradeoff(result: ParetoResult) -> Iterator[tuple[str, str, str]]:
+def _of_tradeoff(result: ParetoResult, *, has_errors: bool) -> Iterator[tuple[str, str, str]]:
+    bars = f"; bars are column {result.y}_sem, where it has values" if has_errors else ""
     yield (
         "front",
         "Pareto front",
         (
             f"trials with completed in column status that no other one beats in both column {result.x} and "
-            "column "
-            f"{result.y}; equals stay; bars are column {result.y}_sem, where it has values"
+            f"column {result.y}; equals stay{bars}"
         ),
     )
     yield (

@@ -23,7 +23,7 @@ from analysis.contents import Contents, contents
 from analysis.costs import Rate
 from analysis.figures import history, tradeoff
 from analysis.front_table import ROWS, Head
-from analysis.headline import value
+from analysis.headline import values
 from analysis.insight import SKILL
 from analysis.insight_figures import cross_validation, marginal, marginals, parallel, sensitivities
 from analysis.labels import number, title
@@ -133,5 +133,7 @@ def _trials_table(page: Contents) -> tuple[list[Head], list[list[str]]]:
     columns = [*leading, *(name for name in names if name not in hidden), "attempt", "seconds"]
     order = page.table["trial"].argsort(kind="stable").tolist()[-ROWS:]
     heads = [Head(name=name.removeprefix(PARAMETER), how=column_how(name, page)) for name in columns]
-    trials = [str(trial) for trial in page.table["trial"].tolist()]  # an index is a name: no 1,000 there
-    return heads, [[trials[row], *(value(page.table, name, row) for name in columns[1:])] for row in order]
+    trials = page.table["trial"].tolist()
+    cells = [[str(trials[row]) for row in order]]  # an index is a name: no 1,000 there
+    cells += [values(page.table, name, order) for name in columns[1:]]
+    return heads, [list(row) for row in zip(*cells, strict=True)]
