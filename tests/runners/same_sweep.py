@@ -35,10 +35,17 @@ SPACE = Space(
 )
 
 
-def create(folder: Path, objective: str = "recorded") -> Experiment:
+def create(folder: Path, program: Program | None = None) -> Experiment:
     """The sweep in a folder, without a trial."""
-    space = replace(SPACE, program=replace(SPACE.program, function=f"objectives_for_tests:{objective}"))
+    space = replace(SPACE, program=program or SPACE.program)
     return Experiment.create(LocalStore(folder / "store" / "same"), space)
+
+
+def listening(folder: Path) -> Program:
+    """A program that works for ever, and leaves a line in `told` when SIGTERM comes to it: a trainer's place."""
+    script = folder / "listens.sh"
+    script.write_text(f"trap 'echo $$ >> {folder}/told; exit 75' TERM\nwhile :; do sleep 0.1; done\n")
+    return Program(kind="command", command=("bash", str(script), "${overrides}"))
 
 
 def variables(folder: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from same_sweep import assert_done, create, done, variables, wait_for
+from same_sweep import assert_done, create, done, listening, variables, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -85,8 +85,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def launch(cluster: Cluster, folder: Path, url: str, workers: int) -> None:
     environment = [word for name, value in variables(folder).items() for word in ("--env", f"{name}={value}")]
     environment += [
-        "--env",
-        f"STARTED={folder}/started",
         "--option",
         "resources={slot: 1}",
         "--python",
@@ -101,7 +99,7 @@ def places(cluster: Cluster, url: str) -> list[dict[str, str]]:
 
 
 def test_workers_that_are_not_wanted_hand_their_trials_back(cluster: Cluster, tmp_path: Path) -> None:
-    experiment = create(tmp_path, "sleeps")
+    experiment = create(tmp_path, listening(tmp_path))
     url = experiment.store.url
     launch(cluster, tmp_path, url, 1)
 
@@ -115,6 +113,7 @@ def test_workers_that_are_not_wanted_hand_their_trials_back(cluster: Cluster, tm
     cluster.run(*SWEEP, "down", "--storage", url)
     assert statuses() == ["pending"] * 2
     assert [record.history[-1].reason for record in experiment.trials()] == ["released"] * 2
+    assert len(set((tmp_path / "told").read_text().split())) == 2  # SIGTERM came to the programs themselves
     assert {place["state"] for place in places(cluster, url)} <= {"done", "failed"}
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from same_sweep import ROOT, assert_done, create, done, variables, wait_for
+from same_sweep import ROOT, assert_done, create, done, listening, variables, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
 
@@ -94,9 +94,9 @@ def launch(cluster: Cluster, url: str, *options: str, **given: str) -> None:
 def test_workers_that_are_not_wanted_hand_their_trials_back_and_are_not_requeued(cluster: Cluster) -> None:
     folder = cluster.folder / "steered"
     folder.mkdir()
-    experiment = create(folder, "sleeps")
+    experiment = create(folder, listening(folder))
     url = experiment.store.url
-    launch(cluster, url, **variables(folder), STARTED=str(folder / "started"))
+    launch(cluster, url, **variables(folder))
     (known,) = json.loads(
         cluster.run(*SWEEP, "pool", "status", "slurm", "--format", "json", "--storage", url)
     )
@@ -112,6 +112,7 @@ def test_workers_that_are_not_wanted_hand_their_trials_back_and_are_not_requeued
     cluster.run(*SWEEP, "down", "--storage", url)
     assert statuses() == ["pending"] * 2
     assert [record.history[-1].reason for record in experiment.trials()] == ["released"] * 2
+    assert len(set((folder / "told").read_text().split())) == 2  # SIGTERM came to the programs themselves
     assert cluster.run("squeue", "--noheader") == ""
 
 
@@ -136,6 +137,7 @@ def test_a_lost_node_and_a_preemption_leave_every_trial_done_once(cluster: Clust
     wait_for(lambda: places()[by_node["n1"]]["state"] == "waiting", "nobody was preempted")
     wait_for(lambda: done(experiment) == 20, f"trials are left\n{cluster.logs()}")
 
+    assert "completed" in cluster.run(*SWEEP, "pool", "logs", "slurm", "--storage", url)
     records = assert_done(experiment, cluster.folder, lost=1)
     reasons = [attempt.reason for record in records for attempt in record.history]
     assert any(reason in ("released", "expired") for reason in reasons), reasons
