@@ -157,8 +157,10 @@ class XlaDevice(Device):
         return found | {"cpu_fallbacks": sum(met.counter_value(name) or 0 for name in fallbacks)}
 
     def _memory(self) -> dict[str, int] | None:
-        """Of the chip; None on XLA's CPU, which does not count."""
-        return dict(xm.get_memory_info(self.torch_device)) if on_tpu() else None
+        """Of the chip; None where nobody counts: on XLA's CPU, and of several chips that are one device."""
+        if not on_tpu() or self.mesh is not None:
+            return None
+        return dict(xm.get_memory_info(self.torch_device))
 
 
 def open_xla(config: DeviceConfig) -> XlaDevice:

@@ -3,6 +3,7 @@ not stand in the code at all, in test_trainer_hot_path."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from trainer.api import check
 from trainer.checkpoint.host import HostCopies
 from trainer.config import CachedTeacherConfig
-from trainer.device import Device, open_device
+from trainer.device import Device, MemoryCounts, open_device
 from trainer.losses.sparse import Sample, Targets
 from trainer.model import build_tiny, freeze
 from trainer.stages.distill import from_teacher
@@ -146,3 +147,26 @@ def test_copies_for_a_checkpoint_are_transfers_and_no_graphs(device: Device) -> 
     assert after["reads"] > before["reads"]
     assert {copy.device.type for copy in copies.values()} == {"cpu"}
     assert torch.equal(copies["weight"], layer.weight.cpu())
+
+
+def test_several_chips_are_one_device_whose_memory_nobody_counts(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch_xla raises where it is asked for it; a run asks at every line and every heartbeat."""
+    counted = {"bytes_used": 3, "bytes_limit": 10, "peak_bytes_used": 4}
+
+    def of_one_chip(asked: torch.device) -> dict[str, int]:
+        if several:
+            raise RuntimeError("MemoryInfo not supported for SPMD virtual device.")
+        return counted
+
+    from trainer import xla  # only here: the module needs torch_xla, this file is read without it
+
+    monkeypatch.setattr(xla, "on_tpu", lambda: True)
+    monkeypatch.setattr(xla.xm, "get_memory_info", of_one_chip)
+    several = False
+    assert device.memory_counts() == MemoryCounts(used_bytes=3, free_bytes=7, total_bytes=10, peak_bytes=4)
+    several, four = True, dataclasses.replace(device, mesh=object())
+    assert four.memory_counts() == MemoryCounts()
+    assert four.memory_bytes() > 0  # the process's
+    assert four.peak_memory_bytes() > 0
