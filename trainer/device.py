@@ -163,16 +163,20 @@ class Device:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 
+    def free_memory_bytes(self) -> int | None:
+        """What a run may take; on a CPU what the kernel calls available, and no more than the container's
+        limit. None where nobody tells."""
+        if self.kind == "cuda":
+            return int(torch.cuda.mem_get_info(self.torch_device)[0])
+        return host_memory.available()
+
     def memory_counts(self) -> MemoryCounts:
         """All that is counted, now, without waiting for the device."""
-        if self.kind == "cuda":
-            room: tuple[int | None, int | None] = torch.cuda.mem_get_info(self.torch_device)
-        else:
-            room = host_memory.available(), host_memory.total()
+        cuda = self.kind == "cuda"
         return MemoryCounts(
             used_bytes=self.memory_bytes(),
-            free_bytes=room[0],
-            total_bytes=room[1],
+            free_bytes=self.free_memory_bytes(),
+            total_bytes=torch.cuda.mem_get_info(self.torch_device)[1] if cuda else host_memory.total(),
             peak_bytes=self.peak_memory_bytes(),
             reserved_bytes=self.reserved_memory_bytes(),
         )

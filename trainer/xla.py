@@ -132,15 +132,21 @@ class XlaDevice(Device):
         told = self._memory()
         return super().peak_memory_bytes() if told is None else told["peak_bytes_used"]
 
+    def free_memory_bytes(self) -> int | None:
+        """Of the chip, which is not the host's; XLA's CPU takes its memory from the host."""
+        told = self._memory()
+        if told is None:
+            return None if on_tpu() else super().free_memory_bytes()
+        return told["bytes_limit"] - told["bytes_used"]
+
     def memory_counts(self) -> MemoryCounts:
         told = self._memory()
         if told is None:
             return MemoryCounts()
-        used, total = told["bytes_used"], told["bytes_limit"]
         return MemoryCounts(
-            used_bytes=used,
-            free_bytes=total - used,
-            total_bytes=total,
+            used_bytes=told["bytes_used"],
+            free_bytes=self.free_memory_bytes(),
+            total_bytes=told["bytes_limit"],
             peak_bytes=told["peak_bytes_used"],
         )
 

@@ -5,20 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import torch
-
-from trainer import host_memory
 from trainer.device import Device
 
 
 def free_memory(device: Device) -> int | None:
-    """Bytes that a run may take on the device; None where nobody tells.
-
-    On a CPU what the kernel calls available, and no more than the container's limit.
-    """
-    if device.kind == "cuda":
-        return int(torch.cuda.mem_get_info(device.torch_device)[0])
-    return host_memory.available()
+    """Bytes that a run may take on the device; None where nobody tells."""
+    return device.free_memory_bytes()
 
 
 def free_disk(folder: Path) -> int:

@@ -166,7 +166,9 @@ def test_several_chips_are_one_device_whose_memory_nobody_counts(
     monkeypatch.setattr(xla.xm, "get_memory_info", of_one_chip)
     several = False
     assert device.memory_counts() == MemoryCounts(used_bytes=3, free_bytes=7, total_bytes=10, peak_bytes=4)
+    assert device.free_memory_bytes() == 7
     several, four = True, dataclasses.replace(device, mesh=object())
     assert four.memory_counts() == MemoryCounts()
+    assert four.free_memory_bytes() is None  # and not the host's
     assert four.memory_bytes() > 0  # the process's
     assert four.peak_memory_bytes() > 0
