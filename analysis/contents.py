@@ -78,7 +78,8 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
 
     Args:
         document: `{"schema", "name", "url", "objectives", "run_cap", "trials"}` and optionally
-            `best_overrides`, a list of `key=value` for `python -m trainer`, and `best_trial`, the index they
+            `best_command`, a line for a shell, or `best_overrides`, a list of `key=value` for
+            `python -m trainer`, and `best_trial`, the index they
             belong to (without it the best completed trial by the first objective); `insight`, see
             `insight.insight`; `provenance`, words by name about who wrote it.
         rate: the price of the trials' time; None for what they report.
@@ -99,6 +100,8 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
     run_cap = document.get("run_cap")
     cap = run_cap if isinstance(run_cap, int) else None
     overrides = [str(override) for override in document.get("best_overrides") or ()]
+    command = f"python -m trainer {shlex.join(overrides)}" if overrides else ""
+    command = str(document.get("best_command") or command)
     told = document.get("provenance")
     return Contents(
         name=str(document.get("name") or "sweep"),
@@ -110,7 +113,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         best=best,
         best_note=best_note,
         best_was_named=best is not None and best.trial == document.get("best_trial"),
-        command=f"python -m trainer {shlex.join(overrides)}" if overrides and best else "",
+        command=command if best else "",
         tradeoff=tradeoff,
         tradeoff_note=tradeoff_note,
         sure=sure,

@@ -86,7 +86,7 @@ def _told(page: Contents) -> Iterator[tuple[str, str, str]]:
         yield (
             "command",
             "Run it",
-            "the best trial's parameters and the sweep's own overrides: field best_overrides",
+            "the best trial's parameters and the sweep's own overrides: field best_command or best_overrides",
         )
     yield (
         "counts",

@@ -13,10 +13,10 @@ from sweeps import ax_export, optuna_journal, wandb_table
 from sweeps import export as tables
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.prices import price, price_options
+from sweeps.cli.rerun import command_line
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.insight import insight
-from sweeps.objective import trainer_overrides
 
 if TYPE_CHECKING:
     from analysis.costs import Rate
@@ -108,7 +108,6 @@ def write_report(
     found = tables.best(experiment.space, records)
     if found is not None:
         document["best_trial"] = found.trial
-    if found is not None and experiment.space.program.kind == "trainer":
-        document["best_overrides"] = trainer_overrides(experiment.space, found.parameters)
+        document["best_command"] = command_line(experiment.space, found)
     page = render(document, rate)
     tables.replace_file(out, lambda draft: draft.write_text(page, encoding="utf-8"))

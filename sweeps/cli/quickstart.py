@@ -18,7 +18,8 @@ import click
 
 from sweeps.cli.locate import exists, new_store, remember
 from sweeps.cli.output import console
-from sweeps.cli.show import command_line, print_trials, running_line, running_rows, status_lines
+from sweeps.cli.rerun import command_line
+from sweeps.cli.show import print_trials, running_line, running_rows, status_lines
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.export import best, document

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from sweeps import budget, control, export
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import console, format_option, print_csv, print_json, print_table, shorten
 from sweeps.cli.prices import price, price_options
+from sweeps.cli.rerun import command_line
 from sweeps.errors import EXIT_FAILED
 from sweeps.experiment import Experiment
 from sweeps.overrides import to_overrides
@@ -87,7 +87,7 @@ def trials(storage: str | None, name: str | None, style: str) -> None:
 @format_option
 @click.pass_context
 def best(ctx: click.Context, storage: str | None, name: str | None, style: str) -> None:
-    """The best trial, and its overrides ready to paste behind `python -m trainer`.
+    """The best trial, and a line that runs it again.
 
     With several objectives it is the best by the first one; see `sweep pareto` for the trade-off.
     """
@@ -166,16 +166,6 @@ def best_line(space: Space, record: Trial) -> str:
         for metric in space.metrics()
     )
     return f"trial {record.trial}: {told}"
-
-
-def command_line(space: Space, record: Trial) -> str:
-    """What to type to run the trial's parameters again."""
-    overrides = to_overrides(record.parameters)
-    if space.program.kind == "trainer":
-        count = space.program.processes
-        start = ["python"] if count == 1 else ["torchrun", "--nproc-per-node", str(count)]
-        return shlex.join([*start, "-m", "trainer", *space.program.overrides, *overrides])
-    return shlex.join(overrides)
 
 
 def print_trials(space: Space, records: Sequence[Trial]) -> None:

@@ -15,7 +15,7 @@ from analysis.provenance import notes
 from analysis.report import render
 
 VOID = {"meta", "br", "wbr", "hr", "img", "link", "input"}
-FIELDS = {"run_cap", "best_trial", "best_overrides", "insight", "objectives"}
+FIELDS = {"run_cap", "best_trial", "best_command", "best_overrides", "insight", "objectives"}
 """Of the export document, that the page shows."""
 
 PLACEHOLDERS = {"param.NAME", "NAME_sem"}

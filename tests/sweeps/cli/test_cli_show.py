@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import csv
 import io
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -89,7 +92,32 @@ class TestTrialsAndBest:
         }
         assert document["trial"] == min(losses, key=losses.get)
         assert document["overrides"][-1] == "mode=fast"
-        assert sweep("best").out.splitlines()[1] == " ".join(document["overrides"])
+        # The line that it prints is one that a shell runs, with the result that the trial had.
+        line = sweep("best").out.splitlines()[1]
+        start, flag, code = shlex.split(line)
+        assert (start, flag) == ("python", "-c")
+        written = io.StringIO()
+        with contextlib.redirect_stdout(written):
+            exec(code, {})
+        assert ast.literal_eval(written.getvalue())["loss"] == pytest.approx(document["metrics"]["loss"])
+
+    def test_a_command_can_be_run_again_by_hand(self):
+        from sweeps.cli.rerun import command_line
+        from sweeps.space import Objective, Program, Space
+        from sweeps.trial import Trial
+
+        command = ("${python}", "train.py", "--out=${run_dir}/${trial}", "${overrides}")
+        space = Space(
+            name="c",
+            objectives=(Objective(metric="loss"),),
+            parameters=(),
+            program=Program(kind="command", command=command),
+        )
+        record = Trial(trial=7, status="completed", parameters={"lr": 0.1, "kind": "a b"}, generator="sobol")
+        assert command_line(space, record) == (
+            "mkdir -p runs/best && SWEEP_RUN_DIR=runs/best "
+            "python train.py --out=runs/best/7 lr=0.1 'kind='\"'\"'a b'\"'\"''"
+        )
 
 
 class TestPareto:

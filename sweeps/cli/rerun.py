@@ -1,0 +1,32 @@
+"""What to type to run a trial's parameters again: `sweep best`, `quickstart` and the report show it."""
+
+from __future__ import annotations
+
+import shlex
+
+from sweeps.overrides import to_overrides
+from sweeps.space import Space
+from sweeps.trial import Trial
+
+RUN_DIR = "runs/best"
+"""Where a command that is run by hand keeps its files."""
+
+
+def command_line(space: Space, record: Trial) -> str:
+    """One line for a shell, with the sweep's own overrides; the parameters are the trial's."""
+    program, overrides = space.program, to_overrides(record.parameters)
+    if program.kind == "trainer":
+        count = program.processes
+        start = ["python"] if count == 1 else ["torchrun", "--nproc-per-node", str(count)]
+        return shlex.join([*start, "-m", "trainer", *program.overrides, *overrides])
+    if program.kind == "function":
+        module, _, name = program.function.partition(":")
+        call = f"from {module} import {name}; print({name}({dict(record.parameters)!r}))"
+        return shlex.join(["python", "-c", call])
+    told = {"${python}": "python", "${run_dir}": RUN_DIR, "${trial}": str(record.trial)}
+    words: list[str] = []
+    for word in program.command:
+        for placeholder, value in told.items():
+            word = word.replace(placeholder, value)
+        words += overrides if word == "${overrides}" else [word]
+    return f"mkdir -p {RUN_DIR} && SWEEP_RUN_DIR={RUN_DIR} {shlex.join(words)}"
