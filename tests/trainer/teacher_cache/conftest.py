@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cached_runs import ON, Make
+import yaml
+from cached_runs import ON, Make, cached
+from omegaconf import OmegaConf
 from torch import nn
 
 from trainer.api import check
+from trainer.compose import compose_tree, validate
 from trainer.config import Config
 from trainer.device import open_device
 from trainer.preemption import StopSignal
@@ -31,10 +35,25 @@ def ground(small: tuple[str, ...], cache_folder: Path) -> Ground:
         )
 
 
+@pytest.fixture(scope="session")
+def composed(small: tuple[str, ...]) -> Any:
+    """That of a small run with a cache, as plain values: Hydra takes longer than what is tested."""
+    return OmegaConf.to_container(compose_tree([*small, *cached("nowhere")]), resolve=True)
+
+
 @pytest.fixture
-def configured(small: tuple[str, ...]) -> Callable[..., Config]:
-    """The configuration of a small run with further overrides."""
-    return lambda *overrides: check([*small, *overrides])
+def configured(composed: Any) -> Callable[..., Config]:
+    """The validated configuration of a small run with a cache and further overrides."""
+
+    def configured(*overrides: str) -> Config:
+        tree = OmegaConf.create(copy.deepcopy(composed))
+        for override in overrides:
+            key, _, value = override.partition("=")
+            if "/" not in key:  # the group is chosen already
+                OmegaConf.update(tree, key, yaml.safe_load(value))
+        return validate(OmegaConf.to_container(tree))
+
+    return configured
 
 
 @pytest.fixture
