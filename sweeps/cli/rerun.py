@@ -29,4 +29,5 @@ def command_line(space: Space, record: Trial) -> str:
         for placeholder, value in told.items():
             word = word.replace(placeholder, value)
         words += overrides if word == "${overrides}" else [word]
-    return f"mkdir -p {RUN_DIR} && SWEEP_RUN_DIR={RUN_DIR} {shlex.join(words)}"
+    # Absolute: a program may change its folder before it writes its result.
+    return f'mkdir -p {RUN_DIR} && SWEEP_RUN_DIR="$PWD/{RUN_DIR}" {shlex.join(words)}'

@@ -115,7 +115,7 @@ class TestTrialsAndBest:
         )
         record = Trial(trial=7, status="completed", parameters={"lr": 0.1, "kind": "a b"}, generator="sobol")
         assert command_line(space, record) == (
-            "mkdir -p runs/best && SWEEP_RUN_DIR=runs/best "
+            'mkdir -p runs/best && SWEEP_RUN_DIR="$PWD/runs/best" '
             "python train.py --out=runs/best/7 lr=0.1 'kind='\"'\"'a b'\"'\"''"
         )
 
