@@ -33,6 +33,7 @@ from trainer.cache import cache_root
 from trainer.config import DeviceConfig
 from trainer.device import Device, MemoryCounts, dtype_of, micro_batches
 from trainer.errors import ConfigError
+from trainer.graph_mirror import GraphMirror
 
 # Of `trainer.memory_log`, as torch_xla counts them.
 _COUNTERS = {"compiles": "UncachedCompile", "cached_compiles": "CachedCompile"}
@@ -53,10 +54,12 @@ class XlaDevice(Device):
     Args:
         read_every: steps between two readings of what they came to; each waits for the device.
         mesh: of the chips that share each batch; None: there is one.
+        graphs: where compiled ones are shared with other machines.
     """
 
     read_every: int = 10
     mesh: xs.Mesh | None = None
+    graphs: GraphMirror | None = None
 
     looks_before_it_updates = False
 
@@ -104,7 +107,10 @@ class XlaDevice(Device):
         return cast(Callable[..., Any], checkpoint)
 
     def fetch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return cast(list[Tensor], torch_xla._XLAC._xla_get_cpu_tensors(list(tensors)))
+        found = cast(list[Tensor], torch_xla._XLAC._xla_get_cpu_tensors(list(tensors)))
+        if self.graphs:
+            self.graphs.send()  # the device has nothing to do now anyway, and a spot machine may soon be gone
+        return found
 
     def end_step(self) -> None:
         """Starts what was recorded; the next step is recorded while it runs."""
@@ -185,8 +191,7 @@ def open_xla(config: DeviceConfig) -> XlaDevice:
     if chips > 1:
         xr.use_spmd()
         mesh = xs.Mesh(np.arange(chips), (chips,), (_ROWS,))
-    if on_tpu():
-        keep_compiled()
+    graphs = keep_compiled() if on_tpu() else None
     device = torch_xla.device()
     return XlaDevice(
         torch_device=device,
@@ -195,6 +200,7 @@ def open_xla(config: DeviceConfig) -> XlaDevice:
         attention="eager",  # SDPA fails under autocast here
         recompute=config.recompute,
         mesh=mesh,
+        graphs=graphs,
     )
 
 
@@ -211,19 +217,23 @@ def _show_chips(count: int | None) -> None:
         os.environ["CPU_NUM_DEVICES"] = str(count)
 
 
-def keep_compiled() -> None:
+def keep_compiled() -> GraphMirror | None:
     """Lets compiled graphs be kept in the trainer's cache, where the next run and other workers of the
-    machine find them, or where XLA_PERSISTENT_CACHE_PATH says. A TPU's alone: XLA's CPU cannot load what it
-    wrote."""
+    machine find them; or where XLA_PERSISTENT_CACHE_PATH says, a folder, or a bucket that gets a copy, which
+    is returned. A TPU's alone: XLA's CPU cannot load what it wrote."""
     if torch_xla._XLAC._xla_computation_cache_is_initialized():
-        return
-    folder = os.environ.get(CACHE_VARIABLE)
-    if folder is None:
-        # A graph is known there by its operations alone: what another version made of it must not be found.
-        versions = "-".join(version(name) for name in ("torch_xla", "libtpu"))
-        folder = str(cache_root() / "xla" / f"{_name().replace(' ', '-')}-{versions}")
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    xr.initialize_cache(folder)
+        return None
+    said = os.environ.get(CACHE_VARIABLE) or ""
+    # A graph is known there by its operations alone: what another version made of it must not be found.
+    own = "-".join([_name().replace(" ", "-"), *(version(name) for name in ("torch_xla", "libtpu"))])
+    shared = "://" in said
+    folder = Path(said) if said and not shared else cache_root() / "xla" / own
+    folder.mkdir(parents=True, exist_ok=True)
+    mirror = GraphMirror(f"{said}/{own}", folder) if shared else None
+    if mirror:
+        mirror.bring()
+    xr.initialize_cache(str(folder))
+    return mirror
 
 
 def on_tpu() -> bool:

@@ -18,7 +18,7 @@ from trainer.config import OptimizerConfig
 from trainer.device import multiplies_bfloat16
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.distributed.whole import is_shared
-from trainer.graph import recorded, write
+from trainer.graph import placed, recorded, write
 from trainer.model import hidden_matrices
 from trainer.optim.adamw_8bit import build_adamw_8bit
 from trainer.optim.apollo import Apollo
@@ -133,11 +133,14 @@ def _peaks(optimizers: list[Optimizer]) -> list[list[float]]:
 
 
 def _begin(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
-    """Makes the state that the first step would make, which would be a part of the first graph alone."""
+    """Makes the state that the first step would make, which would be a part of the first graph alone: the
+    second would be compiled too."""
     for parameter in parameters:
+        with torch.no_grad():
+            parameter.mul_(1.0)  # from its first change on, torch takes views of it anew: one more node
         if isinstance(optimizer, AdamW):
             optimizer.state[parameter] = {
-                "step": torch.zeros((), device=parameter.device),
+                "step": placed(torch.zeros(()), parameter.device),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }

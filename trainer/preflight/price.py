@@ -71,7 +71,7 @@ def _speed(device: Device) -> float | None:
     """Operations per second in training."""
     if device.kind != "cpu":
         peak = peak_flops_per_second(device)
-        return None if peak is None else _OF_A_GPU * peak
+        return None if peak is None else _OF_A_GPU * peak * device.chips
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # on a busy machine two threads that wait for each other took ten times as long
     try:

@@ -234,6 +234,7 @@ def _input_scales(model: nn.Module, batches: Sequence[Tensor], device: Device) -
             with device.autocast():
                 # Nobody reads the predictions, which would be the largest tensor of all.
                 cast(Any, model).get_decoder()(**inputs(device.place(ids_BT)))
+            device.end_step()  # what is recorded is a graph for each batch, not one for all
     finally:
         for handle in handles:
             handle.remove()
