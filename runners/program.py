@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 from runners.errors import EngineFailed, EngineMissing
 
 PATIENCE_S = 60.0
+_ERROR = re.compile(r"^[\w.]+(?:Error|Exception)\b", re.MULTILINE)
 
 
 def answer(engine: str, argv: Sequence[str], *, remedy: str, patience_s: float = PATIENCE_S) -> str:
@@ -31,6 +34,14 @@ def answer(engine: str, argv: Sequence[str], *, remedy: str, patience_s: float =
     except OSError as error:
         raise EngineFailed(engine, f"{argv[0]}: {error.strerror or error}") from None
     if ran.returncode:
-        said = (ran.stderr or ran.stdout).strip() or f"exit status {ran.returncode}"
-        raise EngineFailed(engine, f"{argv[0]}: {said[-500:]}")
+        said = _gist((ran.stderr or ran.stdout).strip()) or f"exit status {ran.returncode}"
+        raise EngineFailed(engine, f"{Path(argv[0]).name}: {said[-500:]}")
     return ran.stdout
+
+
+def _gist(said: str) -> str:
+    """Of a Python program's traceback the error alone."""
+    if "Traceback (most recent call last)" not in said:
+        return said
+    errors = list(_ERROR.finditer(said))
+    return said[errors[-1].start() :] if errors else said
