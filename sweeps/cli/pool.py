@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -11,8 +13,8 @@ from sweeps.cli.dollars import guard
 from sweeps.cli.launch import RunnerName, say, told_as_ours
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import print_json
-from sweeps.cli.pool_options import folder, option_values
-from sweeps.errors import EXIT_DONE, InputError
+from sweeps.cli.pool_options import folder, option_values, storage_url
+from sweeps.errors import EXIT_DONE, InputError, SweepError
 from sweeps.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -40,25 +42,29 @@ def pool() -> None:
     help="For people, or for programs.",
 )
 @storage_options
-def status(runner: str | None, style: str, storage: str | None, name: str | None) -> None:
+def status(runner: str | None, style: str, storage: str | None, name: str | None) -> int:
     """Where the workers are, as their engine sees it."""
     from runners import engines
 
-    rows = []
+    rows: list[dict[str, str]] = []
+    silent: list[SweepError] = []
     with told_as_ours():
-        for engine, described in _pools(open_sweep(storage, name), runner):
+        pools = _pools(open_sweep(storage, name), runner)
+    for engine, described in pools:
+        with _told_later(silent):
             engines.require(engine)
             rows += [
                 {"runner": engine, **asdict(place)} for place in engines.runner(engine).status(described)
             ]
     if style == "json":
         print_json(rows)
-        return
+        return _told(silent)
     for row in rows:
         words = (row[key] for key in ("runner", "worker", "state", "where", "told") if row[key])
         click.echo("  ".join(words))
-    if not rows:
+    if not rows and not silent:
         click.echo("sweep: no pool of this sweep runs from here", err=True)
+    return _told(silent)
 
 
 @pool.command()
@@ -135,18 +141,40 @@ def down(
     from runners import engines, launched
 
     ended = 0
+    silent: list[SweepError] = []
     with told_as_ours():
-        for engine, described in _pools(open_sweep(storage, name), runner):
+        pools = _pools(open_sweep(storage, name), runner)
+    for engine, described in pools:
+        with _told_later(silent):
             engines.require(engine)
             options = {**described.options, **option_values(option)}
             ended += engines.runner(engine).down(replace(described, grace_s=grace, options=options), say)
             launched.remove(described.folder)
-    if not ended:
+    if not ended and not silent:
         say(
             "no pool of this sweep runs on this machine"
             if runner in (None, "local")
             else "no worker was found"
         )
+    return _told(silent)
+
+
+@contextmanager
+def _told_later(silent: list[SweepError]) -> Iterator[None]:
+    """An engine that does not answer keeps nobody from the others."""
+    try:
+        with told_as_ours():
+            yield
+    except SweepError as error:
+        silent.append(error)
+
+
+def _told(silent: list[SweepError]) -> int:
+    """The command's exit status; the last error is raised, the others are told before."""
+    for error in silent[:-1]:
+        say(f"error: {error}")
+    if silent:
+        raise silent[-1]
     return EXIT_DONE
 
 
@@ -163,7 +191,7 @@ def _pools(experiment: Experiment, runner: str | None) -> list[tuple[str, Pool]]
         if known is not None:
             found.append((engine, known.pool))
         elif runner or (engine == "local" and pool_file.read(place)):
-            url = experiment.store.url
+            url = storage_url(experiment, engine)
             bare = Pool(
                 name=experiment.space.name, storage=url, folder=place, workers=1, command=worker_command(url)
             )

@@ -16,7 +16,7 @@ import click
 from sweeps.cli.dollars import ASK_ABOVE, priced
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
-from sweeps.storage.urls import is_remote
+from sweeps.storage.urls import is_remote, local_path
 
 if TYPE_CHECKING:
     from runners.pool import Pool
@@ -121,7 +121,7 @@ def make_pool(runner: Runner, experiment: Experiment, given: dict[str, Any]) -> 
     from runners.engines import check
     from runners.pool import Pool, worker_command
 
-    url, local = experiment.store.url, runner.name == "local"
+    url, local = storage_url(experiment, runner.name), runner.name == "local"
     if not local and given["devices"] != "auto":
         raise InputError(
             f"--devices: these are this machine's; say what a worker of {runner.name} needs by --accelerator"
@@ -161,6 +161,12 @@ def make_pool(runner: Runner, experiment: Experiment, given: dict[str, Any]) -> 
 def option_values(given: tuple[str, ...]) -> dict[str, Any]:
     """The values of --option KEY=VALUE by their keys."""
     return {key: _yaml(key, text) for key, text in (_pair("option", text) for text in given)}
+
+
+def storage_url(experiment: Experiment, runner: str) -> str:
+    """The sweep's URL for the workers: the whole path of a folder, since an engine starts them anywhere."""
+    url = experiment.store.url
+    return url if runner == "local" or is_remote(url) else str(Path(local_path(url)).absolute())
 
 
 def folder(experiment: Experiment, runner: str) -> Path:

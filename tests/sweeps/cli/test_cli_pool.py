@@ -186,6 +186,29 @@ def test_a_dry_run_as_json_is_file_names_and_texts(sweep, space_file):
     assert list(json.loads(ran.out)) == ["workers.sh"]
 
 
+def test_an_engine_that_is_gone_keeps_nobody_from_the_others(sweep, space_file, monkeypatch, tmp_path):
+    from runners import launched
+    from runners.pool import Pool
+
+    sweep("init", str(space_file))
+    monkeypatch.setenv("PATH", str(tmp_path))  # no squeue
+    for engine in ("slurm", "kubernetes"):
+        folder = Path("sweep-store/toy/logs").absolute() / f"{engine}-pool"
+        described = Pool(name="toy", storage="s", folder=folder, workers=1, command=("true",))
+        launched.write(launched.Launched(runner=engine, pool=described))
+    for command in (("pool", "status"), ("down",)):
+        ran = sweep(*command)
+        assert ran.status == 2
+        assert [line.split()[3] for line in ran.err.splitlines()] == ["slurm", "kubernetes"]
+        assert ran.err.count("which is not here") == 2
+
+
+def test_an_engines_workers_get_a_folders_whole_path(sweep, space_file, tmp_path):
+    pytest.importorskip("submitit")
+    sweep("init", str(space_file))
+    assert f"--storage {tmp_path}/sweep-store/toy" in sweep("launch", "slurm", "--dry-run").out
+
+
 def test_scaling_or_a_runner_that_nobody_launched_is_refused(sweep, space_file):
     sweep("init", str(space_file))
     assert "0 pools of this sweep were launched from here" in sweep("pool", "scale", "3").err

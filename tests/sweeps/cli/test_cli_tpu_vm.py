@@ -40,7 +40,7 @@ def test_a_sweep_is_done_over_vms_that_are_taken_away(
     monkeypatch.setattr(TpuVm, "sees_folders", True)  # these VMs are in this process
     monkeypatch.setattr("runners.signals.Told.listen", lambda told: None)
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    url = sweep("init", str(space_file)).out.strip()
+    url = str(Path(sweep("init", str(space_file)).out.strip()).absolute())
     dry = json.loads(sweep("launch", *POOL, *OPTIONS, "--dry-run", "--format", "json", "--storage", url).out)
     assert set(dry) == {"startup.sh", "requests.json"}
 
