@@ -13,7 +13,7 @@ import pytest
 
 from runners import restarts
 from runners.keep import keep
-from runners.local import Process
+from runners.local import Process, processes
 from runners.pool import Pool
 
 
@@ -122,3 +122,28 @@ def test_it_waits_longer_after_each_crash(tmp_path: Path, monkeypatch: pytest.Mo
     ends, _ = kept(ends_with(tmp_path, 1, 1, 0))
     assert ends == ["done"]
     assert time.monotonic() - began >= 0.4 + 0.8
+
+
+def test_the_number_of_places_follows_what_is_wanted(tmp_path: Path) -> None:
+    """Two are wanted and then one; the second is told to go, is not started again, and the first goes on."""
+    seen: list[int] = []
+    script = 'trap "exit 75" TERM; while [ ! -e over ]; do sleep 0.05; done'
+    pool = a_pool(folder=tmp_path, command=("bash", "-c", f"cd {tmp_path}; {script}"))
+
+    def wanted() -> int | None:
+        if seen and seen[-1] == 1 and 2 in seen:
+            (tmp_path / "over").touch()
+        return 2 if 2 not in seen else 1
+
+    told: list[str] = []
+    ends = keep(
+        processes(pool),
+        pool,
+        stopped=lambda: False,
+        tell=told.append,
+        changed=lambda pids: seen.append(len(pids)),
+        wanted=wanted,
+    )
+    assert ends == ["done", None]
+    assert "worker 2 starts: 2 are wanted" in told
+    assert "worker 2 is told to go: 1 are wanted" in told
