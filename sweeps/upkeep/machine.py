@@ -126,7 +126,7 @@ def _devices(root: Path) -> tuple[str, list[Finding]]:
             Finding(
                 kind="version",
                 level="problem" if needed else "note",
-                what=what if needed else f"{what}; until then long sequences take more memory",
+                what=what,
                 where=platform.node(),
                 remedy=remedy,
             )
