@@ -61,7 +61,7 @@ $(SKY_STAMP):
 
 # torch_xla on its CPU device: all of a TPU run but its speed.
 test-xla: $(XLA_STAMP)
-	PJRT_DEVICE=CPU $(XLA_VENV)/bin/python -m pytest -m xla --timeout 600 tests/trainer/xla
+	PJRT_DEVICE=CPU $(XLA_VENV)/bin/python -m pytest -m xla -n 2 --dist worksteal --timeout 600 tests/trainer/xla
 
 $(XLA_STAMP): pyproject.toml
 	$(PYTHON) -m venv $(XLA_VENV)
