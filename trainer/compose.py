@@ -5,7 +5,9 @@ Hydra is used through its compose API: nothing changes the working directory and
 
 from __future__ import annotations
 
+import copy
 import difflib
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -15,7 +17,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -41,7 +43,7 @@ def compose_tree(overrides: Sequence[str]) -> DictConfig:
     """The composed configuration as Hydra holds it, before validation. Raises ConfigError."""
     parsed = _parse(overrides)
     try:
-        tree = _compose(overrides)
+        tree = _compose(parsed)
         OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise _diagnose(parsed, error) from None
@@ -64,7 +66,7 @@ def validate(document: Any) -> Config:
 def keys(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Every key of the configuration and its value ("???" where it needs one), by default of the one without
     overrides; for `--help` and for suggestions."""
-    return dict(_leaves(OmegaConf.to_container(_compose(overrides))))
+    return dict(_leaves(OmegaConf.to_container(_compose(_parse(overrides)))))
 
 
 def groups() -> dict[str, list[str]]:
@@ -76,9 +78,41 @@ def groups() -> dict[str, list[str]]:
         return {name: loader.get_group_options(name, ObjectType.CONFIG) for name in sorted(names)}
 
 
-def _compose(overrides: Sequence[str]) -> DictConfig:
+def _compose(overrides: Sequence[Override]) -> DictConfig:
+    """What Hydra composes. A sweep asks for every candidate, and they differ in values alone: what the
+    choices of groups come to is read from thirty files once, and values are written into a copy."""
+    choices = tuple(_line(override) for override in overrides if not _is_value(override))
+    tree = copy.deepcopy(_of_files(choices))
+    try:
+        for override in overrides:
+            if _is_value(override):
+                OmegaConf.update(tree, override.key_or_group, override.value(), merge=True)
+    except OmegaConfBaseException:
+        return _of_files(tuple(map(_line, overrides)))  # which says what is wrong, in Hydra's words
+    return tree
+
+
+@functools.lru_cache(maxsize=64)
+def _of_files(overrides: tuple[str, ...]) -> DictConfig:
     with initialize_config_module(_MODULE, version_base="1.3"):
         return compose(_PRIMARY, overrides=list(overrides))
+
+
+def _is_value(override: Override) -> bool:
+    """Whether it changes a key that is there, and chooses no files."""
+    name = override.key_or_group
+    plain = override.type is OverrideType.CHANGE and override.package is None
+    return plain and "/" not in name and name not in _group_names()
+
+
+@functools.cache
+def _group_names() -> frozenset[str]:
+    """Of the first level; those below have a slash."""
+    return frozenset(entry.name for entry in files(_MODULE).iterdir() if entry.is_dir())
+
+
+def _line(override: Override) -> str:
+    return cast(str, override.input_line)
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:

@@ -1,0 +1,59 @@
+"""Configurations are composed as Hydra composes them, although the files are read once for all of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from unittest import mock
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+from trainer import compose as composing
+from trainer.compose import compose_tree
+from trainer.errors import ConfigError
+
+
+def by_hydra(overrides: Sequence[str]) -> object:
+    with initialize_config_module("trainer.conf", version_base="1.3"):
+        return OmegaConf.to_container(compose("config", overrides=list(overrides)))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["seed=3", "stage2.optimizer.lr=1e-3", "run_dir='a b=c'"],
+        ["model=tiny", "model.hidden_size=64", "data=text", "data.files=[a.txt,'b,c.txt']"],
+        ["stage2.optimizer.lr=0.5", "optimizer@stage2.optimizer=adamw", "stage2.optimizer.beta1=0.7"],
+        ["stage3/teacher=http", "stage3.teacher.url=http://x:1", "stage3.max_steps=3"],
+        ["device=cpu", "device.threads=1", "device.threads=2", "stage1_9.layer_weights=[1.0,2.0]"],
+        ["eval={batches:3,batch_size:2}", "stage1.keep_layers=null", "~device.type"],
+        ["+model.note=x", "++seed=4", "log_every=${seed}"],
+    ],
+)
+def test_the_tree_is_hydras(overrides: list[str]) -> None:
+    for _ in range(2):  # the second time from what was kept
+        composed = composing._compose(composing._parse(overrides))
+        assert OmegaConf.to_container(composed) == by_hydra(overrides)
+        assert OmegaConf.is_struct(composed)
+
+
+def test_values_of_one_run_do_not_show_in_the_next() -> None:
+    before = compose_tree(["model=tiny"])
+    assert compose_tree(["model=tiny", "model.layers=7", "seed=11"]).model.layers == 7
+    assert compose_tree(["model=tiny"]) == before
+
+
+def test_files_are_read_once_for_runs_that_differ_in_values() -> None:
+    composing._of_files.cache_clear()
+    with mock.patch.object(composing, "compose", wraps=compose) as reading:
+        for lr in (0.1, 0.2, 0.3):
+            assert compose_tree(["model=tiny", f"stage2.optimizer.lr={lr}"]).stage2.optimizer.lr == lr
+    assert reading.call_count == 1
+
+
+def test_a_key_that_is_not_there_is_refused_as_before_however_often() -> None:
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"did you mean 'stage2\.max_steps'"):
+            compose_tree(["stage2.max_stepz=1"])
