@@ -162,7 +162,8 @@ def _do(
 def _tell_states(seen: Seen, told: dict[str, str], tell_once: Callable[[str, str], None]) -> None:
     """States that are new. What is gone is forgotten, so that its successor's are told again."""
     lines = {
-        f"zone {zone}": f"{zone} does not answer; nothing new is made until it does" for zone in seen.blind
+        f"zone {zone}": f"{zone} does not answer; nothing new is made until it does"
+        for zone in sorted(seen.blind)
     }
     for each in seen.things:
         kind = "request" if each.kind == "queued" else "VM"

@@ -148,7 +148,9 @@ def test_a_zone_that_does_not_answer_stops_creations_but_not_the_look(tpu, tmp_p
     tpu.faults["ListQueuedResources"] = ["down"] * 10_000
     here = Watched(tpu, pool(tmp_path))
     here.step(2)
-    assert here.told == [f"{zone} does not answer; nothing new is made until it does" for zone in ZONES]
+    assert here.told == [
+        f"{zone} does not answer; nothing new is made until it does" for zone in sorted(ZONES)
+    ]
     seen = here.vms.look()
     assert seen.blind == set(ZONES)
     assert here.vms.create(Create(worker=1, zone=ZONES[0]))[0] == "accepted"
