@@ -38,6 +38,7 @@ def report(worker: str, attempt: int, loss: float) -> dict[str, object]:
 GOOD = report("w2", 2, 4.0)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_every_trial_ends_exactly_once_in_bad_weather():
     found = chaos.run(faults=16, seed=3, workers=4, trials=16, gap_s=0.3)

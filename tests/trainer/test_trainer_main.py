@@ -148,6 +148,7 @@ def test_a_refusal_does_not_bring_back_what_a_killed_run_had_replaced(
     assert {path.name for path in tmp_path.iterdir()} == {api.METRICS_FILE}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_ends_with_1_and_one_line(small: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / api.METRICS_FILE).symlink_to("/dev/full")

@@ -51,7 +51,7 @@ def start(where: str, *overrides: str, cwd: Path) -> subprocess.CompletedProcess
     "where",
     [
         "hydra",
-        "torch",
+        pytest.param("torch", marks=pytest.mark.slow),
         pytest.param("transformers.models.llama.modeling_llama", marks=pytest.mark.slow),
         pytest.param("trainer.telemetry.wandb_run", marks=pytest.mark.slow),
     ],
@@ -64,6 +64,7 @@ def test_a_signal_during_an_import_ends_with_75_and_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_signal_while_wandb_starts_ends_with_75(small: tuple[str, ...], tmp_path: Path) -> None:
     done = start("wandb", *small, "wandb.mode=offline", "run_dir=run", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (75, "trainer: stopped by SIGTERM after loading\n")

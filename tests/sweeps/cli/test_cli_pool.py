@@ -89,6 +89,7 @@ def test_a_killed_worker_is_replaced_and_the_sweep_is_done(sweep, space_file, en
     assert [record.status for record in experiment.trials()] == ["completed"] * 5
 
 
+@pytest.mark.slow
 def test_sigterm_brings_the_pool_down_and_the_trial_back(sweep, space_file, environment):
     experiment = made(sweep, space_file, "sleeps")
     with start(environment, "--workers", "1") as launched:
@@ -103,6 +104,7 @@ def test_sigterm_brings_the_pool_down_and_the_trial_back(sweep, space_file, envi
     assert pool() is None
 
 
+@pytest.mark.slow
 def test_a_detached_pool_outlives_its_starter_and_down_ends_it(sweep, space_file, environment):
     experiment = made(sweep, space_file, "sleeps")
     with start(environment, "--workers", "1", "--detach") as launched:

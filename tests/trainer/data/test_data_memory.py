@@ -295,6 +295,7 @@ def load_and_tell(root: str, answers: Any) -> None:
     answers.put((found.sha256, int(np.sum(found.train, dtype=np.int64)), str(found.tokenizer_dir)))
 
 
+@pytest.mark.slow
 def test_two_workers_on_an_empty_cache_share_one_build(small: Corpus, tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     answers = spawn.SimpleQueue()

@@ -27,7 +27,8 @@ def wait_for_line(started: Started, folder: Path, count: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_one_process_goes_on_where_two_were_told_to_go(
     parallel: str, start: Start, alone: Alone, tmp_path: Path
 ) -> None:

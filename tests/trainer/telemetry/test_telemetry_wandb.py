@@ -158,6 +158,7 @@ leave(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_process_ends_although_wandb_hangs_in_a_thread_and_at_exit(
     small: tuple[str, ...], tmp_path: Path
 ) -> None:
