@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+_OTHER_ENDS = "\r\x85\u2028\u2029"  # of lines, in YAML 1.1
+
 
 class _Dumper(yaml.SafeDumper):
     """No aliases, and a script in lines as it is."""
@@ -14,11 +16,15 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _style(text: str) -> str | None:
+    if any(mark in text for mark in _OTHER_ENDS):
+        return '"'  # which escapes them: in any other style a reader takes them for the end of a line
+    return "|" if "\n" in text else None
+
+
 _Dumper.add_representer(
     str,
-    lambda dumper, text: dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-    ),
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style=_style(text)),
 )
 
 
