@@ -44,7 +44,8 @@ _OURS = {
     "ntasks",
     "nodes",
     "gres",
-} | {"cpus-per-task"}
+    "cpus-per-task",
+}
 _STATES: Mapping[str, PlaceState] = {"RUNNING": "running", "COMPLETING": "running", "STAGE_OUT": "running"}
 _EVERY_S = 1.0
 
@@ -173,9 +174,8 @@ def parameters(pool: Pool) -> dict[str, Any]:
         more["gres"] = f"{kind}:{pool.accelerator_count}"
     for key, value in pool.options.items():
         more[key] = _checked(key, value)
-    for name, text in (("accelerator", more.get("gres", "")),):
-        if "\n" in text:
-            raise PoolError(name, f"{pool.accelerator!r} has a line end")
+    if "\n" in pool.accelerator:
+        raise PoolError("accelerator", f"{pool.accelerator!r} has a line end")
     leave = shlex.quote(str(pool.folder))
     return {
         "job_name": pool.label,
