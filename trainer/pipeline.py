@@ -18,14 +18,7 @@ from trainer.auto_freeze import auto_freeze
 from trainer.beside import NOTHING, Beside
 from trainer.checkpoint.keep import FORGET, Keep
 from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sha256
-from trainer.cost import (
-    candidate_flops_per_token,
-    forward_cost,
-    head_kl_flops_per_token,
-    relation_flops_per_token,
-    train_flops_per_token,
-    usd,
-)
+from trainer.cost import usd
 from trainer.data import Corpus, Feed
 from trainer.data.stage_text import stage_text
 from trainer.device import Device, micro_batches
@@ -34,14 +27,14 @@ from trainer.distributed.ranks import Ranks
 from trainer.evaluate import HeldOutLoss, bits_per_byte, held_out_loss
 from trainer.loop import StageTrace
 from trainer.memory_log.log import MemoryLog
-from trainer.model import depth, embedding_count, head_parameters, seed_everything
+from trainer.model import seed_everything
 from trainer.optim.fit import require_model
 from trainer.preemption import StopSignal
 from trainer.quant import fp8
 from trainer.quant.warmup import Lambda
 from trainer.result import Metrics, Provenance, Result, code_version
+from trainer.stage_flops import flops_per_token
 from trainer.stages import distill, layerwise, pretrain
-from trainer.stages.projections import attention_layers, widths
 from trainer.stages.subln import make_student
 from trainer.teacher import load_ground
 from trainer.teacher_cache import match
@@ -173,7 +166,7 @@ def run(
     stages = {layerwise.NAME: aligned, pretrain.NAME: trained, distill.NAME: distilled}
     flops = float(
         sum(
-            stage.tokens * _flops_per_token(this, name, student, ground.teacher)
+            stage.tokens * flops_per_token(config, name, student, ground.teacher)
             for name, stage in stages.items()
         )
     )
@@ -203,7 +196,7 @@ def _trained(
         finished=finished,
         weight=weight,
         device=this.device,
-        flops_per_token=_flops_per_token(this, name, student, teacher),
+        flops_per_token=flops_per_token(this.config, name, student, teacher),
     )
     with this.batches(name, config.batch_size, this.device.ranks) as feed:
         return train(
@@ -230,34 +223,6 @@ def _stage2_weight(config: Config) -> int:
 def _stage3_weight(config: Config) -> int:
     """A cache's predictions were made before the run, and for many runs; a server's are made for this one."""
     return ALONE if config.stage3.teacher.kind == "cached" else TAUGHT
-
-
-def _flops_per_token(this: _Run, stage: str, student: nn.Module, teacher: nn.Module) -> float:
-    """What training costs in that stage."""
-    config, length = this.config, this.config.data.sequence_length
-    beside = {
-        layerwise.NAME: True,
-        pretrain.NAME: config.stage2.distill.enabled,
-        distill.NAME: config.stage3.runs_teacher,  # what one elsewhere computes is not known
-    }[stage]
-    flops: float = train_flops_per_token(
-        forward_cost(student, length), forward_cost(teacher, length) if beside else None
-    )
-    if stage == layerwise.NAME and config.stage1_9.loss_type == "kl":
-        flops += head_kl_flops_per_token(teacher, depth(student))
-    if stage == distill.NAME and config.stage3.compares_attention:
-        projections = attention_layers(student)[config.stage3.attention_layer]
-        flops += relation_flops_per_token(widths(projections), length)
-    if stage == distill.NAME and config.stage3.teacher.kind == "cached":
-        vocabulary = embedding_count(student)
-        flops += candidate_flops_per_token(
-            head_parameters(student) // vocabulary,
-            vocabulary,
-            length,
-            tokens=config.stage3.teacher.logits_read,
-            whole=config.stage3.teacher.cross_entropy == "exact",
-        )
-    return flops
 
 
 def _metrics(
