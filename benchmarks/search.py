@@ -30,25 +30,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=10, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0, help="others were looked at while tuning")
     parser.add_argument("--trials", type=int, default=30)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--samplers", nargs="+", default=list(NAMES), choices=NAMES)
     parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=list(PROBLEMS))
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the workers import torch
-    runs = _run_all(arguments)
-    print(table(runs, arguments.problems, arguments.samplers, arguments.seeds, arguments.trials))
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    runs = _run_all(arguments, seeds)
+    print(table(runs, arguments.problems, arguments.samplers, seeds, arguments.trials))
     if {"ours", "ax"} <= set(arguments.samplers):
         print()
         for problem in arguments.problems:
-            print(comparison(runs, problem, arguments.seeds))
+            print(comparison(runs, problem, seeds))
 
 
-def _run_all(arguments: argparse.Namespace) -> Runs:
+def _run_all(arguments: argparse.Namespace, seeds: Sequence[int]) -> Runs:
     jobs = [
         (problem, sampler, seed)
-        for seed in range(arguments.seeds)
+        for seed in seeds
         for problem in arguments.problems
         for sampler in arguments.samplers
     ]
@@ -70,9 +72,11 @@ def best(problem: str, sampler: str, seed: int, trials: int) -> tuple[float, flo
     return min(values), time.process_time() - start
 
 
-def table(runs: Runs, problems: Sequence[str], samplers: Sequence[str], seeds: int, trials: int) -> str:
+def table(
+    runs: Runs, problems: Sequence[str], samplers: Sequence[str], seeds: Sequence[int], trials: int
+) -> str:
     lines = [
-        f"Best value after {trials} trials, median of {seeds} seeds (quartiles); lower is better.",
+        f"Best value after {trials} trials, median of {len(seeds)} seeds (quartiles); lower is better.",
         "",
         f"| problem | optimum | {' | '.join(samplers)} |",
         f"|---|---|{'---|' * len(samplers)}",
@@ -80,16 +84,16 @@ def table(runs: Runs, problems: Sequence[str], samplers: Sequence[str], seeds: i
     for problem in problems:
         cells = []
         for sampler in samplers:
-            values = [runs[problem, sampler, seed] for seed in range(seeds)]
+            values = [runs[problem, sampler, seed] for seed in seeds]
             low, high = np.quantile(values, (0.25, 0.75))
             cells.append(f"{statistics.median(values):.4f} ({low:.4f}, {high:.4f})")
         lines.append(f"| {problem} | {PROBLEMS[problem].optimum:.4f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def comparison(runs: Runs, problem: str, seeds: int) -> str:
+def comparison(runs: Runs, problem: str, seeds: Sequence[int]) -> str:
     """One line: ours minus Ax, seed by seed."""
-    differences = [runs[problem, "ours", seed] - runs[problem, "ax", seed] for seed in range(seeds)]
+    differences = [runs[problem, "ours", seed] - runs[problem, "ax", seed] for seed in seeds]
     p = float(wilcoxon(differences).pvalue) if any(differences) else 1.0
     median = statistics.median(differences)
     verdict = "no difference beyond noise" if p >= SIGNIFICANT else ("worse" if median > 0 else "better")
