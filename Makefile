@@ -65,7 +65,7 @@ test-xla: $(XLA_STAMP)
 
 $(XLA_STAMP): pyproject.toml
 	$(PYTHON) -m venv $(XLA_VENV)
-	$(XLA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[xla,test]"
+	$(XLA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[xla,flash,test]"
 	@touch $@
 
 # A sweep through a Ray cluster on this machine. Ray is 300 MB: it has an environment of its own, which sees this one.

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from trainer.attention import suited
 from trainer.config import HfModelConfig, TinyModelConfig
 from trainer.errors import ConfigError
 from trainer.graph import recorded
@@ -94,7 +95,7 @@ def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
             "write model.dtype=bfloat16 or model.dtype=float32",
             key="model.dtype",
         )
-    return cast(nn.Module, model)
+    return suited(cast(nn.Module, model))
 
 
 def save(model: nn.Module, folder: Path) -> None:

@@ -28,12 +28,13 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import Tensor, nn
 
-from trainer import tpu_host
+from trainer import attention, tpu_host
 from trainer.cache import cache_root
 from trainer.config import DeviceConfig
 from trainer.device import Device, MemoryCounts, dtype_of, micro_batches
 from trainer.errors import ConfigError
 from trainer.graph_mirror import GraphMirror
+from trainer.preflight import tpu_versions
 
 # Of `trainer.memory_log`, as torch_xla counts them.
 _COUNTERS = {"compiles": "UncachedCompile", "cached_compiles": "CachedCompile"}
@@ -197,11 +198,29 @@ def open_xla(config: DeviceConfig) -> XlaDevice:
         torch_device=device,
         dtype=dtype_of(config, device),
         name=_name(),
-        attention="eager",  # SDPA fails under autocast here
+        attention=attention.register(
+            _flash_attention(mesh), tpu_versions.flash_obstacle(tpu_versions.installed(), tpu=on_tpu())
+        ),
         recompute=config.recompute,
         mesh=mesh,
         graphs=graphs,
     )
+
+
+def _flash_attention(mesh: xs.Mesh | None) -> attention.Kernel:
+    """torch_xla's, in jax's Pallas, which is imported when it is called. Each chip computes its rows."""
+
+    def kernel(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, scale: float) -> Tensor:
+        from torch_xla.experimental.custom_kernel import flash_attention
+
+        rows = _ROWS if mesh is not None and len(q_BHTD) % mesh.size() == 0 else None
+        split = None if mesh is None else (rows, None, None, None)
+        found = flash_attention(
+            q_BHTD, k_BHTD, v_BHTD, causal=True, sm_scale=scale, partition_spec=split, mesh=mesh
+        )
+        return cast(Tensor, found)
+
+    return kernel
 
 
 def _show_chips(count: int | None) -> None:

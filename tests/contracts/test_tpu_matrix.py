@@ -22,11 +22,12 @@ def named(requirements: list[str]) -> dict[str, SpecifierSet]:
     return {each.name: each.specifier for each in found if each.name in ALLOWED}
 
 
-def test_the_extra_installs_what_is_allowed() -> None:
+def test_the_extras_install_what_is_allowed() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert named(extras["xla"]) == {name: ALLOWED[name] for name in ("torch", "torch_xla")}
     assert named(extras["tpu"]) == {name: ALLOWED[name] for name in ("torch_xla", "libtpu")}
     assert "stagesweep[xla]" in extras["tpu"]
+    assert named(extras["flash"]) == {name: ALLOWED[name] for name in ("jax", "jaxlib")}
 
 
 def test_a_vm_gets_what_is_allowed() -> None:

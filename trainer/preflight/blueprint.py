@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from trainer.attention import suited
 from trainer.config import Config, HfModelConfig
 from trainer.device import Device
 from trainer.model import build_tiny
@@ -67,6 +68,6 @@ def _pretrained(config: Config, model: HfModelConfig, device: Device) -> Bluepri
         fewer = copy.deepcopy(found)
         shorten(fewer, range(layers))
         made: Any = AutoModelForCausalLM.from_config(fewer, dtype=dtype, attn_implementation=device.attention)
-        return cast(nn.Module, made)
+        return suited(cast(nn.Module, made))
 
     return Blueprint(dimensions=dimensions, build=build)

@@ -143,6 +143,16 @@ def require(versions: Mapping[str, str], *, tpu: bool) -> None:
             raise ConfigError(f"{misfit.what}; {misfit.remedy}", key="device.type")
 
 
+def flash_obstacle(versions: Mapping[str, str], *, tpu: bool) -> str:
+    """Why torch_xla's flash attention cannot be called, with the command that mends it; "" where it can."""
+    if not tpu:
+        return "its kernel is for TPUs, and this is XLA's CPU device"
+    if not versions.keys() & set(_OPTIONAL):
+        return f"jax is not installed; {pip_line(['jax'], versions, tpu=tpu)}"
+    found = (each for each in misfits(versions, tpu=tpu) if each.name in _OPTIONAL)
+    return next((f"{misfit.what}; {misfit.remedy}" for misfit in found), "")
+
+
 def pip_line(names: Sequence[str], versions: Mapping[str, str], *, tpu: bool) -> str:
     """The one command that brings these packages to versions that go with the rest. jax and jaxlib come
     together, and with libtpu beside them, as they may bring a newer one."""

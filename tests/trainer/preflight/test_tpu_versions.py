@@ -14,7 +14,7 @@ from trainer.api import check
 from trainer.device import open_device
 from trainer.errors import ConfigError
 from trainer.preflight import tpu_versions
-from trainer.preflight.tpu_versions import MATRIX, installed, misfits, pip_line, require
+from trainer.preflight.tpu_versions import MATRIX, flash_obstacle, installed, misfits, pip_line, require
 
 GOOD = {
     "python": "3.11.9",
@@ -96,6 +96,42 @@ def test_the_words_are_exact() -> None:
     (old,) = misfits(changed({"python": "3.10.14"}), tpu=True)
     assert old.what == "Python 3.10.14 is not >=3.11,<3.14: there is no torch_xla 2.9.0 for it"
     assert old.remedy.startswith("python3.11 -m venv")
+
+
+@pytest.mark.parametrize(
+    ("changes", "tpu", "obstacle"),
+    [
+        ({}, True, ""),
+        ({"jax": "0.7.2", "jaxlib": "0.7.2"}, True, ""),
+        ({}, False, "its kernel is for TPUs, and this is XLA's CPU device"),
+        (
+            {"jax": None, "jaxlib": None, "libtpu": "0.0.22"},
+            True,
+            "jax is not installed; pip install libtpu==0.0.22 jax==0.9.0 jaxlib==0.9.0",
+        ),
+        (
+            {"jaxlib": None},
+            True,
+            "jaxlib is not installed, and must be >=0.7.0,<=0.9.0; "
+            "pip install libtpu==0.0.23.1 jax==0.9.0 jaxlib==0.9.0",
+        ),
+        (
+            {"jax": "0.10.2", "jaxlib": "0.10.2"},
+            True,
+            "jax 0.10.2 is not >=0.7.0,<=0.9.0: torch_xla's flash attention is written in the Pallas of these; "
+            "pip install libtpu==0.0.23.1 jax==0.9.0 jaxlib==0.9.0",
+        ),
+        (
+            {"jax": "0.8.0"},
+            True,
+            "jaxlib 0.9.0 is not jax's version, 0.8.0; pip install libtpu==0.0.23.1 jax==0.9.0 jaxlib==0.9.0",
+        ),
+    ],
+)
+def test_what_flash_attention_misses_is_told_with_the_command(
+    changes: dict[str, str | None], tpu: bool, obstacle: str
+) -> None:
+    assert flash_obstacle(changed(changes), tpu=tpu) == obstacle
 
 
 def test_jax_is_installed_without_moving_a_libtpu_that_works() -> None:

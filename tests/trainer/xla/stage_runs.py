@@ -68,7 +68,9 @@ def run_stage(stage: str, kind: str, *overrides: str, memory_log: Path | None = 
     ran = Ran({})
     device = counting(opened, ran) if kind == "xla" else opened
     torch.manual_seed(0)
-    teacher = build_tiny(config.model, vocab_size=VOCABULARY, sequence_length=LENGTH, attention="eager")
+    teacher = build_tiny(
+        config.model, vocab_size=VOCABULARY, sequence_length=LENGTH, attention=opened.attention
+    )
     teacher = freeze(device.move(copy.deepcopy(teacher)))
     student, strength = make_student(teacher, config.stage1, list(ids(1)), quant=config.quant, device=device)
     ran.compiled.clear(), ran.launched.clear(), ran.fallen_back.clear()

@@ -1,0 +1,173 @@
+"""Attention for recorded graphs: SDPA that is the model's own attention, and flash attention where it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer import attention
+from trainer.optim.attention_logits import record_logits, recorded
+
+IDS = torch.arange(24).reshape(2, 12) % 50
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "initializer_range": 0.5,
+    "tie_word_embeddings": False,
+}
+WINDOW = 5  # tokens, fewer than there are
+FAMILIES = {
+    "llama": ("Llama", {}),
+    "mistral": ("Mistral", {"sliding_window": WINDOW}),
+    # Caps its scores, which SDPA cannot do.
+    "gemma2": ("Gemma2", {"sliding_window": WINDOW, "attn_logit_softcapping": 0.5}),
+}
+
+
+def build(family: str, implementation: str, **changes: Any) -> nn.Module:
+    """With fresh weights of seed 0, and key heads that are shared."""
+    name, own = FAMILIES[family]
+    module = import_module(f"transformers.models.{family}.modeling_{family}")
+    config = getattr(import_module(f"transformers.models.{family}.configuration_{family}"), f"{name}Config")
+    torch.manual_seed(0)
+    return getattr(module, f"{name}ForCausalLM")(
+        config(**SIZES | own | changes, attn_implementation=implementation)
+    )
+
+
+def logits(model: nn.Module) -> Tensor:
+    """Given a mask of ones, as on XLA."""
+    return model(IDS, attention_mask=torch.ones_like(IDS), use_cache=False).logits
+
+
+def by_sdpa(sdpa: Any, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, scale: float) -> Tensor:
+    """What a kernel promises; refuses key heads that are fewer."""
+    assert q_BHTD.shape == k_BHTD.shape == v_BHTD.shape
+    return sdpa(q_BHTD, k_BHTD, v_BHTD, is_causal=True, scale=scale)
+
+
+def no_kernel(*given: object, **more: object) -> Tensor:
+    raise AssertionError("it was called")
+
+
+@pytest.fixture(autouse=True)
+def _said_nothing_yet() -> Iterator[None]:
+    attention.register(no_kernel, "")
+    attention._say.cache_clear()
+    yield
+    attention._say.cache_clear()
+
+
+@pytest.fixture
+def _twelve_tokens_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "LONG", 12)
+    monkeypatch.setattr(attention, "BLOCK", 4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_and_gradients_are_those_of_the_models_own_attention(family: str) -> None:
+    ours, theirs = attention.suited(build(family, attention.NAME)), build(family, "eager")
+    assert ours.config._attn_implementation == ("eager" if family == "gemma2" else attention.NAME)
+    found, expected = logits(ours), logits(theirs)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for each in (found, expected):
+        each.square().mean().backward()
+    for (name, one), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_queries_and_keys_that_autocast_left_in_float32_are_cast() -> None:
+    ours, theirs = build("llama", attention.NAME), build("llama", "eager")
+    exact = logits(theirs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, expected = logits(ours), logits(theirs)
+    assert found.dtype == torch.bfloat16
+    assert (found - exact).abs().mean() < 1.1 * (expected - exact).abs().mean() < 0.1 * exact.abs().mean()
+
+
+def test_a_mask_is_made_where_layers_see_a_window_and_no_tensor_is_read_for_it() -> None:
+    seen = torch.ones(2, 12, dtype=torch.bool, device="meta")  # a tensor without numbers
+    given = {"batch_size": 2, "q_length": 12, "kv_length": 12, "attention_mask": seen, "device": "cpu"}
+    assert attention._mask(**given, allow_is_causal_skip=True, local_size=None) is None
+    assert attention._mask(**given, allow_is_causal_skip=True, local_size=12) is None
+    for more in ({"allow_is_causal_skip": False}, {"local_size": 11}):
+        assert torch.equal(attention._mask(**given, **more)[1, 0], torch.ones(12, 12).tril().bool())
+
+
+@pytest.mark.usefixtures("_twelve_tokens_are_long")
+def test_long_texts_go_through_the_kernel_and_come_to_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With each key head repeated for the query heads that share it; muonclip finds the same logits."""
+    attention.register(partial(by_sdpa, F.scaled_dot_product_attention), "")
+    ours, theirs = build("llama", attention.NAME), build("llama", "eager")
+    expected = logits(theirs)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", no_kernel)
+    torch.testing.assert_close(logits(ours), expected, rtol=1e-5, atol=1e-5)
+    heads = [{layer.self_attn: 4 for layer in model.model.layers} for model in (ours, theirs)]
+    for model, attentions in zip((ours, theirs), heads, strict=True):
+        record_logits(model.train(), attentions)
+        logits(model)
+    for one, other in zip(*heads, strict=True):
+        torch.testing.assert_close(recorded(one), recorded(other), rtol=1e-5, atol=1e-5)
+    assert not caplog.messages
+
+
+@pytest.mark.usefixtures("_twelve_tokens_are_long")
+def test_where_the_kernel_cannot_be_called_sdpa_is_and_one_line_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    attention.register(no_kernel, "jax is not installed; pip install jax==0.9.0")
+    expected = logits(build("llama", "eager"))
+    for _ in range(2):  # student and teacher, with two layers each
+        torch.testing.assert_close(logits(build("llama", attention.NAME)), expected, rtol=1e-5, atol=1e-5)
+    assert caplog.messages == [
+        "flash attention is not used for 12 tokens and more: jax is not installed; pip install jax==0.9.0; "
+        "SDPA keeps all scores in memory"
+    ]
+
+
+def test_nothing_is_said_of_short_texts(caplog: pytest.LogCaptureFixture) -> None:
+    attention.register(no_kernel, "jax is not installed")
+    logits(build("llama", attention.NAME))
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({}, ""),
+        ({"length": 8192, "size": 64}, ""),
+        ({"size": 256}, ""),
+        ({"options": {"dropout": 0.0, "is_causal": None, "position_bias": None, "sliding_window": 9000}}, ""),
+        ({"length": 5000}, "5000 tokens are no multiple of 1024; write data.sequence_length=4096"),
+        ({"size": 192}, "its kernel has no heads of 192"),
+        ({"size": 128, "value_size": 64}, "its kernel has no heads of 128"),
+        ({"mask": torch.ones(1)}, "the model's layers see other tokens than all before, such as a window"),
+        ({"options": {"is_causal": False}}, "the model's layers see other tokens than all before"),
+        ({"causal": False}, "the model's layers see other tokens than all before"),
+        ({"options": {"dropout": 0.1}}, "the model changes its attention's scores"),
+        ({"options": {"position_bias": torch.ones(1)}}, "the model changes its attention's scores"),
+    ],
+)
+def test_what_the_kernel_computes(changed: dict[str, Any], reason: str) -> None:
+    told = {"length": 4096, "size": 128, "mask": None, "causal": True, "options": {}} | changed
+    q_BHTD = torch.empty(1, 2, told["length"], told["size"], device="meta")
+    v_BGTD = torch.empty(1, 2, told["length"], told.get("value_size", told["size"]), device="meta")
+    module = SimpleNamespace(is_causal=told["causal"])
+    found = attention.unsuitable(module, q_BHTD, v_BGTD, told["mask"], told["options"])
+    assert found.startswith(reason)
+    assert bool(found) is bool(reason)

@@ -1,0 +1,200 @@
+"""Attention on XLA: SDPA is the model's own, and torch_xla's flash attention keeps no scores.
+
+Its kernels are for TPUs. Here they are lowered for one and not run, or run by jax's interpreter in their place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stage_runs import SMALL
+from torch import Tensor, nn
+
+from trainer import attention
+from trainer.api import check
+from trainer.device import Device, open_device
+from trainer.model import inputs
+
+pytestmark = pytest.mark.xla
+
+HEADS, KEY_HEADS, SIZE = 4, 2, 8
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """In bfloat16; whose flash attention may be called."""
+    from trainer import xla  # only here: the module needs torch_xla, this file is read without it
+
+    device = open_device(check([*SMALL, "device=xla", "device.dtype=bfloat16"]).device)
+    attention.register(xla._flash_attention(None), "")
+    return device
+
+
+@pytest.fixture
+def exact(device: Device) -> Device:
+    """The same in float32."""
+    return open_device(check([*SMALL, "device=xla", "device.dtype=float32"]).device)
+
+
+def mistral(implementation: str, window: int | None) -> nn.Module:
+    """One layer with fresh weights of seed 0; each key head serves two query heads."""
+    from transformers.models.mistral.configuration_mistral import MistralConfig
+    from transformers.models.mistral.modeling_mistral import MistralForCausalLM
+
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=50,
+        hidden_size=HEADS * SIZE,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEY_HEADS,
+        sliding_window=window,
+        initializer_range=0.5,
+        attn_implementation=implementation,
+    )
+    return MistralForCausalLM(config)
+
+
+def ids(length: int) -> Tensor:
+    return torch.randint(50, (2, length), generator=torch.Generator().manual_seed(0))
+
+
+def step(device: Device, model: nn.Module, ids_BT: Tensor) -> list[Tensor]:
+    """Logits [B, T, V] and the gradients of their mean square, recorded."""
+    with device.autocast():
+        logits = model(**inputs(ids_BT)).logits.float()
+    logits.square().mean().backward()
+    return [logits.detach(), *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.parametrize("window", [None, 5], ids=["causal", "window"])
+def test_sdpa_is_eager_attention_in_one_graph_without_the_cpu(exact: Device, window: int | None) -> None:
+    """Grouped heads, and layers that see the last five tokens."""
+    ours = exact.move(mistral(exact.attention, window))
+    ids_BT = exact.place(ids(16))
+    exact.end_step()
+    before = exact.counters()
+    found = exact.fetch(step(exact, ours, ids_BT))
+    after = exact.counters()
+    assert ours.config._attn_implementation == attention.NAME
+    assert after["cpu_fallbacks"] == before["cpu_fallbacks"]
+    assert after["compiles"] - before["compiles"] == 1
+    theirs = mistral("eager", window)
+    cpu = open_device(check([*SMALL, "device=cpu"]).device)
+    for one, other in zip(found, step(cpu, theirs, ids(16)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def lowered(kernel: Callable[..., Any], *args: Any, use_cache: bool = False, **more: Any) -> tuple[Any, Any]:
+    """As torch_xla traces a kernel, but for a TPU that is not there."""
+    import jax
+    import torch_xla.experimental.custom_kernel as custom
+
+    static = {name: more.pop(name) for name in ("static_argnums", "static_argnames") if name in more}
+    shapes = [custom.to_jax_shape_dtype_struct(arg) if torch.is_tensor(arg) else arg for arg in args]
+    traced = jax.jit(kernel, **static).trace(*shapes, **more)
+    payload = custom._extract_backend_config(traced.lower(lowering_platforms=("tpu",)).compiler_ir())
+    assert payload
+    return payload, [arg for arg in args if torch.is_tensor(arg)]
+
+
+def test_the_graph_of_flash_attention_has_no_scores(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward and a backward pass of 4,096 tokens: three kernels, and nothing with a number for every two tokens.
+    SDPA shows that one could see it."""
+    import torch_xla.experimental.custom_kernel as custom
+
+    assert max(custom.FlashAttention.DEFAULT_BLOCK_SIZES.values()) == attention.BLOCK
+    monkeypatch.setattr(custom, "trace_pallas", lowered)
+    model = device.move(mistral(device.attention, window=None))
+    ids_BT = device.place(ids(attention.LONG))
+    device.end_step()
+
+    def graph() -> str:
+        text = device.recorded_graph(step(device, model, ids_BT))
+        model.zero_grad()
+        return text
+
+    scores = re.compile(rf"\[[\d,]*{attention.LONG},{attention.LONG}\]")
+    kernel = re.compile(r'custom_call_target="tpu_custom_call"')
+    flash = graph()
+    assert len(kernel.findall(flash)) == 3  # forward; the gradients of queries; those of keys and values
+    assert not scores.findall(flash)
+    attention.register(lambda *given: pytest.fail("it was called"), "it is not to be used")
+    sdpa = graph()
+    assert not kernel.findall(sdpa)
+    assert scores.findall(sdpa)
+
+
+def interpreted(monkeypatch: pytest.MonkeyPatch, block: int) -> list[str]:
+    """From here on jax's interpreter runs what torch_xla would give to a TPU, in blocks of so many tokens;
+    returns the names of the kernels as they are called."""
+    import jax
+    import torch_xla
+    import torch_xla.experimental.custom_kernel as custom
+    from jax.experimental import pallas
+
+    names = []
+    monkeypatch.setattr(pallas, "pallas_call", partial(pallas.pallas_call, interpret=True))
+    blocks = dict.fromkeys(custom.FlashAttention.DEFAULT_BLOCK_SIZES, block) | {"block_b": 2}
+    monkeypatch.setattr(custom.FlashAttention, "DEFAULT_BLOCK_SIZES", blocks)
+
+    def trace(kernel: Callable[..., Any], *args: Any, **more: Any) -> tuple[Any, Any]:
+        for setting in ("static_argnums", "static_argnames", "use_cache"):
+            more.pop(setting, None)
+        return partial(run, kernel, args, more), []
+
+    def run(kernel: Callable[..., Any], args: Sequence[Any], more: dict[str, Any]) -> list[Any]:
+        names.append(kernel.__name__)
+        given = [
+            jax.numpy.asarray(arg.detach().cpu().numpy()) if torch.is_tensor(arg) else arg for arg in args
+        ]
+        found = kernel(*given, **more)
+        return list(found) if isinstance(found, tuple) else [found]
+
+    def call(
+        tensors: Sequence[Tensor],
+        payload: Callable[[], list[Any]],
+        shapes: Sequence[Any],
+        dtypes: Sequence[Any],
+    ) -> list[Tensor]:
+        outputs = [torch.from_numpy(np.array(each)) for each in payload() if each is not None]
+        # The kernel has a sum of each row 128 times; jax's function, which is asked here, takes one of them.
+        wide = [
+            each if each.ndim == len(shape) else each[..., None].expand(*shape)
+            for each, shape in zip(outputs, shapes, strict=True)
+        ]
+        assert [each.dtype for each in wide] == list(dtypes)
+        return [each.to(tensors[0].device) for each in wide]
+
+    monkeypatch.setattr(custom, "trace_pallas", trace)
+    monkeypatch.setattr(torch_xla._XLAC, "_xla_tpu_custom_call", call)
+    return names
+
+
+def test_flash_attention_computes_what_eager_attention_does(
+    exact: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits and gradients, by the kernels that a TPU would run, in several blocks."""
+    from trainer import xla
+
+    length = 256
+    attention.register(xla._flash_attention(None), "")
+    monkeypatch.setattr(attention, "LONG", length)
+    monkeypatch.setattr(attention, "BLOCK", length)
+    names = interpreted(monkeypatch, length // 2)
+    found = exact.fetch(step(exact, exact.move(mistral(exact.attention, None)), exact.place(ids(length))))
+    assert names == ["_flash_attention_impl", "_flash_attention_bwd_dq", "_flash_attention_bwd_dkv"]
+    cpu = open_device(check([*SMALL, "device=cpu"]).device)
+    for one, other in zip(found, step(cpu, mistral("eager", None), ids(length)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    with torch.no_grad():  # as a teacher, which keeps nothing for a backward pass
+        teacher = exact.move(mistral(exact.attention, None))
+        (logits,) = exact.fetch([teacher(**inputs(exact.place(ids(length)))).logits])
+    torch.testing.assert_close(logits, found[0], rtol=1e-5, atol=1e-5)
