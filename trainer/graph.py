@@ -30,6 +30,13 @@ def write(place: Tensor, value: float) -> None:
         place.fill_(value)
 
 
+def passing(value: float, beside: Tensor) -> float | Tensor:
+    """A number of this step alone, as operations on `beside` take it."""
+    if recorded(beside):
+        return placed(torch.tensor(value), beside.device)
+    return value
+
+
 def placed(kept: Tensor, device: torch.device) -> Tensor:
     """A copy of a CPU tensor on the device; a number too is an input of its own there."""
     if device.type == "xla" and not kept.ndim:

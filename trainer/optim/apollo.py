@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.distributed.whole import shared_like, whole
+from trainer.graph import passing, placed
 
 MAX_NORM_GROWTH = 1.01  # gamma of the norm-growth limiter, §4.1
 
@@ -99,19 +100,32 @@ class Apollo(Optimizer):
         alpha = group["scale"] if group["scale"] is not None else (p_RM.shape[1] / p_RM.shape[0]) ** 0.5
         # In float32, rounded once: in bfloat16 a decay of some 1e-5 of a weight is lost.
         decayed = parameter.float() * (1 - group["lr"] * group["weight_decay"])
-        update = scaled_MN if wide else scaled_MN.T
-        parameter.copy_(decayed.add_(shared_like(parameter, update), alpha=-group["lr"] * alpha))
+        update = shared_like(parameter, scaled_MN if wide else scaled_MN.T)
+        rate = group["lr"] * alpha
+        if isinstance(rate, Tensor):  # as an `alpha` it would be read, and be a constant of a graph
+            parameter.copy_(decayed.sub_(update * rate))
+        else:
+            parameter.copy_(decayed.add_(update, alpha=-rate))
+
+    def begin(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
+        """Makes the state of a parameter, as its first step would."""
+        small, large = sorted(parameter.shape)
+        size, device = (min(group["rank"], small), large), parameter.device
+        self.state[parameter] = {
+            "exp_avg": torch.zeros(size, dtype=torch.float32, device=device),
+            "exp_avg_sq": torch.zeros(size, dtype=torch.float32, device=device),
+            "scaled_norm": placed(torch.zeros((), dtype=torch.float32), device),
+        }
 
     def _adam(self, parameter: nn.Parameter, r_RN: Tensor, group: dict[str, Any]) -> Tensor:
         """AdamW's normalised update of the projected gradient, [R, N]."""
+        if not self.state[parameter]:
+            self.begin(parameter, group)
         state, (beta1, beta2) = self.state[parameter], group["betas"]
-        if not state:
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(r_RN), torch.zeros_like(r_RN)
-            state["scaled_norm"] = torch.zeros((), dtype=torch.float32, device=r_RN.device)
         state["exp_avg"].lerp_(r_RN, 1 - beta1)
         state["exp_avg_sq"].mul_(beta2).addcmul_(r_RN, r_RN, value=1 - beta2)
-        mean_RN = state["exp_avg"] / (1 - beta1 ** group["step"])
-        root_RN = (state["exp_avg_sq"] / (1 - beta2 ** group["step"])).sqrt_()
+        mean_RN = state["exp_avg"] / passing(1 - beta1 ** group["step"], r_RN)
+        root_RN = (state["exp_avg_sq"] / passing(1 - beta2 ** group["step"], r_RN)).sqrt_()
         normalised_RN: Tensor = mean_RN.div_(root_RN.add_(group["eps"]))
         return normalised_RN
 

@@ -43,7 +43,7 @@ class OptimizerSet:
             for group in optimizer.param_groups:
                 if recorded(place := group["params"][0]):  # a number would be part of the graph
                     group["lr"] = torch.tensor(float(group["lr"]), device=place.device)
-                    _begin(optimizer, group["params"])
+                    _begin(optimizer, group)
 
     def scale_lr(self, factor: float) -> None:
         """Sets every learning rate to `factor` of its peak."""
@@ -132,10 +132,10 @@ def _peaks(optimizers: list[Optimizer]) -> list[list[float]]:
     return [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in optimizers]
 
 
-def _begin(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
-    """Makes the state that the first step would make, which would be a part of the first graph alone: the
-    second would be compiled too."""
-    for parameter in parameters:
+def _begin(optimizer: Optimizer, group: dict[str, Any]) -> None:
+    """Makes the state of a group that the first step would make, which would be a part of the first graph
+    alone: the second would be compiled too."""
+    for parameter in group["params"]:
         with torch.no_grad():
             parameter.mul_(1.0)  # from its first change on, torch takes views of it anew: one more node
         if isinstance(optimizer, AdamW):
@@ -146,6 +146,8 @@ def _begin(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
             }
         elif isinstance(optimizer, Muon):
             optimizer.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
+        elif isinstance(optimizer, Apollo):
+            optimizer.begin(parameter, group)
 
 
 def _groups(parameters: list[nn.Parameter], config: OptimizerConfig, lr_ratio: float) -> list[dict[str, Any]]:

@@ -25,6 +25,9 @@ RUN = (
     "device.dtype=float32",
     "stage1_9.max_steps=0",
     "checkpoint.every_steps=2",
+    # Of all optimizers the one with the most to bring back; it draws a projection in the step after the checkpoint.
+    "optimizer@stage2.optimizer=apollo",
+    "stage2.optimizer.apollo.update_interval=4",
     "log_every=4",  # on XLA: what steps came to is read after the first, the fourth and the last
 )
 STEPS, END = 6, 5
