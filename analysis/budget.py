@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.curve import DRAWS, Curve, fit_curve
 from analysis.efficiency import STAGE1_9_WEIGHT
 from analysis.errors import AnalysisError, MissingColumn, NotNumeric
-from analysis.labels import number
+from analysis.labels import counted, number
 from analysis.lengths import Surface, fit_surface
 from analysis.pareto import Goal, front
 from analysis.power_law import LEVEL
@@ -181,7 +181,7 @@ def _chosen(table: pd.DataFrame, x: str, y: str, y_goal: Goal) -> tuple[pd.DataF
     if not others:
         return (
             rows,
-            f"all {len(rows)} completed trials" if is_trials_table(rows) else f"all {len(rows)} rows",
+            "all " + counted(len(rows), "completed trial" if is_trials_table(rows) else "row"),
             [],
         )
     points = np.column_stack((numbers(rows, x), numbers(rows, y)))
@@ -189,7 +189,7 @@ def _chosen(table: pd.DataFrame, x: str, y: str, y_goal: Goal) -> tuple[pd.DataF
     named = ", ".join(others[:3]) + (" and others" if len(others) > 3 else "")
     return (
         chosen,
-        f"the {len(chosen)} trials on the front",
+        f"the {counted(len(chosen), 'trial')} on the front",
         [
             f"{named} vary as well: the curve goes through the front, whose points were selected for their "
             "luck, too"

@@ -52,6 +52,11 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}".replace("e+0", "e+").replace("e-0", "e-")
 
 
+def counted(count: int, noun: str) -> str:
+    """The number with its noun: `1 trial`, `3 trials`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def with_error(value: float | None, sem: float | None) -> str:
     """A number with its standard error, to the error's second digit: `3.412 ± 0.018`; "" without both."""
     if value is None or sem is None or not (math.isfinite(value) and math.isfinite(sem) and sem > 0):

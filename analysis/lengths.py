@@ -18,6 +18,7 @@ import numpy.typing as npt
 from analysis.curve import known_errors
 from analysis.efficiency import STAGE1_9_WEIGHT, effective_steps
 from analysis.errors import AnalysisError
+from analysis.labels import counted
 from analysis.pareto import Floats
 from analysis.power_law import Law, fit, interval
 
@@ -140,7 +141,7 @@ def fit_surface(
     short = [f"{len(np.unique(steps))} of {name}" for name, steps in told if len(np.unique(steps)) < DISTINCT]
     different = len(np.unique(pairs, axis=0))
     if short or different < CONFIGURATIONS:
-        found = ", ".join(short) or f"{different} pairs"
+        found = ", ".join(short) or counted(different, "pair")
         raise AnalysisError(
             f"loss over both lengths needs {DISTINCT} different lengths of each stage and {CONFIGURATIONS} "
             f"different pairs; there are {found}"

@@ -19,6 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from analysis.errors import AnalysisError, MissingColumn
+from analysis.labels import counted
 from analysis.table import PARAMETER, is_trials_table, numbers
 
 
@@ -72,7 +73,8 @@ class Paired:
     def tell(self) -> str:
         """`-0.100 (lower in 5 of 5 seeds, p = 0.062)`."""
         word, count = ("lower", self.lower) if self.lower >= self.higher else ("higher", self.higher)
-        return f"{self.mean:+.3f} ({word} in {count} of {len(self.differences)} seeds, p = {self.p:.2g})"
+        seeds = counted(len(self.differences), "seed")
+        return f"{self.mean:+.3f} ({word} in {count} of {seeds}, p = {self.p:.2g})"
 
 
 def compare(a: Mapping[int, float], b: Mapping[int, float]) -> Paired:

@@ -21,6 +21,7 @@ import numpy as np
 from scipy import optimize
 
 from analysis.errors import AnalysisError
+from analysis.labels import counted
 from analysis.pareto import Floats
 
 EXPONENTS = (0.02, 4.0)
@@ -91,8 +92,8 @@ def fit(
     freedom = points - (2 * terms + 1)
     if freedom < 1:
         raise AnalysisError(
-            f"{points} points cannot tell a law of {2 * terms + 1} parameters and its uncertainty; "
-            f"{2 * terms + 2} or more are needed"
+            f"{counted(points, 'point')} cannot tell a law of {2 * terms + 1} parameters and its "
+            f"uncertainty; {2 * terms + 2} or more are needed"
         )
     size = float(np.abs(y).max()) or 1.0  # squares of what a program may report overflow
     y, sem = y / size, None if sem is None else sem / size

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from benchmarks.fleet import Fault, Fleet, Remote, bucket, loss_of, nap_space
+from sweeps.counted import counted
 from sweeps.experiment import Experiment
 from sweeps.space import Lease
 from sweeps.storage.gcs import GcsStore
@@ -217,7 +218,9 @@ def main() -> None:
     )
     for problem in report.problems:
         print(f"PROBLEM {problem}")
-    print("every trial ended exactly once" if not report.problems else f"{len(report.problems)} problems")
+    print(
+        "every trial ended exactly once" if not report.problems else counted(len(report.problems), "problem")
+    )
     sys.exit(1 if report.problems else 0)
 
 

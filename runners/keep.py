@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from runners.counted import counted
 from runners.local import Process, end, process, start
 from runners.pool import Pool
 from runners.restarts import Again, End, after_exit
@@ -58,7 +59,8 @@ def keep(
     finally:
         running = [slot.running for slot in slots if slot.running]
         if running:
-            tell(f"{len(running)} workers are told to go, with {pool.grace_s:g} s to hand their trials back")
+            who = counted(len(running), "worker")
+            tell(f"the pool ends: {who} told to hand the trial back within {pool.grace_s:g} s")
             end(running, pool.grace_s)
     return [slot.end for slot in slots]
 
@@ -71,13 +73,13 @@ def _resize(slots: list[_Slot], wanted: int | None, pool: Pool, tell: Callable[[
         if slot.leaving == (number <= wanted):
             slot.leaving = number > wanted
             if slot.leaving and slot.running:
-                tell(f"worker {number} is told to go: {wanted} are wanted")
+                tell(f"worker {number} is told to go: {counted(wanted, 'worker')} wanted")
                 slot.running.terminate()
             if not slot.leaving and slot.end is None:
                 slot.due = 0.0
     while len(slots) < wanted:
         slots.append(_Slot(process=process(replace(pool, workers=wanted), len(slots) + 1)))
-        tell(f"worker {len(slots)} starts: {wanted} are wanted")
+        tell(f"worker {len(slots)} starts: {counted(wanted, 'worker')} wanted")
 
 
 def _is_empty(slot: _Slot) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runners import pool_file
+from runners.counted import counted
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED, PoolError
 from runners.pool import Pool
 from runners.runner import Artifacts, Health, Place, Tell
@@ -127,9 +128,11 @@ class Local:
         pool_file.write(pool.folder, {})
         (pool.folder / pool_file.WANTED).unlink(missing_ok=True)
         devices = (
-            f" on {len(pool.devices)} accelerators" if pool.devices else f", {pool.threads or 1} threads each"
+            f" on {counted(len(pool.devices), 'accelerator')}"
+            if pool.devices
+            else f", {counted(pool.threads or 1, 'thread')} each"
         )
-        tell(f"{pool.workers} workers{devices}; their output is in {pool.folder}/worker-*.log")
+        tell(f"{counted(pool.workers, 'worker')}{devices}; their output is in {pool.folder}/worker-*.log")
         try:
             ends = keep(
                 processes(pool),
@@ -164,9 +167,11 @@ class Local:
                 "workers", "no pool of this sweep runs on this machine; start one: sweep launch local"
             )
         if pool.devices and workers > len(pool.devices):
-            raise PoolError("workers", f"the pool has {len(pool.devices)} accelerators, one for each worker")
+            raise PoolError(
+                "workers", f"the pool has {counted(len(pool.devices), 'accelerator')}, one for each worker"
+            )
         pool_file.want(pool.folder, workers)
-        tell(f"the pool has {workers} workers in a moment; `sweep pool status` shows them")
+        tell(f"the pool has {counted(workers, 'worker')} in a moment; `sweep pool status` shows them")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
         """The ends of `worker-N.log`; a worker is its number."""
@@ -191,12 +196,12 @@ class Local:
         pool_file.remove(pool.folder)
         if alive:
             killed = f", {len(deaf)} of them killed" if deaf else ""
-            tell(f"the pool is down: {len(alive)} processes ended{killed}")
+            tell(f"the pool is down: {counted(len(alive), 'process', 'processes')} ended{killed}")
         return len(alive)
 
     def health(self) -> Health:
         """Processes can always be started."""
-        return Health(state="ready", told=f"{os.cpu_count()} cores")
+        return Health(state="ready", told=counted(os.cpu_count() or 1, "core"))
 
 
 RUNNER = Local()

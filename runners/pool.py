@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runners.counted import counted
 from runners.errors import PoolError
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -84,10 +85,11 @@ class Pool:
             if "\0" in text or _is_torn(text):
                 raise PoolError(name, f"{text!r} has characters that no program can be given")
         if self.devices and self.workers > len(self.devices):
+            there = counted(len(self.devices), "accelerator")
             raise PoolError(
                 "workers",
-                f"{self.workers} workers would share {len(self.devices)} accelerators, and a trainer takes a "
-                f"whole one; at most {len(self.devices)} workers, or --devices none for CPUs",
+                f"{self.workers} workers would share {there}, and a trainer takes a whole one; "
+                f"at most {counted(len(self.devices), 'worker')}, or --devices none for CPUs",
             )
 
     @property

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from runners import launched
+from runners.counted import counted
 from runners.errors import EXIT_DONE, EXIT_PREEMPTED, EngineFailed, EngineMissing, PoolError
 from runners.pool import Pool
 from runners.program import answer
@@ -96,7 +97,8 @@ class Slurm:
         job = _submit(pool, self.render(pool))
         launched.write(launched.Launched(runner=NAME, pool=pool, notes={"jobs": [job]}))
         tell(
-            f"Slurm has {pool.workers} workers as job {job}; their output is in {pool.folder}/{job}*_log.out"
+            f"Slurm has {counted(pool.workers, 'worker')} as job {job}; "
+            f"their output is in {pool.folder}/{job}*_log.out"
         )
         return EXIT_DONE
 
@@ -125,10 +127,10 @@ class Slurm:
             known = launched.read(pool.folder)
             jobs = [*(known.notes.get("jobs", ()) if known else ()), job]
             launched.write(launched.Launched(runner=NAME, pool=pool, notes={"jobs": jobs}))
-            tell(f"Slurm has {more.workers} more workers as job {job}")
+            tell(f"Slurm has {counted(more.workers, 'more worker')} as job {job}")
         elif surplus := queue[workers:]:
             _leave(pool, surplus)
-            tell(f"{len(surplus)} workers are gone: {workers} are wanted")
+            tell(f"{counted(len(surplus), 'worker')} gone: {counted(workers, 'worker')} wanted")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
         """What submitit's tasks wrote."""
@@ -139,7 +141,7 @@ class Slurm:
         queue = _queue(pool)
         _leave(pool, queue)
         if queue:
-            tell(f"the pool is down: {len(queue)} jobs left Slurm's queue")
+            tell(f"the pool is down: {counted(len(queue), 'job')} left Slurm's queue")
         return len(queue)
 
     def health(self) -> Health:

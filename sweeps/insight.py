@@ -43,10 +43,10 @@ def insight(space: Space, records: Sequence[Trial]) -> dict[str, Any]:
     results = sum(record.status == "completed" for record in records)
     empty: dict[str, Any] = {"trials": results, "note": "", "metrics": {}}
     if results < LEAST:
-        return empty | {"note": f"{results} results are too few for a surrogate; it takes {LEAST}"}
+        return empty | {"note": f"too few results for a surrogate: {results}; it takes {LEAST}"}
     if results > MOST:
         return empty | {
-            "note": f"{results} results are too many to fit a surrogate for a report ({MOST} at most)"
+            "note": f"too many results to fit a surrogate for a report: {results}; {MOST} at most"
         }
     if not Domain(space).searched:
         return empty | {"note": "no parameter was searched"}

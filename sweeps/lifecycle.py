@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from sweeps.counted import counted
 from sweeps.errors import IllegalTransition
 from sweeps.space import Value
 from sweeps.trial import Attempt, Failure, Reason, Trial
@@ -211,7 +212,9 @@ def _expire(record: Trial, event: Expire, now: float) -> Trial:
     if lost < event.max_attempts:
         return pending
     told = "; ".join(str(attempt) for attempt in pending.history)
-    return replace(pending, status="failed", ended=now, failure="lost", error=f"lost {lost} times: {told}")
+    return replace(
+        pending, status="failed", ended=now, failure="lost", error=f"lost {counted(lost, 'time')}: {told}"
+    )
 
 
 def _abandon(record: Trial, event: Abandon, now: float) -> Trial:

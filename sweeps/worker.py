@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from sweeps import lifecycle, objective, runlog
+from sweeps.counted import counted
 from sweeps.errors import Busy, IllegalTransition, NothingToAsk, StoreUnavailable, SweepClosed, SweepError
 from sweeps.experiment import Experiment
 from sweeps.heart import Heart
@@ -201,9 +202,9 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
         silent = [who for who, beat in running.items() if first_beats.setdefault(who, beat) == beat]
         stuck = sum(other.status == "pending" for other in others)  # else it would be ours
         if stuck:
-            watcher.waiting(f"waiting for {stuck} trials that cannot be claimed now")
+            watcher.waiting(f"{counted(stuck, 'trial')} cannot be claimed now: waiting")
         elif silent:
-            watcher.waiting(f"waiting for a sign of life of {len(silent)} trials that run elsewhere")
+            watcher.waiting(f"waiting for a sign of life of {counted(len(silent), 'trial')} elsewhere")
         else:
             return None
         # Nothing can happen before a heartbeat or a lease has run out; in a bucket every look is billed.

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from trainer.checkpoint.host import HostCopies
 from trainer.checkpoint.state import State, StateError
 from trainer.config import AutoFreezeConfig, Config
+from trainer.counted import counted
 from trainer.errors import ConfigError
 from trainer.optim.fit import optimizers
 
@@ -95,9 +96,9 @@ class AutoFreeze:
         """What is decided, in words, and how many parameters are to be frozen."""
         if self._stable < self._config.patience:
             return "", 0
-        count = f"{len(rounded)} parameter{'' if len(rounded) == 1 else 's'}"
+        count = counted(len(rounded), "parameter")
         rest = (
-            f"auto_freeze: {count} at rest for {self._stable} looks (change {change:.3g}, below "
+            f"auto_freeze: {count} at rest for {counted(self._stable, 'look')} (change {change:.3g}, below "
             f"{self._config.threshold:.3g})"
         )
         if not math.isfinite(distance):

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
+from runners.counted import counted
 from runners.errors import EXIT_DONE, PoolError
 from runners.kubernetes.job import POOL_LABEL, job, secret_name
 from runners.kubernetes.kubectl import NAME, REMEDY, Kubectl
@@ -61,7 +62,10 @@ class Kubernetes:
             secret = _secret(pool, options, {"data": secrets})
             kubectl.create(secret, ("apply", "--server-side", "--force-conflicts"))
         kubectl.create(manifest)
-        tell(f"the job {pool.label} has {pool.workers} workers; `sweep pool status kubernetes` shows them")
+        tell(
+            f"the job {pool.label} has {counted(pool.workers, 'worker')}; "
+            "`sweep pool status kubernetes` shows them"
+        )
         return EXIT_DONE
 
     def status(self, pool: Pool) -> tuple[Place, ...]:
@@ -84,7 +88,7 @@ class Kubernetes:
         kubectl = Kubectl(options_of(pool))
         patch = f'{{"spec": {{"completions": {int(workers)}, "parallelism": {int(workers)}}}}}'
         kubectl("patch", "job", pool.label, "--type=merge", f"--patch={patch}")
-        tell(f"the job {pool.label} has {workers} workers")
+        tell(f"the job {pool.label} has {counted(workers, 'worker')}")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
         """The end of each pod's log, of the pods that the cluster still has."""
@@ -100,7 +104,7 @@ class Kubernetes:
         words = ("delete", "job,secret", f"--selector={POOL_LABEL}={pool.label}", "--ignore-not-found")
         kubectl(*words, "--cascade=foreground", "--wait=true", patience_s=pool.grace_s + 120)
         if running:
-            tell(f"the job {pool.label} is deleted, and with it {len(running)} pods")
+            tell(f"the job {pool.label} is deleted, and with it {counted(len(running), 'pod')}")
         return len(running)
 
     def health(self) -> Health:

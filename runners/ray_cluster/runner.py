@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runners import launched
+from runners.counted import counted
 from runners.errors import EXIT_DONE, EngineFailed, EngineMissing, PoolError
 from runners.pool import Pool
 from runners.program import answer
@@ -59,7 +60,8 @@ class Ray:
         _run(submit(pool))
         launched.write(launched.Launched(runner=NAME, pool=pool))
         tell(
-            f"Ray has {pool.workers} workers as job {pool.label}; `sweep pool logs ray` shows what they write"
+            f"Ray has {counted(pool.workers, 'worker')} as job {pool.label}; "
+            "`sweep pool logs ray` shows what they write"
         )
         return EXIT_DONE
 
@@ -84,7 +86,7 @@ class Ray:
         """Told to the job by a second one, which ends at once."""
         _want(pool, workers)
         launched.write(launched.Launched(runner=NAME, pool=replace(pool, workers=workers)))
-        tell(f"the pool has {workers} workers in a moment; `sweep pool status` shows them")
+        tell(f"the pool has {counted(workers, 'worker')} in a moment; `sweep pool status` shows them")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
         """What all workers wrote, which Ray tells apart by process and node; a worker's own by its task."""
@@ -107,7 +109,7 @@ class Ray:
                 time.sleep(_EVERY_S)
         if _state(pool) not in _OVER:
             _ray(pool, "job", "stop", pool.label)
-        tell(f"the pool is down: the job {pool.label} of {there} workers is over")
+        tell(f"the pool is down: the job {pool.label} of {counted(there, 'worker')} is over")
         return max(1, there)
 
     def health(self) -> Health:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from runners.counted import counted
 from runners.errors import EXIT_DONE, PoolError
 from runners.pool import Pool
 from runners.runner import Artifacts, Health, Place, PlaceState, Tell
@@ -41,7 +42,7 @@ class SkyPilot:
         if active := _active(sky.jobs(pool.label)):
             raise PoolError(
                 "workers",
-                f"{len(active)} jobs {pool.label} are there already; `sweep down skypilot` ends them",
+                f"{counted(len(active), 'job')} {pool.label} there already; `sweep down skypilot` ends that",
             )
         self._submit(sky, pool, text, pool.workers, tell)
         return EXIT_DONE
@@ -89,7 +90,7 @@ class SkyPilot:
         file = pool.folder / FILE
         file.write_text(text, encoding="utf-8")
         sky.tell(*launch(pool, workers, str(file)), tell=tell)
-        tell(f"{workers} managed jobs {pool.label} are submitted; `sweep pool status skypilot` shows them")
+        tell(f"submitted: {counted(workers, 'managed job')} {pool.label}; see `sweep pool status skypilot`")
 
 
 def _active(jobs: list[Job]) -> list[Job]:
@@ -104,7 +105,9 @@ def _place(job: Job) -> Place:
     state: PlaceState = "running" if job.status == "RUNNING" else "waiting"
     if job.over:
         state = "failed" if job.status.startswith("FAILED") else "done"
-    told = f"{job.status}, {job.recoveries} recoveries" if job.recoveries else job.status
+    told = (
+        f"{job.status}, {counted(job.recoveries, 'recovery', 'recoveries')}" if job.recoveries else job.status
+    )
     return Place(worker=str(job.id), state=state, where=job.where, told=told)
 
 

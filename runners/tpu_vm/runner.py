@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runners import engines, pool_file
+from runners.counted import counted
 from runners.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -143,7 +144,7 @@ class TpuVm:
                 "workers", "no process here keeps a pool of this sweep; start one: sweep launch tpu-vm"
             )
         pool_file.want(pool.folder, workers)
-        tell(f"the pool has {workers} workers in a while; `sweep pool status` shows them")
+        tell(f"the pool has {counted(workers, 'worker')} in a while; `sweep pool status` shows them")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
         """The end of the log on each VM, read over ssh by gcloud."""

@@ -11,6 +11,7 @@ import click
 from sweeps import lifecycle
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import format_option, print_csv, print_json
+from sweeps.counted import counted
 from sweeps.errors import EXIT_FAILED, IllegalTransition, InputError
 from sweeps.export import flat
 from sweeps.overrides import to_overrides
@@ -35,7 +36,9 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
     if record is None:
         if style == "json":
             print_json(None)
-        click.echo(f"sweep: the run cap of {experiment.space.run_cap} trials is reached", err=True)
+        click.echo(
+            f"sweep: the run cap of {counted(experiment.space.run_cap or 0, 'trial')} is reached", err=True
+        )
         ctx.exit(EXIT_FAILED)
     elif style == "json":
         print_json({"trial": record.trial, "parameters": dict(record.parameters)})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sweeps import export
+from sweeps.counted import counted
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 
@@ -67,7 +68,7 @@ def guard(pool: Pool, workers: int, experiment: Experiment, *, yes: bool) -> Non
         return
     total = pool.dollars_per_hour * workers
     left = _left(pool, workers, experiment)
-    _say(f"${total:.2f} an hour for {workers} workers ({_each(pool)}{pool.priced_as}); {left}")
+    _say(f"${total:.2f} an hour for {counted(workers, 'worker')} ({_each(pool)}{pool.priced_as}); {left}")
     if total <= limit or yes:
         return
     told = f"${total:.2f} an hour is above ${limit:.2f} (--max-dollars-per-hour)"

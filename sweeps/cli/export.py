@@ -14,6 +14,7 @@ from sweeps import export as tables
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.prices import price, price_options
 from sweeps.cli.rerun import command_line
+from sweeps.counted import counted
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.insight import insight
@@ -47,15 +48,15 @@ def export(
     records = experiment.trials()
     if table is not None:
         tables.write(table, experiment.space, experiment.store.url, records)
-        click.echo(f"{table}: {len(records)} trials")
+        click.echo(f"{table}: {counted(len(records), 'trial')}")
     if optuna is not None:
         optuna_journal.write(optuna, experiment.space, records)
-        click.echo(f"{optuna}: {len(records)} trials")
+        click.echo(f"{optuna}: {counted(len(records), 'trial')}")
     if wandb is not None:
         click.echo(wandb_table.log(wandb, experiment.space, experiment.store.url, records))
     if ax is not None:
         left_out = ax_export.write(ax, experiment.space, records)
-        click.echo(f"{ax}: {len(records) - len(left_out)} trials")
+        click.echo(f"{ax}: {counted(len(records) - len(left_out), 'trial')}")
         if left_out:
             told = ", ".join(str(index) for index in left_out[:10])
             click.echo(f"sweep: warning: Ax takes no trial without all parameters: not {told}", err=True)

@@ -18,6 +18,7 @@ from sweeps.cli.dollars import guard
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import print_json
 from sweeps.cli.pool_options import make_pool, pool_options
+from sweeps.counted import counted
 from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, SweepError
 
 if TYPE_CHECKING:
@@ -160,8 +161,8 @@ def _refuse_a_second(engine: Runner, pool: Pool) -> None:
         there = sum(place.state in ("waiting", "running") for place in engine.status(known.pool))
         if there:
             raise InputError(
-                f"{engine.name} has a pool of this sweep with {there} workers; `sweep pool scale` changes "
-                "their number, `sweep down` ends it"
+                f"{engine.name} has a pool of this sweep with {counted(there, 'worker')}; `sweep pool scale` "
+                "changes their number, `sweep down` ends it"
             )
 
 

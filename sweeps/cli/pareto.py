@@ -12,6 +12,7 @@ from sweeps import export
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import format_option, print_csv, print_json, print_table, shorten
 from sweeps.cli.prices import price, price_options
+from sweeps.counted import counted
 from sweeps.errors import InputError
 from sweeps.space import Space
 
@@ -120,10 +121,14 @@ def print_front(result: ParetoResult, sure: Uncertainty | None = None) -> None:
         return
     rows = _rows(result, all_points=False)
     print_table(rows if sure is None else [row | _told(sure, row["trial"]) for row in rows])
-    click.echo(f"{len(result.front)} of {len(result.points)} trials are on the front")
+    click.echo(_on_front(len(result.front), len(result.points)))
     if sure is not None:
         for line in _footnotes(result, sure):
             click.echo(line)
+
+
+def _on_front(count: int, trials: int) -> str:
+    return f"{count} of {counted(trials, 'trial')} {'is' if count == 1 else 'are'} on the front"
 
 
 def _several(space: Space, frame: pd.DataFrame, *, chances: bool) -> Several | None:
@@ -147,7 +152,7 @@ def _print_several(among: Several, *, chances: bool) -> None:
             row["front %"] = round(100 * among.chances[at])
     if rows:
         print_table(rows)
-    told = f"{len(rows)} of {len(among.trials)} trials are on the front in all {len(names)} objectives"
+    told = f"{_on_front(len(rows), len(among.trials))} in all {len(names)} objectives"
     if among.hypervolume is not None and among.reference is not None:
         reference = ", ".join(shorten(value) for value in among.reference)
         told += f"; hypervolume {shorten(among.hypervolume)} within ({reference})"
@@ -186,7 +191,9 @@ def _print_answer(bought: Answer, *, to_stderr: bool) -> None:
     if bought.stage1_9 is not None:
         low_high = bought.stage1_9_interval
         reach = f" (95 %: {low_high[0]} to {low_high[1]})" if low_high else ""
-        lengths = f" with {bought.stage1_9} steps of Stage 1.9{reach} and {bought.stage2} of Stage 2"
+        lengths = (
+            f" with {counted(bought.stage1_9, 'step')} of Stage 1.9{reach} and {bought.stage2} of Stage 2"
+        )
     click.echo(
         f"{shorten(bought.budget)} {bought.x} buy {bought.y} {shorten(bought.value)} "
         f"(95 %: {shorten(bought.low)} to {shorten(bought.high)}){lengths}",

@@ -20,6 +20,7 @@ from sweeps.cli.locate import exists, new_store, remember
 from sweeps.cli.output import console
 from sweeps.cli.rerun import command_line
 from sweeps.cli.show import print_trials, running_line, running_rows, status_lines
+from sweeps.counted import counted
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.export import best, document
@@ -86,7 +87,7 @@ def _begin(space: Space, storage: str | None) -> Experiment:
     from sweeps.cli.run import create_sweep
 
     experiment = create_sweep(space, storage, skip_if_exists=True)
-    _say(f"sweep {space.name} made in {experiment.store.url}: {space.run_cap} trials")
+    _say(f"sweep {space.name} made in {experiment.store.url}: {counted(space.run_cap or 0, 'trial')}")
     return experiment
 
 

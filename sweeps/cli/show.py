@@ -16,6 +16,7 @@ from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import console, format_option, print_csv, print_json, print_table, shorten
 from sweeps.cli.prices import price, price_options
 from sweeps.cli.rerun import command_line
+from sweeps.counted import counted
 from sweeps.errors import EXIT_FAILED
 from sweeps.experiment import Experiment
 from sweeps.overrides import to_overrides
@@ -155,7 +156,7 @@ def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str
     expected = (
         "" if told.expected is None else f", about ${told.expected:.2f} when all {space.run_cap} are done"
     )
-    unknown = f"; {told.unpriced} trials have no price" if told.unpriced else ""
+    unknown = f"; without a price: {counted(told.unpriced, 'trial')}" if told.unpriced else ""
     return f"${told.so_far:.2f} so far{expected}, {told.basis}{unknown}"
 
 

@@ -12,6 +12,7 @@ import click
 
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import print_json, shorten
+from sweeps.counted import counted
 from sweeps.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _print_diagnosis(diagnosis: Diagnosis, healths: Mapping[str, Health]) -> Non
         if finding.remedy:
             click.echo(f"  mend:  {finding.remedy}")
     problems = sum(finding.level == "problem" for finding in diagnosis.findings)
-    told = {0: "nothing is wrong", 1: "1 problem"}.get(problems, f"{problems} problems")
+    told = counted(problems, "problem") if problems else "nothing is wrong"
     click.echo(f"\n{told}")
 
 
@@ -182,4 +183,4 @@ def _print_steps(mends: list[Mend], outcomes: list[Outcome]) -> None:
     if not mends:
         click.echo("there is nothing to mend")
     elif not outcomes:
-        click.echo(f"\n{len(mends)} steps; `sweep repair --yes` does them")
+        click.echo(f"\n{counted(len(mends), 'step')} to take: `sweep repair --yes`")

@@ -16,6 +16,8 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from sweeps.counted import counted
+
 RUN_DIR = "SWEEP_RUN_DIR"
 
 
@@ -48,8 +50,8 @@ def result(returned: Any, metrics: Sequence[str]) -> dict[str, Any]:
     elif isinstance(returned, tuple | list):
         if len(returned) != len(metrics):
             return _failed(
-                f"returned {len(returned)} values for {len(metrics)} metrics; name each in "
-                "hydra.sweeper.metric"
+                f"returned {counted(len(returned), 'value')} for {counted(len(metrics), 'metric')}; "
+                "name each in hydra.sweeper.metric"
             )
         told = dict(zip(metrics, returned, strict=True))
     elif len(metrics) == 1:

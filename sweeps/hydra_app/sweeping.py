@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from sweeps import export
+from sweeps.counted import counted
 from sweeps.errors import EXIT_FAILED, EXIT_PREEMPTED, InputError, SpaceError, SweepError
 from sweeps.experiment import Experiment
 from sweeps.hydra_app import app, params
@@ -108,7 +109,7 @@ def space_of(
     goals = goals * len(metrics) if len(goals) == 1 else goals
     if len(goals) != len(metrics):
         raise InputError(
-            f"hydra.sweeper.direction: {len(goals)} for {len(metrics)} metrics; give one for each"
+            f"hydra.sweeper.direction: {len(goals)} for {counted(len(metrics), 'metric')}; give one for each"
         )
     document: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]", "-", str(settings["name"])),

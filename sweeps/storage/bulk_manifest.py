@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
+from sweeps.counted import counted
 from sweeps.storage.keys import checked_key
 
 MANIFEST = "manifest.json"
@@ -69,7 +70,7 @@ def blocks(file: IO[bytes], size: int) -> Iterator[bytes]:
     while left:
         block = file.read(min(_BLOCK, left))
         if not block:
-            raise EOFError(f"{left} bytes fewer than expected")
+            raise EOFError(f"{counted(left, 'byte')} fewer than expected")
         left -= len(block)
         yield block
 

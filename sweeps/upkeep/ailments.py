@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 
 from sweeps import control
 from sweeps.asking import ASK_KEY
+from sweeps.counted import counted
 from sweeps.domain import Domain
 from sweeps.space import Space
 from sweeps.trial import Trial, key
@@ -84,7 +85,7 @@ def _lost(survey: Survey, where: Where) -> Iterator[Finding]:
         yield Finding(
             kind="ownerless",
             level="note" if moved else "problem",
-            what=f"{len(attempts)} attempts of trial {index} left files, "
+            what=f"{counted(len(attempts), 'attempt')} of trial {index} left files, "
             + ("and its record is in quarantine/" if moved else "but the trial has no record"),
             where=where(f"{RUNS}{index:06d}"),
             remedy="its result.json can be brought in with `sweep import`; then remove the folder by hand",
@@ -139,7 +140,7 @@ def _runs(survey: Survey, where: Where) -> Iterator[Finding]:
         yield Finding(
             kind="superseded",
             level="note",
-            what=f"files of {len(superseded)} attempts are left whose trials a later attempt completed",
+            what=f"files of {counted(len(superseded), 'attempt')} left; later ones completed the trials",
             where=where(superseded[0].prefix),
             remedy=f"{_REPAIR} tells their size and removes them",
         )
@@ -147,7 +148,7 @@ def _runs(survey: Survey, where: Where) -> Iterator[Finding]:
         yield Finding(
             kind="half",
             level="note",
-            what=f"uploads of {len(halves)} attempts were cut short: objects are left that no manifest names",
+            what=f"{counted(len(halves), 'upload')} cut short: objects are left that no manifest names",
             where=where(halves[0].prefix),
             remedy=f"they are never read; {_REPAIR} tells their size and removes them",
         )

@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 from sweeps import trial
 from sweeps.asking import ASK_KEY
+from sweeps.counted import counted
 from sweeps.domain import Domain
 from sweeps.errors import AlreadyExists, StoreUnavailable
 from sweeps.experiment import Experiment
@@ -134,9 +135,8 @@ def _write_all(experiment: Experiment, index: int, results: Sequence[Result]) ->
         try:
             index = _create(experiment, index, result)
         except StoreUnavailable as error:
-            raise StoreUnavailable(
-                f"{error}; {len(written)} of {len(results)} rows are imported: import again for the rest"
-            ) from error
+            told = f"{len(written)} of {counted(len(results), 'row')} imported: import again for the rest"
+            raise StoreUnavailable(f"{error}; {told}") from error
         written.append(index)
         index += 1
     return written

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from sweeps import objective
+from sweeps.counted import counted
 from sweeps.upkeep.finding import Finding
 
 DISTRIBUTION = "stagesweep"
@@ -61,7 +62,7 @@ def shown_bytes(count: int | None) -> str:
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
+    return counted(count, "byte")
 
 
 # ---- versions

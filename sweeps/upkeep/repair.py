@@ -17,6 +17,7 @@ from typing import Literal
 
 from sweeps import control, lifecycle, trial
 from sweeps.asking import ASK_KEY
+from sweeps.counted import counted
 from sweeps.errors import IllegalTransition, StoreConflict, SweepError
 from sweeps.experiment import Experiment
 from sweeps.storage.base import NotFound, Store
@@ -177,11 +178,11 @@ def _remove_runs(store: Store, survey: Survey) -> Iterator[Mend]:
 
 def _remove_halves(store: Store, survey: Survey) -> Iterator[Mend]:
     for run in survey.half_uploads():
-        taken = shown_bytes(run_files.size(store, run))
+        taken = f"{shown_bytes(run_files.size(store, run))} ({counted(len(run.entries), 'object')})"
         yield Mend(
             kind="half",
-            what=f"remove {taken} of trial {run.index}'s attempt {run.attempt} ({len(run.entries)} objects): "
-            "an upload was cut short, no manifest names them",
+            what=f"remove {taken} of trial {run.index}'s attempt {run.attempt}: an upload was cut short, "
+            "no manifest names them",
             where=store.location(run.prefix),
             step=partial(run_files.remove, store, run),
         )

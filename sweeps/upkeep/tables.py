@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from sweeps.counted import counted
 from sweeps.errors import InputError
 from sweeps.export import METRIC, PARAMETER
 
@@ -85,7 +86,9 @@ def _read_csv(path: Path) -> list[Row]:
     except (csv.Error, UnicodeDecodeError) as error:
         raise TableError(str(path), [f"{path}: not a CSV file in UTF-8: {error}"]) from None
     if ragged := [(number, len(cells)) for number, cells in numbered if len(cells) != len(header)]:
-        told = [f"{path}:{n}: {cells} cells, but the header has {len(header)}" for n, cells in ragged]
+        told = [
+            f"{path}:{n}: {counted(cells, 'cell')}, but the header has {len(header)}" for n, cells in ragged
+        ]
         raise TableError(str(path), told)
     return [_row(number, dict(zip(header, cells, strict=True))) for number, cells in numbered]
 

@@ -145,5 +145,5 @@ def test_the_number_of_places_follows_what_is_wanted(tmp_path: Path) -> None:
         wanted=wanted,
     )
     assert ends == ["done", None]
-    assert "worker 2 starts: 2 are wanted" in told
-    assert "worker 2 is told to go: 1 are wanted" in told
+    assert "worker 2 starts: 2 workers wanted" in told
+    assert "worker 2 is told to go: 1 worker wanted" in told

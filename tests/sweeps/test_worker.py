@@ -172,7 +172,7 @@ class TestLeaving:
         diary.waiting = beat
         tally, _ = work(sweep, watcher=diary)
         assert tally.ended == {"completed": 7}
-        assert diary.told[-1] == ("waiting", "waiting for a sign of life of 1 trials that run elsewhere")
+        assert diary.told[-1] == ("waiting", "waiting for a sign of life of 1 trial elsewhere")
         assert sweep.trial(record.trial).status == "running"
 
     def test_it_outwaits_the_lease_of_a_dead_one_and_takes_over(self, experiment):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainer.checkpoint.write import Snapshot, retain, write
+from trainer.counted import counted
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -64,9 +65,9 @@ class Writer:
         stands = (
             "without any other, so that an end now would lose everything"
             if self.last is None
-            else f"and could go on from the one after {self.last} steps"
+            else f"and could go on from the one after {counted(self.last, 'step')}"
         )
         complaint = f"could not be written ({why}); the run goes on, {stands}"
         if complaint != self._complaint:  # once, not at every interval
-            self._warn(f"the checkpoint after {steps} steps {complaint}")
+            self._warn(f"the checkpoint after {counted(steps, 'step')} {complaint}")
         self._complaint = complaint

@@ -8,6 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from trainer.config.fields import STRICT, AboveZero, Count, FieldError, Positive, Text
+from trainer.counted import counted
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -44,6 +45,6 @@ class AutoFreezeConfig:
         if self.enabled and needed > steps:
             raise FieldError(
                 f"the look that may freeze comes at step {needed} of a stage at the earliest, and the "
-                f"longest has {steps} steps; write a smaller every_steps, start_step or patience",
+                f"longest has {counted(steps, 'step')}; write a smaller every_steps, start_step or patience",
                 key="every_steps",
             )

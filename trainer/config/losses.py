@@ -10,6 +10,7 @@ from pydantic import PlainValidator
 from pydantic.dataclasses import dataclass
 
 from trainer.config.fields import STRICT, AboveZero, FieldError, NonNegative
+from trainer.counted import counted
 
 LossType = Literal["mse_normalized", "cosine", "mse", "kl", "inner_product"]
 LAYER_WEIGHTS = ("progressive", "uniform", "exponential")
@@ -48,7 +49,8 @@ def check_layer_weights(weights: str | tuple[float, ...], layers: int) -> None:
     """A list has a number for each of the student's layers. Raises FieldError."""
     if not isinstance(weights, str) and len(weights) != layers:
         raise FieldError(
-            f"{len(weights)} numbers for {layers} layers; write one for each layer of the student",
+            f"{counted(len(weights), 'number')} for {counted(layers, 'layer')}; "
+            "write one for each layer of the student",
             key="stage1_9.layer_weights",
         )
 

@@ -21,6 +21,7 @@ from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.quant import QuantConfig
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
 from trainer.config.telemetry import MemoryLogConfig, TelemetryConfig, WandbConfig
+from trainer.counted import counted
 
 _NOT_IN_PARTS = {"adamw_8bit": "adamw", "muonclip": "muon"}
 _SHOWN = ("wandb", "telemetry", "memory_log", "log_every")
@@ -191,7 +192,7 @@ class Config:
         loaded. Raises FieldError."""
         kept = self.stage1.keep_layers
         if kept is not None and kept > layers:
-            raise FieldError(f"the teacher has only {layers} layers", key="stage1.keep_layers")
+            raise FieldError(f"the teacher has only {counted(layers, 'layer')}", key="stage1.keep_layers")
         check_layer_weights(self.stage1_9.layer_weights, kept or layers)
         check_attention_layer(self.stage3, kept or layers)
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from trainer.checkpoint.state import State
+from trainer.counted import counted
 from trainer.data.errors import DataError
 from trainer.data.feed import Feed, rows_before, rows_of, state_at
 
@@ -90,8 +91,9 @@ def eval_batches(
     wanted = batches * batch_size
     if wanted > len(windows):
         raise DataError(
-            f"the evaluation asks for {batches} batches of {batch_size} windows, but the held-out text "
-            f"has {len(windows)} of {sequence_length} tokens; evaluate fewer batches or hold out more text"
+            f"the evaluation asks for {counted(batches, 'batch', 'batches')} of "
+            f"{counted(batch_size, 'window')}, but the held-out text has {len(windows)} of "
+            f"{sequence_length} tokens; evaluate fewer batches or hold out more text"
         )
     spread = np.arange(wanted) * len(windows) // wanted
     # Strided, so that every batch samples the whole text and batch means differ only by chance.
@@ -109,7 +111,7 @@ def _windows(tokens: Tokens, sequence_length: int) -> Tokens:
     count = len(tokens) // sequence_length
     if count == 0:
         raise DataError(
-            f"the text has {len(tokens)} tokens, not one window of {sequence_length}; "
+            f"the text has {counted(len(tokens), 'token')}, not one window of {sequence_length}; "
             "lower data.sequence_length or take more text (data.max_bytes)"
         )
     return tokens[: count * sequence_length].reshape(count, sequence_length)

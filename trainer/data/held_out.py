@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from trainer.cache import artifact
+from trainer.counted import counted
 from trainer.data.batching import Tokens
 from trainer.data.encoder import Encoder, tokenizer_sha256
 from trainer.data.errors import DataError
@@ -87,8 +88,8 @@ def _gather(shards: Shards, tokenizer: Path, folder: Path) -> None:
     if not found or len(found) == documents:
         side = "held-out" if not found else "training"
         raise DataError(
-            f"data.held_out_fraction={config.held_out_fraction} leaves no {side} text among {documents} "
-            "documents; change it, or take more text"
+            f"data.held_out_fraction={config.held_out_fraction} leaves no {side} text among "
+            f"{counted(documents, 'document')}; change it, or take more text"
         )
     (folder / "held_out.bin").write_bytes(np.concatenate(found).astype(encode.dtype).tobytes())
     summary = {

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.checkpoint.state import StateError
+from trainer.counted import counted
 from trainer.data.encoder import Encoder, Ids
 from trainer.data.errors import DataError
 from trainer.data.feed import BATCHES
@@ -80,7 +81,9 @@ class Lane:
             raise StateError(BATCHES, f"{state!r} is no place in a lane")
         *place, chunk, taken = state
         if taken >= self._size_of(chunk):
-            raise StateError(BATCHES, f"{taken} windows of a chunk of {self._size_of(chunk)} are given out")
+            raise StateError(
+                BATCHES, f"{counted(taken, 'window')} given out, of {self._size_of(chunk)} of a chunk"
+            )
         self._start = self._place = Place(**dict(zip(Place.__annotations__, place, strict=True)))
         self._chunk, self._taken = chunk, taken
         self._windows: npt.NDArray[np.int64] | None = None
@@ -129,8 +132,8 @@ class Lane:
             passed = passed + 1 if not self._place.document else 0
             if passed > 2 * blocks:
                 raise DataError(
-                    f"lane {self._number} of the training text has no document in its {blocks} blocks; "
-                    "lower data.lanes, or take more text"
+                    f"lane {self._number} of the training text has no document in its "
+                    f"{counted(blocks, 'block')}; lower data.lanes, or take more text"
                 )
             self._next_block(blocks)
         if self._ids is None:

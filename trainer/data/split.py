@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from trainer.counted import counted
 from trainer.data.errors import DataError
 from trainer.data.stdlib import Document
 
@@ -34,8 +35,8 @@ def split(documents: Sequence[Document], held_out_fraction: float) -> tuple[list
     if not train or not held_out:
         side = "training" if not train else "held-out"
         raise DataError(
-            f"data.held_out_fraction={held_out_fraction} leaves no {side} text among {len(documents)} files; "
-            "change it, or take more text (data.max_bytes)"
+            f"data.held_out_fraction={held_out_fraction} leaves no {side} text among "
+            f"{counted(len(documents), 'file')}; change it, or take more text (data.max_bytes)"
         )
     return train, held_out
 

@@ -18,6 +18,7 @@ import torch
 
 from trainer.checkpoint.state import State, StateError
 from trainer.config.data import StreamConfig
+from trainer.counted import counted
 from trainer.data.corpus import Corpus
 from trainer.data.encoder import Encoder, tokenizer_sha256
 from trainer.data.errors import DataError
@@ -80,8 +81,9 @@ class StreamFeed(Feed):
         lanes = lanes_for(self._shards.blocks, config.lanes)
         if lanes % world:
             raise DataError(
-                f"{world} processes cannot share {lanes} lanes of text (data.lanes={config.lanes}, "
-                f"{self._shards.blocks} blocks); make it a multiple, with {BLOCKS_PER_LANE} blocks each"
+                f"{world} processes cannot share {counted(lanes, 'lane')} (data.lanes={config.lanes}, "
+                f"{counted(self._shards.blocks, 'block')}); make it a multiple, with "
+                f"{BLOCKS_PER_LANE} blocks each"
             )
         self._text, self._batch_size = corpus.order_sha256, batch_size
         self._rows, self._mine = 0, range(mine.start, mine.stop, mine.step)

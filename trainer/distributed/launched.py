@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trainer.config import Config
+from trainer.counted import counted
 from trainer.errors import ConfigError
 
 KEY = "device.parallel"
@@ -76,8 +77,8 @@ def _check_batches(config: Config, world: int) -> None:
         if batch % least:
             by = f" in micro-batches of {micro}" if micro else ""
             raise ConfigError(
-                f"{batch} sequences cannot be shared out evenly among {world} processes{by}; "
-                f"write a multiple of {least}",
+                f"{counted(batch, 'sequence')} cannot be shared out evenly among "
+                f"{counted(world, 'process', 'processes')}{by}; write a multiple of {least}",
                 key=f"{stage}.batch_size",
             )
 

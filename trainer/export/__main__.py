@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trainer.api import MODEL_FOLDER, RESULT_FILE
 from trainer.console import Lines
+from trainer.counted import counted
 from trainer.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, TrainerError
 
@@ -75,7 +76,8 @@ def _export(run_dir: Path, out: Path, *, packed: bool) -> None:
     done = export(saved, out, packed=packed)
     people = Lines(sys.stdout)
     people.write(
-        f"{out}: {done.class_name}, {done.ternary} ternary matrices {'packed' if packed else 'dense'}, "
+        f"{out}: {done.class_name}, {counted(done.ternary, 'ternary matrix', 'ternary matrices')} "
+        f"{'packed' if packed else 'dense'}, "
         f"{done.weight_bytes / 2**20:.1f} MiB"
     )
     people.write(f"read back: weights equal, logits differ by {done.difference:.1e} (root mean square)")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainer.counted import counted
+
 
 def layer_weights(kind: str | Sequence[float], layers: int) -> list[float]:
     """Weights of layers 1..L, summing to 1.
@@ -23,7 +25,7 @@ def layer_weights(kind: str | Sequence[float], layers: int) -> list[float]:
     if not isinstance(kind, str):
         raw = [float(weight) for weight in kind]
         if len(raw) != layers:
-            raise ValueError(f"{len(raw)} weights for {layers} layers")
+            raise ValueError(f"{counted(len(raw), 'weight')} for {counted(layers, 'layer')}")
     else:
         raw = {
             "uniform": [1.0] * layers,

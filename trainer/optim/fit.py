@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from trainer.config import Config, OptimizerConfig
+from trainer.counted import counted
 from trainer.device import Device
 from trainer.errors import ConfigError
 from trainer.optim.adamw_8bit import require_bitsandbytes
@@ -47,8 +48,8 @@ def require_device(config: Config, device: Device) -> None:
         if stage.max_steps and size % device.chips:
             which = "micro_batch_size" if stage.micro_batch_size else "batch_size"
             raise ConfigError(
-                f"{size} sequences cannot be shared out evenly among {device.chips} chips; write a multiple "
-                f"of {device.chips}, or fewer chips in device.num_chips",
+                f"{counted(size, 'sequence')} cannot be shared out evenly among {device.chips} chips; "
+                f"write a multiple of {device.chips}, or fewer chips in device.num_chips",
                 key=f"{name}.{which}",
             )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trainer.checkpoint.layout import FOLDER
 from trainer.config import Config
+from trainer.counted import counted
 from trainer.errors import ConfigError
 from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.memory import stages
@@ -59,8 +60,8 @@ def refusals(found: Disk, config: Config) -> list[ConfigError]:
     if found.needed <= found.free:
         return []
     told = (
-        f"{found.free / _GIB:.1f} GiB are free there, and {found.checkpoints} checkpoints of "
-        f"{found.checkpoint / _GIB:.1f} GiB{' and the model' if found.model else ''} take "
+        f"{found.free / _GIB:.1f} GiB are free there, and {counted(found.checkpoints, 'checkpoint')} of "
+        f"{found.checkpoint / _GIB:.1f} GiB{' and the model' if found.model else ''} would fill "
         f"{found.needed / _GIB:.1f} GiB"
     )
     room = (found.free + found.there - found.model - _SMALL) // max(found.checkpoint, 1) - 1

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from trainer.config import Config
+from trainer.counted import counted
 from trainer.device import Device
 from trainer.errors import OutOfMemory, TrainerError
 from trainer.preflight.look import look
@@ -46,4 +47,6 @@ def _estimate(config: Config, device: Device) -> str:
 
 
 def _words(memory: StageMemory) -> str:
-    return f"{memory.peak / _GIB:.2f} GiB in {memory.name} ({memory.micro_batch} sequences at once)"
+    return (
+        f"{memory.peak / _GIB:.2f} GiB in {memory.name} ({counted(memory.micro_batch, 'sequence')} at once)"
+    )

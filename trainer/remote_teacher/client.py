@@ -18,6 +18,7 @@ import aiohttp
 from google.api_core import exceptions, retry
 
 from trainer.config import HttpTeacherConfig
+from trainer.counted import counted
 from trainer.errors import ConfigError, TeacherServerError
 from trainer.losses.candidates import Candidates
 from trainer.remote_teacher import protocol
@@ -90,7 +91,8 @@ class Client:
             )(attempt)()
         except exceptions.RetryError as error:
             raise TeacherServerError(
-                f"did not answer within {config.patience_s:g} s; the last of {tries} requests: {error.cause}",
+                f"did not answer within {config.patience_s:g} s; the last of "
+                f"{counted(tries, 'request')}: {error.cause}",
                 address=self.address,
             ) from None
         try:

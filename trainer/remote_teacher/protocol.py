@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trainer.counted import counted
 from trainer.losses.candidates import NOTHING, Candidates
 
 PATH = "/v1/completions"
@@ -102,7 +103,7 @@ def _entries(answer: bytes, ids: Sequence[Sequence[int]]) -> list[list[Any]]:
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         raise AnswerError(f"its answer has no choices: {_short(answer)}")
     if sorted(str(choice.get("index")) for choice in choices) != sorted(map(str, range(len(ids)))):
-        raise AnswerError(f"it answered {len(choices)} choices to {len(ids)} prompts")
+        raise AnswerError(f"it answered {counted(len(choices), 'choice')} to {counted(len(ids), 'prompt')}")
     found = [choice.get("prompt_logprobs") for choice in sorted(choices, key=lambda choice: choice["index"])]
     for row, entries in zip(ids, found, strict=True):
         if not isinstance(entries, list):
@@ -110,7 +111,7 @@ def _entries(answer: bytes, ids: Sequence[Sequence[int]]) -> list[list[Any]]:
                 "its answer has no prompt_logprobs; it must be a server that knows them, such as vLLM"
             )
         if len(entries) != len(row):
-            raise AnswerError(f"it tells of {len(entries)} tokens where {len(row)} were sent")
+            raise AnswerError(f"it tells of {counted(len(entries), 'token')} where {len(row)} were sent")
     return found
 
 
@@ -129,7 +130,7 @@ def _position(entry: Any, token: int, *, top_k: int, vocab_size: int) -> Mapping
         raise AnswerError(f"it tells nothing of token {token}, which was sent: did it change the prompt?")
     if not min(top_k, vocab_size) <= len(found) <= top_k + 1:
         raise AnswerError(
-            f"it names {len(found)} tokens where {top_k} were asked for: a smaller vocabulary than the "
+            f"it names {counted(len(found), 'token')} instead of {top_k}: a smaller vocabulary than the "
             f"student's {vocab_size}, or a limit of its own"
         )
     wrong = next((value for value in found.values() if not -math.inf < value < 0.01), None)

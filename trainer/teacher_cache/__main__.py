@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trainer.api import MODEL_FOLDER, check
 from trainer.console import Lines
+from trainer.counted import counted
 from trainer.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, PreemptedError, TrainerError
 from trainer.preemption import StopSignal
@@ -99,8 +100,8 @@ def _build(given: Sequence[str], stop: StopSignal) -> None:
     )
     size = sum(shard.size for shard in built.index.shards)
     people.write(
-        f"{built.index.rows} rows in {len(built.index.shards)} files, {size / 2**20:.1f} MiB; "
-        f"{built.computed} of them computed now"
+        f"{counted(built.index.rows, 'row')} in {counted(len(built.index.shards), 'file')}, "
+        f"{size / 2**20:.1f} MiB; {built.computed} of them computed now"
     )
 
 

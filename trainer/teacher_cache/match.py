@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from trainer.config import CachedTeacherConfig, Config
+from trainer.counted import counted
 from trainer.data.corpus import Corpus
 from trainer.data.encoder import tokenizer_sha256
 from trainer.errors import ConfigError
@@ -57,7 +58,7 @@ def require_candidates(config: CachedTeacherConfig, teacher: nn.Module) -> None:
         )
     if config.top_k + config.negatives > vocabulary:
         raise ConfigError(
-            f"beside the {config.top_k} of top_k there are only {vocabulary - config.top_k} tokens; write "
+            f"beside the {config.top_k} of top_k there is room for {vocabulary - config.top_k}; write "
             "that at most",
             key=f"{_KEY}.negatives",
         )
@@ -114,8 +115,8 @@ def _check_one(asked: Asked, ours: Spec, build_it: str, *, any_model: bool = Fal
     refuse_another(found, ours, asked.path, key=asked.key)
     if found.rows < asked.rows:
         raise ConfigError(
-            f"the cache at {asked.path} has {found.rows} rows, and max_steps * batch_size are {asked.rows}; "
-            f"build it: {build_it}, which goes on where it ends",
+            f"the cache at {asked.path} has {counted(found.rows, 'row')}, and max_steps * batch_size is "
+            f"{asked.rows}; build it: {build_it}, which goes on where it ends",
             key=asked.key,
         )
     place.here()

@@ -78,7 +78,7 @@ def test_up_submits_the_jobs_and_passes_on_what_sky_says(server, tmp_path, monke
 
 def test_a_second_pool_of_the_same_jobs_is_refused(server, tmp_path):
     server.has("SUCCEEDED", "RECOVERING")
-    with pytest.raises(PoolError, match="1 jobs sweep-toy-cee5fe0b are there already"):
+    with pytest.raises(PoolError, match="1 job sweep-toy-cee5fe0b there already"):
         RUNNER.up(replace(PLAIN, folder=tmp_path), print)
     assert server.calls() == []
 

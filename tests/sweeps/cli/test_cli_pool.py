@@ -144,7 +144,7 @@ def test_down_finds_the_workers_of_a_keeper_that_was_killed(sweep, space_file, e
         launched.kill()
     assert there is not None
     assert [process.pid for process in there.alive()] == workers()
-    assert "1 processes ended" in sweep("down").err
+    assert "1 process ended" in sweep("down").err
     assert there.alive() == []
 
 

@@ -36,7 +36,7 @@ def test_numbers_become_metrics(returned: Any, metrics: list[str], expected: dic
         (None, ["loss"], "returned None as loss; return a number"),
         ("low", ["loss"], "returned 'low' as loss"),
         (True, ["loss"], "returned True as loss"),
-        ((1.0, 2.0), ["loss"], "2 values for 1 metrics"),
+        ((1.0, 2.0), ["loss"], "2 values for 1 metric;"),
         (1.0, ["loss", "score"], "one value for the metrics loss, score"),
         ({"loss": None}, ["loss"], "returned None as loss"),
     ],

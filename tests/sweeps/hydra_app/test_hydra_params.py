@@ -155,7 +155,7 @@ class TestSpace:
         ("changed", "told"),
         [
             ({"direction": "up"}, r"objectives\[0\].goal: `up` is unknown"),
-            ({"direction": ["minimize", "maximize"]}, "2 for 1 metrics"),
+            ({"direction": ["minimize", "maximize"]}, "2 for 1 metric;"),
             ({"n_trials": 0}, "run_cap"),
             ({"method": "tpe"}, "search.method: `tpe` is unknown"),
             ({"lease": {"expire_s": -1}}, "lease"),

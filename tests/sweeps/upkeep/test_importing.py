@@ -159,7 +159,7 @@ def test_an_import_that_was_cut_short_is_finished_by_the_next(space, table):
 
     store = Failing()
     experiment = Experiment.create(store, space)
-    with pytest.raises(StoreUnavailable, match="2 of 3 rows are imported: import again"):
+    with pytest.raises(StoreUnavailable, match="2 of 3 rows imported: import again"):
         import_table(experiment, table, worker="me")
     store.broken = False
     done = import_table(experiment, table, worker="me")

@@ -87,7 +87,7 @@ def test_halves_of_uploads_are_listed_with_their_size_and_removed(gcs, bucket, s
         ("half", store.location(half)),
         ("half", store.location(none)),
     ]
-    assert all("2.0 KiB" in step.what and "(1 objects)" in step.what for step in steps)
+    assert all("2.0 KiB" in step.what and "(1 object)" in step.what for step in steps)
     findings = ailments.examine(survey(store), space, store.location)
     assert ("half", "note") in [(f.kind, f.level) for f in findings]
     assert [carry_out(step).state for step in steps] == ["done", "done"]

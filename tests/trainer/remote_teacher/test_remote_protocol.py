@@ -82,7 +82,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "a list": (b"[]", r"has no choices: '\[\]'"),
     "an error in 200": (b'{"error": "no"}', "has no choices"),
     "choices of another kind": (b'{"choices": [1]}', "has no choices"),
-    "one choice too few": (changed("del choices[0]"), "answered 1 choices to 2 prompts"),
+    "one choice too few": (changed("del choices[0]"), "answered 1 choice to 2 prompts"),
     "two answers to one prompt": (changed("choices[0]['index'] = 1"), "answered 2 choices to 2 prompts"),
     "no index": (changed("del choices[0]['index']"), "answered 2 choices to 2 prompts"),
     "plain OpenAI": (changed("del choices[0]['prompt_logprobs']"), "no prompt_logprobs; it must be a server"),
@@ -111,11 +111,11 @@ WRONG: dict[str, tuple[bytes, str]] = {
     ),
     "fewer than asked": (
         changed("choices[0]['prompt_logprobs'][1] = entry(t2=-1.0)"),
-        "names 1 tokens where 2 were asked for: a smaller vocabulary",
+        "names 1 token instead of 2: a smaller vocabulary",
     ),
     "more than asked": (
         changed("choices[0]['prompt_logprobs'][1] = entry(t0=-2.0, t1=-2.0, t2=-2.0, t3=-2.0)"),
-        "names 4 tokens where 2 were asked for",
+        "names 4 tokens instead of 2",
     ),
     "probabilities": (
         changed("choices[0]['prompt_logprobs'][1] = entry(t2=0.5, t1=0.2)"),

@@ -1,0 +1,29 @@
+"""Counts in messages are grammatical, in each room alike: one of a thing is not several."""
+
+from __future__ import annotations
+
+import pytest
+
+import analysis.labels
+import runners.counted
+import sweeps.counted
+import trainer.counted
+
+ROOMS = {
+    "analysis": analysis.labels.counted,
+    "runners": runners.counted.counted,
+    "sweeps": sweeps.counted.counted,
+    "trainer": trainer.counted.counted,
+}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_count_goes_with_its_noun(room: str) -> None:
+    told = [ROOMS[room](count, "worker") for count in (0, 1, 2)]
+    assert told == ["0 workers", "1 worker", "2 workers"]
+
+
+@pytest.mark.parametrize("room", sorted(set(ROOMS) - {"analysis"}))
+def test_a_noun_may_have_a_plural_of_its_own(room: str) -> None:
+    assert ROOMS[room](1, "process", "processes") == "1 process"
+    assert ROOMS[room](3, "process", "processes") == "3 processes"
