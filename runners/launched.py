@@ -7,7 +7,6 @@ end a pool whose engine finds its workers by their label.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from runners.errors import RunnerError
 from runners.pool import Pool
+from runners.private_file import write_private
 
 FILE = "launched.json"
 SCHEMA = 1
@@ -43,11 +43,7 @@ def write(launched: Launched) -> None:
         "pool": asdict(pool) | {"folder": str(pool.folder)},
         "notes": dict(launched.notes),
     }
-    pool.folder.mkdir(parents=True, exist_ok=True)
-    fresh = pool.folder / f"{FILE}.new"
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123 - the mode
-        json.dump(document, file, indent=1)
-    fresh.replace(pool.folder / FILE)
+    write_private(pool.folder / FILE, json.dumps(document, indent=1))
 
 
 def read(folder: Path) -> Launched | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-import os
 import re
 import shlex
 import shutil
@@ -25,6 +24,7 @@ from runners import launched
 from runners.counted import counted
 from runners.errors import EXIT_DONE, EXIT_PREEMPTED, EngineFailed, EngineMissing, PoolError
 from runners.pool import Pool
+from runners.private_file import write_private
 from runners.program import answer
 from runners.runner import Artifacts, Health, Place, PlaceState, Tell
 from runners.script import worker_script
@@ -224,10 +224,8 @@ def _submit(pool: Pool, artifacts: Artifacts) -> str:
 
     if missing := [name for name in ("sbatch", "srun") if shutil.which(name) is None]:
         raise EngineMissing(NAME, f"the command {missing[0]}", _REMEDY)
-    pool.folder.mkdir(parents=True, exist_ok=True)
     script = pool.folder / SCRIPT
-    with open(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8") as file:  # noqa: PTH123 - the mode
-        file.write(artifacts[SCRIPT])
+    write_private(script, artifacts[SCRIPT], executable=True)
     worker = Worker(str(script), pool.restarts, pool.grace_s)
     executor = SlurmExecutor(folder=pool.folder, python=_python(pool))
     executor.update_parameters(**parameters(pool))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from runners.counted import counted
 from runners.errors import EXIT_DONE, PoolError
 from runners.pool import Pool
+from runners.private_file import write_private
 from runners.runner import Artifacts, Health, Place, PlaceState, Tell
 from runners.skypilot.options import options_of
 from runners.skypilot.sky import NAME, REMEDY, Job, Sky, find
@@ -86,9 +87,8 @@ class SkyPilot:
         return Health(state="ready", told=f"{found}; `sky check` tells which clouds it may use")
 
     def _submit(self, sky: Sky, pool: Pool, text: str, workers: int, tell: Tell) -> None:
-        pool.folder.mkdir(parents=True, exist_ok=True)
         file = pool.folder / FILE
-        file.write_text(text, encoding="utf-8")
+        write_private(file, text)
         sky.tell(*launch(pool, workers, str(file)), tell=tell)
         tell(f"submitted: {counted(workers, 'managed job')} {pool.label}; see `sweep pool status skypilot`")
 

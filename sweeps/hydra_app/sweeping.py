@@ -63,8 +63,7 @@ def _made(
     if config.hydra.launcher._target_ != LAUNCHER:
         raise InputError(
             "hydra/launcher has no effect with hydra/sweeper=stagesweep: trials are processes of workers; "
-            "take it out, "
-            "and start more workers with `sweep worker` or `sweep launch`"
+            "take it out, and start more workers with `sweep worker` or `sweep launch`"
         )
     searched, fixed = params.read(settings["params"], arguments, config_loader)
     if not searched:
