@@ -8,10 +8,11 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from runners.counted import counted
-from runners.errors import EXIT_DONE, PoolError
+from runners.errors import EXIT_DONE, EngineFailed, PoolError
 from runners.kubernetes.job import POOL_LABEL, job, secret_name
 from runners.kubernetes.kubectl import NAME, REMEDY, Kubectl
 from runners.kubernetes.options import KubernetesOptions, options_of
@@ -61,7 +62,12 @@ class Kubernetes:
         if secrets:
             secret = _secret(pool, options, {"data": secrets})
             kubectl.create(secret, ("apply", "--server-side", "--force-conflicts"))
-        kubectl.create(manifest)
+        try:
+            kubectl.create(manifest)
+        except EngineFailed:
+            if secrets:
+                _take_back(kubectl, pool, options)
+            raise
         tell(
             f"the job {pool.label} has {counted(pool.workers, 'worker')}; "
             "`sweep pool status kubernetes` shows them"
@@ -170,6 +176,13 @@ def _secret(pool: Pool, options: KubernetesOptions, values: dict[str, dict[str, 
         "type": "Opaque",
         **values,
     }
+
+
+def _take_back(kubectl: Kubectl, pool: Pool, options: KubernetesOptions) -> None:
+    """The Secret of a Job that there is not; the cluster's complaint about the Job is what people hear."""
+    with suppress(EngineFailed):
+        if kubectl.get("job", pool.label) is None:
+            kubectl("delete", "secret", secret_name(pool, options), "--ignore-not-found")
 
 
 def _finished(job: dict[str, Any]) -> bool:

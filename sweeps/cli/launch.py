@@ -75,6 +75,7 @@ def launch(
     changes their number.
     """
     from runners import engines, launched
+    from runners.launching import launching
 
     with told_as_ours():
         engine = engines.runner(runner)
@@ -96,8 +97,8 @@ def launch(
         guard(pool, pool.workers, experiment, yes=described["yes"])
         if detach:
             return _detach(pool.folder)
-        launched.write(launched.Launched(runner=runner, pool=pool))
-        status = engine.up(pool, say)
+        with launching(engine, pool):
+            status = engine.up(pool, say)
         if engine.keeps:  # until now
             launched.remove(pool.folder)
         return status

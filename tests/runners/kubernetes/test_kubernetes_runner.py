@@ -114,6 +114,21 @@ def test_a_job_that_runs_is_left_alone_and_a_finished_one_makes_way(cluster):
     assert [words[0] for words in cluster.calls()] == ["get", "get", "delete", "apply", "create"]
 
 
+@pytest.mark.parametrize("made", [False, True], ids=["refused", "made all the same"])
+def test_a_secret_without_a_job_is_taken_back(cluster, made):
+    (cluster.here / "refuse-create").write_text("quota exceeded")
+    told = (cluster.here / "answer-get-job", json.dumps(job(active=1)))
+    kubectl = cluster.here / "bin" / "kubectl"
+    if made:  # the answer was lost: from the first `create` on, there is a job
+        kubectl.write_text(
+            STAND_IN.replace('cat "$HERE/refuse', f"echo '{told[1]}' > '{told[0]}'; cat \"$HERE/refuse")
+        )
+    with pytest.raises(EngineFailed, match="quota exceeded"):
+        RUNNER.up(POOL, print)
+    undone = [words for words in cluster.calls() if words[0] == "delete"]
+    assert undone == ([] if made else [["delete", "secret", POOL.label, "--ignore-not-found"]])
+
+
 def test_status_is_each_indexs_newest_pod(cluster):
     cluster.answer("get", "job", job(6, completedIndexes="0,4-5", failedIndexes="2"))
     pods = [pod(1, "Running", "2026-01-02"), pod(1, "Failed", "2026-01-01"), pod(2, "Failed", "2026-01-01")]

@@ -205,6 +205,31 @@ def test_an_engine_that_is_gone_keeps_nobody_from_the_others(sweep, space_file, 
         assert ran.err.count("which is not here") == 2
 
 
+def everything(folder: str) -> set[str]:
+    """The names of its files, however deep."""
+    return {path.name for path in Path(folder).rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("queued", [False, True], ids=["nothing is queued", "the answer was lost"])
+def test_a_launch_that_failed_leaves_word_of_what_runs_alone(
+    sweep, space_file, monkeypatch, tmp_path, queued
+):
+    pytest.importorskip("submitit")
+    sweep("init", str(space_file))
+    before = everything("sweep-store/toy")
+    queue = "echo '14|12_0|PENDING||None'" if queued else ""
+    (tmp_path / "bin").mkdir()
+    for name, body in (("sbatch", "echo no such partition >&2; exit 1"), ("srun", ""), ("squeue", queue)):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    ran = sweep("launch", "slurm", "--workers", "2")
+    assert ran.status == 1
+    assert ran.err.splitlines()[-1] == "sweep: error: slurm: sbatch: no such partition"
+    new = everything("sweep-store/toy") - before
+    assert {"launched.json", "worker.sh"} <= new if queued else not new
+
+
 def test_an_engines_workers_get_a_folders_whole_path(sweep, space_file, tmp_path):
     pytest.importorskip("submitit")
     sweep("init", str(space_file))
