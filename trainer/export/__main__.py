@@ -16,6 +16,7 @@ from trainer.console import Lines
 from trainer.counted import counted
 from trainer.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, TrainerError
+from trainer.sizes import shown
 
 _DESCRIPTION = """\
 Writes the student of a finished run (RUN_DIR, trained with save_model=true) as a checkpoint that
@@ -78,7 +79,7 @@ def _export(run_dir: Path, out: Path, *, packed: bool) -> None:
     people.write(
         f"{out}: {done.class_name}, {counted(done.ternary, 'ternary matrix', 'ternary matrices')} "
         f"{'packed' if packed else 'dense'}, "
-        f"{done.weight_bytes / 2**20:.1f} MiB"
+        f"{shown(done.weight_bytes)}"
     )
     people.write(f"read back: weights equal, logits differ by {done.difference:.1e} (root mean square)")
     extra = ", trust_remote_code=True" if done.trusts_code else ""

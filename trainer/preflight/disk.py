@@ -13,8 +13,8 @@ from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.memory import stages
 from trainer.preflight.optimizer import held
 from trainer.preflight.room import free_disk, size_of
+from trainer.sizes import shown
 
-_GIB = 2**30
 _SMALL = 2**20  # metrics, configuration and the like
 
 
@@ -60,9 +60,9 @@ def refusals(found: Disk, config: Config) -> list[ConfigError]:
     if found.needed <= found.free:
         return []
     told = (
-        f"{found.free / _GIB:.1f} GiB are free there, and {counted(found.checkpoints, 'checkpoint')} of "
-        f"{found.checkpoint / _GIB:.1f} GiB{' and the model' if found.model else ''} would fill "
-        f"{found.needed / _GIB:.1f} GiB"
+        f"{shown(found.free)} are free there, and {counted(found.checkpoints, 'checkpoint')} of "
+        f"{shown(found.checkpoint)}{' and the model' if found.model else ''} would fill "
+        f"{shown(found.needed)}"
     )
     room = (found.free + found.there - found.model - _SMALL) // max(found.checkpoint, 1) - 1
     if 1 <= room < config.checkpoint.keep:

@@ -10,6 +10,7 @@ from trainer.device import Device
 from trainer.errors import ConfigError
 from trainer.preflight.blueprint import Blueprint
 from trainer.preflight.memory import EVALUATION, StageMemory, evaluation_memory, stage_memory, stages
+from trainer.sizes import shown
 
 _GIB = 2**30
 # A compiled step keeps fewer activations than the estimate counts: between 6 % less (A10G) and half (A40) in
@@ -63,8 +64,8 @@ def largest_micro_batch(
 
 def _refusal(config: Config, memory: StageMemory, plan: Blueprint, device: Device, free: int) -> ConfigError:
     told = (
-        f"{memory.name} takes an estimated {_gib(memory.peak)} GiB of memory ({_parts(memory)}), and "
-        f"{_gib(free)} are free"
+        f"{memory.name} takes an estimated {shown(memory.peak)} of memory ({_parts(memory)}), and "
+        f"{shown(free)} are free"
     )
     if memory.name == EVALUATION:
         return _smaller_evaluation(config, told, plan, device, free)
@@ -100,8 +101,4 @@ def _parts(memory: StageMemory) -> str:
         "optimizer": memory.optimizer,
         "activations and logits": memory.activations,
     }
-    return ", ".join(f"{name} {_gib(size)}" for name, size in parts.items() if size)
-
-
-def _gib(size: int) -> str:
-    return f"{size / _GIB:.1f}" if size >= _GIB else f"{size / _GIB:.3f}"
+    return ", ".join(f"{name} {shown(size)}" for name, size in parts.items() if size)

@@ -16,8 +16,7 @@ from trainer.preflight.bound import at_most
 from trainer.preflight.disk import Disk
 from trainer.preflight.memory import StageMemory, evaluation_memory, stage_memory, stages, student_dimensions
 from trainer.preflight.room import free_memory
-
-_GIB = 2**30
+from trainer.sizes import shown
 
 
 @dataclass(kw_only=True)
@@ -103,7 +102,7 @@ def line(found: Look) -> str:
     """What was found, in one line for people."""
     told = [_memory(found)]
     if found.disk:
-        told.append(f"disk {_gib(found.disk.needed)} of {_gib(found.disk.free)} GiB free")
+        told.append(f"disk {shown(found.disk.needed)} of {shown(found.disk.free)} free")
     if found.seconds is not None:
         told.append(f"roughly {_time(found.seconds)} of training")
     if found.usd:
@@ -121,14 +120,10 @@ def _time(seconds: float) -> str:
 def _memory(found: Look) -> str:
     if found.unknown:
         return f"memory not estimated ({found.unknown})"
-    free = "" if found.free is None else f" of {_gib(found.free)} GiB free"
+    free = "" if found.free is None else f" of {shown(found.free)} free"
     if found.peak is not None:
-        return f"memory about {_gib(found.peak)} GiB{free}"
-    return f"memory below {_gib(found.at_most or 0)} GiB{free}"
-
-
-def _gib(size: int) -> str:
-    return f"{size / _GIB:.2f}" if size < 10 * _GIB else f"{size / _GIB:.0f}"
+        return f"memory about {shown(found.peak)}{free}"
+    return f"memory below {shown(found.at_most or 0)}{free}"
 
 
 def _name(device: Device) -> str:

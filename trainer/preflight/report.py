@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from trainer.config import Config
 from trainer.preflight.look import Look, line
-
-_GIB = 2**30
+from trainer.sizes import shown
 
 
 def show(found: Look, config: Config) -> None:
@@ -23,11 +23,12 @@ def show(found: Look, config: Config) -> None:
 
 
 def _table(found: Look) -> Table:
-    table = Table(title="estimated memory, GiB")
+    # Narrow enough for 80 columns: what does not fit is cut off.
+    table = Table(title="estimated memory", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for name in ("at once", "weights", "gradients", "optimizer", "activations", "peak"):
         table.add_column(name, justify="right")
     for stage in found.stages:
         sizes = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.peak)
-        table.add_row(stage.name, str(stage.micro_batch), *(f"{size / _GIB:.2f}" for size in sizes))
+        table.add_row(stage.name, str(stage.micro_batch), *(shown(size) for size in sizes))
     return table

@@ -13,8 +13,8 @@ from trainer.device import Device
 from trainer.errors import OutOfMemory, TrainerError
 from trainer.preflight.look import look
 from trainer.preflight.memory import StageMemory
+from trainer.sizes import shown
 
-_GIB = 2**30
 # How torch's allocator on a CPU says it, and XLA of a TPU's memory, in errors of no kind of their own.
 _CPU = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory")
 _WORDS = (*_CPU, "RESOURCE_EXHAUSTED")
@@ -47,6 +47,4 @@ def _estimate(config: Config, device: Device) -> str:
 
 
 def _words(memory: StageMemory) -> str:
-    return (
-        f"{memory.peak / _GIB:.2f} GiB in {memory.name} ({counted(memory.micro_batch, 'sequence')} at once)"
-    )
+    return f"{shown(memory.peak)} in {memory.name} ({counted(memory.micro_batch, 'sequence')} at once)"

@@ -16,6 +16,7 @@ from trainer.counted import counted
 from trainer.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, PreemptedError, TrainerError
 from trainer.preemption import StopSignal
+from trainer.sizes import shown
 from trainer.teacher_cache.asked import asked_for
 
 _OF = "--of"
@@ -101,7 +102,7 @@ def _build(given: Sequence[str], stop: StopSignal) -> None:
     size = sum(shard.size for shard in built.index.shards)
     people.write(
         f"{counted(built.index.rows, 'row')} in {counted(len(built.index.shards), 'file')}, "
-        f"{size / 2**20:.1f} MiB; {built.computed} of them computed now"
+        f"{shown(size)}; {built.computed} of them computed now"
     )
 
 

@@ -58,7 +58,7 @@ def require_candidates(config: CachedTeacherConfig, teacher: nn.Module) -> None:
         )
     if config.top_k + config.negatives > vocabulary:
         raise ConfigError(
-            f"beside the {config.top_k} of top_k there is room for {vocabulary - config.top_k}; write "
+            f"beside the {config.top_k} of top_k there is room for {vocabulary - config.top_k} more; write "
             "that at most",
             key=f"{_KEY}.negatives",
         )

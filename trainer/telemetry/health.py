@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-MIB = 2**20
+from trainer.sizes import shown
 
 PLATEAU_STEPS = 1000
 _LOOK_EVERY = 100  # steps
@@ -155,7 +155,7 @@ class Health:
     def _growing(self) -> str | None:
         found = creep(self._memory)
         return found and (
-            f"memory grows all along, from {found[0] / MIB:,.0f} to {found[1] / MIB:,.0f} MiB "
+            f"memory grows all along, from {shown(found[0])} to {shown(found[1])} "
             f"over {len(self._memory)} blocks of steps"
         )
 

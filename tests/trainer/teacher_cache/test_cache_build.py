@@ -162,7 +162,7 @@ def test_a_signal_ends_the_command_between_two_batches_and_it_goes_on(
     assert (
         said.err == "teacher_cache: stopped by SIGTERM after row 4 of the cache; the same command goes on\n"
     )
-    assert "16 rows in 4 files, 0.0 MiB; 12 of them computed now" in said.out
+    assert "16 rows in 4 files, 17.4 KiB; 12 of them computed now" in said.out
 
 
 def test_more_steps_add_rows_and_leave_the_others_as_they_were(make: Make, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ NO_CACHE: dict[str, tuple[Sequence[str], str]] = {
     ),
     "K + R above V": (
         [f"stage3.teacher.top_k={VOCABULARY - 2}"],
-        r"negatives: beside the 298 of top_k there are only 2 tokens",
+        r"negatives: beside the 298 of top_k there is room for 2 more",
     ),
 }
 

@@ -114,7 +114,7 @@ def test_what_is_not_the_runs_is_refused_before_anything_is_trained(
     for change, told in {
         "stage3.teacher.top_k=6": r"the cache at .* is of another top_k 5 \(here 6\)$",
         "data.sequence_length=12": r"is of another model \w{12} .*, sequence_length 16 \(here 12\)$",
-        "stage3.max_steps=5": rf"has 16 rows, and max_steps \* batch_size are 20; build it: {build}",
+        "stage3.max_steps=5": rf"has 16 rows, and max_steps \* batch_size is 20; build it: {build}",
         f"stage3.teacher.path={tmp_path}/none": f"there is no cache at {tmp_path}/none; build it: {build}",
         "stage3.teacher.top_k=301": "stage3.teacher.top_k: 301 is more than the vocabulary has",
     }.items():
@@ -399,8 +399,8 @@ def test_the_command_builds_goes_on_and_refuses(
         for number, handler in before.items():
             signal.signal(number, handler)
     said = capsys.readouterr()
-    assert "16 rows in 1 files, 0.0 MiB; 16 of them computed now" in said.out
-    assert "20 rows in 2 files, 0.0 MiB; 4 of them computed now" in said.out
+    assert "16 rows in 1 file, 16.4 KiB; 16 of them computed now" in said.out
+    assert "20 rows in 2 files, 20.7 KiB; 4 of them computed now" in said.out
     assert [line.split(":")[2].strip() for line in said.err.splitlines()] == [
         "stage3.teacher",
         "stage3.max_steps",

@@ -202,7 +202,7 @@ def test_a_leak_is_told_with_its_numbers() -> None:
     warnings = told(timed(iter([2.0] * 2000), memory=lambda step: 2**30 + step * 2**18))
     assert [w.check for w in warnings] == ["memory"]
     assert warnings[0].message.endswith(
-        "memory grows all along, from 1,034 to 1,184 MiB over 40 blocks of steps"
+        "memory grows all along, from 1.01 GiB to 1.16 GiB over 40 blocks of steps"
     )
 
 
