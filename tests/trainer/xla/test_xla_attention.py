@@ -5,9 +5,14 @@ Its kernels are for TPUs. Here they are lowered for one and not run, or run by j
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,8 +67,8 @@ def mistral(implementation: str, window: int | None) -> nn.Module:
     return MistralForCausalLM(config)
 
 
-def ids(length: int) -> Tensor:
-    return torch.randint(50, (2, length), generator=torch.Generator().manual_seed(0))
+def ids(length: int, rows: int = 2) -> Tensor:
+    return torch.randint(50, (rows, length), generator=torch.Generator().manual_seed(0))
 
 
 def step(device: Device, model: nn.Module, ids_BT: Tensor) -> list[Tensor]:
@@ -105,6 +110,29 @@ def lowered(kernel: Callable[..., Any], *args: Any, use_cache: bool = False, **m
     return payload, [arg for arg in args if torch.is_tensor(arg)]
 
 
+def step_graph(device: Device, model: nn.Module, rows: int) -> str:
+    """Of a forward and backward pass over so many sequences of 4,096 tokens."""
+    ids_BT = device.place(ids(attention.LONG, rows))
+    device.end_step()
+    text = device.recorded_graph(step(device, model, ids_BT))
+    model.zero_grad()
+    return text
+
+
+def kernels(graph: str) -> list[str]:
+    """What each of a TPU's kernels gives first."""
+    return re.findall(r"= \(?([^ ]+?\])\S* .*custom-call\(.*tpu_custom_call", graph)
+
+
+def scores(graph: str) -> list[str]:
+    """Shapes with a number for every two tokens."""
+    return re.findall(rf"\w+\[[\d,]*{attention.LONG},{attention.LONG}\]", graph)
+
+
+def one_of(rows: int) -> str:
+    return f"bf16[{rows},{HEADS},{attention.LONG},{SIZE}]"
+
+
 def test_the_graph_of_flash_attention_has_no_scores(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward and a backward pass of 4,096 tokens: three kernels, and nothing with a number for every two tokens.
     SDPA shows that one could see it."""
@@ -113,23 +141,38 @@ def test_the_graph_of_flash_attention_has_no_scores(device: Device, monkeypatch:
     assert max(custom.FlashAttention.DEFAULT_BLOCK_SIZES.values()) == attention.BLOCK
     monkeypatch.setattr(custom, "trace_pallas", lowered)
     model = device.move(mistral(device.attention, window=None))
-    ids_BT = device.place(ids(attention.LONG))
-    device.end_step()
-
-    def graph() -> str:
-        text = device.recorded_graph(step(device, model, ids_BT))
-        model.zero_grad()
-        return text
-
-    scores = re.compile(rf"\[[\d,]*{attention.LONG},{attention.LONG}\]")
-    kernel = re.compile(r'custom_call_target="tpu_custom_call"')
-    flash = graph()
-    assert len(kernel.findall(flash)) == 3  # forward; the gradients of queries; those of keys and values
-    assert not scores.findall(flash)
+    flash = step_graph(device, model, 2)
+    assert kernels(flash) == [one_of(2)] * 3  # forward; the gradients of keys and values; those of queries
+    assert not scores(flash)
     attention.register(lambda *given: pytest.fail("it was called"), "it is not to be used")
-    sdpa = graph()
-    assert not kernel.findall(sdpa)
-    assert scores.findall(sdpa)
+    sdpa = step_graph(device, model, 2)
+    assert not kernels(sdpa)
+    assert scores(sdpa)
+
+
+# How a process sees its devices is settled when it starts, so the chips have one of their own.
+IN_FOUR = """
+import json
+import conftest
+import torch_xla.experimental.custom_kernel as custom
+from test_xla_attention import SMALL, attention, check, kernels, lowered, mistral, open_device, scores, step_graph
+from trainer import xla
+device = open_device(check([*SMALL, "device=xla", "device.dtype=bfloat16", "device.num_chips=4"]).device)
+attention.register(xla._flash_attention(device.mesh), "")
+custom.trace_pallas = lowered
+model = device.move(mistral(device.attention, window=None))
+graphs = [step_graph(device, model, rows) for rows in (8, 6)]
+print(json.dumps([[kernels(graph), scores(graph)] for graph in graphs]))
+"""
+
+
+def test_each_of_four_chips_computes_its_rows_or_all_where_they_cannot_be_dealt_out() -> None:
+    folder = str(Path(__file__).parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", IN_FOUR]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == [[[one_of(2)] * 3, []], [[one_of(6)] * 3, []]]
 
 
 def interpreted(monkeypatch: pytest.MonkeyPatch, block: int) -> list[str]:
