@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from stage_runs import run_stage
+from stage_runs import SMALLEST, run_stage
 
 pytestmark = pytest.mark.xla
 
 FREEZE = (
+    *SMALLEST,
     "auto_freeze.enabled=true",
     "auto_freeze.every_steps=1",
     "auto_freeze.start_step=2",

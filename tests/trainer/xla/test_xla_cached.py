@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import stage_runs
 import torch
-from stage_runs import BATCH, LENGTH, VOCABULARY, run_stage
+from stage_runs import BATCH, LENGTH, SMALLEST, VOCABULARY, run_stage
 from torch import Tensor
 
 from trainer.checkpoint.state import State
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.xla
 
 K, R = 6, 4
 CACHED = (
+    *SMALLEST,
     *("stage3/teacher=cached", "stage3.teacher.path=teacher", "stage3.attention_weight=0.0"),
     *(f"stage3.teacher.top_k={K}", f"stage3.teacher.negatives={R}", "optimizer@stage3.optimizer=adamw"),
     *("stage3.teacher.anchor=anchor", "stage3.teacher.anchor_weight=0.5"),

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from stage_runs import BATCH, LENGTH, VOCABULARY, run_stage
+from stage_runs import BATCH, LENGTH, SMALLEST, VOCABULARY, run_stage
 
 pytestmark = pytest.mark.xla
 
-STAGE = ("stage2", "xla", "optimizer@stage2.optimizer=adamw")
+STAGE = ("stage2", "xla", "optimizer@stage2.optimizer=adamw", *SMALLEST)
 
 
 def test_a_run_compiles_and_runs_the_same_with_it_and_without(tmp_path: Path) -> None:

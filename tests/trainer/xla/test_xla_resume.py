@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,12 +26,21 @@ RUN = (
     "device.dtype=float32",
     "stage1_9.max_steps=0",
     "checkpoint.every_steps=2",
+    "model.layers=1",
+    "stage1.subln=ones",
     # Of all optimizers the one with the most to bring back; it draws a projection in the step after the checkpoint.
     "optimizer@stage2.optimizer=apollo",
     "stage2.optimizer.apollo.update_interval=4",
+    # A freeze after step 3, between two checkpoints; without one of its matrices Apollo has other projections.
+    "auto_freeze.enabled=true",
+    "auto_freeze.parameters=['*.norm.weight','*.up_proj.weight']",
+    "auto_freeze.every_steps=1",
+    "auto_freeze.start_step=2",
+    "auto_freeze.patience=1",
+    "auto_freeze.threshold=1e9",
     "log_every=4",  # on XLA: what steps came to is read after the first, the fourth and the last
 )
-STEPS, END = 6, 5
+STEPS, BEFORE_FREEZE, END = 6, 3, 5
 # As in test_xla_steps; between two runs on XLA nothing differs.
 TOLERANCE = 2e-3
 
@@ -51,13 +61,15 @@ def terminate() -> None:
 
 @pytest.fixture
 def attempt(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt]:
-    """`attempt(folder, "xla", end=kill)`: a run, ended in its step number END; returns all losses so far."""
+    """`attempt(folder, "xla", end=kill)`: a run, ended in its step `at`; returns all losses so far."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     step = TrainStep.__call__
 
-    def run(folder: Path, kind: str, *overrides: str, end: Callable[[], None] | None = None) -> list[float]:
+    def run(
+        folder: Path, kind: str, *overrides: str, end: Callable[[], None] | None = None, at: int = END
+    ) -> list[float]:
         def ending(self: TrainStep, batch: object, *, number: int) -> object:
-            if end is not None and self._stage == "stage2" and number == END:
+            if end is not None and self._stage == "stage2" and number == at:
                 end()
             return step(self, batch, number=number)  # type: ignore[arg-type]
 
@@ -72,6 +84,10 @@ def attempt(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Iterator
             assert end is not None
         lines = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
         assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
+        frozen = [line["step"] for line in lines if line.get("auto_freeze_frozen")]
+        assert frozen == [BEFORE_FREEZE][: len(lines) // BEFORE_FREEZE]
+        # This process has compiled both steps by then: one that goes on is none of its own.
+        assert {line["step"] for line in lines if "compile_seconds" in line} <= {1, BEFORE_FREEZE + 1}
         return [line["loss"] for line in lines]
 
     yield run
@@ -90,6 +106,12 @@ def test_a_run_goes_on_where_it_was_ended_on_xla_and_across_devices(attempt: Att
     # Told to end: step 5 is finished, and read, and kept.
     assert len(attempt(tmp_path / "told", "xla", end=terminate)) == END
     assert attempt(tmp_path / "told", "xla") == xla
+
+    # Killed before the freeze, of which checkpoint 2 knows one look.
+    attempt(tmp_path / "earlier", "xla", end=kill, at=BEFORE_FREEZE)
+    shutil.copytree(tmp_path / "earlier", tmp_path / "earlier to cpu")
+    assert attempt(tmp_path / "earlier", "xla") == xla
+    assert attempt(tmp_path / "earlier to cpu", "cpu") == pytest.approx(cpu, rel=TOLERANCE)
 
     for first, second in (("cpu", "xla"), ("xla", "cpu")):
         folder = tmp_path / f"{first} to {second}"
