@@ -28,6 +28,8 @@ from trainer.graph import passing, placed
 
 MAX_NORM_GROWTH = 1.01  # gamma of the norm-growth limiter, §4.1
 
+Corrections = tuple[float | Tensor, float | Tensor]
+
 
 class Apollo(Optimizer):
     """Matrices only. The state of a parameter is three float32 tensors; all else is numbers in its group.
@@ -86,16 +88,25 @@ class Apollo(Optimizer):
         """One update of every parameter that has a gradient."""
         for group in self.param_groups:
             group["step"] += 1
+            corrections = _corrections(group)
             for place, parameter in enumerate(group["params"]):
                 if parameter.grad is not None:
-                    self._update(parameter, whole(parameter.grad).float(), place, group)
+                    self._update(parameter, whole(parameter.grad).float(), place, group, corrections)
 
-    def _update(self, parameter: nn.Parameter, gradient: Tensor, place: int, group: dict[str, Any]) -> None:
+    def _update(
+        self,
+        parameter: nn.Parameter,
+        gradient: Tensor,
+        place: int,
+        group: dict[str, Any],
+        corrections: Corrections,
+    ) -> None:
         wide = parameter.shape[0] < parameter.shape[1]
         g_MN = gradient if wide else gradient.T
         p_RM = self._projection(parameter, place, group, small=g_MN.shape[0])
         r_RN = p_RM @ g_MN
-        scaled_MN = g_MN * _factors(self._adam(parameter, r_RN, group), r_RN, tensorwise=group["tensorwise"])
+        adam_RN = self._adam(parameter, r_RN, group, corrections)
+        scaled_MN = g_MN * _factors(adam_RN, r_RN, tensorwise=group["tensorwise"])
         scaled_MN = self._limited(parameter, scaled_MN)
         alpha = group["scale"] if group["scale"] is not None else (p_RM.shape[1] / p_RM.shape[0]) ** 0.5
         # In float32, rounded once: in bfloat16 a decay of some 1e-5 of a weight is lost.
@@ -117,15 +128,17 @@ class Apollo(Optimizer):
             "scaled_norm": placed(torch.zeros((), dtype=torch.float32), device),
         }
 
-    def _adam(self, parameter: nn.Parameter, r_RN: Tensor, group: dict[str, Any]) -> Tensor:
+    def _adam(
+        self, parameter: nn.Parameter, r_RN: Tensor, group: dict[str, Any], corrections: Corrections
+    ) -> Tensor:
         """AdamW's normalised update of the projected gradient, [R, N]."""
         if not self.state[parameter]:
             self.begin(parameter, group)
         state, (beta1, beta2) = self.state[parameter], group["betas"]
         state["exp_avg"].lerp_(r_RN, 1 - beta1)
         state["exp_avg_sq"].mul_(beta2).addcmul_(r_RN, r_RN, value=1 - beta2)
-        mean_RN = state["exp_avg"] / passing(1 - beta1 ** group["step"], r_RN)
-        root_RN = (state["exp_avg_sq"] / passing(1 - beta2 ** group["step"], r_RN)).sqrt_()
+        mean_RN = state["exp_avg"] / corrections[0]
+        root_RN = (state["exp_avg_sq"] / corrections[1]).sqrt_()
         normalised_RN: Tensor = mean_RN.div_(root_RN.add_(group["eps"]))
         return normalised_RN
 
@@ -157,6 +170,14 @@ class Apollo(Optimizer):
         for index, state in state_dict["state"].items():
             parameter = order[index]
             self.state[parameter] = {name: t.to(parameter.device, copy=True) for name, t in state.items()}
+
+
+def _corrections(group: dict[str, Any]) -> Corrections:
+    """What the two moments lack of their size, as they start at zero. On a device that records its steps, two
+    transfers for all matrices."""
+    beta1, beta2 = group["betas"]
+    first = group["params"][0]
+    return passing(1 - beta1 ** group["step"], first), passing(1 - beta2 ** group["step"], first)
 
 
 def _factors(adam_RN: Tensor, r_RN: Tensor, *, tensorwise: bool) -> Tensor:
