@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer import attention
+from trainer.api import check
+from trainer.device import Device
+from trainer.model import load_pretrained, save
 from trainer.optim.attention_logits import record_logits, recorded
+from trainer.preflight.blueprint import blueprint
 
 IDS = torch.arange(24).reshape(2, 12) % 50
 SIZES = {
@@ -87,6 +92,19 @@ def test_logits_and_gradients_are_those_of_the_models_own_attention(family: str)
         each.square().mean().backward()
     for (name, one), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize(("family", "kept"), [("mistral", attention.NAME), ("gemma2", "eager")])
+def test_a_model_that_sdpa_cannot_compute_is_loaded_and_estimated_with_its_own_attention(
+    family: str, kept: str, tmp_path: Path
+) -> None:
+    save(build(family, "eager"), tmp_path)
+    loaded = load_pretrained(str(tmp_path), dtype="float32", attention=attention.NAME)
+    config = check(["model=hf", f"model.name={tmp_path}", "data.sequence_length=16"])
+    device = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="", attention=attention.NAME)
+    for model in (loaded, blueprint(config, device).build(2)):
+        assert model.config._attn_implementation == kept
+        assert logits(model).isfinite().all()
 
 
 def test_queries_and_keys_that_autocast_left_in_float32_are_cast() -> None:
