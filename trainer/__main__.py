@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 _HELP_FLAGS = ("--help", "-h")
 _PREFLIGHT_FLAGS = ("--preflight", "--dry-run")
 _FORCE_FLAG = "--force"
+# For what the device still hands over. A preempted machine is gone after 30 s, of which saving takes some.
+_CALM_S, _HURRY_S = 60.0, 10.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -147,7 +149,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
     with stop.hold("loading"):
         ranks = join(config, place)
         device = dataclasses.replace(device, ranks=ranks)
-    with ranks, _opened(config, folder, ranks) as found, stop.unmangled():
+    with ranks, _opened(config, folder, ranks) as found, _closed(device, stop), stop.unmangled():
         if found and ranks.first:
             _say(f"going on after {found.document.where}, from checkpoint {found.path.name}")
         with stop.hold("loading"):
@@ -161,6 +163,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
                 append=found is not None,
                 channels=open_channels(config, folder) if ranks.first else [],
                 heart=heart if ranks.first else None,
+                out=sys.stdout,
             )
             memory = None
             if config.memory_log.level and ranks.first:
@@ -218,6 +221,19 @@ def _look_before(config: Config, device: Device, folder: Path, place: Launched) 
         for passed_over in forced:
             _warn(f"forced: {passed_over}")
     return forced
+
+
+@contextmanager
+def _closed(device: Device, stop: StopSignal) -> Iterator[None]:
+    """Closes the device at the end, however the run ends: in a hurry, unless it has finished."""
+    within_s = _HURRY_S
+    try:
+        yield
+        within_s = _CALM_S
+    finally:
+        if not stop.came:  # else a second one ends the process at once
+            stop.ignore()
+        device.close(within_s)
 
 
 @contextmanager

@@ -134,6 +134,9 @@ class Device:
         """That this process has spent in a compiler whose time can be told from the training's."""
         return 0.0
 
+    def close(self, within_s: float) -> None:
+        """The run is over: hands over what others shall find of it, for so long at most."""
+
     def synchronize(self) -> None:
         """Waits for everything that was started, so that a clock read after it tells the truth."""
         if self.kind == "cuda":

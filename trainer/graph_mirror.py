@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from trainer.aside import Aside
+
 _log = logging.getLogger(__name__)
 
 
@@ -50,7 +52,7 @@ class GraphMirror:
         if self._broken:
             return
         oldest = time.time() - self._settled_s
-        new = [name for name in self._here() - self._there if self._written(name) <= oldest]
+        new = [name for name, written in self._new().items() if written <= oldest]
         if not new:
             return
         try:
@@ -61,6 +63,25 @@ class GraphMirror:
                 self._there.add(name)
         except Exception as error:  # noqa: BLE001 - see above
             self._tell(error)
+
+    def close(self, within_s: float) -> None:
+        """Writes what the bucket still lacks, once it has settled. What takes longer is left behind."""
+        if self._broken or not self._new():
+            return
+        aside = Aside(self._tell)
+        aside.do(self._send_the_rest)
+        if not aside.end(within_s):
+            self._tell(TimeoutError(f"{within_s:g} s at the end of the run were not enough"))
+
+    def _send_the_rest(self) -> None:
+        self.send()  # what is old enough already, in case that time runs out
+        settled = max(self._new().values(), default=0.0) + self._settled_s
+        time.sleep(min(max(settled - time.time(), 0.0), self._settled_s))
+        self.send()
+
+    def _new(self) -> dict[str, float]:
+        """What the bucket lacks, and when it was written."""
+        return {name: self._written(name) for name in self._here() - self._there}
 
     def _here(self) -> set[str]:
         return {path.name for path in self._folder.iterdir() if not path.name.startswith(".")}

@@ -67,6 +67,11 @@ class StopSignal:
             with self.hold(where):
                 yield
 
+    @property
+    def came(self) -> bool:
+        """Whether a signal came to this process."""
+        return self._received is not None
+
     def raise_if_asked(self) -> None:
         """For long waits inside a `hold`. Raises PreemptedError if a signal came."""
         if self._received:

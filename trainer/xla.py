@@ -127,6 +127,10 @@ class XlaDevice(Device):
         measured = met.metric_data("CompileTime")
         return 0.0 if measured is None else float(measured[1]) / 1e9
 
+    def close(self, within_s: float) -> None:
+        if self.graphs:
+            self.graphs.close(within_s)
+
     def synchronize(self) -> None:
         torch_xla.sync()
         xm.wait_device_ops()

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import uuid
 from pathlib import Path
 
 import fsspec
 import pytest
 
+from trainer.aside import anything_hangs
 from trainer.graph_mirror import GraphMirror
 
 
@@ -30,6 +32,11 @@ def machine(tmp_path: Path, name: str, **files: bytes) -> Path:
 def mirror_of(url: str, folder: Path) -> GraphMirror:
     """One that does not wait for files to settle."""
     return GraphMirror(url, folder, settled_s=0.0)
+
+
+def sent(url: str) -> list[str]:
+    bucket, root = fsspec.core.url_to_fs(url)
+    return sorted(path.rpartition("/")[2] for path in bucket.ls(root, detail=False))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -72,12 +79,53 @@ def test_a_file_that_may_still_be_written_is_sent_later(tmp_path: Path, url: str
     assert bucket.exists(f"{root}/a")
 
 
+def test_what_was_compiled_last_is_sent_at_the_end_as_soon_as_it_has_settled(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, slept = machine(tmp_path, "one", a=b"A", b=b"B"), list[float]()
+    os.utime(one / "a", (0, 0))
+    mirror = GraphMirror(url, one, settled_s=100.0)
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert sent(url) == ["a"]  # that is there already, should the machine go
+        os.utime(one / "b", (0, 0))
+
+    monkeypatch.setattr("trainer.graph_mirror.time.sleep", sleep)
+    mirror.close(10.0)
+    assert sent(url) == ["a", "b"]
+    assert slept == [pytest.approx(100, abs=5)]
+    mirror.close(10.0)  # nothing new, and nothing to wait for
+    assert len(slept) == 1
+
+
+def test_a_bucket_that_hangs_at_the_end_is_left_behind(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirror, over = mirror_of(url, machine(tmp_path, "one", a=b"A")), threading.Event()
+
+    def hang() -> None:
+        over.wait(30.0)
+        raise OSError("gone")
+
+    monkeypatch.setattr(mirror, "_bucket", hang)
+    with caplog.at_level(logging.WARNING):
+        mirror.close(0.05)
+        assert anything_hangs()  # so the process leaves without waiting for that thread
+        assert [record.getMessage() for record in caplog.records] == [
+            f"compiled graphs are not shared through {url}: 0.05 s at the end of the run were not enough"
+        ]
+        over.set()
+        for thread in threading.enumerate():
+            if thread.name == "calls aside":
+                thread.join(30.0)
+
+
 def test_a_file_that_is_not_whole_is_neither_sent_nor_left(tmp_path: Path, url: str) -> None:
     one = machine(tmp_path, "one", a=b"A")
     (one / ".b.tmp").write_bytes(b"half")
     mirror_of(url, one).send()
-    bucket, root = fsspec.core.url_to_fs(url)
-    assert [path.rpartition("/")[2] for path in bucket.ls(root, detail=False)] == ["a"]
+    assert sent(url) == ["a"]
 
 
 def test_a_bucket_that_fails_is_told_once_and_costs_no_run(
@@ -88,5 +136,6 @@ def test_a_bucket_that_fails_is_told_once_and_costs_no_run(
         mirror.bring()
         mirror.send()
         mirror.send()
+        mirror.close(10.0)
     assert len(caplog.records) == 1
     assert "compiled graphs are not shared through nosuchscheme://bucket" in caplog.text

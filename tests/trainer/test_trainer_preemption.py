@@ -1,18 +1,24 @@
-"""A signal while the trainer is loading: exceptions raised amid imports do not come out as they went in."""
+"""A signal while the trainer is loading, where exceptions raised amid imports do not come out as they went in,
+and while it ends."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from trainer import api
-from trainer.errors import PreemptedError
+from trainer.__main__ import _closed
+from trainer.errors import EXIT_PREEMPTED, DivergedError, PreemptedError
 from trainer.preemption import StopSignal
 
 # A library in the way of an import, which is told to stop while it loads and wraps whatever it sees.
@@ -33,6 +39,18 @@ sys.meta_path.insert(0, Signalled())
 from trainer.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
+
+
+class Closing:
+    """A device that is told to close, at which moment something else happens."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.then: Callable[[], object] = lambda: None
+
+    def close(self, within_s: float) -> None:
+        self.seconds.append(within_s)
+        self.then()
 
 
 def start(where: str, *overrides: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -163,3 +181,33 @@ def test_a_process_goes_with_the_one_that_was_told(stop: StopSignal) -> None:
     stop.share(lambda flag: True)
     with pytest.raises(PreemptedError, match="after step 1"), stop.hold("step 1"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("ending", "seconds"),
+    [(None, 60.0), (DivergedError(quantity="loss", value=math.nan, stage="stage2", step=1), 10.0)],
+)
+def test_the_device_is_closed_however_a_run_ends_and_no_signal_then_ends_it_otherwise(
+    ending: Exception | None, seconds: float
+) -> None:
+    """What a run has come to (here: that it diverged) is not taken back by a signal that comes later."""
+    stop, device = StopSignal(), Closing()
+    device.then = lambda: stop._receive(signal.SIGTERM, None)
+    with contextlib.suppress(DivergedError), _closed(cast(Any, device), stop):
+        if ending:
+            raise ending
+    assert device.seconds == [seconds]
+    assert not stop.came
+
+
+def test_a_preempted_run_closes_its_device_in_a_hurry_and_a_second_signal_still_ends_it_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stop, device, left = StopSignal(), Closing(), list[int]()
+    monkeypatch.setattr("trainer.preemption.ECHO_S", 0.0)
+    monkeypatch.setattr("trainer.preemption.os._exit", left.append)
+    device.then = lambda: stop._receive(signal.SIGTERM, None)
+    with pytest.raises(PreemptedError), _closed(cast(Any, device), stop):
+        stop._receive(signal.SIGTERM, None)
+    assert device.seconds == [10.0]
+    assert left == [EXIT_PREEMPTED]

@@ -52,7 +52,7 @@ class Telemetry:
         dense: log each of the first so many steps of a stage.
         channels: further ones.
         heart: told what the run is doing; closed with it.
-        out: where people read, or None. Warnings go to stderr.
+        out: where people read; None: nowhere. Warnings go to stderr.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Telemetry:
         append: bool = False,
         channels: Sequence[Channel] = (),
         heart: Heartbeat | None = None,
-        out: TextIO | None = sys.stdout,
+        out: TextIO | None = None,
     ) -> None:
         self._warnings = _warnings_in(path) if path and append else []
         self._file = None if path is None else path.open("a" if append else "w", encoding="utf-8")

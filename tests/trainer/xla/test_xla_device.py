@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -52,3 +54,11 @@ def test_compiled_graphs_of_a_tpu_are_kept_by_machine_and_versions_or_where_the_
     assert kept[-1] == kept[0]
     assert shared
     assert shared._url == "memory://bucket/xla/TPU-v6e-4-2.9.0-0.0.23.1"
+
+
+def test_its_end_hands_over_what_was_compiled() -> None:
+    given: list[float] = []
+    device = open_device(check([*SMALL, "device=xla"]).device)
+    device.close(3.0)  # nobody shares anything
+    dataclasses.replace(device, graphs=SimpleNamespace(close=given.append)).close(3.0)
+    assert given == [3.0]
