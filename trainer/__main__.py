@@ -142,7 +142,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         fp8.require_device(config.stage2, device)
         fitted = finder.with_micro_batches(config, device, processes=place.world)
         forced = _look_before(fitted, device, folder, place)
-    if config.device.parallel != "none":
+    if launched.among_processes(config):
         # Before the processes join: one builds while the others wait, and a library that saves a model writes
         # nothing in any but the first of joined processes.
         prepare_all(config, _print_progress())

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from trainer import host_memory, tpu_host
 from trainer.config import DeviceConfig
@@ -104,6 +105,10 @@ class Device:
     def move(self, model: nn.Module) -> nn.Module:
         """The model, moved here."""
         return model.to(self.torch_device)
+
+    def share_out(self, model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> None:
+        """Leaves each chip of this process its part alone of the weights, and of the state of their
+        optimizers, where the run says so. To be called when they were made, or set from elsewhere."""
 
     def reads(self, step: int, of: int) -> bool:
         """Whether what the one-based `step` of `of` came to is read before the next one. Where it is not, it

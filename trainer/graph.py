@@ -1,5 +1,5 @@
 """Numbers for computations that are recorded as a graph and compiled, as XLA does. Used by `quant.shared`,
-`optim` and `checkpoint`.
+`optim`, `model` and `checkpoint`.
 
 XLA compiles a graph once for each form that it has. A Python number in it becomes a constant, or an input
 that is kept by its value: two numbers that happen to be equal in one step are one input, and unequal in the
@@ -35,6 +35,16 @@ def passing(value: float, beside: Tensor) -> float | Tensor:
     if recorded(beside):
         return placed(torch.tensor(value), beside.device)
     return value
+
+
+def copied(place: Tensor, tensor: Tensor) -> Tensor:
+    """The place, a CPU tensor, with a copy of the tensor in it."""
+    if not recorded(tensor):
+        return place.copy_(tensor)
+    from trainer.xla_shards import copy_into  # torch_xla, which others need not have
+
+    copy_into(place, tensor)
+    return place
 
 
 def placed(kept: Tensor, device: torch.device) -> Tensor:

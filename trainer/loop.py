@@ -203,6 +203,7 @@ def train(
 
     save_seconds = 0.0
     with closing(optimizer), shared, keep.stage(plan.name, plan.steps, parts) as kept:
+        device.share_out(model, optimizer.optimizers)
         device.end_step()  # what was made or restored so far is no part of the first step
         if memory:
             memory.begin(plan.name, optimizer.optimizers, done=kept.done)

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from trainer.attention import suited
 from trainer.config import HfModelConfig, TinyModelConfig
 from trainer.errors import ConfigError
-from trainer.graph import recorded
+from trainer.graph import copied, recorded
 
 # With which transformers' models cap or scale their logits.
 _HEAD_SETTINGS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
@@ -108,7 +108,10 @@ def home(model: nn.Module) -> nn.Module:
     """The model, on the CPU if its weights have no memory that a file could be written from. It is moved, not
     copied; tied weights stay tied."""
     if any(recorded(parameter) for parameter in model.parameters()):
-        model = model.to("cpu")
+        # What `model.to("cpu")` does, but for tensors that chips have in parts. torch has no annotation here.
+        model = model._apply(  # type: ignore[no-untyped-call]
+            lambda tensor: copied(torch.empty(tensor.shape, dtype=tensor.dtype), tensor.detach())
+        )
         if callable(tie := getattr(model, "tie_weights", None)):
             tie()
     return model

@@ -27,8 +27,9 @@ import torch_xla.debug.metrics as met
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from trainer import attention, tpu_host
+from trainer import attention, tpu_host, xla_shards
 from trainer.cache import cache_root
 from trainer.config import DeviceConfig
 from trainer.device import Device, MemoryCounts, dtype_of, micro_batches
@@ -43,7 +44,6 @@ _TIMES = {
     ("reads", "read_seconds"): "TransferFromDeviceTime",
 }
 CACHE_VARIABLE = "XLA_PERSISTENT_CACHE_PATH"
-_ROWS = "rows"
 _BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # how so many chips lie side by side
 _TYPE_VARIABLES = ("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE")
 
@@ -55,11 +55,13 @@ class XlaDevice(Device):
     Args:
         read_every: steps between two readings of what they came to; each waits for the device.
         mesh: of the chips that share each batch; None: there is one.
+        in_parts: whether they share the weights too, and each has a part.
         graphs: where compiled ones are shared with other machines.
     """
 
     read_every: int = 10
     mesh: xs.Mesh | None = None
+    in_parts: bool = False
     graphs: GraphMirror | None = None
 
     looks_before_it_updates = False
@@ -81,7 +83,7 @@ class XlaDevice(Device):
         """Each chip gets its rows; or all, where they cannot be dealt out evenly (as an evaluation's may)."""
         placed = ids.to(self.torch_device)
         if self.mesh is not None and len(ids) % self.chips == 0:
-            xs.mark_sharding(placed, self.mesh, (_ROWS, *[None] * (ids.ndim - 1)))
+            xs.mark_sharding(placed, self.mesh, (xla_shards.ROWS, *[None] * (ids.ndim - 1)))
         return placed
 
     def place_parts(self, ids_BT: Tensor, size: int | None) -> tuple[Tensor, ...]:
@@ -92,8 +94,14 @@ class XlaDevice(Device):
         moved = model.to(self.torch_device)
         if callable(tie := getattr(moved, "tie_weights", None)):
             tie()
+        self.share_out(moved)
         self.end_step()
         return moved
+
+    def share_out(self, model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> None:
+        if self.mesh is not None and self.in_parts:
+            xla_shards.share_out(model, self.mesh)
+            xla_shards.share_out_states(optimizers, self.mesh)
 
     def reads(self, step: int, of: int) -> bool:
         return step % self.read_every == 0 or step in (1, of)
@@ -184,18 +192,25 @@ def open_xla(config: DeviceConfig) -> XlaDevice:
     """The device that PJRT_DEVICE names; `trainer.tpu_host` has seen that there is one."""
     if config.compile is True:
         raise ConfigError("XLA compiles by itself; write device.compile=auto", key="device.compile")
-    if config.parallel != "none":
+    if config.parallel == "ddp":
         raise ConfigError(
-            "the chips of a TPU share a run in one process; write device.parallel=none", key="device.parallel"
+            "the chips of a TPU share each batch in one process anyway; write device.parallel=none, or fsdp "
+            "to share the weights as well",
+            key="device.parallel",
         )
     _show_chips(config.num_chips)
     chips = xr.global_runtime_device_count()
     if config.num_chips not in (None, chips):
         raise ConfigError(f"there are {chips} here, not {config.num_chips}", key="device.num_chips")
+    if config.parallel == "fsdp" and chips == 1:
+        raise ConfigError(
+            "fsdp shares the weights among chips, and there is one; write none", key="device.parallel"
+        )
     mesh = None
     if chips > 1:
-        xr.use_spmd()
-        mesh = xs.Mesh(np.arange(chips), (chips,), (_ROWS,))
+        if not xr.is_spmd():
+            xr.use_spmd()
+        mesh = xs.Mesh(np.arange(chips), (chips,), (xla_shards.ROWS,))
     graphs = keep_compiled() if on_tpu() else None
     device = torch_xla.device()
     return XlaDevice(
@@ -207,6 +222,7 @@ def open_xla(config: DeviceConfig) -> XlaDevice:
         ),
         recompute=config.recompute,
         mesh=mesh,
+        in_parts=config.parallel == "fsdp",
         graphs=graphs,
     )
 
@@ -217,7 +233,7 @@ def _flash_attention(mesh: xs.Mesh | None) -> attention.Kernel:
     def kernel(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, scale: float) -> Tensor:
         from torch_xla.experimental.custom_kernel import flash_attention
 
-        rows = _ROWS if mesh is not None and len(q_BHTD) % mesh.size() == 0 else None
+        rows = xla_shards.ROWS if mesh is not None and len(q_BHTD) % mesh.size() == 0 else None
         split = None if mesh is None else (rows, None, None, None)
         found = flash_attention(
             q_BHTD, k_BHTD, v_BHTD, causal=True, sm_scale=scale, partition_spec=split, mesh=mesh

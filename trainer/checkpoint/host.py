@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from trainer.distributed.whole import whole
+from trainer.graph import copied
 
 
 class HostCopies:
@@ -29,7 +30,7 @@ class HostCopies:
             buffer = held.get(name)
             if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
                 buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
-            self._buffers[name] = buffer.copy_(tensor)
+            self._buffers[name] = copied(buffer, tensor)
         return self._buffers
 
 

@@ -46,6 +46,8 @@ class DeviceConfig:
             memory for about a third more time. Changes no loss.
         parallel: how the processes that torchrun started share one run: `ddp` (each has the whole model and
             optimizer) or `fsdp` (each has a part of them). Changes rounding only. `none` is for one process.
+            The chips of a TPU are in one process and share each batch anyway; with `fsdp` each has a part of
+            the student, of its optimizer and of its teacher, and `ddp` is refused.
         num_chips: of the host's TPU, with `type=xla`: they share each batch, whose size is that of all of
             them. Changes rounding only. null: all that there are.
         auto_micro_batch: give each stage whose `micro_batch_size` is null the largest that fits into memory
@@ -143,9 +145,14 @@ class Config:
                 f"the chips of a TPU are meant, not of device={self.device.type}; write null",
                 key="device.num_chips",
             )
+        if self.device.num_chips == 1 and self.device.parallel == "fsdp":
+            raise FieldError(
+                "fsdp shares the weights among chips, and one is asked for; write none", key="device.parallel"
+            )
 
     def _check_parallel(self) -> None:
-        if self.device.parallel == "none":
+        """What several processes cannot do. On XLA there is one; `auto` may come to mean either."""
+        if self.device.parallel == "none" or self.device.type == "xla":
             return
         if self.stage3.max_steps and self.stage3.teacher.kind == "http":
             raise FieldError(
@@ -175,7 +182,7 @@ class Config:
     def _check_auto_freeze(self) -> None:
         if not self.auto_freeze.enabled:
             return
-        if self.device.parallel != "none":
+        if self.device.parallel != "none" and self.device.type != "xla":
             raise FieldError(
                 "processes that share a run exchange the gradients of what was trained when a stage began; "
                 "write false, or device.parallel=none",

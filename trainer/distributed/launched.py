@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from trainer import tpu_host
 from trainer.config import Config
 from trainer.counted import counted
 from trainer.errors import ConfigError
@@ -46,19 +47,28 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
         return None
 
 
+def among_processes(config: Config) -> bool:
+    """Whether the run is to be shared by several processes; on XLA, the chips of one process share it. Raises
+    ConfigError if it means a TPU that is not there."""
+    return config.device.parallel != "none" and not tpu_host.meant(config.device.type)
+
+
 def check(config: Config, found: Launched | None) -> Launched:
     """The process's place, where it goes with the configuration.
 
     Raises:
         ConfigError: several processes would train the same thing side by side, one alone was told to share,
-            or a batch cannot be shared out.
+            or a batch cannot be shared out. Or the device is not there.
     """
-    if config.device.parallel == "none":
+    if not among_processes(config):
         if found is not None and found.world > 1:
+            instead = (
+                f"write {KEY}=ddp or {KEY}=fsdp, or start one"
+                if config.device.parallel == "none"
+                else "start one: the chips of a TPU share a run in one process"
+            )
             raise ConfigError(
-                f"{found.world} processes were started, and each would do the whole run; write "
-                f"{KEY}=ddp or {KEY}=fsdp, or start one",
-                key=KEY,
+                f"{found.world} processes were started, and each would do the whole run; {instead}", key=KEY
             )
         return ALONE
     if found is None:

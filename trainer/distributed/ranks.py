@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainer.config import Config
-from trainer.distributed.launched import Launched
+from trainer.distributed.launched import Launched, among_processes
 
 Parallel = Literal["none", "ddp", "fsdp"]
 T = TypeVar("T")
@@ -114,19 +114,18 @@ ALONE = Ranks()
 
 def choose_device(config: Config, place: Launched) -> None:
     """Makes the CUDA device current that is this process's, where there are such."""
-    if config.device.parallel != "none" and _on_cuda(config):
+    if among_processes(config) and _on_cuda(config):
         torch.cuda.set_device(place.local_rank)
 
 
 def join(config: Config, place: Launched) -> Ranks:
     """The process takes its place among the others. Waits until all have come."""
-    parallel = config.device.parallel
-    if parallel == "none":
+    if not among_processes(config):
         return ALONE
     os.environ["NCCL_DEBUG"] = "WARN"  # an inherited INFO writes tens of gigabytes in a long run
     # Flags and numbers are exchanged as CPU tensors: nothing waits for a device because of them.
     dist.init_process_group("cpu:gloo,cuda:nccl" if _on_cuda(config) else "gloo", timeout=PATIENCE)
-    return Ranks(rank=place.rank, world=place.world, parallel=parallel)
+    return Ranks(rank=place.rank, world=place.world, parallel=config.device.parallel)
 
 
 def _on_cuda(config: Config) -> bool:

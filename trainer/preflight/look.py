@@ -62,7 +62,7 @@ def look(
     try:
         plan = blueprint(config, device)
         if config.device.parallel == "fsdp":
-            found.unknown = "processes share the weights"
+            found.unknown = "the weights are in parts"
         else:
             _look_at_memory(found, share(config, processes), plan, device, closely=closely)
         found.seconds = price.seconds(config, plan.dimensions, device)

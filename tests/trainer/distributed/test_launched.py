@@ -59,6 +59,21 @@ def test_what_does_not_go_together_is_refused_in_one_line(case: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
+@pytest.fixture
+def _on_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.tpu_host.meant", lambda kind: kind in ("auto", "xla"))
+
+
+@pytest.mark.usefixtures("_on_xla")
+def test_the_chips_of_a_tpu_share_a_run_in_one_process() -> None:
+    overrides = ["device.parallel=fsdp", "stage2.batch_size=5"]  # of the chips another place knows
+    assert check(checked(["device=xla", *overrides]), None) == check(checked(overrides), None) == ALONE
+    with pytest.raises(
+        ConfigError, match=r"^device\.parallel: 2 processes .*; start one: the chips of a TPU"
+    ):
+        check(checked(overrides), SECOND_OF_TWO)
+
+
 def test_the_batch_of_a_stage_that_is_left_out_does_not_matter() -> None:
     config = checked([DDP, "stage1_9.max_steps=0", "stage1_9.batch_size=5"])
     assert check(config, SECOND_OF_TWO) == SECOND_OF_TWO
@@ -82,6 +97,11 @@ UNTRAINABLE = {
         "stage1_9.optimizer.type=adamw_8bit",
     ),
     "device.compile: processes that share a run do not compile": (DDP, "device.compile=true"),
+    "device.parallel: fsdp shares the weights among chips, and one is asked for; write none": (
+        "device=xla",
+        "device.num_chips=1",
+        "device.parallel=fsdp",
+    ),
 }
 
 
@@ -90,6 +110,11 @@ def test_what_cannot_be_shared_is_refused_with_the_configuration(message: str) -
     with pytest.raises(ConfigError) as refusal:
         checked(UNTRAINABLE[message])
     assert str(refusal.value).startswith(message)
+
+
+def test_muonclip_trains_parameters_that_are_in_parts_on_chips() -> None:
+    overrides = ["device=xla", "device.parallel=fsdp", "stage2.optimizer.type=muonclip"]
+    assert checked(overrides).device.parallel == "fsdp"
 
 
 def test_the_optimizer_of_a_stage_that_is_left_out_does_not_matter() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from trainer.api import check
 from trainer.auto_freeze import auto_freeze
@@ -47,7 +48,8 @@ TRAIN = {"stage1_9": layerwise.align, "stage2": pretrain.pretrain, "stage3": dis
 @dataclass
 class Ran:
     """Losses by name; graphs compiled, graphs run and operations that went back to the CPU, of all that comes
-    before the first step and then of each step."""
+    before the first step and then of each step. Of several chips: the shapes of what each has, of a
+    micro-batch and, at the end, of the weights and of what the optimizers keep of them."""
 
     parts: dict[str, list[float]]
     compiled: list[int] = field(default_factory=list)
@@ -56,6 +58,7 @@ class Ran:
     told: list[Step] = field(default_factory=list)
     chips: int = 1
     rows: list[list[int]] = field(default_factory=list)
+    kept: dict[str, list[list[int]]] = field(default_factory=dict)
 
 
 def ids(steps: int, batch: int = BATCH) -> Iterator[Tensor]:
@@ -94,16 +97,38 @@ def run_stage(stage: str, kind: str, *overrides: str, memory_log: Path | None = 
     )
     ran.parts, ran.chips = trace.parts, device.chips
     if device.chips > 1:
-        ran.rows = rows_on_each(device, own.micro_batch_size)
+        ran.rows = rows_on_each(device, own.micro_batch_size or own.batch_size)
+        ran.kept = dict(parts_on_each(student, teacher, device.optimizers))
     return ran
 
 
 def rows_on_each(device: Device, size: int) -> list[list[int]]:
     """The shape of what each chip has of a micro-batch of `size`."""
+    (placed,) = device.place_parts(next(ids(1, size)), None)
+    return on_each(placed)
+
+
+def parts_on_each(
+    student: nn.Module, teacher: nn.Module, optimizers: Iterable[Optimizer]
+) -> Iterator[tuple[str, list[list[int]]]]:
+    """The whole shape of each parameter and of each state, and after it those of what the chips have."""
+    for model, whose in ((student, "student"), (teacher, "teacher")):
+        for name, parameter in model.named_parameters():
+            yield f"{whose} {name}", [list(parameter.shape), *on_each(parameter)]
+    names = {parameter: name for name, parameter in student.named_parameters()}
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            for what, value in state.items():
+                yield f"{what} {names[parameter]}", [list(value.shape), *on_each(value)]
+
+
+def on_each(tensor: Tensor) -> list[list[int]]:
+    """The shape of what each chip has of a tensor."""
     import torch_xla
 
-    (placed,) = device.place_parts(next(ids(1, size)), None)
-    (shards,) = torch_xla._XLAC._get_local_shards([placed])
+    if not torch_xla._XLAC._get_xla_sharding_spec(tensor):
+        return [list(tensor.shape)] * torch_xla.runtime.global_runtime_device_count()
+    (shards,) = torch_xla._XLAC._get_local_shards([tensor])
     return [list(shard.shape) for shard, _ in shards]
 
 
@@ -128,6 +153,10 @@ def counting(device: Device, ran: Ran) -> Device:
             ran.launched.append(launched)
             ran.fallen_back.append(fallen_back)
             before[0] = after
+
+        def share_out(self, model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> None:
+            super().share_out(model, optimizers)
+            object.__setattr__(self, "optimizers", optimizers)
 
     fields = {each.name: getattr(device, each.name) for each in dataclasses.fields(device)}
     return Counting(**fields)

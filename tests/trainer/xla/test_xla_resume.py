@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from four_chips import in_four
 
 from trainer import __main__ as program
 from trainer.api import METRICS_FILE, MODEL_FOLDER, RESULT_FILE, check
@@ -142,3 +143,23 @@ def test_a_run_goes_on_where_it_was_ended_on_xla_and_across_devices(attempt: Att
     )
     saved = load(tmp_path / "xla" / MODEL_FOLDER).model
     assert {parameter.device.type for parameter in saved.parameters()} == {"cpu"}
+
+
+def test_a_run_that_four_chips_began_in_parts_goes_on_on_one_and_on_a_cpu(
+    attempt: Attempt, small: tuple[str, ...], tmp_path: Path
+) -> None:
+    begun = [override for override in small if not override.startswith("device=")]
+    in_four(tmp_path, run=[*begun, *RUN, "save_model=true"])
+    cpu = attempt(tmp_path / "cpu", "cpu", "save_model=true")
+    for kind in ("xla", "cpu"):
+        shutil.copytree(tmp_path / "middle", tmp_path / f"to {kind}")
+        assert attempt(tmp_path / f"to {kind}", kind) == pytest.approx(cpu, rel=TOLERANCE), kind
+
+    ours, theirs = (
+        json.loads((tmp_path / folder / RESULT_FILE).read_text())["metrics"]["final_loss"]
+        for folder in ("whole", "cpu")
+    )
+    assert ours == pytest.approx(theirs, rel=TOLERANCE)
+    saved, expected = (load(tmp_path / folder / MODEL_FOLDER).model for folder in ("whole", "cpu"))
+    for ours, theirs in zip(saved.parameters(), expected.parameters(), strict=True):
+        assert ours.shape == theirs.shape

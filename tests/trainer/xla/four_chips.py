@@ -1,0 +1,130 @@
+"""Four chips of XLA's CPU, in a process of their own: how a process sees its devices is settled when it starts.
+
+Tests call `in_four`, which runs this file: stages, each by chips that share the batches alone and by chips
+that share the weights too; or a whole run of the second kind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+FOUR, IN_PARTS = "device.num_chips=4", "device.parallel=fsdp"
+# By stage: both kinds of optimizers, and what else hangs on whole weights. At the size of Stage 2 XLA would
+# rather exchange activations than weights, unless it is told otherwise.
+RUNS = {
+    "stage1_9": ("optimizer@stage1_9.optimizer=muon", "stage1_9.saliency.enabled=true"),
+    "stage2": ("optimizer@stage2.optimizer=adamw", "model.hidden_size=256", "model.intermediate_size=768"),
+    "stage3": ("optimizer@stage3.optimizer=muonclip", "stage3.optimizer.muonclip.tau=0.01"),
+}
+STEP = 5
+
+
+def of_stage(stage: str) -> tuple[str, ...]:
+    """The overrides of a stage's run, whatever computes it: of one layer, in two micro-batches of four."""
+    shared = (f"{stage}.batch_size=8", f"{stage}.micro_batch_size=4")
+    return ("model.layers=1", "stage1.subln=ones", *shared, *RUNS[stage])
+
+
+def in_four(folder: Path, *stages: str, run: Sequence[str] = ()) -> dict[str, Any]:
+    """What came of stages by either kind; of a run with the overrides `run`, `folder / "whole"` is left, and
+    `folder / "middle"`, which is what would be left had it been killed in its STEP of Stage 2."""
+    own = Path(__file__)
+    done = subprocess.run(
+        [sys.executable, str(own), str(folder), json.dumps(stages), json.dumps(run)],
+        capture_output=True,
+        text=True,
+        cwd=own.parent,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(own.parent), os.environ.get("PYTHONPATH", "")]),
+        },
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _main(folder: Path, stages: Sequence[str], run: Sequence[str]) -> None:
+    import conftest  # noqa: F401 - for its effect: XLA's CPU, compiled quickly
+
+    graphs = folder / "graphs"
+    os.environ["XLA_FLAGS"] += f" --xla_dump_to={graphs} --xla_dump_hlo_as_text" * bool(stages)
+    from stage_runs import run_stage
+
+    found: dict[str, Any] = {}
+    for stage in stages:
+        for how, overrides in (("shared", ()), ("in parts", (IN_PARTS,))):
+            ran = run_stage(stage, "xla", *of_stage(stage), FOUR, *overrides)
+            told = ("parts", "compiled", "launched", "chips", "rows", "kept")
+            found[f"{stage} {how}"] = {field: getattr(ran, field) for field in told} | {
+                "clipped": [float(step.details.get("qk_clipped_heads", 0)) for step in ran.told],
+                "exchanges": _exchanges(graphs),
+            }
+    if stages:
+        found["odd"] = _odd_shapes()
+    if run:
+        _run(folder, [*run, FOUR, IN_PARTS])
+    print(json.dumps(found))
+
+
+def _exchanges(graphs: Path) -> dict[str, int]:
+    """How often chips exchange something, by kind, in the largest of the graphs that were compiled; they are
+    removed."""
+    compiled = [path.read_text() for path in graphs.glob("*after_optimizations.txt")]
+    shutil.rmtree(graphs)
+    kinds = ("all-gather", "all-reduce", "all-to-all", "collective-permute")
+    return {kind: max(compiled, key=len).count(f" {kind}(") for kind in kinds}
+
+
+def _odd_shapes() -> list[list[list[int]]]:
+    """What each chip has of matrices whose rows, and whose rows and columns, four do not divide."""
+    import torch
+    from stage_runs import on_each
+
+    from trainer.api import check
+    from trainer.device import open_device
+
+    class Odd(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = torch.nn.Parameter(torch.zeros(6, 8))
+            self.both = torch.nn.Parameter(torch.zeros(6, 7))
+            self.layers = torch.nn.ModuleList()
+
+        def get_decoder(self) -> torch.nn.Module:
+            return self
+
+    moved = open_device(check(["device=xla", FOUR, IN_PARTS]).device).move(Odd())
+    return [on_each(parameter) for parameter in moved.parameters()]
+
+
+def _run(folder: Path, overrides: Sequence[str]) -> None:
+    from trainer import __main__ as program
+    from trainer import tpu_host
+    from trainer.api import check
+    from trainer.preemption import StopSignal
+    from trainer.step import TrainStep
+
+    step = TrainStep.__call__
+
+    def copying(self: TrainStep, batch: Any, *, number: int) -> Any:
+        if self._stage == "stage2" and number == STEP:
+            shutil.copytree(folder / "whole", folder / "middle")
+        return step(self, batch, number=number)
+
+    TrainStep.__call__ = copying  # type: ignore[method-assign]
+    tpu_host.meant = lambda *args: True
+    config = check([*overrides, f"run_dir={folder / 'whole'}"])
+    program.train_in(folder / "whole", config, StopSignal())
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3]))
