@@ -128,7 +128,7 @@ def run(
     student, strength = make_student(
         ground.teacher, config.stage1, calibration, quant=config.quant, device=device
     )
-    fp8.require_multiples(student, config.stage2, config.data.sequence_length)
+    fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
     distill.check(student, config.stage3, this.held_out[0][:1], stop=stop)
     if config.stage3.teacher.kind == "cached":
         match.check(config, ground.corpus, ground.teacher)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer import __main__ as program
+from trainer.compose import compose_config
 from trainer.config import QuantConfig
 from trainer.errors import ConfigError
 from trainer.pipeline import Outcome
@@ -133,6 +134,21 @@ def test_sides_that_are_no_multiples_of_16_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         run_small("stage2.fp8=true", *overrides)
+
+
+@pytest.mark.parametrize(
+    ("micro_batch_size", "processes", "tokens"),
+    [("null", 1, None), ("null", 2, 24), ("null", 4, 12), ("4", 2, None), ("2", 1, 24)],
+)
+def test_tokens_are_those_of_one_process(micro_batch_size: str, processes: int, tokens: int | None) -> None:
+    """Of four sequences of twelve tokens; a micro-batch is a process's own."""
+    words = ["stage2.fp8=true", "stage2.batch_size=4", f"stage2.micro_batch_size={micro_batch_size}"]
+    stage2 = compose_config(words).stage2
+    if tokens is None:
+        fp8.require_multiples(nn.Identity(), stage2, 12, processes=processes)
+    else:
+        with pytest.raises(ConfigError, match=f" has {tokens} tokens, which 16 does not divide"):
+            fp8.require_multiples(nn.Identity(), stage2, 12, processes=processes)
 
 
 @pytest.mark.skipif(

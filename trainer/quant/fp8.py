@@ -40,21 +40,29 @@ def require_device(config: Stage2Config, device: Device) -> None:
         )
 
 
-def require_multiples(student: nn.Module, config: Stage2Config, sequence_length: int) -> None:
-    """Raises ConfigError where 8-bit products are asked for and a side of one is not a multiple of 16."""
+def require_multiples(
+    student: nn.Module, config: Stage2Config, sequence_length: int, *, processes: int
+) -> None:
+    """Whether every side of each product is a multiple of 16, where 8-bit products are asked for.
+
+    Args:
+        processes: that share each batch; a micro-batch is one process's own.
+
+    Raises:
+        ConfigError: one is not.
+    """
     if not (config.fp8 and config.max_steps):
         return
-    tokens = (config.micro_batch_size or config.batch_size) * sequence_length
+    tokens = (config.micro_batch_size or config.batch_size // processes) * sequence_length
     if tokens % MULTIPLE:
+        of_one = f" of one of {processes} processes" if processes > 1 else ""
         raise ConfigError(
-            f"a forward pass has {tokens} tokens, which {MULTIPLE} does not divide; change "
+            f"a forward pass{of_one} has {tokens} tokens, which {MULTIPLE} does not divide; change "
             f"stage2.micro_batch_size or data.sequence_length, or write {_KEY}=false",
             key=_KEY,
         )
     for name, layer in student.named_modules():
-        if isinstance(layer, TernaryLinear) and (
-            layer.in_features % MULTIPLE or layer.out_features % MULTIPLE
-        ):
+        if isinstance(layer, TernaryLinear) and not _fits(layer):
             raise ConfigError(
                 f"{name} has {layer.in_features} inputs and {layer.out_features} outputs, and {MULTIPLE} "
                 f"must divide both; write {_KEY}=false",
