@@ -67,6 +67,7 @@ class _Run:
     keep: Keep
     forced: tuple[str, ...]
     config_sha256: str
+    caches: match.Digests = match.NO_CACHES
     beside: Beside = NOTHING
 
     def batches(self, stage: str, batch_size: int, ranks: Ranks = UNSHARED) -> Feed:
@@ -130,9 +131,11 @@ def run(
     )
     fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
     distill.check(student, config.stage3, this.held_out[0][:1], stop=stop)
-    if config.stage3.teacher.kind == "cached":
-        match.check(config, ground.corpus, ground.teacher)
-    this = replace(this, beside=Beside(freeze=auto_freeze(config, student), memory=memory))
+    this = replace(
+        this,
+        caches=match.check(config, ground.corpus, ground.teacher),
+        beside=Beside(freeze=auto_freeze(config, student), memory=memory),
+    )
     if memory:
         memory.models(student, ground.teacher)
     device.reset_peak_memory()
@@ -276,4 +279,6 @@ def _provenance(this: _Run) -> Provenance:
         seed=this.config.seed,
         data_sha256=this.corpus.sha256,
         forced=this.forced,
+        teacher_cache_sha256=this.caches.teacher,
+        anchor_cache_sha256=this.caches.anchor,
     )

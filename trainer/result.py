@@ -49,6 +49,8 @@ class Provenance:
 
     Args:
         forced: what the preflight said against the run, where `force` passed over it.
+        teacher_cache_sha256, anchor_cache_sha256: of the rows that Stage 3 took from a teacher's cache, and
+            from an anchor's; None: it took none.
     """
 
     config_sha256: str
@@ -59,6 +61,8 @@ class Provenance:
     data_sha256: str
     reused_stages: tuple[str, ...] = ()
     forced: tuple[str, ...] = ()
+    teacher_cache_sha256: str | None = None
+    anchor_cache_sha256: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,8 +57,10 @@ def test_the_result_has_the_contracts_fields_and_counts(run_small: Run, tmp_path
     assert metrics["train_flops"] == forward * (6 * 64 * 4 + 6 * 64 * 3)
     assert set(document["provenance"]) == {
         *("config_sha256", "code_version", "device", "torch", "seed", "data_sha256", "reused_stages"),
-        "forced",
+        *("forced", "teacher_cache_sha256", "anchor_cache_sha256"),
     }
+    assert document["provenance"]["teacher_cache_sha256"] is None
+    assert document["provenance"]["anchor_cache_sha256"] is None
 
 
 def test_bits_per_byte_by_hand(run_small: Run, small: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -85,10 +86,24 @@ def refuse_another(found: Index, ours: Spec, path: str, *, key: str) -> None:
         raise ConfigError(f"the cache at {path} is of another {told}", key=key)
 
 
-def check(config: Config, corpus: Corpus, teacher: nn.Module) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Digests:
+    """Of the rows that a run takes from its caches; None: it takes none."""
+
+    teacher: str | None = None
+    anchor: str | None = None
+
+
+NO_CACHES = Digests()
+
+
+def check(config: Config, corpus: Corpus, teacher: nn.Module) -> Digests:
     """Whether Stage 3 can be trained from its caches; does nothing where it has no steps, or another teacher.
 
     What lies elsewhere is copied to this machine, so that hours later the stage begins with what it needs.
+
+    Returns:
+        Which caches those are: `read` gives the same digests of what it opens.
 
     Raises:
         ConfigError: there is none, it is of something else, or too short.
@@ -96,16 +111,19 @@ def check(config: Config, corpus: Corpus, teacher: nn.Module) -> None:
     """
     stage = config.stage3
     if not stage.max_steps or stage.teacher.kind != "cached":
-        return
+        return NO_CACHES
     require_candidates(stage.teacher, teacher)
     ours = spec(config, stage.teacher, corpus, teacher)
-    _check_one(asked_for(config), ours, f"{COMMAND} with the overrides of this run")
+    kept, anchor = _check_one(asked_for(config), ours, f"{COMMAND} with the overrides of this run"), None
     if stage.teacher.anchored:
         asked = asked_for(config, anchor=True)
-        _check_one(asked, ours, f"{COMMAND} --of RUN_DIR with the overrides of this run", any_model=True)
+        build_it = f"{COMMAND} --of RUN_DIR with the overrides of this run"
+        anchor = _check_one(asked, ours, build_it, any_model=True)
+    return Digests(teacher=kept, anchor=anchor)
 
 
-def _check_one(asked: Asked, ours: Spec, build_it: str, *, any_model: bool = False) -> None:
+def _check_one(asked: Asked, ours: Spec, build_it: str, *, any_model: bool = False) -> str:
+    """The digest of what the run takes."""
     place = Place(asked.path)
     found = read_index(place, asked.path, key=asked.key)
     if found is None:
@@ -120,3 +138,4 @@ def _check_one(asked: Asked, ours: Spec, build_it: str, *, any_model: bool = Fal
             key=asked.key,
         )
     place.here()
+    return found.digest(asked.rows)

@@ -20,6 +20,7 @@ from trainer.pipeline import Outcome
 from trainer.stages.distill_cached import from_cache
 from trainer.teacher import Ground
 from trainer.teacher_cache import __main__ as command
+from trainer.teacher_cache.read import open_cache
 
 Run = Callable[..., Outcome]
 
@@ -101,7 +102,13 @@ def test_a_runs_student_anchors_another_run(
     program.train_in(tmp_path / "before", before, StopSignal())
     monkeypatch.setattr(command.StopSignal, "install", lambda stop: None)
     assert command.main([*small, *overrides, "--of", str(tmp_path / "before")]) == 0
-    metrics = run_small(*overrides).result.metrics
+    result = run_small(*overrides).result
+    metrics, provenance = result.metrics, result.provenance
+    for kept, told in (
+        ("teacher", provenance.teacher_cache_sha256),
+        ("anchor", provenance.anchor_cache_sha256),
+    ):
+        assert told == open_cache(str(tmp_path / kept), rows=16, preload=False).digest, kept
     lines = logged(tmp_path)
     assert lines[0]["anchor_kl"] == pytest.approx(0, abs=1e-7)
     assert min(line["anchor_kl"] for line in lines[1:]) > 1e-6
@@ -110,7 +117,10 @@ def test_a_runs_student_anchors_another_run(
         assert line["loss"] == pytest.approx(total, rel=1e-5)
     run_small(*anchored(tmp_path / "teacher", tmp_path / "anchor", weight=50.0))
     assert logged(tmp_path)[-1]["anchor_kl"] < lines[-1]["anchor_kl"]
-    without = run_small(*cached(tmp_path / "teacher")).result.metrics
+    alone = run_small(*cached(tmp_path / "teacher")).result
+    assert alone.provenance.teacher_cache_sha256 == provenance.teacher_cache_sha256
+    assert alone.provenance.anchor_cache_sha256 is None
+    without = alone.metrics
     hidden, tokens = 32, 4 * 4 * 15
     assert metrics.train_flops - without.train_flops == pytest.approx(3 * 2 * hidden * 8 * tokens)
     with pytest.raises(
