@@ -71,7 +71,7 @@ def test_two_workers_do_the_sweep_and_leave_no_file_behind(sweep, space_file, en
         _, told = launched.communicate(timeout=100)
     assert launched.returncode == 0, told
     assert [record.status for record in experiment.trials()] == ["completed"] * 5
-    assert "sweep: 2 workers, 1 threads each" in told
+    assert "sweep: 2 workers, 1 thread each" in told
     assert told.count("has no work left") == 2
     assert pool() is None
 
