@@ -95,8 +95,9 @@ def check(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
             if metric not in api.METRICS:
                 known = f"known are: {', '.join(api.METRICS)}"
                 hint = nearest(metric, api.METRICS)
+                section = "objectives" if metric in space.metrics() else "outcome_constraints"
                 raise InputError(
-                    f"objectives, outcome_constraints: the trainer reports no {metric!r}; "
+                    f"{section}: the trainer reports no {metric!r}; "
                     + (hint if hint == known else f"{hint} ({known})")
                 )
         for parameters in probes:
@@ -183,7 +184,10 @@ def _load_function(spelled: str) -> Callable[[dict[str, Value]], Any]:
         function = getattr(importlib.import_module(module_name), name)
     except Exception as error:  # noqa: BLE001 - a user's module may fail in any way while it is imported
         told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(f"program.function: {spelled!r} cannot be loaded from this folder: {told}") from None
+        raise InputError(
+            f"program.function: {spelled!r} cannot be loaded from this folder: {told}; start this in the "
+            "folder of the module, or name that in PYTHONPATH"
+        ) from None
     if not callable(function):
         raise InputError(f"program.function: {spelled!r} is not a function")
     return function  # type: ignore[no-any-return]  # it is checked as far as Python can

@@ -39,7 +39,12 @@ KEYS = (
 PROGRAM_KEYS = ("trainer", "command", "function")
 SEARCH_KEYS = ("method", "sobol", "seed")
 LEASE_KEYS = ("heartbeat_s", "expire_s", "max_attempts")
-_REQUIRED = ("name", "objectives", "program", "parameters")
+_REQUIRED = {
+    "name": "name: my-sweep",
+    "objectives": "objectives: [{metric: final_loss, goal: minimize}]",
+    "program": "program: {trainer: {overrides: [model=tiny]}}",
+    "parameters": "parameters: {stage2.optimizer.lr: {min: 1.0e-3, max: 8.0e-3}}",
+}
 _HINTS = {
     "early_stopping": "unknown key; write early_terminate: {type: percentile}",
     "metric": "unknown key; write objectives: [{metric: final_loss, goal: minimize}]",
@@ -61,6 +66,11 @@ def load(path: str | os.PathLike[str]) -> Space:
     try:
         with Path(path).open("rb") as stream:
             data = stream.read(yaml_tree.MAX_BYTES + 1)
+    except FileNotFoundError:
+        told = "there is no such file; docs/search-space.md shows what to write into one"
+        raise SpaceError(told, file=file) from None
+    except IsADirectoryError:
+        raise SpaceError("a folder; name the YAML file in it", file=file) from None
     except OSError as error:
         raise SpaceError(f"cannot be read: {error.strerror or error}", file=file) from None
     try:
@@ -76,9 +86,10 @@ def loads(text: str, file: str) -> Space:
     """The search space in `text`; `file` is how errors call it. Raises SpaceError."""
     root = yaml_tree.parse(text, file)
     entries = root.table(KEYS, _HINTS)
-    for key in _REQUIRED:
+    for key, example in _REQUIRED.items():
         if key not in entries:
-            raise SpaceError(f"`{key}:` is missing", file=file, line=root.line, key=key)
+            told = f"`{key}:` is missing; write such as {example}"
+            raise SpaceError(told, file=file, line=root.line, key=key)
     objectives = _objectives(entries["objectives"])
     parameters = space_parameters.read(entries["parameters"])
     constraints: tuple[str, ...] = ()

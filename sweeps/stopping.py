@@ -19,6 +19,8 @@ ECHO_S = 5.0
 """Engines signal every process of a job, and those above a worker pass that on: SIGTERM again so soon is the
 same notice, and no reason to leave without handing the trial back."""
 
+_LEFT = b"sweep: told twice: left at once; a trial in hand goes on elsewhere when its lease has run out\n"
+
 
 class Interrupted(BaseException):
     """Raised inside `Stop.interruptible` when the worker was told to go; no `except Exception` stops it."""
@@ -73,6 +75,7 @@ class Stop:
         if self._by:
             if signum == signal.SIGTERM and time.monotonic() - self._at < ECHO_S:
                 return
+            os.write(2, _LEFT)  # print() may be what was interrupted
             os._exit(EXIT_PREEMPTED)  # told twice: no time left; the program dies with us, the lease expires
         self.request(signal.Signals(signum).name)
         if self._may_raise:

@@ -92,7 +92,7 @@ def main() -> None:
         print("sweep: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
-        error.show()
+        _tell(error)
         sys.exit(error.exit_code)
     except SweepError as error:
         from sweeps.redaction import redact
@@ -109,6 +109,16 @@ def main() -> None:
         sys.stdout = sys.stderr  # what could not be written is not tried again at exit
         sys.exit(EXIT_FAILED)
     sys.exit(status if isinstance(status, int) else EXIT_DONE)
+
+
+def _tell(error: click.ClickException) -> None:
+    """In one line, as all other errors; a command that says nothing but its name is shown its help."""
+    of = getattr(error, "ctx", None)
+    if of is None or isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        error.show()
+        return
+    told = " ".join(error.format_message().split()).rstrip(".")
+    print(f"sweep: error: {told}; see `{of.command_path} --help`", file=sys.stderr)
 
 
 def _replace_closed_streams() -> None:

@@ -51,12 +51,12 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
         click.echo(
             f"sweep: lease.expire_s is {REMOTE_EXPIRE_S:g} in a bucket, the time a request may need", err=True
         )
-    _warn_of_no_surrogate(space)
     objective.check(space, probes(space))
     if space.search.method != "grid":
         from sweeps import optimizer  # a grid needs no Ax, whose import takes seconds
 
         optimizer.check(space)
+    _warn_of_no_surrogate(space)  # of a space that is refused, nothing else is told
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
     remember(store)
     return experiment

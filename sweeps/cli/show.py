@@ -97,9 +97,8 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
     if style == "json":
         print_json(None if record is None else _best_document(experiment.space, record))
     elif record is None:
-        click.echo(
-            "sweep: no trial is completed yet (within the outcome constraints); see `sweep status`", err=True
-        )
+        within = " within the outcome constraints" if experiment.space.outcome_constraints else ""
+        click.echo(f"sweep: no trial is completed yet{within}; see `sweep status`", err=True)
     elif style == "csv":
         print_csv([export.flat(record)])
     else:

@@ -77,7 +77,7 @@ CASES = [
     Case("unknown_key_no_near", "", "zzz: 3\n", 13, "zzz", "known are: name, objectives"),
     Case("wandb_metric", "", "metric: {name: loss}\n", 13, "metric", "objectives: [{metric"),
     Case("wandb_method", "", "method: bayes\n", 13, "method", "search: {method: bayes}"),
-    Case("missing_name", "name: good\n", "", 1, "name", "`name:` is missing"),
+    Case("missing_name", "name: good\n", "", 1, "name", "`name:` is missing; write such as name: "),
     Case("missing_program", "program: {trainer: {overrides: [model=tiny]}}\n", "", 1, "program", "missing"),
     Case("name_empty", "name: good", "name:", 1, "name", "nothing stands where text belongs"),
     Case("name_with_slash", "name: good", "name: a/b", 1, "name", "becomes a folder"),
@@ -828,11 +828,17 @@ def test_a_file_that_is_no_mapping_of_text_is_refused(
     assert (caught.value.file, caught.value.line) == (str(path), line)
 
 
-@pytest.mark.parametrize("make", ["missing", "folder"])
-def test_a_path_that_cannot_be_read_is_refused(tmp_path, make: str) -> None:
-    path = tmp_path if make == "folder" else tmp_path / "missing.yaml"
-    with pytest.raises(SpaceError, match="cannot be read: "):
-        load(path)
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        pytest.param("missing.yaml", "there is no such file; ", id="missing"),
+        pytest.param(".", "a folder; name the YAML file in it", id="folder"),
+        pytest.param("n" * 300, "cannot be read: File name too long", id="the system refuses it"),
+    ],
+)
+def test_a_path_that_cannot_be_read_is_refused(tmp_path, name: str, told: str) -> None:
+    with pytest.raises(SpaceError, match=told):
+        load(tmp_path / name)
 
 
 def test_a_quarter_of_a_mebibyte_of_keys_is_refused_quickly(tmp_path) -> None:

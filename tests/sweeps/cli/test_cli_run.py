@@ -225,7 +225,8 @@ class TestMetricsOfTheTrainer:
         ran = sweep("init", str(file))
         assert (ran.status, ran.out) == (2, "")
         assert one_line(ran.err)
-        assert told in ran.err
+        section = "objectives" if constrained == "usd" else "outcome_constraints"
+        assert f"error: {section}: the trainer reports {told}" in ran.err
         assert "tokens_per_second" in ran.err  # all of them are listed
         assert not Path("sweep-store").exists()
 
@@ -262,6 +263,12 @@ class TestRunCapAndSobol:
         warnings = [line for line in ran.err.splitlines() if line.startswith("sweep: warning: ")]
         assert len(warnings) == warned
         assert all(f"run_cap {cap}" in line for line in warnings)
+
+    def test_of_a_space_that_is_refused_nothing_but_why_is_told(self, sweep, space_file):
+        space_file.write_text(space_file.read_text().replace("paraboloid", "parabloid"))
+        ran = sweep("init", self.space(space_file, "{sobol: 4}", 4))
+        assert ran.status == 2
+        assert one_line(ran.err)
 
 
 class TestSecrets:

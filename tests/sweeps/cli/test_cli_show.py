@@ -358,7 +358,18 @@ def test_every_command_has_help_and_its_line_in_the_overview(sweep):
 
 
 @pytest.mark.parametrize(
-    "argv", [["no-such-command"], ["status", "--no-such-option"], ["worker", "--max-trials", "0"]]
+    ("argv", "command"),
+    [
+        (["no-such-command"], "sweep"),
+        (["status", "--no-such-option"], "sweep status"),
+        (["worker", "--max-trials", "0"], "sweep worker"),
+        (["init"], "sweep init"),
+        (["pool", "scale", "some"], "sweep pool scale"),
+    ],
 )
-def test_a_wrong_command_line_is_status_2(sweep, argv):
-    assert sweep(*argv).status == 2
+def test_a_wrong_command_line_is_one_line_and_status_2(sweep, argv, command):
+    ran = sweep(*argv)
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith("sweep: error: ")
+    assert ran.err.endswith(f"; see `{command} --help`\n")
+    assert ran.err.count("\n") == 1
