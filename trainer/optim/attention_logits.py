@@ -11,6 +11,7 @@ what the model computes is unchanged. No hook has to be put back after an evalua
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, cast
@@ -18,9 +19,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from trainer.graph import recorded as on_graph
+
 _BUFFER = "max_logit_H"
 _PREFIX = "recording_"
 _MAX_LOGITS = 2**24  # held at a time, in float32: 64 MiB
+_MOST_PIECES = 64  # of a recorded graph, where each is some fifty operations to compile in every layer
 
 
 def record_logits(model: nn.Module, attentions: dict[nn.Module, int]) -> None:
@@ -71,6 +75,8 @@ def largest_logits(q_BHTD: Tensor, k_BGTD: Tensor, visible: Tensor | None, scali
         q_BGSTD = q_BHTD.float().reshape(batch, k_BGTD.shape[1], -1, *q_BHTD.shape[2:])
         k_BG1DT = k_BGTD.float().transpose(-1, -2).unsqueeze(2)
         rows = max(1, _MAX_LOGITS // (batch * heads * k_BGTD.shape[2]))
+        if on_graph(q_BHTD):
+            rows = max(rows, math.ceil(length / _MOST_PIECES))
         for start in range(0, length, rows):
             logits = (q_BGSTD[:, :, :, start : start + rows] @ k_BG1DT).flatten(1, 2) * scaling
             hidden = ~_visible(visible, start, logits)

@@ -25,6 +25,7 @@ from trainer import attention
 from trainer.api import check
 from trainer.device import Device, open_device
 from trainer.model import inputs
+from trainer.optim import attention_logits
 
 pytestmark = pytest.mark.xla
 
@@ -148,6 +149,20 @@ def test_the_graph_of_flash_attention_has_no_scores(device: Device, monkeypatch:
     sdpa = step_graph(device, model, 2)
     assert not kernels(sdpa)
     assert scores(sdpa)
+
+
+def test_muonclip_measures_long_texts_in_few_pieces(exact: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones would be many operations, which take long to compile: 100,000 in a layer of 16,384 tokens."""
+    monkeypatch.setattr(attention_logits, "_MAX_LOGITS", 1)
+    monkeypatch.setattr(attention_logits, "_MOST_PIECES", 3)
+    generator = torch.Generator().manual_seed(0)
+    q_BHTD, k_BGTD = (torch.randn(2, heads, 16, SIZE, generator=generator) for heads in (HEADS, KEY_HEADS))
+    on_device = exact.place(q_BHTD), exact.place(k_BGTD)
+    exact.end_step()
+    found_H = attention_logits.largest_logits(*on_device, None, 0.3)
+    assert len(re.findall(r"= \S+ dot\(", exact.recorded_graph([found_H]))) == 3
+    expected_H = attention_logits.largest_logits(q_BHTD, k_BGTD, None, 0.3)
+    torch.testing.assert_close(*exact.fetch([found_H]), expected_H)
 
 
 # How a process sees its devices is settled when it starts, so the chips have one of their own.
