@@ -41,18 +41,29 @@ _SECRET = "api_key_env"  # noqa: S105 - the key under which a person may have pu
 
 def compose_tree(overrides: Sequence[str]) -> DictConfig:
     """The composed configuration as Hydra holds it, before validation. Raises ConfigError."""
-    parsed = _parse(overrides)
-    try:
-        tree = _compose(parsed)
-        OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise _diagnose(parsed, error) from None
-    return tree
+    return _composed(overrides)[0]
 
 
 def compose_config(overrides: Sequence[str]) -> Config:
     """The validated configuration. Raises ConfigError with one line."""
-    return validate(OmegaConf.to_container(compose_tree(overrides), resolve=True))
+    return _config(tuple(overrides))
+
+
+@functools.lru_cache(maxsize=64)
+def _config(overrides: tuple[str, ...]) -> Config:
+    """A configuration is frozen, and follows from the overrides alone: a run that is checked, started and
+    looked at composes the same one several times."""
+    return validate(_composed(overrides)[1])
+
+
+def _composed(overrides: Sequence[str]) -> tuple[DictConfig, Any]:
+    """What Hydra holds, and its plain values."""
+    parsed = _parse(overrides)
+    try:
+        tree = _compose(parsed)
+        return tree, OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _diagnose(parsed, error) from None
 
 
 def validate(document: Any) -> Config:
@@ -116,19 +127,24 @@ def _line(override: Override) -> str:
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
-    parser, parsed = OverridesParser.create(), []
-    for text in overrides:
-        try:
-            override = parser.parse_override(text)
-        except HydraException as error:
-            raise ConfigError(f"cannot read the override {text!r}: {_one_line(error)}") from None
-        _refuse_misleading(override)
-        if override.is_sweep_override():
-            raise ConfigError(
-                "one run takes one value; quote it if it is text", key=override.get_key_element()
-            )
-        parsed.append(override)
-    return parsed
+    return [_parse_one(text) for text in overrides]
+
+
+@functools.lru_cache(maxsize=1024)  # the candidates of a sweep share most of their overrides
+def _parse_one(text: str) -> Override:
+    try:
+        override = _parser().parse_override(text)
+    except HydraException as error:
+        raise ConfigError(f"cannot read the override {text!r}: {_one_line(error)}") from None
+    _refuse_misleading(override)
+    if override.is_sweep_override():
+        raise ConfigError("one run takes one value; quote it if it is text", key=override.get_key_element())
+    return override
+
+
+@functools.cache
+def _parser() -> OverridesParser:
+    return OverridesParser.create()
 
 
 def _refuse_misleading(override: Override) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,50 +56,50 @@ def documents(max_bytes: int | None = None, root: Path | None = None) -> list[Do
         DataError: there is no source text.
     """
     root = Path(sysconfig.get_paths()["stdlib"]) if root is None else root
-    found = [document for path in _source_files(root) if (document := _read(path, root)) is not None]
+    paths = list(_source_files(root))
+    found = list(_documents(root, paths) if max_bytes is None else _sample(root, paths, max_bytes))
     if not found:
         raise DataError(
             f"data=stdlib found no Python source text in {root}: this interpreter comes without its standard "
             "library's .py files (zipped or stripped); run the trainer with a Python that has them"
         )
-    if max_bytes is not None:
-        found = _sample(found, max_bytes)
     return sorted(found, key=lambda document: document.path)
 
 
-def _source_files(root: Path) -> Iterator[Path]:
+def _source_files(root: Path) -> Iterator[str]:
+    """Their paths relative to the library, with forward slashes."""
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if name not in LEFT_OUT_FOLDERS]
+        inside = Path(folder).relative_to(root).as_posix()
         for name in names:
             if name.endswith(".py") and not name.startswith(LEFT_OUT_PREFIX):
-                yield Path(folder, name)
+                yield name if inside == "." else f"{inside}/{name}"
 
 
-def _read(path: Path, root: Path) -> Document | None:
-    """The document; None for an empty or unreadable file and for one that is not UTF-8."""
-    try:
-        data = path.read_bytes()
-        data.decode()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return Document(path=path.relative_to(root).as_posix(), data=data) if data.strip() else None
+def _documents(root: Path, paths: Iterable[str]) -> Iterator[Document]:
+    """Those that are text: neither empty, nor unreadable, nor anything but UTF-8."""
+    for path in paths:
+        try:
+            data = (root / path).read_bytes()
+            data.decode()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if data.strip():
+            yield Document(path=path, data=data)
 
 
-def _sample(found: Sequence[Document], max_bytes: int) -> list[Document]:
-    """A prefix of the documents in an order that has nothing to do with their place or their split."""
-    shuffled = sorted(
-        found, key=lambda document: hashlib.sha256(b"sample:" + document.path.encode()).digest()
-    )
-    kept: list[Document] = []
+def _sample(root: Path, paths: Sequence[str], max_bytes: int) -> Iterator[Document]:
+    """A prefix of the documents in an order that has nothing to do with their place or their split. No file
+    is read beyond the one that exceeds the bound."""
+    shuffled = sorted(paths, key=lambda path: hashlib.sha256(b"sample:" + path.encode()).digest())
     total = 0
-    for document in shuffled:
+    for document in _documents(root, shuffled):
+        if total + len(document.data) > max_bytes:
+            if total == 0:
+                raise DataError(
+                    f"data.max_bytes is {max_bytes}, less than the first file drawn ({document.path}, "
+                    f"{len(document.data)} bytes); raise it"
+                )
+            return
         total += len(document.data)
-        if total > max_bytes:
-            break
-        kept.append(document)
-    if not kept:
-        raise DataError(
-            f"data.max_bytes is {max_bytes}, less than the first file drawn ({shuffled[0].path}, "
-            f"{len(shuffled[0].data)} bytes); raise it"
-        )
-    return kept
+        yield document
