@@ -1,13 +1,17 @@
-"""What every room's tests share: the fake bucket. This file also puts `tests/` on the import path."""
+"""What every room's tests share: the fake bucket, and the server of processes. This file also puts `tests/` on the import path."""
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkServerContext
 
 import pytest
 from fake_gcs import FakeGcs
+from forked import PRELOAD
 from hypothesis import settings
 
 # A busy machine makes any example slow; tests have a time limit of their own. `make test` tries fewer examples,
@@ -17,10 +21,28 @@ settings.register_profile("thorough", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
+def pytest_sessionstart() -> None:
+    """What is imported while tests are collected stays: to look for garbage among it takes seconds."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(scope="session")
 def _fake_gcs() -> Iterator[FakeGcs]:
     with FakeGcs() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def forkserver() -> ForkServerContext:
+    """Forks processes that have torch, transformers and Ax loaded."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@ leave that record out, go on with what there is, and do not die of it."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -60,20 +59,13 @@ def worker_process(folder: str, key: str, content: bytes) -> None:
     worker.work(Experiment.open(Freezing(folder, key, content)), stop=stop, watcher=Silent())
 
 
-@pytest.fixture(scope="module")
-def spawning():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sweeps.optimizer", "sweeps.worker"])
-    return context
-
-
 @pytest.fixture
-def start(spawning, sweep: Experiment):
+def start(forkserver, sweep: Experiment):
     """Starts a worker process; whatever is left of them, stopped ones too, is killed with the test."""
     started = []
 
     def start(key: str = "", content: bytes = b""):
-        process = spawning.Process(target=worker_process, args=(sweep.store.url, key, content))
+        process = forkserver.Process(target=worker_process, args=(sweep.store.url, key, content))
         process.start()
         started.append(process)
         return process

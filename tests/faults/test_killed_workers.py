@@ -7,7 +7,6 @@ The workers are forked from a server that has imported Ax once, so that eight of
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -52,13 +51,6 @@ class Silent:
     def closed(self, why) -> None: ...
 
 
-@pytest.fixture(scope="module")
-def spawning():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sweeps.optimizer", "sweeps.worker"])
-    return context
-
-
 @pytest.fixture
 def sweep(tmp_path: Path) -> Experiment:
     space = Space(
@@ -77,14 +69,14 @@ def sweep(tmp_path: Path) -> Experiment:
 
 
 @pytest.fixture
-def start(spawning):
+def start(forkserver):
     """Starts a worker process; whatever is left of them, stopped ones too, is killed with the test."""
     started = []
 
     def start(sweep: Experiment, seconds: float):
         calls = Path(sweep.store.location("")) / "calls"
         environment = {"CALLS": str(calls), "CALL_SECONDS": str(seconds), "OMP_NUM_THREADS": "1"}
-        process = spawning.Process(target=worker_process, args=(sweep.store.url, environment))
+        process = forkserver.Process(target=worker_process, args=(sweep.store.url, environment))
         process.start()
         started.append(process)
         return process
@@ -191,6 +183,7 @@ def test_a_killed_worker_takes_its_program_and_all_that_it_started_along(tmp_pat
         program=Program(kind="command", command=("bash", "-c", code, "${overrides}")),
         search=Search(method="random"),
         run_cap=1,
+        baseline={"x": 0.5},  # a candidate without Ax
     )
     Experiment.create(store, space)
     worker = subprocess.Popen(

@@ -117,6 +117,9 @@ def fleet(request, gcs: FakeGcs, tmp_path: Path, cache: Path, monkeypatch) -> It
         program=Program(kind="trainer", overrides=TRAINER),
         search=Search(method="random", seed=1),
         run_cap=1,
+        baseline={
+            "stage2.optimizer.lr": 2e-3
+        },  # a candidate without Ax, which takes each worker seconds to load
         lease=Lease(heartbeat_s=0.5, expire_s=6, max_attempts=9),
     )
     Experiment.create(store, space)

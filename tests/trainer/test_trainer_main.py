@@ -1,18 +1,23 @@
-"""`python -m trainer` as a process: files, streams and exit statuses."""
+"""`python -m trainer`: files, streams and exit statuses.
+
+`checkpoint/test_checkpoint_process.py` has the process that writes its result and metrics and nothing else, and
+the one that is told to go in a stage.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
 import torch
+from forked import Forked
 
 from trainer import __main__ as program
 from trainer import api
@@ -30,22 +35,6 @@ def run_trainer(*overrides: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
-
-
-FILES = {"config.json", "heartbeat.json", "metrics.jsonl", "result.json"}
-
-
-def test_a_run_writes_its_result_and_metrics_and_nothing_else(small: tuple[str, ...], tmp_path: Path) -> None:
-    run_dir = tmp_path / "a folder, it's new"
-    command = api.command(small, run_dir)
-    done = run_trainer(*command[3:], cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert {path.name for path in run_dir.iterdir()} == FILES
-    assert list(tmp_path.iterdir()) == [run_dir]
-    metrics = json.loads((run_dir / api.RESULT_FILE).read_text())["metrics"]
-    assert 0 < metrics["final_loss"] < 10
-    assert f"final_loss {metrics['final_loss']:.4f}" in done.stdout
-    assert len((run_dir / api.METRICS_FILE).read_text().splitlines()) == 12
 
 
 def test_a_refused_config_is_one_line_and_status_2_without_torch(tmp_path: Path) -> None:
@@ -180,51 +169,22 @@ def test_a_reader_who_leaves_does_not_end_the_run(both: bool, small: tuple[str, 
 
 
 def test_sigterm_while_the_teacher_is_trained_ends_with_75_and_caches_nothing(
-    small: tuple[str, ...], tmp_path: Path
+    small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forkserver: ForkServerContext
 ) -> None:
-    environment = dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1]))
-    process = subprocess.Popen(
-        api.command([*small, "model.teacher.max_steps=100000"], tmp_path / "run"),
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("preflight: memory below ")
-    assert process.stdout.readline() == "preparing teacher: 0 %\n"
-    before = set((Path(os.environ["STAGESWEEP_CACHE"]) / "teachers").iterdir())
+    monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path / "cache"))
+    argv = [*small, "model.teacher.max_steps=100000", f"run_dir={tmp_path / 'run'}"]
+    process = Forked(forkserver, "trainer.__main__", argv, cwd=tmp_path, folder=tmp_path)
+    deadline = time.monotonic() + 60
+    while not (process.stdout.exists() and "preparing teacher: 0 %\n" in process.stdout.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=100)
+    stdout, stderr = process.communicate(timeout=100)
+    assert stdout.startswith("preflight: memory below ")
     assert process.returncode == 75
     assert re.fullmatch(r"trainer: stopped by SIGTERM after step \d+ of teacher\n", stderr)
-    after = set((Path(os.environ["STAGESWEEP_CACHE"]) / "teachers").iterdir())
-    assert {path.name for path in after - before if not path.name.endswith(".lock")} == set()
-
-
-def test_sigterm_ends_with_75_after_the_step(small: tuple[str, ...], tmp_path: Path) -> None:
-    long = ("stage2.max_steps=4000", "stage1_9.max_steps=0")
-    environment = dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1]))
-    process = subprocess.Popen(
-        api.command([*small, *long], tmp_path),
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    metrics = tmp_path / api.METRICS_FILE
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (metrics.exists() and metrics.stat().st_size):
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=100)
-    assert process.returncode == 75
-    last = json.loads(metrics.read_text().splitlines()[-1])
-    assert (
-        stderr
-        == f"trainer: stopped by SIGTERM after step {last['step']} of stage2; the same command goes on from its checkpoint\n"
-    )
-    assert not (tmp_path / api.RESULT_FILE).exists()
+    kept = (tmp_path / "cache" / "teachers").iterdir()
+    assert [path.name for path in kept if not path.name.endswith(".lock")] == []
 
 
 def test_help_names_groups_and_keys(capsys: pytest.CaptureFixture[str]) -> None:

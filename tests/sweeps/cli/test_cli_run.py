@@ -115,7 +115,7 @@ class TestWorker:
         text = space_file.read_text().replace(
             'program: {function: "objectives_for_tests:paraboloid"}', f"program: {{command: {command}}}"
         )
-        space_file.write_text(text)
+        space_file.write_text(text + "baseline: {x: 0.5}\n")  # a first trial without Ax
         url = sweep("init", str(space_file)).out.strip()
         process = subprocess.Popen(
             [sys.executable, "-m", "sweeps", "worker", "--storage", url],

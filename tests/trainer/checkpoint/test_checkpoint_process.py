@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
+from forked import Forked
 from kept_runs import Attempt, names
 from trainer_outcomes import TIMES, lines_without_times
 
@@ -18,12 +20,19 @@ from trainer import api
 
 pytestmark = pytest.mark.timeout(300)  # three processes, each of which loads torch
 
-LONG = ("stage2.max_steps=150", "log_every=5", "stage2.schedule.decay_fraction=0.9")
+LONG = ("stage2.max_steps=80", "log_every=5", "stage2.schedule.decay_fraction=0.9")
+
+
+def fork(server: ForkServerContext, folder: Path, *overrides: str) -> Forked:
+    _, _, _, *given = api.command(overrides, folder)
+    return Forked(server, "trainer.__main__", given, cwd=folder.parent, folder=folder.parents[1])
 
 
 def start(small: tuple[str, ...], folder: Path, *overrides: str) -> subprocess.Popen[str]:
+    python, *program = api.command([*small, *LONG, *overrides], folder)
     return subprocess.Popen(
-        api.command([*small, *LONG, *overrides], folder),
+        [python, "-W", "error", *program],
+        cwd=folder.parent,
         env=dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1])),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -31,11 +40,11 @@ def start(small: tuple[str, ...], folder: Path, *overrides: str) -> subprocess.P
     )
 
 
-def wait_for(process: subprocess.Popen[str], steps: int, folder: Path) -> None:
+def wait_for(process: Forked, steps: int, folder: Path) -> None:
     """Until a checkpoint of so many steps stands."""
     deadline = time.monotonic() + 90
     while not (there := names(folder)) or int(there[-1]) < steps:
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(0)
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -52,17 +61,22 @@ def came_to(folder: Path) -> object:
     ids=lambda number: number.name,
 )
 def test_the_same_command_ends_as_if_nothing_had_happened(
-    number: signal.Signals, small: tuple[str, ...], attempt: Attempt, tmp_path: Path
+    number: signal.Signals,
+    small: tuple[str, ...],
+    attempt: Attempt,
+    forkserver: ForkServerContext,
+    tmp_path: Path,
 ) -> None:
-    attempt(tmp_path / "whole", *LONG)
-    folder = tmp_path / "run"
-    process = start(small, folder, "checkpoint.every_steps=20")
-    wait_for(process, 40, folder)
+    """And as it should: it writes its result and metrics into its folder, and nothing else or elsewhere."""
+    (tmp_path / "here").mkdir()
+    folder = tmp_path / "here" / "a folder, it's new"
+    process = fork(forkserver, folder, *small, *LONG, "checkpoint.every_steps=10")
+    wait_for(process, 20, folder)
     process.send_signal(number)
     _, stderr = process.communicate(timeout=90)
     kept = int(names(folder)[-1])
     if number == signal.SIGKILL:
-        assert (process.returncode, kept % 20) == (-signal.SIGKILL, 0)
+        assert (process.returncode, kept % 10) == (-signal.SIGKILL, 0)
     else:
         assert process.returncode == 75
         assert stderr == (
@@ -71,16 +85,21 @@ def test_the_same_command_ends_as_if_nothing_had_happened(
         )
     assert not (folder / api.RESULT_FILE).exists()
 
-    again = start(small, folder, "checkpoint.every_steps=20")
+    again = start(small, folder, "checkpoint.every_steps=10")
     stdout, stderr = again.communicate(timeout=90)
     assert (again.returncode, stderr) == (0, "")
     lines = stdout.splitlines()
     assert lines[0].startswith("preflight: ")
     assert lines[1] == f"going on after step {kept - 6} of stage2, from checkpoint {kept:08d}"
+    attempt(tmp_path / "whole", *LONG)
     assert came_to(folder) == came_to(tmp_path / "whole")
+    metrics = json.loads((folder / api.RESULT_FILE).read_text())["metrics"]
+    assert 0 < metrics["final_loss"] < 10
+    assert f"final_loss {metrics['final_loss']:.4f}" in stdout
     assert {path.name for path in folder.iterdir()} == {
         *("config.json", "heartbeat.json", "metrics.jsonl", "result.json")
     }
+    assert list(folder.parent.iterdir()) == [folder]
 
 
 def test_another_configuration_is_refused_before_torch_is_loaded_and_touches_nothing(

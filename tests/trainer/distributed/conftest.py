@@ -6,7 +6,6 @@ The processes are forked off a server that has loaded torch once, so that each s
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -21,19 +20,10 @@ from shared_runs import Started, contribute, take_part
 
 from trainer import __main__ as program
 
-_PRELOAD = ["torch.distributed", "trainer.pipeline", "transformers.models.llama.modeling_llama"]
-
-
-@pytest.fixture(scope="session")
-def server() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
-    return context
-
 
 @pytest.fixture
 def start(
-    server: ForkServerContext, small: tuple[str, ...], cache_folder: Path, tmp_path: Path
+    forkserver: ForkServerContext, small: tuple[str, ...], cache_folder: Path, tmp_path: Path
 ) -> Iterator[Callable[..., Started]]:
     """`start(folder, *overrides, world=2)`: the processes of one run of the trainer, under way."""
     running: list[BaseProcess] = []
@@ -54,7 +44,7 @@ def start(
                 "MASTER_PORT": str(port),
             }
             argv = [*small, *overrides, f"run_dir={folder}"]
-            processes.append(server.Process(target=take_part, args=(argv, environment, said[rank])))
+            processes.append(forkserver.Process(target=take_part, args=(argv, environment, said[rank])))
         for process in processes:
             process.start()
         running.extend(processes)
@@ -68,7 +58,7 @@ def start(
 
 
 @pytest.fixture
-def in_two(server: ForkServerContext, tmp_path: Path) -> Callable[[Callable[[], Any]], list[Any]]:
+def in_two(forkserver: ForkServerContext, tmp_path: Path) -> Callable[[Callable[[], Any]], list[Any]]:
     """`in_two(function)`: what a function of a test module gives in each of two processes that have joined."""
 
     def in_two(function: Callable[[], Any]) -> list[Any]:
@@ -76,7 +66,7 @@ def in_two(server: ForkServerContext, tmp_path: Path) -> Callable[[Callable[[], 
         places = [
             (function, (rank, 2), tmp_path / f"{function.__name__}.meeting", outs[rank]) for rank in range(2)
         ]
-        processes = [server.Process(target=contribute, args=place) for place in places]
+        processes = [forkserver.Process(target=contribute, args=place) for place in places]
         for process in processes:
             process.start()
         for process in processes:
