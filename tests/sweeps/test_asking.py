@@ -14,6 +14,7 @@ from fake_gcs import FakeGcs
 from sweeps import asking, control, lifecycle
 from sweeps.asking import ASK_KEY
 from sweeps.experiment import Experiment
+from sweeps.optimizer import Optimizer
 from sweeps.space import Budget, Search
 from sweeps.stopping import Interrupted
 from sweeps.storage.gcs import GcsStore
@@ -99,6 +100,16 @@ def test_the_run_cap_holds(space, clock):
     assert statuses(experiment) == "rpp"
 
 
+@pytest.fixture
+def _cheap_surrogate(monkeypatch):
+    """Who makes a candidate, and when, is asked here, and not where it lies: points that cost no fit."""
+
+    def points(self, index, found):
+        yield self._sobol_point(20 + index)
+
+    monkeypatch.setattr(Optimizer, "_surrogate_points", points)
+
+
 def searching(space, clock, **rest) -> Experiment:
     """A sweep whose next candidates come from the surrogate, if what it costs is no matter."""
     space = replace(space, search=Search(method="bayes", sobol=2, seed=1), **rest)
@@ -110,6 +121,7 @@ def searching(space, clock, **rest) -> Experiment:
     return experiment
 
 
+@pytest.mark.usefixtures("_cheap_surrogate")
 def test_the_surrogate_makes_as_many_ahead_as_the_queue_was_long(space, clock):
     """What it knows counts: a candidate is not made before somebody needs it."""
     made = {}
@@ -120,6 +132,7 @@ def test_the_surrogate_makes_as_many_ahead_as_the_queue_was_long(space, clock):
     assert made == {1: "cccr", 3: "cccrpp"}
 
 
+@pytest.mark.usefixtures("_cheap_surrogate")
 def test_the_sobol_phase_does_not_grow_because_its_points_are_made_early(space, clock):
     few = replace(space, search=Search(method="bayes", sobol=6, seed=1))
     experiment = Experiment.create(Bucket(clock=clock), few)
@@ -130,6 +143,7 @@ def test_the_sobol_phase_does_not_grow_because_its_points_are_made_early(space, 
     assert [record.generator for record in experiment.trials()] == 6 * ["sobol"] + ["botorch"]
 
 
+@pytest.mark.usefixtures("_cheap_surrogate")
 @pytest.mark.parametrize("state", ["paused", "stopped"])
 def test_a_sweep_that_was_closed_meanwhile_gets_no_more(space, clock, state, monkeypatch):
     experiment = searching(space, clock)
@@ -145,6 +159,7 @@ def test_a_sweep_that_was_closed_meanwhile_gets_no_more(space, clock, state, mon
     assert statuses(experiment) == "cccr"
 
 
+@pytest.mark.usefixtures("_cheap_surrogate")
 def test_a_budget_that_was_spent_meanwhile_makes_no_more(space, clock):
     experiment = searching(space, clock, budget=Budget(wall_hours=1.0))
     clock.advance(3599.5)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,9 +39,36 @@ SMALL = (
 
 
 @pytest.fixture(scope="session")
-def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for the whole test session: corpus and teacher are built once."""
-    return tmp_path_factory.mktemp("cache")
+def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all worker processes of the session."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def cache_folder(session_folder: Path) -> Path:
+    """One cache for the whole test session: each corpus and teacher is built once."""
+    folder = session_folder / "trainer-cache"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def remembered(session_folder: Path) -> Callable[[str, Callable[[], str]], str]:
+    """`remembered(what, find_out)`: what `find_out` told for `what`, whichever worker asked it first. For what
+    deterministic runs come to, which many tests compare with."""
+    folder = session_folder / "remembered"
+    folder.mkdir(exist_ok=True)
+
+    def remembered(what: str, find_out: Callable[[], str]) -> str:
+        file = folder / hashlib.sha256(what.encode()).hexdigest()
+        if not file.exists():
+            whole = folder / uuid.uuid4().hex
+            whole.write_text(find_out(), encoding="utf-8")
+            whole.rename(file)
+        return file.read_text(encoding="utf-8")
+
+    return remembered
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from trainer_outcomes import weights_digest, without_times
 
-from trainer import api, pipeline
+from trainer import __main__ as program
+from trainer import api, pipeline, teacher
 from trainer.api import check
 from trainer.device import open_device
 from trainer.pipeline import Outcome
@@ -92,13 +93,12 @@ def test_the_command_ends_when_its_work_is_done(streamed: list[str], tmp_path: P
 
 
 def test_text_that_is_not_there_is_refused_before_anything_is_computed(
-    streamed: list[str], tmp_path: Path
+    streamed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(StopSignal, "install", lambda stop: None)  # this process keeps its handlers
+    monkeypatch.setattr(teacher, "train", lambda *given, **named: pytest.fail("a teacher is trained"))
     arguments = [*streamed, "data.files=/no/such/*.parquet", f"run_dir={tmp_path / 'run'}"]
-    answer = subprocess.run(
-        [sys.executable, "-m", "trainer", *arguments], capture_output=True, text=True, check=False
-    )
-    assert answer.returncode == api.EXIT_CONFIG
-    assert answer.stderr.splitlines() == [
+    assert program.main(arguments) == api.EXIT_CONFIG
+    assert capsys.readouterr().err.splitlines() == [
         "trainer: error: data.files: '/no/such/*.parquet' names no file that ends with .parquet"
     ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kept_runs import Attempt
+from kept_runs import Attempt, Whole, came_to
 
 from trainer import __main__ as program
 from trainer.api import check
@@ -49,3 +49,19 @@ def attempt(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Attempt:
         return program.train_in(folder, check([*small, *overrides, f"run_dir={folder}"]), stop)
 
     return attempt
+
+
+@pytest.fixture
+def whole(
+    attempt: Attempt,
+    small: tuple[str, ...],
+    remembered: Callable[[str, Callable[[], str]], str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Whole:
+    """`whole(*overrides)`: what the run comes to that nobody ends. Each is run once in the session."""
+
+    def run(overrides: tuple[str, ...]) -> str:
+        folder = tmp_path_factory.mktemp("whole")
+        return came_to(attempt(folder, *overrides), folder)
+
+    return lambda *overrides: remembered(f"whole {(*small, *overrides)}", lambda: run(overrides))

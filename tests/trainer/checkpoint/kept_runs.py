@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +21,10 @@ class Attempt(Protocol):
     def __call__(self, folder: Path, *overrides: str, end: object = None, at: int = 0) -> Outcome: ...
 
 
+Whole = Callable[..., str]
+"""What a run with these overrides comes to that nobody ends."""
+
+
 class KilledError(BaseException):
     """What a test raises where a real process would get SIGKILL: nothing may be done about it."""
 
@@ -31,9 +37,12 @@ def kill() -> None:
     raise KilledError
 
 
-def came_to(outcome: Outcome, folder: Path) -> object:
+def came_to(outcome: Outcome, folder: Path) -> str:
     """All that two runs must have in common, bit for bit."""
-    return weights_digest(outcome), without_times(outcome), lines_without_times(folder / METRICS_FILE)
+    return json.dumps(
+        [weights_digest(outcome), without_times(outcome), lines_without_times(folder / METRICS_FILE)],
+        indent=1,
+    )
 
 
 def names(folder: Path) -> list[str]:

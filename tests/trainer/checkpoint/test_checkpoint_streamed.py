@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kept_runs import Attempt, KilledError, came_to, kill, terminate
+from kept_runs import Attempt, KilledError, Whole, came_to, kill, terminate
 
 from trainer import api
 from trainer.data import DataError
@@ -21,20 +22,24 @@ def write(path: Path, first: int) -> None:
     pq.write_table(pa.table({"text": texts}), path, row_group_size=4)
 
 
-@pytest.fixture
-def shards(tmp_path: Path) -> Path:
-    (tmp_path / "shards").mkdir()
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
     for part in range(2):
-        write(tmp_path / "shards" / f"{part}.parquet", 300 * part)
-    return tmp_path / "shards"
+        write(folder / f"{part}.parquet", 300 * part)
+    return folder
 
 
 @pytest.fixture
 def small(small: tuple[str, ...], shards: Path) -> tuple[str, ...]:
     """The small run, on Parquet files. Chunks of 5 windows per lane end between batches and within them."""
-    source = ("data=parquet", f"data.files={api.quote(str(shards))}", "data.held_out_tokens=400")
+    source = ("data=parquet", files(shards), "data.held_out_tokens=400")
     order = ("data.lanes=4", "data.shuffle_windows=20")
     return (*source, *order, *(override for override in small if not override.startswith("data.max_bytes")))
+
+
+def files(folder: Path) -> str:
+    return f"data.files={api.quote(str(folder))}"
 
 
 @pytest.mark.parametrize(
@@ -47,8 +52,8 @@ def small(small: tuple[str, ...], shards: Path) -> tuple[str, ...]:
         "told to go at the ends",
     ],
 )
-def test_it_comes_to_the_same_bit_for_bit(ends: list, attempt: Attempt, tmp_path: Path) -> None:
-    expected = came_to(attempt(tmp_path / "whole"), tmp_path / "whole")
+def test_it_comes_to_the_same_bit_for_bit(ends: list, attempt: Attempt, whole: Whole, tmp_path: Path) -> None:
+    expected = whole()
     for end, at in ends:
         with pytest.raises((KilledError, PreemptedError)):
             attempt(tmp_path / "run", "checkpoint.every_steps=3", end=end, at=at)
@@ -56,8 +61,9 @@ def test_it_comes_to_the_same_bit_for_bit(ends: list, attempt: Attempt, tmp_path
 
 
 def test_it_does_not_go_on_with_another_text(attempt: Attempt, tmp_path: Path, shards: Path) -> None:
+    changed = shutil.copytree(shards, tmp_path / "changed")
     with pytest.raises(PreemptedError):
-        attempt(tmp_path / "run", end=terminate, at=3)
-    write(shards / "1.parquet", 5000)
+        attempt(tmp_path / "run", files(changed), end=terminate, at=3)
+    write(changed / "1.parquet", 5000)
     with pytest.raises(DataError, match="not the one that the checkpoint was written with"):
-        attempt(tmp_path / "run")
+        attempt(tmp_path / "run", files(changed))
