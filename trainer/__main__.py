@@ -176,6 +176,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
             config_sha256=sha256(config),
             found=found,
             peak_memory=device.peak_memory_bytes,
+            compile_seconds=device.compile_seconds,
             warn=_warn,
             ranks=ranks,
             during=telemetry.during,

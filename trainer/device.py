@@ -136,7 +136,7 @@ class Device:
         return nullcontext()
 
     def compile_seconds(self) -> float:
-        """That this process has spent in a compiler whose time can be told from the training's."""
+        """Of a compiler since the device was opened, where its time can be told from the training's."""
         return 0.0
 
     def close(self, within_s: float) -> None:

@@ -90,7 +90,6 @@ class StageTrace:
     parts: dict[str, list[float]] = field(default_factory=dict)
     tokens: int = 0
     seconds: float = 0.0
-    compile_seconds: float = 0.0
     complete: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
     """Called before the state is asked for: brings what is still on the device."""
 
@@ -99,18 +98,15 @@ class StageTrace:
             self.parts.setdefault(name, []).append(value)
         self.tokens += step.tokens
         self.seconds += step.seconds
-        self.compile_seconds += step.compile_seconds
 
     def state(self) -> State:
         self.complete()
         parts = {name: torch.tensor(values, dtype=torch.float64) for name, values in self.parts.items()}
-        values = {"tokens": self.tokens, "seconds": self.seconds, "compile_seconds": self.compile_seconds}
-        return State(tensors=parts, values=values)
+        return State(tensors=parts, values={"tokens": self.tokens, "seconds": self.seconds})
 
     def restore(self, state: State) -> None:
         self.parts = {name: values.tolist() for name, values in state.tensors.items()}
         self.tokens, self.seconds = state.values["tokens"], state.values["seconds"]
-        self.compile_seconds = state.values.get("compile_seconds", 0.0)  # older checkpoints do not tell
 
     @property
     def losses(self) -> list[float]:

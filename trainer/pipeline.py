@@ -266,7 +266,7 @@ def _metrics(
             seconds,
             spot=this.config.device.pricing == "spot",
         ),
-        compile_seconds=sum(stage.compile_seconds for stage in stages),
+        compile_seconds=this.keep.compiled(this.device.compile_seconds()),
     )
 
 

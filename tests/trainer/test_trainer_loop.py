@@ -134,6 +134,9 @@ class Slow:
     def peak(self, peak_memory_bytes: int) -> int:
         return peak_memory_bytes
 
+    def compiled(self, seconds: float) -> float:
+        return seconds
+
 
 def test_a_steps_time_is_told_apart_into_data_computing_and_saving() -> None:
     toy, steps, slow = Toy(), list[Step](), Slow(data_s=0.02, save_s=0.03)

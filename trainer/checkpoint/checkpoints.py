@@ -43,6 +43,7 @@ class Checkpoints:
         config_sha256: of the run's configuration.
         found: what to go on from, or None.
         peak_memory: bytes, the most of this attempt so far.
+        compile_seconds: of this attempt so far.
         ranks: the processes that share the run. All have to be told of every step, as each may have a part of
             the state; the first decides when to save, and writes.
         warn: told what a person should know, in one line.
@@ -59,12 +60,14 @@ class Checkpoints:
         found: Found | None,
         peak_memory: Callable[[], int],
         warn: Callable[[str], None],
+        compile_seconds: Callable[[], float] = lambda: 0.0,
         ranks: Ranks = ALONE,
         during: During = lambda phase, detail: nullcontext(),
     ) -> None:
         self._ranks, self._during = ranks, during
         self._root, self._metrics, self._config = root, metrics, config
         self._config_sha256, self._found, self._peak_memory = config_sha256, found, peak_memory
+        self._compile_seconds = compile_seconds
         self._measured = dict(found.document.measured) if found else {}
         self._traces: dict[str, Stateful] = {}
         self._done: dict[str, int] = {}  # optimizer steps of each stage
@@ -101,6 +104,10 @@ class Checkpoints:
     def peak(self, peak_memory_bytes: int) -> int:
         """See `Keep`."""
         return max(peak_memory_bytes, self._found.document.peak_memory_bytes if self._found else 0)
+
+    def compiled(self, seconds: float) -> float:
+        """See `Keep`."""
+        return seconds + (self._found.document.compile_seconds if self._found else 0.0)
 
     def discard(self) -> None:
         """Deletes them all: the run has ended for good."""
@@ -202,6 +209,7 @@ class Checkpoints:
             values={name: state.values for name, state in states.items()},
             measured=self._measured,
             peak_memory_bytes=self.peak(self._peak_memory()),
+            compile_seconds=self.compiled(self._compile_seconds()),
             files={},
         )
         return Snapshot(

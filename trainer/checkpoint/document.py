@@ -39,6 +39,7 @@ class Document:
         values: plain values of each part, by its name.
         measured: what was measured once on the way.
         peak_memory_bytes: the most that any attempt has used so far.
+        compile_seconds: that the compiler took in all attempts so far; earlier documents do not tell.
         files: size in bytes and SHA-256 of the other files.
     """
 
@@ -53,6 +54,7 @@ class Document:
     values: Mapping[str, Mapping[str, Any]]
     measured: Mapping[str, Mapping[str, float]]
     peak_memory_bytes: int
+    compile_seconds: float
     files: Mapping[str, tuple[int, str]]
 
     @property
@@ -81,6 +83,7 @@ def decode(data: bytes) -> Document:
     if written != _checksum(content):
         raise UnusableError(f"{DOCUMENT} does not match its own checksum")
     del content["schema"]
+    content.setdefault("compile_seconds", 0.0)
     if content.keys() != {field.name for field in fields(Document)}:
         raise UnusableError(f"{DOCUMENT} has other fields")
     content["files"] = {name: (size, digest) for name, (size, digest) in content["files"].items()}

@@ -55,6 +55,9 @@ class Keep(Protocol):
     def peak(self, peak_memory_bytes: int) -> int:
         """The highest peak of all attempts."""
 
+    def compiled(self, seconds: float) -> float:
+        """What the compiler took in all attempts, with the seconds of this one."""
+
 
 class _Forgotten:
     done = 0
@@ -73,6 +76,9 @@ class _Forget:
 
     def peak(self, peak_memory_bytes: int) -> int:
         return peak_memory_bytes
+
+    def compiled(self, seconds: float) -> float:
+        return seconds
 
 
 FORGET: Keep = _Forget()

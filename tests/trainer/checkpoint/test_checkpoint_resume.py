@@ -148,15 +148,20 @@ def test_seconds_and_tokens_are_those_of_all_attempts(attempt: Attempt, tmp_path
     assert metrics.tokens_per_second == pytest.approx(metrics.tokens / metrics.train_seconds)
 
 
-def test_the_highest_memory_of_all_attempts_is_told(attempt: Attempt, tmp_path: Path, monkeypatch) -> None:
+def test_the_highest_memory_of_all_attempts_is_told_and_what_all_of_them_compiled(
+    attempt: Attempt, tmp_path: Path, monkeypatch
+) -> None:
     """A takeover in Stage 2 never sees the teacher and the student side by side in training."""
     from trainer.device import Device
 
     monkeypatch.setattr(Device, "peak_memory_bytes", lambda self: 5 * 2**30)
+    monkeypatch.setattr(Device, "compile_seconds", lambda self: 3.0)
     with pytest.raises(PreemptedError):
         attempt(tmp_path, end=terminate, at=9)
     monkeypatch.setattr(Device, "peak_memory_bytes", lambda self: 2**30)
-    assert attempt(tmp_path).result.metrics.peak_memory_gib == 5
+    monkeypatch.setattr(Device, "compile_seconds", lambda self: 2.0)
+    metrics = attempt(tmp_path).result.metrics
+    assert (metrics.peak_memory_gib, metrics.compile_seconds) == (5, 5)
 
 
 def test_a_run_goes_on_elsewhere_and_names_no_place(attempt: Attempt, whole: Whole, tmp_path: Path) -> None:

@@ -137,7 +137,8 @@ def test_a_run_goes_on_where_it_was_ended_on_xla_and_across_devices(attempt: Att
     assert results["xla"]["final_loss"] == pytest.approx(results["cpu"]["final_loss"], rel=TOLERANCE)
     # What is compiled once and for all is no part of the training's time, and is told beside it.
     assert results["cpu"]["compile_seconds"] == 0
-    assert results["xla"]["compile_seconds"] > 0
+    steps = sum(line.get("compile_seconds", 0) for line in lines_of(tmp_path / "xla"))
+    assert results["xla"]["compile_seconds"] > steps + 0.1  # the student and the evaluations are in it, too
     assert results["xla"]["tokens_per_second"] == pytest.approx(
         results["xla"]["tokens"] / results["xla"]["train_seconds"]
     )
