@@ -1,0 +1,34 @@
+"""Ax's own choice of surrogate and acquisition function, fitted to all results. Called by `generation`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
+from ax.api.utils.structs import GenerationStrategyDispatchStruct
+from ax.core.data import Data
+from ax.core.data_utils import DataLoaderConfig
+from ax.core.experiment import Experiment
+from ax.core.optimization_config import OptimizationConfig
+from ax.exceptions.core import AxError
+from botorch.exceptions.errors import BotorchError
+from linear_operator.utils.errors import NotPSDError  # type: ignore[import-untyped]  # ships no types
+
+SURROGATE_FAILURES = (AxError, BotorchError, NotPSDError, ArithmeticError, RuntimeError, ValueError)
+"""What a fit or an acquisition may die of: the candidate then comes from Sobol, no trial is stopped early."""
+
+
+def fitted(experiment: Experiment, data: Data, goal: OptimizationConfig) -> Any:
+    """Ax's adapter of "fast", fresh: nothing is warm-started. Raises one of SURROGATE_FAILURES."""
+    choice = GenerationStrategyDispatchStruct(
+        method="fast", initialization_budget=0, initialize_with_center=False, torch_device="cpu"
+    )
+    spec = choose_generation_strategy(choice).nodes_by_name["MBM"].generator_spec
+    return spec.generator_enum(
+        experiment=experiment,
+        data=data,
+        optimization_config=goal,
+        # Ax's name for: data of every trial counts. Abandoned ones have none, failed ones their survival.
+        data_loader_config=DataLoaderConfig(fit_abandoned=True),
+        **spec.generator_kwargs,
+    )
