@@ -64,7 +64,13 @@ def export(
 
 @click.command()
 @storage_options
-@click.option("--out", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="Where the page goes.",
+)
 @click.option(
     "--surrogate/--no-surrogate",
     default=True,

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     "--baseline", type=float, metavar="LOSS", help="The loss without Stage 1.9, for the efficiency."
 )
 @click.option("--budget", type=float, metavar="X", help="What does so much compute buy, by a fitted curve?")
-@click.option("--chances", is_flag=True, help="How sure is each word, within the standard errors? (table)")
+@click.option(
+    "--chances", is_flag=True, help="Beside the table: how sure each of them is, within the standard errors."
+)
 def pareto(
     storage: str | None,
     name: str | None,
@@ -55,7 +57,7 @@ def pareto(
     budget: float | None,
     chances: bool,
 ) -> None:
-    """The Pareto front of loss against compute, its knee, and the most efficient trial: three words."""
+    """The Pareto front of loss against compute, its knee, and the most efficient trial: three answers."""
     from analysis import budget as budgets
     from analysis.compute import column_of, priced
     from analysis.errors import AnalysisError

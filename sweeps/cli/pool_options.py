@@ -29,7 +29,10 @@ _DEVICE_FILES = "nvidia[0-9]*"
 
 _OPTIONS = (
     click.option(
-        "--workers", type=click.IntRange(min=1), metavar="N", help="Default: one per accelerator, else one."
+        "--workers",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="How many. Default: one per accelerator, else one.",
     ),
     click.option(
         "--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads for each. Default: its share."

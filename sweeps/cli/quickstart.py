@@ -40,13 +40,20 @@ _EVERY_S = 0.5
     metavar="URL",
     help="The folder to make it in. Default: SWEEP_STORAGE.",
 )
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Worker processes.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Worker processes.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path("report.html"),
     show_default=True,
-    help="Where to.",
+    help="Where the report goes.",
 )
 @click.pass_context
 def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path) -> None:

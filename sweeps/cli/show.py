@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 @price_options
 @click.option("--watch", is_flag=True, help="Show it again every few seconds until Ctrl-C.")
 @click.option(
-    "--every", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds for --watch."
+    "--every",
+    type=click.FloatRange(min=0.2),
+    default=2.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds for --watch.",
 )
 def status(
     storage: str | None,
