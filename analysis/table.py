@@ -55,7 +55,7 @@ def read(path: str | Path) -> pd.DataFrame:
     source, file = str(path), Path(path)
     reader = READERS.get(file.suffix.lower())
     if reader is None:
-        raise TableError(source, f"cannot tell the format; the name must end in {', '.join(READERS)}")
+        raise TableError(source, f"cannot tell the format; the name must end in {' or '.join(READERS)}")
     try:
         if not file.is_file():
             raise TableError(source, "this is a folder, not a table" if file.is_dir() else "no such file")

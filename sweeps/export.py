@@ -113,7 +113,7 @@ def write(path: Path, space: Space, url: str, trials: Sequence[Trial]) -> None:
         ".json": lambda draft: _write_json(draft, document(space, url, trials)),
     }
     if path.suffix.lower() not in writers:
-        raise InputError(f"{path}: the name must end in {', '.join(writers)}")
+        raise InputError(f"{path}: the name must end in {' or '.join(writers)}")
     replace_file(path, writers[path.suffix.lower()])
 
 

@@ -111,6 +111,9 @@ def main() -> None:
     sys.exit(status if isinstance(status, int) else EXIT_DONE)
 
 
+_CLICKS_WORDS = {"a valid integer range": "a whole number", "a valid float range": "a number"}
+
+
 def _tell(error: click.ClickException) -> None:
     """In one line, as all other errors; a command that says nothing but its name is shown its help."""
     of = getattr(error, "ctx", None)
@@ -118,6 +121,8 @@ def _tell(error: click.ClickException) -> None:
         error.show()
         return
     told = " ".join(error.format_message().split()).rstrip(".")
+    for clicks, ours in _CLICKS_WORDS.items():
+        told = told.replace(clicks, ours)
     print(f"sweep: error: {told}; see `{of.command_path} --help`", file=sys.stderr)
 
 

@@ -66,7 +66,7 @@ def read(path: Path) -> Table:
     readers = {".csv": _read_csv, ".parquet": _read_parquet, ".json": _read_json}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise TableError(str(path), [f"{path}: the name must end in {', '.join(readers)}"])
+        raise TableError(str(path), [f"{path}: the name must end in {' or '.join(readers)}"])
     try:
         rows = reader(path)
     except OSError as error:

@@ -104,7 +104,7 @@ BAD_FILES = [
     pytest.param("t.json", b'{"schema": 1, "trials": {}}', "not a list", id="trials no list"),
     pytest.param("t.json", b'{"schema": 1, "trials": [{"trial": 0}]}', "has no attempt", id="fields missing"),
     pytest.param("t.json", b'[{"metrics": [1]}]', "must be objects", id="metrics no object"),
-    pytest.param("t.xlsx", b"x", "must end in .csv, .parquet, .json", id="unknown suffix"),
+    pytest.param("t.xlsx", b"x", "must end in .csv or .parquet or .json", id="unknown suffix"),
     pytest.param("t", b"x", "must end in", id="no suffix"),
 ]
 

@@ -373,3 +373,4 @@ def test_a_wrong_command_line_is_one_line_and_status_2(sweep, argv, command):
     assert ran.err.startswith("sweep: error: ")
     assert ran.err.endswith(f"; see `{command} --help`\n")
     assert ran.err.count("\n") == 1
+    assert " range;" not in ran.err  # not: 'some' is not a valid integer range

@@ -44,7 +44,7 @@ def test_json_takes_nested_trials_and_flat_rows(tmp_path, wrap):
 
 BAD = {
     "none.csv": (None, "cannot be read: No such file"),
-    "table.xlsx": (b"", "must end in .csv, .parquet, .json"),
+    "table.xlsx": (b"", "must end in .csv or .parquet or .json"),
     "empty.csv": (b"", "the file is empty"),
     "latin1.csv": (b"x,loss\n\xe9,1\n", "not a CSV file in UTF-8"),
     "quote.csv": (b'x,loss\n"1,2\n', "not a CSV file in UTF-8"),
