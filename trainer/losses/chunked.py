@@ -12,12 +12,15 @@ computed, which the backward pass then only scales (as Liger's fused cross-entro
 No product is computed twice, as it would be under recomputation. The price is that the weight of the
 divergence must be known beforehand: `total` alone has a gradient.
 
-Shapes: N predicted tokens, n of a chunk, H hidden size of the student, K of the teacher, V vocabulary.
+Shapes: N predicted tokens, n of a chunk, H hidden size of the student, K of the teacher, V vocabulary. N may
+be two dimensions, [B, T]: then n is [B, t]. So it is where chips share the rows of a batch, and have a part
+of each chunk: of chunks across rows XLA's partitioner makes exchanges, or none and aborts the process.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +35,8 @@ _CPU_ELEMENTS, _ELEMENTS = 2**22, 2**25
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """Hidden states [N, H] and the weights [V, H] of the head that reads them, in the states' dtype."""
+    """Hidden states [N, H] or [B, T, H], and the weights [V, H] of the head that reads them, in the states'
+    dtype."""
 
     states: Tensor
     head: Tensor
@@ -59,7 +63,7 @@ def head_losses(
     """The losses on the labels, and against the teacher's predictions, which get no gradient.
 
     Args:
-        labels_N: ids of the tokens that follow.
+        labels_N: ids of the tokens that follow; [B, T] if the states are [B, T, H].
         factor: weight of KL in the total.
         temperature: τ.
         chunk_elements: logits of one side that are computed at once; None: what suits the device.
@@ -76,7 +80,7 @@ def head_losses(
         theirs,
         factor,
         temperature,
-        _chunk_tokens(len(labels_N), len(head_VH), chunk_elements or suitable_elements(states_NH.device)),
+        _chunk_tokens(labels_N.shape, len(head_VH), chunk_elements or suitable_elements(states_NH.device)),
         torch.is_grad_enabled() and (states_NH.requires_grad or head_VH.requires_grad),
     )
     return HeadLosses(total=total, ce=ce, kl=None if teacher is None else kl)
@@ -101,21 +105,22 @@ class _Chunked(torch.autograd.Function):
         chunk: int,
         trained: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        count = len(labels_N)
+        count, along = labels_N.numel(), labels_N.ndim - 1
         ce = torch.zeros((), dtype=_wide(states_NH), device=states_NH.device)
         kl, grads_NH = torch.zeros_like(ce), []
         grad_VH = torch.zeros_like(head_VH, dtype=_wide(head_VH)) if trained else None
-        for start in range(0, count, chunk):
-            s_nH, y_n1 = states_NH[start : start + chunk], labels_N[start : start + chunk, None]
+        for start in range(0, labels_N.shape[-1], chunk):
+            n = (slice(None),) * along + (slice(start, start + chunk),)
+            s_nH, y_n1 = states_NH[n], labels_N[n][..., None]
             z_nV = F.linear(s_nH, head_VH).to(ce.dtype)
             log_p_nV = F.log_softmax(z_nV, dim=-1)
-            ce -= log_p_nV.gather(1, y_n1).sum()
+            ce -= log_p_nV.gather(-1, y_n1).sum()
             grad_nV = None
             if trained:
                 minus_n1 = torch.full_like(y_n1, -1, dtype=ce.dtype)
-                grad_nV = log_p_nV.exp().scatter_add_(1, y_n1, minus_n1)
+                grad_nV = log_p_nV.exp().scatter_add_(-1, y_n1, minus_n1)
             if theirs_NK is not None and theirs_VK is not None:
-                u_nV = F.linear(theirs_NK[start : start + chunk], theirs_VK).to(ce.dtype)
+                u_nV = F.linear(theirs_NK[n], theirs_VK).to(ce.dtype)
                 log_q_nV = F.log_softmax(u_nV / temperature, dim=-1)
                 if temperature != 1:
                     log_p_nV = F.log_softmax(z_nV / temperature, dim=-1)
@@ -126,11 +131,11 @@ class _Chunked(torch.autograd.Function):
             if grad_nV is not None and grad_VH is not None:
                 small_nV = grad_nV.div_(count).to(head_VH.dtype)
                 grads_NH.append(small_nV @ head_VH)
-                grad_VH += small_nV.t() @ s_nH
+                grad_VH += small_nV.flatten(0, -2).t() @ s_nH.flatten(0, -2)
         ce, kl = ce / count, kl / count
         ctx.mark_non_differentiable(ce, kl)
         if grad_VH is not None:
-            ctx.save_for_backward(torch.cat(grads_NH), grad_VH.to(head_VH.dtype))
+            ctx.save_for_backward(torch.cat(grads_NH, dim=along), grad_VH.to(head_VH.dtype))
         return ce + factor * kl if theirs_NK is not None else ce.clone(), ce, kl
 
     @staticmethod
@@ -140,10 +145,10 @@ class _Chunked(torch.autograd.Function):
         return grad_NH * scale, grad_VH * scale, None, None, None, None, None, None, None
 
 
-def _chunk_tokens(tokens: int, vocabulary: int, elements: int) -> int:
-    """Tokens per chunk: as many chunks as it takes, of one size but for the last."""
-    chunks = math.ceil(tokens / max(1, elements // vocabulary))
-    return math.ceil(tokens / chunks)
+def _chunk_tokens(shape: Sequence[int], vocabulary: int, elements: int) -> int:
+    """Tokens per chunk, of each row: as many chunks as it takes, of one size but for the last."""
+    chunks = math.ceil(math.prod(shape) / max(1, elements // vocabulary))
+    return math.ceil(shape[-1] / chunks)
 
 
 def _wide(x: Tensor) -> torch.dtype:

@@ -6,6 +6,7 @@ The student's logits are computed at the tokens that were kept, and nowhere else
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from trainer.config import CachedTeacherConfig, Stage3Config
 from trainer.data import Feed
 from trainer.device import Device
+from trainer.graph import recorded
 from trainer.losses import chunked
 from trainer.losses.distillation import bitdistill_loss
 from trainer.losses.gathered import candidate_logits
@@ -56,13 +58,14 @@ def from_cache(
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         kept = said(len(ids_BT))
         samples = [kept.teacher] if kept.anchor is None else [kept.teacher, kept.anchor]
-        reading, _ = read(student, ids_BT)
+        reading, _ = read(student, ids_BT, in_rows=recorded(ids_BT))
+        flat = replace(reading, states=reading.states.flatten(0, -2))
         labels_N = ids_BT[:, 1:].flatten()
         ids = [sample.ids.flatten(0, 1) for sample in samples]
         if sampled:
             ids.append(labels_N.to(ids[0].dtype).unsqueeze(-1))
         # All at once: the head's gradient, which is as large as the head, is made one time.
-        gathered = candidate_logits(reading, torch.cat(ids, dim=-1))
+        gathered = candidate_logits(flat, torch.cat(ids, dim=-1))
         logits = torch.split(gathered, [each.shape[-1] for each in ids], dim=-1)
         logits_kl, *anchor_kl = (
             sparse_divergence(ours, sample.logits.flatten(0, 1), log_w_C, temperature=config.temperature)
@@ -73,7 +76,7 @@ def from_cache(
                 logits[-1].squeeze(-1), logits[0], log_w_C, ids_NC=ids[0], labels_N=labels_N
             )
         else:
-            ce = chunked.head_losses(reading, labels_N).total
+            ce = chunked.head_losses(reading, labels_N.view(reading.states.shape[:-1])).total
         total = bitdistill_loss(
             ce=ce,
             logits_kl=logits_kl,

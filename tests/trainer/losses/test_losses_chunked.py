@@ -67,6 +67,20 @@ def test_loss_and_gradients_are_those_of_whole_logits(
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("chunk", [1000, 6 * 11, 11])
+def test_chunks_of_rows_are_those_of_tokens_one_after_the_other(chunk: int) -> None:
+    """Of 3 sequences of 5 tokens: all at once, two tokens of each and then the last, and one of each at the least."""
+    student, teacher, labels = reads(15)
+    rows = [Read(states=read.states.view(3, 5, -1), head=read.head) for read in (student, teacher)]
+    flat = head_losses(student, labels, teacher=teacher, factor=2.0)
+    ours = head_losses(rows[0], labels.view(3, 5), teacher=rows[1], factor=2.0, chunk_elements=chunk)
+    torch.testing.assert_close((ours.total, ours.ce, ours.kl), (flat.total, flat.ce, flat.kl))
+    inputs = (student.states, student.head)
+    theirs = torch.autograd.grad(flat.total, inputs)
+    for a, b in zip(torch.autograd.grad(ours.total, inputs), theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_the_parts_are_told_without_a_gradient() -> None:
     student, teacher, labels = reads(7)
     ours = head_losses(student, labels, teacher=teacher, factor=3.0, temperature=2.0, chunk_elements=33)

@@ -59,6 +59,10 @@ def _main(folder: Path, stages: Sequence[str], run: Sequence[str]) -> None:
     os.environ["XLA_FLAGS"] += f" --xla_dump_to={graphs} --xla_dump_hlo_as_text" * bool(stages)
     from stage_runs import run_stage
 
+    from trainer.losses import chunked
+
+    # As any real vocabulary is: four chunks of Stage 1.9's and Stage 2's micro-batches. One chip has them whole.
+    chunked._ELEMENTS = 1024
     found: dict[str, Any] = {}
     for stage in stages:
         for how, overrides in (("shared", ()), ("in parts", (IN_PARTS,))):

@@ -15,7 +15,7 @@ from trainer.optim.fit import require_device
 
 pytestmark = pytest.mark.xla
 
-TOLERANCE = 1e-4
+TOLERANCE, FLOOR = 1e-4, 1e-5  # relative; absolute, for a divergence that is the difference of large sums
 # Sums are rounded otherwise. A weight near a rounding edge may then go to another level, or a column near the
 # saliency's: from that step on the curves are as close as two such models are, and no closer.
 AT_AN_EDGE, STEPS_BEFORE = 1e-2, 4
@@ -33,7 +33,7 @@ def test_one_chip_and_four_have_the_same_losses_of_the_same_batches(tmp_path: Pa
             assert (ran["chips"], ran["rows"]) == (4, [[1, 16]] * 4)
             for name, losses in one.parts.items():
                 found, where = ran["parts"][name], f"{name} of {stage}, {how}"
-                assert found[:STEPS_BEFORE] == pytest.approx(losses[:STEPS_BEFORE], rel=TOLERANCE), where
+                assert found[:STEPS_BEFORE] == pytest.approx(losses[:STEPS_BEFORE], TOLERANCE, FLOOR), where
                 assert found == pytest.approx(losses, rel=AT_AN_EDGE), where
             assert ran["compiled"][2:] == [0] * 5
             # The saliency curriculum observes every other step, in a graph of its own.
