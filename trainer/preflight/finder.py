@@ -89,7 +89,7 @@ def _found(config: Config, name: str, stage: Stage, plan: Blueprint, device: Dev
     if free is None or 2 * at_most(config, plan.dimensions) <= free:
         return stage.batch_size
     free = int(_FILLED * free)
-    size = fitting.largest_micro_batch(config, name, plan, device, free=free) or 1
+    size = fitting.largest_micro_batch(config, name, plan, device, free=free) or device.chips
     while device.kind == "cuda" and size > 1 and not survives(config, stage, plan, device, size):
         size = max(each for each in range(1, size) if stage.batch_size % each == 0)
     return size
@@ -115,6 +115,7 @@ def _spec(config: Config, stage: Stage, plan: Blueprint, device: Device) -> dict
     ignored = ("max_steps", "micro_batch_size", "schedule")
     return {
         "device": device.name,
+        "chips": device.chips,
         "dtype": str(device.dtype),
         "compile": device.compile,
         "recompute": device.recompute,

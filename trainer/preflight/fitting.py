@@ -54,12 +54,14 @@ def largest(batch: int, fitting: Callable[[int], bool]) -> int | None:
 def largest_micro_batch(
     config: Config, name: str, plan: Blueprint, device: Device, *, free: int
 ) -> int | None:
-    """By the estimate; None: not even one sequence fits."""
-    stage = dict(stages(config))[name]
-    return largest(
-        stage.batch_size,
-        lambda micro: fits(stage_memory(config, name, stage, plan, device, micro_batch=micro), device, free),
-    )
+    """By the estimate; a multiple of the chips that share it. None: not even one sequence for each fits."""
+    stage, chips = dict(stages(config))[name], device.chips
+
+    def fitting(each: int) -> bool:
+        return fits(stage_memory(config, name, stage, plan, device, micro_batch=each * chips), device, free)
+
+    found = largest(stage.batch_size // chips, fitting)
+    return None if found is None else found * chips
 
 
 def _refusal(config: Config, memory: StageMemory, plan: Blueprint, device: Device, free: int) -> ConfigError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from trainer.config import Config
@@ -64,13 +65,15 @@ def stage_memory(
     *,
     micro_batch: int | None = None,
 ) -> StageMemory:
-    """Of one stage, with so many sequences computed at once; None: as the stage says."""
+    """Of one stage, with so many sequences computed at once; None: as the stage says. Of chips that share
+    the sequences, what each takes."""
     micro = micro_batch or stage.micro_batch_size or stage.batch_size
     student, weights = student_dimensions(config, plan.dimensions), weight_bytes(config, plan.dimensions)
     gradients = student.parameters * student.weight_bytes
     buckets = gradients if config.device.parallel == "ddp" else 0  # in which processes exchange them
     optimizer = held(student, stage.optimizer)
-    computing = step_peak(config, stage, plan, device, micro_batch=micro)
+    own = dataclasses.replace(stage, batch_size=stage.batch_size // device.chips)
+    computing = step_peak(config, own, plan, device, micro_batch=max(1, micro // device.chips))
     peak = buckets + optimizer.state + max(computing, weights + gradients + optimizer.passing)
     return StageMemory(
         name=name,
@@ -85,7 +88,10 @@ def stage_memory(
 
 def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageMemory:
     """While held-out losses are measured, when there is neither gradient nor optimizer."""
-    weights, peak = weight_bytes(config, plan.dimensions), evaluation_peak(config, plan, device)
+    rows = config.eval.batch_size
+    own = rows // device.chips if rows % device.chips == 0 else rows  # else each chip computes all of them
+    theirs = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=own))
+    weights, peak = weight_bytes(config, plan.dimensions), evaluation_peak(theirs, plan, device)
     return StageMemory(
         name=EVALUATION,
         micro_batch=config.eval.batch_size,

@@ -11,13 +11,19 @@ import torch
 
 from trainer.compose import compose_config
 from trainer.config import Config
-from trainer.device import open_device
+from trainer.device import Device, open_device
 from trainer.errors import ConfigError
 from trainer.preflight import finder, fitting, trace
 from trainer.preflight.memory import StageMemory
 
 GIB = 2**30
 AUTO = ("device.auto_micro_batch=true", "stage1_9.batch_size=12", "stage2.batch_size=6")
+
+
+class FourChips(Device):
+    """A device whose four chips share each batch."""
+
+    chips = 4  # type: ignore[assignment]
 
 
 @pytest.fixture
@@ -64,6 +70,15 @@ def test_the_largest_divisors_that_fit_and_none_where_it_is_off(
 
 def test_processes_share_the_batch(small: tuple[str, ...], cache: Path, asked: list[str]) -> None:
     assert sizes(compose_config([*small, *AUTO]), processes=3) == (4, 2)
+
+
+def test_chips_share_a_micro_batch(small: tuple[str, ...], cache: Path, asked: list[str]) -> None:
+    """It is a multiple of them, also where not even that many sequences fit."""
+    auto = [*small, *AUTO, "stage2.batch_size=8"]
+    for target, expected in ((6, (4, 4)), (0.5, (4, 4)), (13, (4, 8)), (20, (12, 8))):
+        config = compose_config([*auto, f"device.memory_target_gib={target}"])
+        found = finder.with_micro_batches(config, FourChips(**vars(open_device(config.device))))
+        assert (found.stage1_9.micro_batch_size, found.stage2.micro_batch_size) == expected, target
 
 
 def test_what_was_found_is_remembered_for_this_model_and_length(

@@ -154,6 +154,22 @@ def test_the_estimate_is_what_tensors_take_to_a_twentieth(case: str) -> None:
     assert at_most(config, plan.dimensions) > evaluation_memory(config, plan, device).peak
 
 
+def test_each_of_several_chips_takes_what_one_alone_takes_of_its_rows() -> None:
+    class TwoChips(Device):
+        chips = 2  # type: ignore[assignment]
+
+    config, plan, device = configured("stage2", "stage2.batch_size=4", "eval.batch_size=4")
+    half, _, _ = configured("stage2", "stage2.batch_size=2", "eval.batch_size=2")
+    both = TwoChips(**vars(device))
+    ((name, stage),), ((_, own),) = stages(config), stages(half)
+    of_each, alone = (
+        stage_memory(config, name, stage, plan, both),
+        stage_memory(half, name, own, plan, device),
+    )
+    assert dataclasses.replace(of_each, micro_batch=2) == alone
+    assert evaluation_memory(config, plan, both).peak == evaluation_memory(half, plan, device).peak
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "adamw", "adamw_8bit", "apollo", "apollo_mini"])
 def test_the_state_of_each_optimizer_is_what_it_holds(optimizer: str) -> None:
     config, plan, _ = configured("stage2", f"stage2.optimizer.type={optimizer}")
