@@ -26,7 +26,7 @@ from analysis.front_table import ROWS, Head
 from analysis.headline import values
 from analysis.insight import SKILL
 from analysis.insight_figures import cross_validation, marginal, marginals, parallel, sensitivities
-from analysis.labels import number, title
+from analysis.labels import counted, number, title
 from analysis.provenance import column_how, notes
 from analysis.several_figures import pair
 from analysis.table import PARAMETER, TRIAL_COLUMNS
@@ -60,6 +60,7 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
         page=page,
         title=title,
         number=number,
+        counted=counted,
         skill=SKILL,
         figures={name: _json(figure) for name, figure in figures.items()},
         scripts=[Markup(script) for script in scripts],  # noqa: S704 - plotly's and our own, nobody's data
