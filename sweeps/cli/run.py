@@ -68,7 +68,7 @@ def _warn_of_no_surrogate(space: Space) -> None:
     first = search.sobol + (space.baseline is not None)  # the baseline does not count as one of them
     if search.method == "bayes" and cap is not None and cap <= first:
         click.echo(
-            f"sweep: warning: run_cap {cap} leaves no trial to the surrogate, the first {first} are Sobol's; "
+            f"sweep: warning: run_cap {cap} leaves no trial to the surrogate: Sobol has the first {first}; "
             "raise run_cap, lower search.sobol, or write method: random",
             err=True,
         )
