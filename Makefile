@@ -12,7 +12,7 @@ JOBS   ?= 3
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart test test-slow test-browser test-slurm test-ray test-skypilot test-xla lint format docs bench findings clean
+.PHONY: setup quickstart test test-slow test-browser test-slurm test-ray test-skypilot setup-xla test-xla lint format docs bench findings clean
 
 setup: $(STAMP)
 
@@ -59,13 +59,19 @@ $(SKY_STAMP):
 	$(SKY)/bin/python -m pip install --quiet --disable-pip-version-check 'skypilot>=0.14,<0.15' 'pytest>=8.3'
 	@mkdir -p $(SKY)/home && touch $@
 
+setup-xla: $(XLA_STAMP)
+
 # torch_xla on its CPU device: all of a TPU run but its speed.
 test-xla: $(XLA_STAMP)
 	PJRT_DEVICE=CPU $(XLA_VENV)/bin/python -m pytest -m xla -n 2 --dist worksteal --timeout 600 tests/trainer/xla
 
-$(XLA_STAMP): pyproject.toml
+# Its torch and what goes with that, 7 GB (the wheels of torch 2.9 bring CUDA's libraries and need them to be loaded);
+# the rest is seen in the other environment. Few of its files are ever imported: they are compiled when they are.
+$(XLA_STAMP): $(STAMP)
 	$(PYTHON) -m venv $(XLA_VENV)
-	$(XLA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[xla,flash,test]"
+	$(abspath $(BIN))/python -c 'import site; print(site.getsitepackages()[0])' \
+	  > "$$($(XLA_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/stagesweep.pth"
+	$(XLA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[xla,flash,test]"
 	@touch $@
 
 # A sweep through a Ray cluster on this machine. Ray is 300 MB: it has an environment of its own, which sees this one.
