@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -11,10 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from trainer import api
+from trainer.loop import StagePlan
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SMALLER = ("model.hidden_size=32", "model.intermediate_size=96", "model.heads=2")
-NEXT = "\n      "  # an item of the list of overrides
+SMALLER = (
+    *("model.hidden_size=32", "model.intermediate_size=96", "model.layers=2", "model.heads=2"),
+    *("stage1_9.batch_size=2", "stage2.batch_size=2", "eval.batches=2"),
+)
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -51,29 +57,55 @@ def test_the_space_in_the_readme_is_one_that_init_accepts():
     assert loads(text, "README.md").parameters
 
 
+def smaller(text: str) -> str:
+    """A space of the page, with smaller models and batches and fewer trials than a reader's: their sizes are
+    defaults of the space's file, and take minutes that prove nothing more."""
+    listed = "- model=tiny " in text
+    before, after = ("- ", "\n      ") if listed else ("", ", ")
+    more = "".join(f"{before}{override}{after}" for override in SMALLER)
+    changed = text.replace(f"{before}model=tiny", f"{more}{before}model=tiny")
+    assert changed != text
+    return changed.replace("run_cap: 8", "run_cap: 5")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Holds the tour's two teachers, hardly trained: how good they are is no matter here, and takes a minute."""
+    from trainer import teacher
+
+    train = teacher.train
+    monkeypatch.setattr(teacher, "train", lambda plan, *given, **named: train(short(plan), *given, **named))
+    monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path / "cache"))
+    for more in ((), SMALLER):
+        api.prepare(["model=tiny", "data=stdlib", "device.threads=1", *more])
+    return tmp_path / "cache"
+
+
+def short(plan: StagePlan) -> StagePlan:
+    return dataclasses.replace(
+        plan, steps=2, schedule=dataclasses.replace(plan.schedule, warmup_steps=1, decay_fraction=0.0)
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_tour_runs_as_written(tmp_path):
-    """Each command, as it is printed, ends with 0. The quickstart's models are smaller than a reader's: their
-    size is a default of the space's file, and takes minutes that prove nothing more."""
-    (tmp_path / "space.yaml").write_text(next(body for name, body in BLOCKS if name == "yaml"))
+def test_the_tour_runs_as_written(tmp_path, cache):
+    """Each command, as it is printed, ends with 0."""
+    (tmp_path / "space.yaml").write_text(smaller(next(body for name, body in BLOCKS if name == "yaml")))
     spaces = tmp_path / "packages" / "search_spaces"
     spaces.mkdir(parents=True)
     quickstart = (ROOT / "search_spaces" / "quickstart.yaml").read_text(encoding="utf-8")
-    items = "".join(f"- {override}{NEXT}" for override in SMALLER)
-    smaller = quickstart.replace("- model=tiny ", f"{items}- model=tiny ")
-    assert smaller != quickstart
-    (spaces / "quickstart.yaml").write_text(smaller, encoding="utf-8")
+    (spaces / "quickstart.yaml").write_text(smaller(quickstart), encoding="utf-8")
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(spaces.parent), os.environ.get("PYTHONPATH", "")]),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "STAGESWEEP_CACHE": str(tmp_path / "cache"),
     }
     for name in ("SWEEP_STORAGE", "SWEEP_NAME"):
         environment.pop(name, None)
     tour = [command for command in commands("console") if not command.startswith("make ")]
     assert len(tour) >= 8
+    prepared = sorted((cache / "teachers").iterdir())
     for command in tour:
         ran = subprocess.run(
             ["bash", "-c", command],
@@ -86,4 +118,5 @@ def test_the_tour_runs_as_written(tmp_path):
         assert ran.returncode == 0, f"$ {command}\n{ran.stdout}\n{ran.stderr}"
         program = shlex.split(command)[0]
         assert program in ("sweep", "python", "export"), command
+    assert sorted((cache / "teachers").iterdir()) == prepared, "a teacher was trained"
     assert (tmp_path / "report.html").stat().st_size > 1_000_000

@@ -182,7 +182,7 @@ class TestAtEveryHeartbeat:
         whole = as_far >= early.min_trials and falls_behind(early, 9, others | {9: judged}, set(others))
         assert (should_stop(space, trial(9, "running", judged), records) is not None) is whole
 
-    @settings(max_examples=50, deadline=None)
+    @settings(deadline=None)
     @given(curves=st.lists(st.dictionaries(ANY, ANY, min_size=1, max_size=6), min_size=2, max_size=5))
     def test_no_finite_losses_upset_it(self, curves):
         judged, *others = (tuple(sorted(curve.items())) for curve in curves)

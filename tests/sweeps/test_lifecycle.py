@@ -338,4 +338,6 @@ class TrialMachine(RuleBasedStateMachine):
 
 
 TestTrialMachine = TrialMachine.TestCase
-TestTrialMachine.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestTrialMachine.settings = settings(
+    max_examples=2 * settings.default.max_examples, stateful_step_count=30, deadline=None
+)

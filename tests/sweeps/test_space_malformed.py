@@ -876,7 +876,7 @@ PIECES += [
 FRAGMENTS = st.one_of(st.sampled_from(PIECES), st.text(max_size=3))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 600), st.integers(0, 12), FRAGMENTS), min_size=1, max_size=4))
 def test_any_damage_is_read_or_refused_and_never_crashes(edits: list[tuple[int, int, str]]) -> None:
     text = BASE + 'parameter_constraints: ["steps + 2*width <= 80"]\nbaseline: {opt: muon}\n'

@@ -147,7 +147,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
 ends = st.lists(st.tuples(st.sampled_from([kill, terminate]), st.integers(1, 12)), min_size=1, max_size=4)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(every=st.integers(0, 5), keep=st.integers(1, 3), ends=ends)
 def test_any_history_comes_to_the_same(every, keep, ends, expected, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(layout, "sync", lambda path: None)  # no power is cut here

@@ -18,7 +18,7 @@ from trainer.export.tensors import pack, tensors, unpack
 from trainer.quant.ternary import ternary_layers
 from trainer.quant.weights import ternary_weight
 
-bounded = settings(max_examples=60, deadline=None)
+bounded = settings(deadline=None)
 
 
 @bounded

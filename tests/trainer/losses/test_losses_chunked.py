@@ -49,7 +49,7 @@ def whole(student: Read, teacher: Read | None, labels: Tensor, factor: float, te
     upstream=st.sampled_from([1.0, 0.25]),
     seed=st.integers(0, 99),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 def test_loss_and_gradients_are_those_of_whole_logits(
     tokens: int, chunk: int, factor: float, temperature: float, taught: bool, upstream: float, seed: int
 ) -> None:

@@ -33,7 +33,7 @@ def noise(size: float) -> st.SearchStrategy[float]:
 
 
 class TestPlateau:
-    @settings(derandomize=True, max_examples=60)
+    @settings(derandomize=True)
     @given(seeds, st.floats(0.01, 0.3), st.floats(1.0, 8.0))
     def test_a_loss_that_falls_clear_of_its_noise_is_none(
         self, seed: int, deviation: float, start: float
@@ -52,7 +52,7 @@ class TestPlateau:
     def test_a_line_that_does_not_fall_is_one(self, start: float, slope: float) -> None:
         assert plateau([start + slope * step for step in range(PLATEAU_STEPS)]) is not None
 
-    @settings(derandomize=True, max_examples=60)
+    @settings(derandomize=True)
     @given(seeds, st.floats(0.01, 0.3), st.floats(1.0, 8.0))
     def test_noise_around_one_level_is_found_within_three_thousand_steps(
         self, seed: int, deviation: float, level: float
