@@ -13,12 +13,14 @@ The gradient of the weight is a whole matrix [V, H], as an optimizer takes it; w
 embeddings, autograd adds theirs to it. Chunks have sizes that depend on shapes alone, so the work is one
 graph for a compiler.
 
-Shapes: N positions, n of a chunk, C candidates, H hidden size, V vocabulary.
+Shapes: N positions, n of a chunk, C candidates, H hidden size, V vocabulary. N may be two dimensions, [B, T]:
+then n is [B, t]. So it is where chips share the rows of a batch, and have a part of each chunk.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -28,7 +30,8 @@ from trainer.losses.chunked import Read, suitable_elements
 
 
 def candidate_logits(read: Read, ids_NC: Tensor, *, chunk_elements: int | None = None) -> Tensor:
-    """z [N, C] in float32 at least, with gradients for the states and the head.
+    """z [N, C] in float32 at least, with gradients for the states and the head; [B, T, C] if the states are
+    [B, T, H].
 
     Products are those of the states' dtype, as `torch.nn.functional.linear` would make them of both.
 
@@ -37,10 +40,11 @@ def candidate_logits(read: Read, ids_NC: Tensor, *, chunk_elements: int | None =
         chunk_elements: numbers in the rows that are taken at once; None: what suits the device.
     """
     states_NH = read.states
-    per_position = ids_NC.shape[1] * states_NH.shape[1]
+    *positions, count = ids_NC.shape
+    per_position = count * states_NH.shape[-1]
     elements = chunk_elements or suitable_elements(states_NH.device)
-    chunks = math.ceil(len(ids_NC) / max(1, elements // per_position))
-    size = math.ceil(len(ids_NC) / chunks)
+    chunks = math.ceil(math.prod(positions) / max(1, elements // per_position))
+    size = math.ceil(positions[-1] / chunks)
     logits_NC: Tensor = _Gathered.apply(states_NH, read.head, ids_NC, size)  # type: ignore[no-untyped-call]
     return logits_NC.to(torch.promote_types(states_NH.dtype, torch.float32))
 
@@ -51,11 +55,11 @@ class _Gathered(torch.autograd.Function):
         ctx.save_for_backward(states_NH, head_VH, ids_NC)
         ctx.size = size
         logits = []
-        for start in range(0, len(ids_NC), size):
-            rows_nCH = _rows(head_VH, ids_NC[start : start + size], states_NH.dtype)
-            states_nH1 = states_NH[start : start + size].unsqueeze(-1)
-            logits.append(torch.bmm(rows_nCH, states_nH1).squeeze(-1))
-        return torch.cat(logits)
+        for n in _chunks(ids_NC, size):
+            rows_nCH = _rows(head_VH, ids_NC[n], states_NH.dtype)
+            states_nH1 = states_NH[n].flatten(0, -2).unsqueeze(-1)
+            logits.append(torch.bmm(rows_nCH, states_nH1).view(ids_NC[n].shape))
+        return torch.cat(logits, dim=-2)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -66,24 +70,30 @@ class _Gathered(torch.autograd.Function):
         # bfloat16 is too coarse to add up what many positions contribute to one row.
         wide = torch.promote_types(head_VH.dtype, torch.float32)
         grad_VH = torch.zeros_like(head_VH, dtype=wide) if of_head else None
-        for start in range(0, len(ids_NC), ctx.size):
-            ids_nC, g_nC = ids_NC[start : start + ctx.size], grad_NC[start : start + ctx.size]
+        for n in _chunks(ids_NC, ctx.size):
+            ids_nC, g_nC = ids_NC[n], grad_NC[n].flatten(0, -2)
             if of_states:
                 rows_nCH = _rows(head_VH, ids_nC, states_NH.dtype)
-                grads_NH.append(torch.bmm(g_nC.unsqueeze(1), rows_nCH).squeeze(1))
+                grads_NH.append(torch.bmm(g_nC.unsqueeze(1), rows_nCH).view(states_NH[n].shape))
                 del rows_nCH  # before the next of its size is made
             if grad_VH is not None:
-                states_n1H = states_NH[start : start + ctx.size].unsqueeze(1)
+                states_n1H = states_NH[n].flatten(0, -2).unsqueeze(1)
                 outer_nCH = torch.bmm(g_nC.unsqueeze(-1), states_n1H)
                 grad_VH.index_add_(0, ids_nC.flatten(), outer_nCH.flatten(0, 1).to(wide))
         return (
-            torch.cat(grads_NH) if of_states else None,
+            torch.cat(grads_NH, dim=-2) if of_states else None,
             None if grad_VH is None else grad_VH.to(head_VH.dtype),
             None,
             None,
         )
 
 
+def _chunks(ids_NC: Tensor, size: int) -> Iterator[tuple[slice, ...]]:
+    """Where the positions of each chunk lie."""
+    for start in range(0, ids_NC.shape[-2], size):
+        yield *[slice(None)] * (ids_NC.ndim - 2), slice(start, start + size)
+
+
 def _rows(head_VH: Tensor, ids_nC: Tensor, dtype: torch.dtype) -> Tensor:
-    """The head's rows for the candidates, [n, C, H]."""
-    return head_VH.index_select(0, ids_nC.flatten()).to(dtype).view(*ids_nC.shape, -1)
+    """The head's rows for the candidates, [n, C, H], with all of a chunk's positions in one dimension."""
+    return head_VH.index_select(0, ids_nC.flatten()).to(dtype).view(-1, ids_nC.shape[-1], head_VH.shape[-1])

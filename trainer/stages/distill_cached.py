@@ -6,7 +6,6 @@ The student's logits are computed at the tokens that were kept, and nowhere else
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -58,14 +57,14 @@ def from_cache(
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         kept = said(len(ids_BT))
         samples = [kept.teacher] if kept.anchor is None else [kept.teacher, kept.anchor]
-        reading, _ = read(student, ids_BT, in_rows=recorded(ids_BT))
-        flat = replace(reading, states=reading.states.flatten(0, -2))
-        labels_N = ids_BT[:, 1:].flatten()
-        ids = [sample.ids.flatten(0, 1) for sample in samples]
+        in_rows = recorded(ids_BT)  # each chip may have some
+        reading, _ = read(student, ids_BT, in_rows=in_rows)
+        labels_N = ids_BT[:, 1:] if in_rows else ids_BT[:, 1:].flatten()
+        ids = [sample.ids if in_rows else sample.ids.flatten(0, 1) for sample in samples]
         if sampled:
             ids.append(labels_N.to(ids[0].dtype).unsqueeze(-1))
         # All at once: the head's gradient, which is as large as the head, is made one time.
-        gathered = candidate_logits(flat, torch.cat(ids, dim=-1))
+        gathered = candidate_logits(reading, torch.cat(ids, dim=-1)).flatten(0, -2)
         logits = torch.split(gathered, [each.shape[-1] for each in ids], dim=-1)
         logits_kl, *anchor_kl = (
             sparse_divergence(ours, sample.logits.flatten(0, 1), log_w_C, temperature=config.temperature)
@@ -73,10 +72,14 @@ def from_cache(
         )
         if sampled:
             ce = sampled_cross_entropy(
-                logits[-1].squeeze(-1), logits[0], log_w_C, ids_NC=ids[0], labels_N=labels_N
+                logits[-1].squeeze(-1),
+                logits[0],
+                log_w_C,
+                ids_NC=ids[0].flatten(0, -2),
+                labels_N=labels_N.flatten(),
             )
         else:
-            ce = chunked.head_losses(reading, labels_N.view(reading.states.shape[:-1])).total
+            ce = chunked.head_losses(reading, labels_N).total
         total = bitdistill_loss(
             ce=ce,
             logits_kl=logits_kl,

@@ -145,19 +145,20 @@ def test_without_negatives_what_is_not_a_candidate_is_not_seen() -> None:
 
 @pytest.mark.parametrize("chunk_elements", [1, 2 * 4 * H, 10**6])
 @pytest.mark.parametrize("frozen", ["", "states", "head"])
+@pytest.mark.parametrize("positions", [(N,), (2, N // 2)], ids=["flat", "in rows"])
 def test_gathered_logits_are_those_of_the_whole_head_in_chunks_of_any_size(
-    chunk_elements: int, frozen: str
+    chunk_elements: int, frozen: str, positions: tuple[int, ...]
 ) -> None:
     """Gradients too; ids that come again add up, and what is frozen gets none."""
-    ids = torch.tensor([[0, 0, 3, 10]] * N)
-    given = {"states": seeded(1, N, H), "head": seeded(2, V, H)}
+    ids = torch.tensor([0, 0, 3, 10]).expand(*positions, 4)
+    given = {"states": seeded(1, *positions, H), "head": seeded(2, V, H)}
     for name, tensor in given.items():
         tensor.requires_grad_(name != frozen)
     ours = candidate_logits(Read(**given), ids, chunk_elements=chunk_elements)
     dense = (given["states"] @ given["head"].T).gather(-1, ids)
     torch.testing.assert_close(ours, dense)
     trained = [tensor for name, tensor in given.items() if name != frozen]
-    factor = seeded(4, N, 4)
+    factor = seeded(4, *positions, 4)
     for one, other in zip(
         torch.autograd.grad((ours * factor).sum(), trained),
         torch.autograd.grad((dense * factor).sum(), trained),

@@ -16,20 +16,42 @@ from pathlib import Path
 from typing import Any
 
 FOUR, IN_PARTS = "device.num_chips=4", "device.parallel=fsdp"
+WAYS = {"shared": (), "in parts": (IN_PARTS,)}
+CACHED = "stage3 cached"
 # By stage: both kinds of optimizers, and what else hangs on whole weights. At the size of Stage 2 XLA would
 # rather exchange activations than weights, unless it is told otherwise.
 RUNS = {
     "stage1_9": ("optimizer@stage1_9.optimizer=muon", "stage1_9.saliency.enabled=true"),
     "stage2": ("optimizer@stage2.optimizer=adamw", "model.hidden_size=256", "model.intermediate_size=768"),
     "stage3": ("optimizer@stage3.optimizer=muonclip", "stage3.optimizer.muonclip.tau=0.01"),
+    CACHED: (
+        "optimizer@stage3.optimizer=apollo",
+        "stage3.optimizer.apollo.rank=8",
+        "stage3.optimizer.apollo.update_interval=2",
+    ),
 }
 STEP = 5
 
 
 def of_stage(stage: str) -> tuple[str, ...]:
     """The overrides of a stage's run, whatever computes it: of one layer, in two micro-batches of four."""
-    shared = (f"{stage}.batch_size=8", f"{stage}.micro_batch_size=4")
+    name = stage.split()[0]
+    shared = (f"{name}.batch_size=8", f"{name}.micro_batch_size=4")
     return ("model.layers=1", "stage1.subln=ones", *shared, *RUNS[stage])
+
+
+def ways(stage: str) -> list[str]:
+    """How the chips share the stage: graphs take long to compile, and with weights in parts the batch is too."""
+    return ["in parts"] if stage == CACHED else list(WAYS)
+
+
+def trained(stage: str, *overrides: str) -> Any:
+    """What comes of the stage in this process."""
+    from cached_runs import run_cached
+    from stage_runs import run_stage
+
+    given = (*of_stage(stage), *overrides)
+    return run_cached("xla", *given) if stage == CACHED else run_stage(stage, "xla", *given)
 
 
 def in_four(folder: Path, *stages: str, run: Sequence[str] = ()) -> dict[str, Any]:
@@ -57,16 +79,15 @@ def _main(folder: Path, stages: Sequence[str], run: Sequence[str]) -> None:
 
     graphs = folder / "graphs"
     os.environ["XLA_FLAGS"] += f" --xla_dump_to={graphs} --xla_dump_hlo_as_text" * bool(stages)
-    from stage_runs import run_stage
 
     from trainer.losses import chunked
 
-    # As any real vocabulary is: four chunks of Stage 1.9's and Stage 2's micro-batches. One chip has them whole.
-    chunked._ELEMENTS = 1024
     found: dict[str, Any] = {}
     for stage in stages:
-        for how, overrides in (("shared", ()), ("in parts", (IN_PARTS,))):
-            ran = run_stage(stage, "xla", *of_stage(stage), FOUR, *overrides)
+        # As any real vocabulary is: each micro-batch in some four chunks. One chip has them whole.
+        chunked._ELEMENTS = 2**14 if stage == CACHED else 2**10
+        for how in ways(stage):
+            ran = trained(stage, FOUR, *WAYS[how])
             told = ("parts", "compiled", "launched", "chips", "rows", "kept")
             found[f"{stage} {how}"] = {field: getattr(ran, field) for field in told} | {
                 "clipped": [float(step.details.get("qk_clipped_heads", 0)) for step in ran.told],
