@@ -101,9 +101,10 @@ class XlaDevice(Device):
         return moved
 
     def share_out(self, model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> None:
-        if self.mesh is not None and self.in_parts:
-            xla_shards.share_out(model, self.mesh)
-            xla_shards.share_out_states(optimizers, self.mesh)
+        if self.mesh is not None:
+            if self.in_parts:
+                xla_shards.share_out(model, self.mesh)
+            xla_shards.share_out_states(optimizers, self.mesh, in_parts=self.in_parts)
 
     def reads(self, step: int, of: int) -> bool:
         return step % self.read_every == 0 or step in (1, of)
@@ -193,20 +194,11 @@ def open_xla(config: DeviceConfig) -> XlaDevice:
     """The device that PJRT_DEVICE names; `trainer.tpu_host` has seen that there is one."""
     if config.compile is True:
         raise ConfigError("XLA compiles by itself; write device.compile=auto", key="device.compile")
-    if config.parallel == "ddp":
-        raise ConfigError(
-            "the chips of a TPU share each batch in one process anyway; write device.parallel=none, or fsdp "
-            "to share the weights as well",
-            key="device.parallel",
-        )
     _show_chips(config.num_chips)
     chips = xr.global_runtime_device_count()
     if config.num_chips not in (None, chips):
         raise ConfigError(f"there are {chips} here, not {config.num_chips}", key="device.num_chips")
-    if config.parallel == "fsdp" and chips == 1:
-        raise ConfigError(
-            "fsdp shares the weights among chips, and there is one; write none", key="device.parallel"
-        )
+    xla_shards.check(config.parallel, chips)
     mesh = None
     if chips > 1:
         if not xr.is_spmd():

@@ -20,8 +20,24 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch_xla.distributed.spmd import XLAShardedTensor
 
+from trainer.errors import ConfigError
+
 ROWS = "rows"
 """The name of the mesh's one axis."""
+
+
+def check(parallel: str, chips: int) -> None:
+    """Whether so many chips can share a run so, as `device.parallel` says. Raises ConfigError."""
+    if parallel == "ddp":
+        raise ConfigError(
+            "the chips of a TPU share each batch in one process anyway; write device.parallel=none, or fsdp "
+            "to share the weights as well",
+            key="device.parallel",
+        )
+    if parallel == "fsdp" and chips == 1:
+        raise ConfigError(
+            "fsdp shares the weights among chips, and there is one; write none", key="device.parallel"
+        )
 
 
 def share_out(model: nn.Module, mesh: xs.Mesh) -> None:
@@ -38,13 +54,19 @@ def share_out(model: nn.Module, mesh: xs.Mesh) -> None:
             xs.xla_sharding.apply_backward_optimization_barrier(layer)
 
 
-def share_out_states(optimizers: Iterable[Optimizer], mesh: xs.Mesh) -> None:
-    """Deals out what optimizers keep of a parameter's shape as the parameter is; may be called again."""
+def share_out_states(optimizers: Iterable[Optimizer], mesh: xs.Mesh, *, in_parts: bool) -> None:
+    """Deals out what optimizers keep of a parameter's shape as the parameter is, where that is `in_parts`;
+    may be called again. What stays whole is marked so: it will be once it has come out of a step, and the
+    graph of a step knows of its inputs how they lie. Without the mark the second step after a checkpoint was
+    compiled too."""
     for optimizer in optimizers:
         for parameter, kept in optimizer.state.items():
             for value in kept.values():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    _deal_out(value, mesh)
+                if isinstance(value, Tensor) and value.device.type == "xla":
+                    if in_parts and value.shape == parameter.shape:
+                        _deal_out(value, mesh)
+                    if not torch_xla._XLAC._get_xla_sharding_spec(value):
+                        xs.mark_sharding(value, mesh, (None,) * value.ndim)
 
 
 def copy_into(place: Tensor, tensor: Tensor) -> None:

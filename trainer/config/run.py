@@ -173,9 +173,10 @@ class Config:
             ("stage3", self.stage3.max_steps, self.stage3.optimizer),
         ):
             if steps and (instead := _NOT_IN_PARTS.get(optimizer.type)):
+                chips = self.device.type == "auto" and optimizer.type == "muonclip"
                 raise FieldError(
                     f"{optimizer.type} cannot train parameters that are in parts; write {instead}, or "
-                    "device.parallel=ddp",
+                    f"device.parallel=ddp{', or on a TPU device=xla' * chips}",
                     key=f"{name}.optimizer.type",
                 )
 

@@ -88,7 +88,8 @@ UNTRAINABLE = {
         "stage3.teacher.url=http://h",
         "stage3.teacher.model=m",
     ),
-    "stage2.optimizer.type: muonclip cannot train parameters that are in parts; write muon, or": (
+    "stage2.optimizer.type: muonclip cannot train parameters that are in parts; write muon, or "
+    "device.parallel=ddp, or on a TPU device=xla": (
         "device.parallel=fsdp",
         "stage2.optimizer.type=muonclip",
     ),

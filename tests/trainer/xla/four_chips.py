@@ -56,7 +56,8 @@ def trained(stage: str, *overrides: str) -> Any:
 
 def in_four(folder: Path, *stages: str, run: Sequence[str] = ()) -> dict[str, Any]:
     """What came of stages by either kind; of a run with the overrides `run`, `folder / "whole"` is left, and
-    `folder / "middle"`, which is what would be left had it been killed in its STEP of Stage 2."""
+    `folder / "middle"`, which is what would be left had it been killed in its STEP of Stage 2, and
+    `folder / "again"`, where it went on from there. `compiled` tells what was compiled in its steps then."""
     own = Path(__file__)
     done = subprocess.run(
         [sys.executable, str(own), str(folder), json.dumps(stages), json.dumps(run)],
@@ -96,7 +97,7 @@ def _main(folder: Path, stages: Sequence[str], run: Sequence[str]) -> None:
     if stages:
         found["odd"] = _odd_shapes()
     if run:
-        _run(folder, [*run, FOUR, IN_PARTS])
+        found["compiled"] = _run(folder, [*run, FOUR, IN_PARTS])
     print(json.dumps(found))
 
 
@@ -131,24 +132,32 @@ def _odd_shapes() -> list[list[list[int]]]:
     return [on_each(parameter) for parameter in moved.parameters()]
 
 
-def _run(folder: Path, overrides: Sequence[str]) -> None:
+def _run(folder: Path, overrides: Sequence[str]) -> list[int]:
+    import torch_xla.debug.metrics as met
+
     from trainer import __main__ as program
     from trainer import tpu_host
     from trainer.api import check
     from trainer.preemption import StopSignal
     from trainer.step import TrainStep
 
-    step = TrainStep.__call__
+    step, compiled = TrainStep.__call__, list[int]()
 
-    def copying(self: TrainStep, batch: Any, *, number: int) -> Any:
-        if self._stage == "stage2" and number == STEP:
-            shutil.copytree(folder / "whole", folder / "middle")
+    def watched(self: TrainStep, batch: Any, *, number: int) -> Any:
+        if self._stage == "stage2":
+            compiled.append(met.counter_value("UncachedCompile") or 0)
+            if number == STEP and not (folder / "middle").exists():
+                shutil.copytree(folder / "whole", folder / "middle")
         return step(self, batch, number=number)
 
-    TrainStep.__call__ = copying  # type: ignore[method-assign]
+    TrainStep.__call__ = watched  # type: ignore[method-assign]
     tpu_host.meant = lambda *args: True
-    config = check([*overrides, f"run_dir={folder / 'whole'}"])
-    program.train_in(folder / "whole", config, StopSignal())
+    for name in ("whole", "again"):
+        compiled.clear()
+        program.train_in(folder / name, check([*overrides, f"run_dir={folder / name}"]), StopSignal())
+        if name == "whole":
+            shutil.copytree(folder / "middle", folder / "again")
+    return [count - compiled[0] for count in compiled]
 
 
 if __name__ == "__main__":

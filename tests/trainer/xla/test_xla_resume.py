@@ -55,6 +55,10 @@ class KilledError(BaseException):
     """Where a real process would get SIGKILL: nothing may be done about it."""
 
 
+def losses(metrics: str) -> list[float]:
+    return [json.loads(line)["loss"] for line in metrics.splitlines()]
+
+
 def kill() -> None:
     raise KilledError
 
@@ -150,7 +154,12 @@ def test_a_run_that_four_chips_began_in_parts_goes_on_on_one_and_on_a_cpu(
     attempt: Attempt, small: tuple[str, ...], tmp_path: Path
 ) -> None:
     begun = [override for override in small if not override.startswith("device=")]
-    in_four(tmp_path, run=[*begun, *RUN, "save_model=true"])
+    four = in_four(tmp_path, run=[*begun, *RUN, "save_model=true"])
+    # In parts again: what was restored lies as it did, so that steps are the graph that they were.
+    assert set(four["compiled"]) == {0}
+    whole, again = ((tmp_path / folder / METRICS_FILE).read_text() for folder in ("whole", "again"))
+    assert losses(again) == losses(whole)
+
     cpu = attempt(tmp_path / "cpu", "cpu", "save_model=true")
     for kind in ("xla", "cpu"):
         shutil.copytree(tmp_path / "middle", tmp_path / f"to {kind}")
