@@ -29,7 +29,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 test-slow: $(STAMP)
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "slow or hypothesis" -n $(JOBS) --dist worksteal
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "slow or hypothesis" -n $(JOBS) --dist load --maxschedchunk 1
 
 # Opens the report in Chromium: the system's, or the one that CHROMIUM names.
 test-browser: $(STAMP)

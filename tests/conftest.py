@@ -26,6 +26,16 @@ def pytest_sessionstart() -> None:
     gc.disable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with a time limit of their own, the longest first: one that began last would leave a core idle."""
+
+    def limit(item: pytest.Item) -> float:
+        mark = item.get_closest_marker("timeout")
+        return mark.args[0] if mark else 0
+
+    items.sort(key=limit, reverse=True)  # the others stay in pytest-randomly's order
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
