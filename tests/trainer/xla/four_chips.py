@@ -47,8 +47,8 @@ def ways(stage: str) -> list[str]:
 
 def trained(stage: str, *overrides: str) -> Any:
     """What comes of the stage in this process."""
-    from cached_runs import run_cached
     from stage_runs import run_stage
+    from xla_cached_runs import run_cached
 
     given = (*of_stage(stage), *overrides)
     return run_cached("xla", *given) if stage == CACHED else run_stage(stage, "xla", *given)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cached_runs import run_cached
 from stage_runs import SMALLEST
+from xla_cached_runs import run_cached
 
 pytestmark = pytest.mark.xla
 
