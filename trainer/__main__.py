@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 _HELP_FLAGS = ("--help", "-h")
 _PREFLIGHT_FLAGS = ("--preflight", "--dry-run")
 _FORCE_FLAG = "--force"
-# For what the device still hands over. A preempted machine is gone after 30 s, of which saving takes some.
-_CALM_S, _HURRY_S = 60.0, 10.0
+# For what the device still hands over. A preempted machine is gone after 30 s, of which saving takes some. It
+# may be told so when the run has just finished, too, and nobody has reported that yet.
+_CALM_S, _HURRY_S = 20.0, 10.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

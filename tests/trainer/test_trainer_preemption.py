@@ -185,7 +185,7 @@ def test_a_process_goes_with_the_one_that_was_told(stop: StopSignal) -> None:
 
 @pytest.mark.parametrize(
     ("ending", "seconds"),
-    [(None, 60.0), (DivergedError(quantity="loss", value=math.nan, stage="stage2", step=1), 10.0)],
+    [(None, 20.0), (DivergedError(quantity="loss", value=math.nan, stage="stage2", step=1), 10.0)],
 )
 def test_the_device_is_closed_however_a_run_ends_and_no_signal_then_ends_it_otherwise(
     ending: Exception | None, seconds: float
