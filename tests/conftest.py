@@ -1,4 +1,5 @@
-"""What every room's tests share: the fake bucket, and the server of processes. This file also puts `tests/` on the import path."""
+"""What every room's tests share: the fake bucket, and the server of processes. This file also puts `tests/` on
+the import path."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def pool(tmp_path: Path) -> Pool:
 
 def start(engine: Engine, pool: Pool, error: BaseException, makes: str = "worker.sh") -> None:
     def up() -> None:
-        with launching(engine, pool):  # type: ignore[arg-type]
+        with launching(engine, pool):  # type: ignore[arg-type]  # as much of a runner as is asked
             assert launched.read(pool.folder) is not None
             (pool.folder / makes).touch()
             raise error
@@ -93,7 +93,7 @@ def test_an_earlier_pool_is_known_as_before_and_logs_stay(pool: Pool) -> None:
 
 def test_what_was_started_is_remembered(pool: Pool) -> None:
     engine = Engine(())
-    with launching(engine, pool):  # type: ignore[arg-type]
+    with launching(engine, pool):  # type: ignore[arg-type]  # as much of a runner as is asked
         pass
     assert launched.read(pool.folder) is not None
     assert not engine.asked

@@ -141,7 +141,8 @@ def test_the_seed_of_the_sweep_changes_the_candidates(count: int):
 
 def test_the_global_generators_are_neither_used_nor_moved():
     def states() -> list[object]:
-        return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index]
+        numpys = np.random.get_state()[1].tolist()  # type: ignore[index]  # a tuple, unless legacy=False
+        return [random.getstate(), numpys, torch.get_rng_state().tolist()]
 
     expected = proposed(6)[:1]
     torch.manual_seed(1)

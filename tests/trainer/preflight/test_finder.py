@@ -23,7 +23,7 @@ AUTO = ("device.auto_micro_batch=true", "stage1_9.batch_size=12", "stage2.batch_
 class FourChips(Device):
     """A device whose four chips share each batch."""
 
-    chips = 4  # type: ignore[assignment]
+    chips = 4  # type: ignore[assignment]  # a property there
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def test_the_estimate_is_what_tensors_take_to_a_twentieth(case: str) -> None:
 
 def test_each_of_several_chips_takes_what_one_alone_takes_of_its_rows() -> None:
     class TwoChips(Device):
-        chips = 2  # type: ignore[assignment]
+        chips = 2  # type: ignore[assignment]  # a property there
 
     config, plan, device = configured("stage2", "stage2.batch_size=4", "eval.batch_size=4")
     half, _, _ = configured("stage2", "stage2.batch_size=2", "eval.batch_size=2")

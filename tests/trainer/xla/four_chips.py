@@ -150,7 +150,7 @@ def _run(folder: Path, overrides: Sequence[str]) -> list[int]:
                 shutil.copytree(folder / "whole", folder / "middle")
         return step(self, batch, number=number)
 
-    TrainStep.__call__ = watched  # type: ignore[method-assign]
+    TrainStep.__call__ = watched  # type: ignore[method-assign]  # to look on
     tpu_host.meant = lambda *args: True
     for name in ("whole", "again"):
         compiled.clear()

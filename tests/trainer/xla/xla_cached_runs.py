@@ -39,7 +39,7 @@ class Text(Feed):
         return State(values={"rows": self.rows})
 
     def restore(self, state: State) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # a stage that is not kept does not ask
 
 
 class Chance:
