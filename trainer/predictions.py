@@ -86,16 +86,15 @@ class Predictions:
         return Predicted(total=total, ce=ce, kl=kl, hidden=ours.hidden, teacher_hidden=theirs.hidden)
 
     def _in_chunks(self, ids_BT: Tensor) -> Predicted:
-        in_rows = recorded(ids_BT)  # each chip may have some
         theirs: chunked.Read | None = None
         teacher_hidden: tuple[Tensor, ...] = ()
         if self._teacher is not None:
             with torch.no_grad():
-                theirs, teacher_hidden = read(self._teacher, ids_BT, hidden=self._hidden, in_rows=in_rows)
-        ours, hidden = read(self._model, ids_BT, hidden=self._hidden, in_rows=in_rows)
+                theirs, teacher_hidden = read(self._teacher, ids_BT, hidden=self._hidden)
+        ours, hidden = read(self._model, ids_BT, hidden=self._hidden)
         losses = chunked.head_losses(
             ours,
-            ids_BT[:, 1:] if in_rows else ids_BT[:, 1:].flatten(),
+            ids_BT[:, 1:].reshape(ours.states.shape[:-1]),
             teacher=theirs,
             factor=self._factor,
             temperature=self._temperature,
@@ -106,15 +105,18 @@ class Predictions:
 
 
 def read(
-    model: nn.Module, ids_BT: Tensor, *, hidden: bool = False, in_rows: bool = False
+    model: nn.Module, ids_BT: Tensor, *, hidden: bool = False
 ) -> tuple[chunked.Read, tuple[Tensor, ...]]:
-    """What the head of a model with a plain one reads before each predicted token, N = B·(T-1) or `in_rows`
-    [B, T-1], as autocast has it, and the head; and the hidden states of all layers where they are asked
-    for."""
+    """What the head of a model with a plain one reads before each predicted token, as autocast has it, and
+    the head; and the hidden states of all layers where they are asked for.
+
+    The tokens are N = B·(T-1); where steps are recorded as a graph, [B, T-1], as each chip may have some of
+    the rows.
+    """
     outputs = cast(Any, model).get_decoder()(**inputs(ids_BT), output_hidden_states=hidden)
     head = cast(Any, model).get_output_embeddings()
     states_BTH = outputs.last_hidden_state[:, :-1]
-    states_NH = states_BTH if in_rows else states_BTH.flatten(0, 1)
+    states_NH = states_BTH if recorded(states_BTH) else states_BTH.flatten(0, 1)
     kind = states_NH.device.type
     if torch.is_autocast_enabled(kind):
         states_NH = states_NH.to(torch.get_autocast_dtype(kind))

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from trainer.config import CachedTeacherConfig, Stage3Config
 from trainer.data import Feed
 from trainer.device import Device
-from trainer.graph import recorded
 from trainer.losses import chunked
 from trainer.losses.distillation import bitdistill_loss
 from trainer.losses.gathered import candidate_logits
@@ -57,10 +56,10 @@ def from_cache(
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         kept = said(len(ids_BT))
         samples = [kept.teacher] if kept.anchor is None else [kept.teacher, kept.anchor]
-        in_rows = recorded(ids_BT)  # each chip may have some
-        reading, _ = read(student, ids_BT, in_rows=in_rows)
-        labels_N = ids_BT[:, 1:] if in_rows else ids_BT[:, 1:].flatten()
-        ids = [sample.ids if in_rows else sample.ids.flatten(0, 1) for sample in samples]
+        reading, _ = read(student, ids_BT)
+        positions = reading.states.shape[:-1]
+        labels_N = ids_BT[:, 1:].reshape(positions)
+        ids = [sample.ids.reshape(*positions, -1) for sample in samples]
         if sampled:
             ids.append(labels_N.to(ids[0].dtype).unsqueeze(-1))
         # All at once: the head's gradient, which is as large as the head, is made one time.

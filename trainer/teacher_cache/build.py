@@ -152,7 +152,7 @@ class _Predictor:
         chance_NR = torch.from_numpy(np.concatenate(chance)).to(self._device.torch_device)
         with self._device.autocast():
             reading, _ = read(self._model, self._device.place(ids_bT))
-        states_NH, head_VH = reading.states, reading.head.to(reading.states.dtype)
+        states_NH, head_VH = reading.states.flatten(0, -2), reading.head.to(reading.states.dtype)
         size = max(1, suitable_elements(states_NH.device) // len(head_VH))
         drawn: list[Drawn] = []
         for start in range(0, len(states_NH), size):
