@@ -1,0 +1,57 @@
+"""The one way in for JSON that somebody else wrote: a program, a person, another version, a broken disk.
+
+`json.loads` takes what this package cannot keep: half a surrogate pair, nesting until the stack ends.
+pydantic's parser refuses these with a ValueError; this adds limits on size and on the kind of file. Called
+wherever `sweeps` reads an object of the store, a program's file or a user's.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Of one document: a record of a trial takes kilobytes, a table of 10,000 trials some megabytes."""
+
+
+def parse(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> Any:
+    """Return the value that the JSON document stands for.
+
+    NaN and infinities are taken, as Python writes them.
+
+    Args:
+        data: text, or its bytes in UTF-8, with or without a byte order mark.
+        max_bytes: size limit.
+
+    Raises:
+        ValueError: one clause that says what is wrong: larger than `max_bytes`, not JSON, not UTF-8, half a
+            surrogate pair, nested deeper than 200 levels, an integer of more than 4,300 digits.
+    """
+    if len(data) > max_bytes:
+        raise ValueError(f"larger than {max_bytes // 1024**2} MiB")
+    try:
+        encoded = data.encode() if isinstance(data, str) else data
+        return from_json(encoded.removeprefix(b"\xef\xbb\xbf"))
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+
+
+def read(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
+    """Return the value in a JSON file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no regular file (reading a pipe might never end), or as `parse` says.
+    """
+
+    def open_at_once(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NONBLOCK)  # a pipe that nobody writes to would be waited for
+
+    with open(path, "rb", opener=open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("not a regular file")
+        return parse(file.read(max_bytes + 1), max_bytes=max_bytes)
