@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Literal, get_args
 
+from sweeps import json_reader, storable
 from sweeps.errors import AlreadyExists, Conflict, DamagedObject
 from sweeps.storage.base import NotFound, Store
 
@@ -23,7 +24,10 @@ def read(store: Store) -> State:
 
 def write(store: Store, state: State, by: str) -> None:
     """Turn the switch. The last one to turn it wins, as with any switch."""
-    data = json.dumps({"schema": 1, "state": state, "by": by, "at": store.now()}).encode()
+    document = {"schema": 1, "state": state, "by": storable.line(by), "at": store.now()}
+    data = json.dumps(document).encode()
+    if _state(data) != state:
+        raise ValueError(f"{state!r} is none of {', '.join(get_args(State))}")
     while True:
         _, version = _read(store)
         try:
@@ -41,12 +45,17 @@ def _read(store: Store) -> tuple[State, str | None]:
         data, version = store.read(KEY)
     except NotFound:
         return "running", None
-    states: tuple[State, ...] = get_args(State)
+    state = _state(data)
+    if state is None:
+        raise DamagedObject(KEY, "state is none of " + ", ".join(get_args(State)), store.location(KEY))
+    return state, version
+
+
+def _state(data: bytes) -> State | None:
+    """Return what the switch says; None for anything that is no switch."""
     try:
-        written = json.loads(data)["state"]
+        written = json_reader.parse(data)["state"]
     except (ValueError, KeyError, TypeError):
-        written = None
-    for state in states:
-        if written == state:
-            return state, version
-    raise DamagedObject(KEY, "state is none of " + ", ".join(states), store.location(KEY))
+        return None
+    states: tuple[State, ...] = get_args(State)
+    return next((state for state in states if state == written), None)

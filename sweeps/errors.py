@@ -11,6 +11,7 @@
     ├── SweepClosed             1   no trial is handed out now: paused, stopped, or the budget is spent
     ├── IllegalTransition       1   a lifecycle event that the trial's state does not allow
     ├── NothingToAsk            1   the optimizer cannot generate another candidate
+    ├── UnstorableRecord        1   a record that nobody could read back; nothing was stored
     └── StoreConflict           -   lost a race; callers read again, users never see it
         ├── AlreadyExists
         └── Conflict
@@ -132,6 +133,19 @@ class SweepClosed(SweepError):
 
 class NothingToAsk(SweepError):
     """The optimizer cannot generate another candidate (a finite space is used up, for example)."""
+
+
+class UnstorableRecord(SweepError, ValueError):
+    """A record that could not be read back if it were stored; nothing was stored.
+
+    Args:
+        trial: index of the trial.
+        reason: one clause, what the reader refuses.
+    """
+
+    def __init__(self, trial: int, reason: str) -> None:
+        self.trial, self.reason = trial, reason
+        super().__init__(f"trial {trial}: its record could not be read back ({reason}); nothing was stored")
 
 
 class StoreConflict(SweepError):

@@ -12,7 +12,7 @@ import shlex
 import time
 from collections.abc import Callable
 
-from sweeps import lifecycle, space
+from sweeps import json_reader, lifecycle, space, storable
 from sweeps.asking import Asking
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
 from sweeps.records import Records
@@ -36,10 +36,17 @@ class Experiment:
         """Write `sweep.json` and return the new sweep.
 
         Raises:
-            InputError: there is a sweep already; with `skip_if_exists`, only if its space is another one.
+            InputError: there is a sweep already; with `skip_if_exists`, only if its space is another one. Or
+                the space could not be read back (half a surrogate pair in a text, for example).
         """
         document = {"schema": space.SCHEMA, "space": space.to_json(space_)}
-        data = (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
+        try:
+            data = (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
+            written = space.from_json(json_reader.parse(data)["space"])
+            if unfit := [ascii(name) for name in space_.metrics() if not storable.is_name(name)]:
+                raise ValueError(f"no metric can be called {unfit[0]}")
+        except ValueError as error:
+            raise InputError(f"{space_.name!a}: this search space cannot be stored: {error}") from None
         try:
             store.create(SWEEP_KEY, data)
         except AlreadyExists:
@@ -50,7 +57,7 @@ class Experiment:
                     "or choose another name in the search space file or another --storage"
                 ) from None
             existing = cls.open(store)
-            if existing.space != space.from_json(json.loads(data)["space"]):
+            if existing.space != written:
                 raise InputError(
                     f"{store.url}: the sweep here was made from another search space; "
                     "choose another name in the search space file or another --storage"
@@ -69,11 +76,11 @@ class Experiment:
                 "or point --storage and --name at one"
             ) from None
         try:
-            document = json.loads(data)
+            document = json_reader.parse(data)
             if document["schema"] != space.SCHEMA:
                 raise ValueError(f"schema is {document['schema']!r}, this version reads {space.SCHEMA}")
             return cls(store, space.from_json(document["space"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             reason = f"{type(error).__name__}: {error}".replace("\n", " ")
             raise DamagedObject(SWEEP_KEY, reason, store.location(SWEEP_KEY)) from None
 

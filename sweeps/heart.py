@@ -11,10 +11,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from sweeps import lifecycle, runlog
-from sweeps.errors import IllegalTransition, SweepError
+from sweeps import lifecycle, runlog, storable
+from sweeps.errors import IllegalTransition, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.space import Value
 from sweeps.storage.base import NotFound
@@ -22,9 +26,11 @@ from sweeps.trial import Trial, run_prefix
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class Heart:
-    """Beats while the block runs.
+    """Beats while the block runs, whatever goes wrong in a beat.
 
     Args:
         experiment: the worker's; the thread reads and writes through one of its own, so no cache is shared.
@@ -38,8 +44,10 @@ class Heart:
         self._experiment = Experiment(experiment.store, experiment.space)
         self._record, self._show = record, show
         self._done = threading.Event()
+        self._complaints: dict[str, str] = {}
         self._thread = threading.Thread(target=self._beat, name=f"heart-{record.trial}", daemon=True)
         self.folder: Path = experiment.store.folder(run_prefix(record.trial, record.attempt))
+        self._losses = runlog.LossCurve(self.folder)
         self.lost = False
         """Whether somebody else has the trial now."""
         self.verdict = ""
@@ -58,47 +66,62 @@ class Heart:
         """Whether the program should be stopped, for one reason or the other."""
         return self.lost or bool(self.verdict)
 
+    def curve(self) -> tuple[runlog.Point, ...]:
+        """Return the losses that the program has logged so far; () where they cannot be read."""
+        return self._try("its losses could not be read", self._losses.points, ())
+
     def _beat(self) -> None:
         heartbeat_s = self._experiment.space.lease.heartbeat_s
         next_beat = time.monotonic() + heartbeat_s
         while not self._done.wait(min(1.0, heartbeat_s / 2)):
-            progress = runlog.progress(self.folder)
+            read = partial(runlog.progress, self.folder)
+            progress: Mapping[str, Value] = self._try("its progress could not be read", read, {})
             if progress:
-                self._show_safely(progress)
+                show = partial(self._show, self._record, progress)
+                self._try("its progress could not be shown", show, None)
             if time.monotonic() < next_beat:
                 continue
             next_beat = time.monotonic() + heartbeat_s
-            if not self._tell(progress):
+            if not self._try("a heartbeat failed, trying again", partial(self._send, progress), True):
                 self.lost = True
                 return
 
-    def _show_safely(self, progress: Mapping[str, Value]) -> None:
-        try:
-            self._show(self._record, progress)
-        except Exception as error:  # noqa: BLE001 - a terminal that went away must not stop the heart
-            log.debug("progress of trial %d could not be shown: %s", self._record.trial, error)
+    def _try(self, problem: str, act: Callable[[], T], otherwise: T) -> T:
+        """Return what the call gives, or `otherwise` and a line in the log where it raises.
 
-    def _tell(self, progress: Mapping[str, Value]) -> bool:
+        Even SystemExit: a watcher or a library may raise anything, and a heart that ends loses the trial.
+        """
+        try:
+            return act()
+        except BaseException as error:  # noqa: BLE001 - see above
+            with suppress(BaseException):  # not even a log on a full disk
+                said = storable.line(storable.raised(error))
+                if self._complaints.get(problem) != said:
+                    self._complaints[problem] = said
+                    log.warning("trial %d: %s: %s", self._record.trial, problem, said)
+            return otherwise
+
+    def _send(self, progress: Mapping[str, Value]) -> bool:
         """Send one heartbeat; False once the trial is somebody else's."""
         record = self._record
-        beat = lifecycle.Heartbeat(
-            worker=record.worker or "",
-            attempt=record.attempt,
-            progress=progress,
-            curve=runlog.curve(self.folder),
-        )
+        beat = lifecycle.Heartbeat(worker=record.worker or "", attempt=record.attempt)
+        said = replace(beat, progress=progress, curve=self.curve())
         try:
-            beaten = self._experiment.apply(record.trial, beat)
+            try:
+                beaten = self._experiment.apply(record.trial, said)
+            except (IllegalTransition, NotFound, StoreUnavailable):
+                raise
+            except Exception as error:  # noqa: BLE001 - what its program says must not hide that we live
+                said_wrong = storable.line(storable.raised(error))
+                log.warning("trial %d: its progress could not be stored: %s", record.trial, said_wrong)
+                beaten = self._experiment.apply(record.trial, beat)
         except IllegalTransition as refused:
             log.info("trial %d is lost: %s", record.trial, refused.why)
             return False
         except NotFound:
             log.warning("the record of trial %d is gone", record.trial)
             return False
-        except (SweepError, ValueError) as error:
-            log.warning("heartbeat of trial %d failed, trying again: %s", record.trial, error)
-        else:
-            self._judge(beaten)
+        self._try("it could not be judged, it goes on", partial(self._judge, beaten), None)
         return True
 
     def _judge(self, record: Trial) -> None:
@@ -107,9 +130,4 @@ class Heart:
             return
         from sweeps.early_stopping import should_stop
 
-        try:
-            verdict = should_stop(self._experiment.space, record, self._experiment.trials())
-        except Exception as error:  # noqa: BLE001 - a judge that fails must not stop the heart
-            log.warning("trial %d could not be judged, it goes on: %s", record.trial, error)
-        else:
-            self.verdict = verdict or ""
+        self.verdict = should_stop(self._experiment.space, record, self._experiment.trials()) or ""

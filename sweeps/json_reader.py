@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
@@ -48,10 +48,23 @@ def read(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
         ValueError: it is no regular file (reading a pipe might never end), or as `parse` says.
     """
 
+    with open_regular(path) as file:
+        return parse(file.read(max_bytes + 1), max_bytes=max_bytes)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file that a program may have replaced by anything, for reading.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is no regular file (reading a pipe might never end).
+    """
+
     def open_at_once(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NONBLOCK)  # a pipe that nobody writes to would be waited for
 
-    with open(path, "rb", opener=open_at_once) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("not a regular file")
-        return parse(file.read(max_bytes + 1), max_bytes=max_bytes)
+    file = open(path, "rb", opener=open_at_once)  # noqa: SIM115 - the caller closes it; pathlib has no opener
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ValueError("not a regular file")
+    return file

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from sweeps import json_reader, storable
 from sweeps.errors import Busy, StoreConflict, SweepError
 from sweeps.storage.base import NotFound, Store
 
@@ -93,7 +94,8 @@ class ObjectLease:
             return False
 
     def _write(self, holder: str, expected: str | None) -> bool:
-        data = json.dumps({"schema": 1, "holder": holder, "renewed": self._store.now()}).encode()
+        document = {"schema": 1, "holder": storable.line(holder), "renewed": self._store.now()}
+        data = json.dumps(document, allow_nan=False).encode()
         try:
             if expected is None:
                 self._version = self._store.create(self._key, data)
@@ -111,8 +113,8 @@ class ObjectLease:
                 if self._version is None or not self._write(holder, self._version):
                     self._version = None  # taken over: the new holder's lease is not ours to touch
                     return
-            except SweepError as error:
-                log.warning("%s could not be renewed: %s", self._key, error)
+            except Exception as error:  # noqa: BLE001 - as long as it is held, nothing may end the renewing
+                log.warning("%s could not be renewed, trying again: %s", self._key, storable.raised(error))
         if self._slow:
             time.sleep(max(0.0, self._written + self._store.write_interval_s - time.monotonic()))
             self._release()
@@ -140,7 +142,7 @@ class _Lock(NamedTuple):
 def _parse(data: bytes) -> _Lock:
     """What is in the lease's object; renewed at 0 for anything unreadable, which makes it free to take."""
     try:
-        document = json.loads(data)
-        return _Lock(str(document.get("holder", "")), float(document["renewed"]))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        document = json_reader.parse(data)
+        return _Lock(storable.line(str(document.get("holder", ""))), float(document["renewed"]))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return _Lock("", 0.0)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeps import subprocess_run
+from sweeps import storable, subprocess_run
 from sweeps.errors import EnvironmentFault, InputError
 from sweeps.overrides import to_overrides
 from sweeps.result import (
@@ -166,14 +166,24 @@ def _run_function(space: Space, record: Trial, stop: Stop) -> Outcome:
     try:
         with stop.interruptible():
             metrics = function(dict(record.parameters))
+        return checked(space, metrics, f"the dict that {space.program.function} returned")
     except Interrupted as interrupted:
         return Preempted(detail=str(interrupted))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises fails its trial, not us
-        words = "\n".join(traceback.format_exc().strip().splitlines()[-subprocess_run.LAST_LINES :])
-        out_of_memory = OUT_OF_MEMORY.search(repr(error))
-        failure: Failure = "out_of_memory" if out_of_memory else "crashed"
-        return Failed(error=f"{type(error).__name__}: {error}\n{words}", failure=failure)
-    return checked(space, metrics, f"the dict that {space.program.function} returned")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it raises fails its trial, not us
+        said = storable.raised(error)
+        failure: Failure = "out_of_memory" if OUT_OF_MEMORY.search(said) else "crashed"
+        return Failed(error=f"{said}\n{_last_words()}", failure=failure)
+
+
+def _last_words() -> str:
+    """The end of the traceback of the exception that is being handled."""
+    try:
+        words = traceback.format_exc()
+    except Exception:  # noqa: BLE001 - it is made of texts that the user's classes make
+        return "(no traceback: the exception cannot be printed)"
+    return "\n".join(words.strip().splitlines()[-subprocess_run.LAST_LINES :])
 
 
 def _load_function(spelled: str) -> Callable[[dict[str, Value]], Any]:

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from sweeps import lifecycle, trial
+from sweeps import lifecycle, storable, trial
 from sweeps.errors import Conflict, DamagedObject, StoreConflict
 from sweeps.redaction import redact_event
 from sweeps.storage.base import Store
@@ -63,8 +63,9 @@ class Records:
 
         Raises:
             IllegalTransition: see `lifecycle.apply`.
+            UnstorableRecord: the record could not be read back; nothing was stored.
         """
-        event = redact_event(event)
+        event = redact_event(storable.event(event))
         while True:
             record = self.read(index)
             changed = lifecycle.apply(record, event, self._store.now())
@@ -76,7 +77,12 @@ class Records:
                 continue
 
     def replace(self, changed: Trial) -> Trial:
-        """Store the trial over the version that was read last. Raises `Conflict`, and forgets the record."""
+        """Store the trial over the version that was read last.
+
+        Raises:
+            Conflict: another writer was faster; the record is forgotten.
+            UnstorableRecord: it could not be read back; nothing was stored.
+        """
         data = trial.encode(changed, uuid.uuid4().hex)
         try:
             version = self._store.replace(trial.key(changed.trial), data, self._known[changed.trial][1])
@@ -87,7 +93,7 @@ class Records:
         return self._remember(data, version)
 
     def create(self, record: Trial) -> Trial:
-        """Store a new trial. Raises `AlreadyExists`."""
+        """Store a new trial. Raises `AlreadyExists` or `UnstorableRecord`."""
         data = trial.encode(record, uuid.uuid4().hex)
         return self._remember(data, self._store.create(trial.key(record.trial), data))
 

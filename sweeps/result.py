@@ -5,20 +5,24 @@
 
 from __future__ import annotations
 
-import json
-import math
+import logging
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeps import constraints, subprocess_run
+from sweeps import constraints, json_reader, storable, subprocess_run
+from sweeps.counted import counted
 from sweeps.space import Space
 from sweeps.trial import Failure
 
+log = logging.getLogger(__name__)
+
 RESULT_FILE = "result.json"
+MAX_METRICS = 10_000
+"""Of one trial; the objectives come first."""
 
 _EXIT_CONFIG, _EXIT_DIVERGED, _EXIT_PREEMPTED = 2, 70, 75
 
@@ -52,12 +56,15 @@ Outcome = Completed | Failed | Preempted
 
 
 def read_result(space: Space, file: Path) -> Outcome:
+    """Return what the program's result file says; a file that cannot be read is a failure of the trial."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except OSError:
+        document = json_reader.read(file)
+    except FileNotFoundError:
         return _broken(f"the program ended well but wrote no {RESULT_FILE} into {file.parent}")
+    except OSError as error:
+        return _broken(f"{file}: cannot be read: {error.strerror or error}")
     except ValueError as error:
-        return _broken(f"{file}: not JSON: {error}")
+        return _broken(f"{file}: {error}")
     return parse_result(space, document, str(file))
 
 
@@ -66,36 +73,50 @@ def parse_result(space: Space, document: Any, where: str) -> Completed | Failed:
     if not isinstance(document, dict):
         return _broken(f"{where}: not a JSON object")
     if (status := document.get("status", "completed")) != "completed":
-        return _broken(f"{where}: status is {status!r}")
+        return _broken(f"{where}: status is {status!r:.200}")
     return checked(space, document.get("metrics", document), where)
 
 
 def checked(space: Space, metrics: Any, where: str) -> Completed | Failed:
+    """Return the metrics if all that the sweep needs are there and finite, else why the trial has failed.
+
+    Names that no record can hold are left out, with a warning.
+    """
     if not isinstance(metrics, Mapping):
         return _broken(f"{where}: metrics is not an object of names and numbers")
-    numbers: dict[str, float | None] = {}
-    for name, value in metrics.items():
-        if isinstance(value, bool | str) or not hasattr(value, "__float__"):
-            continue  # notes beside the numbers are welcome, but nothing here can use them
-        numbers[str(name)] = plain(value)
-    for name in needed_metrics(space):
+    needed = needed_metrics(space)
+    numbers = _numbers(metrics, needed, where)
+    for name in needed:
         if name not in metrics:
-            there = ", ".join(sorted(numbers)) or "nothing"
+            there = ", ".join(sorted(numbers)[:20]) or "nothing"
             return _broken(f"{where}: no metric {name!r}; there is {there}")
         if numbers.get(name) is None:
             return Failed(
-                error=f"{where}: {name} is {metrics[name]!r}, not a finite number", failure="diverged"
+                error=f"{where}: {name} is {metrics[name]!r:.200}, not a finite number", failure="diverged"
             )
     return Completed(metrics=numbers)
 
 
-def plain(value: Any) -> float | None:
-    """A number as JSON has it, from Python's, NumPy's or torch's; None if it is not finite."""
-    try:
-        number: float = value if isinstance(value, int) else float(value)
-        return number if math.isfinite(number) else None
-    except (OverflowError, TypeError, ValueError):
-        return None
+def _numbers(metrics: Mapping[Any, Any], needed: Sequence[str], where: str) -> dict[str, float | None]:
+    """The metrics that a record can hold, those that are needed first."""
+    names = [*(name for name in needed if name in metrics), *(name for name in metrics if name not in needed)]
+    numbers: dict[str, float | None] = {}
+    unfit: list[str] = []
+    for given in names:
+        value, name = metrics[given], str(given)
+        if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+            continue  # notes beside the numbers are welcome, but nothing here can use them
+        if storable.is_name(name) and len(numbers) < MAX_METRICS:
+            numbers[name] = storable.number(value)
+        else:
+            unfit.append(name)
+    if unfit:
+        log.warning(
+            "%s: %s left out, such as %s: a name has at most %d characters, none of control and no half of a "
+            "surrogate pair; a trial has at most %d metrics",
+            *(where, counted(len(unfit), "metric"), ascii(unfit[0][:80]), storable.MAX_NAME, MAX_METRICS),
+        )
+    return numbers
 
 
 def was_told_to_go(status: int) -> bool:

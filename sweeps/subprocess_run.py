@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sweeps import guard
+from sweeps import guard, json_reader
 from sweeps.errors import EnvironmentFault
 
 LAST_LINES = 50
@@ -55,13 +55,13 @@ def run(
 
 
 def last_lines(log_file: Path, count: int = LAST_LINES, max_bytes: int = 8192) -> str:
-    """The end of the log, at most `count` lines and `max_bytes` bytes; "" if there is none."""
+    """Return the end of the log, at most `count` lines and `max_bytes` bytes; "" if there is none."""
     try:
-        with log_file.open("rb") as file:
+        with json_reader.open_regular(log_file) as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - max_bytes))
-            text = file.read().decode("utf-8", errors="replace")
-    except OSError:
+            text = file.read(max_bytes).decode("utf-8", errors="replace")
+    except (OSError, ValueError):
         return ""
     return "\n".join(text.strip().splitlines()[-count:])
 

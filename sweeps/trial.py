@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from sweeps import json_reader
+from sweeps.errors import UnstorableRecord
 from sweeps.space import Value
 
 SCHEMA = 1
@@ -110,7 +112,20 @@ def run_prefix(index: int, attempt: int) -> str:
 
 
 def encode(record: Trial, token: str) -> bytes:
-    """The record as it is stored, marked with `token`. Raises ValueError on NaN or infinity."""
+    """Return the record as it is stored, marked with `token`; `decode` has read these bytes.
+
+    Raises:
+        UnstorableRecord: nobody could read it: NaN, infinity, half a surrogate pair, a name that is no text.
+    """
+    try:
+        data = _document(record, token)
+        decode(data)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise UnstorableRecord(record.trial, " ".join(str(error).split())) from None
+    return data
+
+
+def _document(record: Trial, token: str) -> bytes:
     document = asdict(replace(record, write=token, parameters={}, metrics={}, progress={}))
     document |= {
         "parameters": dict(record.parameters),
@@ -129,12 +144,7 @@ def decode(data: bytes) -> Trial:
     Raises:
         ValueError: with a clause that says what does not fit, for anything that `encode` does not write.
     """
-    try:
-        document = json.loads(data)
-        if b"\\u" in data:
-            json.dumps(document, ensure_ascii=False).encode()  # half a surrogate pair is no text
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {error}") from None
+    document = json_reader.parse(data)
     if not isinstance(document, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - one error type for whatever is wrong
     if document.pop("schema", None) != SCHEMA:
@@ -173,6 +183,8 @@ def _problem(record: Trial) -> str:
         return "a parameter is neither a finite number, a string nor a boolean"
     if not all(v is None or _is_finite(v) for v in record.metrics.values()):
         return "a metric is not a finite number"
+    if not all(isinstance(v, bool | str) or _is_finite(v) for v in record.progress.values()):
+        return "progress is not texts and numbers"
     if record.status == "running" and not isinstance(record.worker, str):
         return "running without a worker"
     times = {"created": record.created, "heartbeat": record.heartbeat}

@@ -19,9 +19,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from sweeps import lifecycle, objective, runlog
+from sweeps import lifecycle, objective, storable
 from sweeps.counted import counted
-from sweeps.errors import Busy, IllegalTransition, NothingToAsk, StoreUnavailable, SweepClosed, SweepError
+from sweeps.errors import (
+    Busy,
+    IllegalTransition,
+    NothingToAsk,
+    StoreUnavailable,
+    SweepClosed,
+    SweepError,
+    UnstorableRecord,
+)
 from sweeps.experiment import Experiment
 from sweeps.heart import Heart
 from sweeps.result import Completed, Failed, Outcome, Preempted
@@ -100,7 +108,7 @@ class Limits:
 
 def identity() -> str:
     """Who this worker is: host, process, and a token, because hosts and process ids come again."""
-    return f"{platform.node() or 'host'}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    return f"{storable.line(platform.node(), 100) or 'host'}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 
 def work(
@@ -116,7 +124,7 @@ def work(
     Raises:
         StoreUnavailable: the store could not be reached; a trial in hand expires and is taken over.
     """
-    me = name or identity()
+    me = storable.line(name or "") or identity()
     limits = limits or Limits()
     ended: Counter[End] = Counter()
     try:
@@ -214,7 +222,7 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
 
 def _hand_back(experiment: Experiment, record: Trial, error: BaseException) -> None:
     """This worker cannot run trials; the next one may. The trial is not to blame and keeps its attempts."""
-    detail = " ".join(f"{type(error).__name__}: {error}".split())
+    detail = " ".join(storable.raised(error).split())
     try:
         experiment.apply(
             record.trial, lifecycle.Release(worker=record.worker or "", attempt=record.attempt, detail=detail)
@@ -226,7 +234,7 @@ def _hand_back(experiment: Experiment, record: Trial, error: BaseException) -> N
 def _event(experiment: Experiment, record: Trial, outcome: Outcome, heart: Heart) -> lifecycle.Event:
     """What the store is told."""
     worker, attempt = record.worker or "", record.attempt
-    curve = runlog.curve(heart.folder)
+    curve = heart.curve()
     match outcome:
         case Completed(metrics=metrics):
             return lifecycle.Complete(worker=worker, attempt=attempt, metrics=metrics, curve=curve)
@@ -252,7 +260,8 @@ def _report(
     """Tell the store how the trial ended. A report that comes too late is dropped quietly.
 
     While the store is away the report is tried again and again, the heart beating on: the result may be worth
-    hours. It is given up when the worker is told to go, or after `PATIENCE_S`.
+    hours. It is given up when the worker is told to go, or after `PATIENCE_S`. A report that nobody could
+    read back fails its trial: another worker's attempt would end in the same way.
     """
     pauses = _pauses()
     while True:
@@ -261,6 +270,16 @@ def _report(
         except IllegalTransition as refused:
             watcher.dropped(record, refused.why)
             return "dropped"
+        except UnstorableRecord as error:
+            if isinstance(event, lifecycle.Fail) and event.failure == "bad_config":
+                raise
+            log.warning("%s", error)
+            event = lifecycle.Fail(
+                worker=record.worker or "",
+                attempt=record.attempt,
+                error=f"its result cannot be stored: {error.reason}",
+                failure="bad_config",
+            )
         except StoreUnavailable as error:
             pause = next(pauses, None)
             if pause is None or stop.requested:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
-from sweeps import lifecycle
+from sweeps import json_reader, lifecycle
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import format_option, print_csv, print_json
 from sweeps.counted import counted
@@ -63,11 +62,12 @@ def tell(storage: str | None, name: str | None, index: int, result: Path) -> Non
     """Report the result of trial INDEX that `sweep ask` handed out. The same report twice is no harm."""
     experiment = open_sweep(storage, name)
     try:
-        document = json.loads(result.read_text(encoding="utf-8"))
+        with result.open("rb") as file:  # also a pipe, such as `<(program)` of a shell
+            document = json_reader.parse(file.read(json_reader.MAX_BYTES + 1))
     except OSError as error:
         raise InputError(f"{result}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:
-        raise InputError(f"{result}: not JSON: {error}") from None
+        raise InputError(f"{result}: {error}") from None
     record = experiment.trial(index)
     if record.status == "running" and record.heartbeat is not None:
         raise InputError(f"trial {index} is being run by {record.worker}; only it can report")

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
+from sweeps import json_reader
 from sweeps.counted import counted
 from sweeps.storage.keys import checked_key
 
@@ -87,7 +88,7 @@ def encode(files: Files) -> bytes:
 
 def decode(data: bytes) -> dict[str, Stored]:
     """The files that a manifest names. Raises `ValueError` for what this program did not write."""
-    document = json.loads(data)
+    document = json_reader.parse(data)
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"it is not a manifest of schema {SCHEMA}")
     files = document.get("files")

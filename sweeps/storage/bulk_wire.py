@@ -22,7 +22,7 @@ from sweeps.storage.base import Store
 from sweeps.storage.bulk_exchange import BulkRequest, Patient, Tempo, exchange
 from sweeps.storage.bulk_manifest import Digest, digest
 from sweeps.storage.gcs_names import parse_url
-from sweeps.storage.gcs_verdict import Answer, Transient
+from sweeps.storage.gcs_verdict import Answer, Transient, document
 from sweeps.storage.keys import checked_key
 
 _TRIES_OF_A_RACE = 5
@@ -81,7 +81,7 @@ class BulkWire:
         found: dict[str, Remote] = {}
         while True:
             request = BulkRequest(method="GET", path=f"{self._bucket_path}/o", query=query)
-            page = json.loads(self._answer(request, "").body)
+            page = document(self._answer(request, ""), self._what(""))
             found |= {item["name"][len(start) :]: _remote(item) for item in page.get("items", ())}
             if "nextPageToken" not in page:
                 return found
@@ -100,7 +100,7 @@ class BulkWire:
         for _ in range(_TRIES_OF_A_RACE):
             answer = self._put(name, file, content, replaces, check)
             if answer.status != 412:
-                stored = _remote(json.loads(answer.body))
+                stored = _remote(document(answer, self._what(name), needs="generation"))
                 if not stored.holds(content):
                     raise StoreUnavailable(
                         f"{self._what(name)}: the storage service keeps other bytes than sent"
@@ -117,7 +117,9 @@ class BulkWire:
         """The object's description; generation "0" where there is none."""
         request = BulkRequest(method="GET", path=self._object_path(name), query={"fields": _OBJECT})
         answer = self._answer(request, name, missing=True)
-        return Remote("0", 0, "") if answer.status == 404 else _remote(json.loads(answer.body))
+        if answer.status == 404:
+            return Remote("0", 0, "")
+        return _remote(document(answer, self._what(name), needs="generation"))
 
     def get(self, name: str, generation: str, size: int, file: IO[bytes]) -> None:
         """Write the first `size` bytes of the object into the empty file, going on where an answer broke off.

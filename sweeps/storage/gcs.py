@@ -28,7 +28,7 @@ from sweeps.errors import AlreadyExists, Conflict, InputError, StoreUnavailable
 from sweeps.storage.base import Entry, NotFound
 from sweeps.storage.gcs_clock import ServerClock
 from sweeps.storage.gcs_names import parse_url
-from sweeps.storage.gcs_verdict import Answer
+from sweeps.storage.gcs_verdict import Answer, document
 from sweeps.storage.gcs_wire import Patience, RecordRequest, Wire
 from sweeps.storage.keys import checked_key, checked_prefix
 
@@ -99,7 +99,7 @@ class GcsStore:
     def create(self, key: str, data: bytes) -> str:
         answer = self._upload(key, data, generation="0")
         if answer.status in _DONE:
-            return _generation(answer)
+            return _generation(answer, self.location(key))
         if answer.in_doubt and (mine := self._find_own(key, data)) is not None:
             return mine
         raise AlreadyExists(key)
@@ -109,7 +109,7 @@ class GcsStore:
             raise Conflict(key)
         answer = self._upload(key, data, generation=expected)
         if answer.status in _DONE:
-            return _generation(answer)
+            return _generation(answer, self.location(key))
         if answer.in_doubt and (mine := self._find_own(key, data)) is not None:
             return mine
         raise Conflict(key)
@@ -193,7 +193,7 @@ class GcsStore:
     def _generation(self, key: str) -> str:
         """The object's present version; "0" where there is none."""
         answer = self._request("GET", self._object_path(key), key, query={"fields": "generation"})
-        return "0" if answer.status == 404 else _generation(answer)
+        return "0" if answer.status == 404 else _generation(answer, self.location(key))
 
     def _find_own(self, key: str, data: bytes) -> str | None:
         """The version under `key` if its bytes are `data`: what a write in doubt has left."""
@@ -213,7 +213,7 @@ class GcsStore:
             answer = self._request("GET", f"{self._bucket_path}/o", "", query=query)
             if answer.status == 404:
                 raise self._no_bucket()
-            page = json.loads(answer.body)
+            page = document(answer, self._url)
             yield page
             if "nextPageToken" not in page:
                 return
@@ -276,8 +276,8 @@ def _content(answer: Answer) -> tuple[bytes, str] | None:
     return None if answer.status == 404 else (answer.body, answer.headers["X-Goog-Generation"])
 
 
-def _generation(answer: Answer) -> str:
-    return str(json.loads(answer.body)["generation"])
+def _generation(answer: Answer, what: str) -> str:
+    return str(document(answer, what, needs="generation")["generation"])
 
 
 def _is_generation(version: str) -> bool:

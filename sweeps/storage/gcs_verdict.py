@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from sweeps import json_reader
 from sweeps.errors import StoreUnavailable
 
 # What the store judges: done, not modified, not there, another version.
@@ -80,6 +81,29 @@ def judge(answer: Answer, what: str, bucket: str) -> Answer:
     raise StoreUnavailable(f"{what}: the storage service refused ({said}); check --storage")
 
 
+def document(answer: Answer, what: str, *, needs: str = "") -> dict[str, Any]:
+    """Return the JSON object in an answer.
+
+    Args:
+        needs: a field that it must have.
+
+    Raises:
+        StoreUnavailable: there is none: whoever answered is no storage service.
+    """
+    try:
+        found = json_reader.parse(answer.body)
+        if not isinstance(found, dict):
+            raise ValueError("not a JSON object")  # noqa: TRY004 - one handler words all
+        if needs and needs not in found:
+            raise ValueError(f"it has no {needs!r}")
+    except ValueError as error:
+        raise StoreUnavailable(
+            f"{what}: the storage service's answer cannot be read ({error}); "
+            "is STORAGE_EMULATOR_HOST or a proxy in the way?"
+        ) from None
+    return found
+
+
 def sign_in_advice(what: str, said: str) -> str:
     """The message for somebody whom the service does not know."""
     key_file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
@@ -105,7 +129,7 @@ def _explanation(body: bytes) -> tuple[str, set[str]]:
     """The message of an error response in one line, and its reasons."""
     text = body.decode("utf-8", "replace")
     try:
-        error = json.loads(text)["error"]
+        error = json_reader.parse(text)["error"]
         reasons = {str(entry.get("reason")) for entry in error.get("errors", [])}
         return " ".join(str(error.get("message", "")).split())[:300], reasons
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -6,12 +6,14 @@ each, since whoever brings a table of a hundred rows does not want to hear of th
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from sweeps import storable
 from sweeps.constraints import parse
 from sweeps.export import METRIC, PARAMETER, TRIAL_COLUMNS
 from sweeps.result import needed_metrics
@@ -19,6 +21,8 @@ from sweeps.space import Choice, Fixed, Parameter, Range, Space, Value, same_val
 from sweeps.trial import STATUSES
 from sweeps.upkeep.tables import Cell, Row, Table, TableError
 from sweeps.yaml_tree import nearest
+
+log = logging.getLogger(__name__)
 
 _STATUS = "status"
 
@@ -98,6 +102,11 @@ def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
             continue
         elif column in names and PARAMETER + column not in table.columns and column not in needed:
             found.parameters[column] = column
+        elif not storable.is_name(column.removeprefix(METRIC)):
+            log.warning(
+                "%s: the column %s is left out: a metric cannot be called so",
+                *(table.file, ascii(column[:80])),
+            )
         else:
             name = column.removeprefix(METRIC)
             if name in found.metrics:

@@ -5,7 +5,6 @@ Unlike `Experiment.trials` this does not stop at a record that cannot be read. I
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from sweeps import control, lifecycle, trial
+from sweeps import control, json_reader, lifecycle, trial
 from sweeps.asking import ASK_KEY
 from sweeps.errors import DamagedObject
 from sweeps.storage.base import NotFound, Store
@@ -162,7 +161,7 @@ def _judged(index: int, key: str, data: bytes, version: str) -> StoredRecord:
     record, reason = None, ""
     try:
         record = _decoded(index, data)
-        state = "sound" if json.loads(data).keys() == _FIELDS else "outdated"
+        state = "sound" if json_reader.parse(data).keys() == _FIELDS else "outdated"
     except ValueError as error:
         state, reason = "newer" if _is_newer(data) else "torn", str(error)
     return StoredRecord(
@@ -179,8 +178,8 @@ def _decoded(index: int, data: bytes) -> Trial:
 
 def _is_newer(data: bytes) -> bool:
     try:
-        schema = json.loads(data)["schema"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        schema = json_reader.parse(data)["schema"]
+    except (ValueError, KeyError, TypeError):
         return False
     return isinstance(schema, int) and schema > trial.SCHEMA
 
@@ -191,9 +190,9 @@ def _ask_lock(store: Store) -> AskLock | None:
     except NotFound:
         return None
     try:
-        document = json.loads(data)
+        document = json_reader.parse(data)
         return AskLock(version=version, holder=str(document["holder"]), renewed=float(document["renewed"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return AskLock(
             version=version, holder="somebody unknown", renewed=0.0
         )  # free to take, as `lease` says

@@ -7,7 +7,6 @@ file, an empty one None. Rows are numbered as a person counts them: lines of a C
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from sweeps import json_reader, storable
 from sweeps.counted import counted
 from sweeps.errors import InputError
 from sweeps.export import METRIC, PARAMETER
@@ -51,7 +51,7 @@ class TableError(InputError):
 
     def __init__(self, file: str, problems: Sequence[str]) -> None:
         self.file, self.problems = file, tuple(problems)
-        shown = self.problems[: self._SHOWN]
+        shown = [storable.line(problem) for problem in self.problems[: self._SHOWN]]
         if len(self.problems) == 1:
             super().__init__(shown[0])
             return
@@ -114,9 +114,9 @@ def _read_parquet(path: Path) -> list[Row]:
 
 def _read_json(path: Path) -> list[Row]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise TableError(str(path), [f"{path}: not JSON: {_one_line(error)}"]) from None
+        document = json_reader.read(path)
+    except ValueError as error:
+        raise TableError(str(path), [f"{path}: {_one_line(error)}"]) from None
     rows = document.get("trials") if isinstance(document, dict) else document
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         problem = "expected a list of objects, as `sweep trials --format json` or `sweep export` write it"
