@@ -129,7 +129,7 @@ class Experiment:
             NothingToAsk: the optimizer cannot make another candidate, though the sweep's cap allows one.
             SweepClosed: the sweep is paused or stopped, or its budget is spent.
         """
-        return self._asking.ask(worker, leased=leased, make=make, wait=wait)
+        return self._asking.ask(storable.line(worker), leased=leased, make=make, wait=wait)
 
     def is_full(self, records: list[Trial]) -> bool:
         """Whether the sweep has as many trials of its own as its run cap allows; imported ones are extra."""

@@ -37,7 +37,8 @@ def parse(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> Any:
         encoded = data.encode() if isinstance(data, str) else data
         return from_json(encoded.removeprefix(b"\xef\xbb\xbf"))
     except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from None
+        hint = " (such as half of a surrogate pair)" if "hex escape" in str(error) else ""
+        raise ValueError(f"not JSON: {error}{hint}") from None
 
 
 def read(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:

@@ -56,7 +56,7 @@ def is_name(name: object) -> bool:
 
 
 def number(value: Any) -> float | None:
-    """Return a number as JSON has it, from Python's, NumPy's or torch's; None if it is none, or not finite."""
+    """Return the number as JSON has it, from Python's, NumPy's or torch's; None if it is not finite."""
     try:
         if isinstance(value, int) and abs(value) <= _LARGEST_INT:
             return int(value)

@@ -179,7 +179,7 @@ def _value(parameter: Parameter, cell: Cell) -> Value:
     if isinstance(parameter, Range):
         number = _number(cell)
         if number is None or not math.isfinite(number):
-            raise ValueError(f"{cell!r} is not a finite number")
+            raise ValueError(f"{cell!r:.80} is not a finite number")
         if not parameter.min <= number <= parameter.max:
             raise ValueError(f"{_shown(number)} is outside of {parameter.min} to {parameter.max}")
         if parameter.kind == "float":
@@ -191,7 +191,7 @@ def _value(parameter: Parameter, cell: Cell) -> Value:
     for member in allowed:
         if _means(cell, member):
             return member
-    raise ValueError(f"{_shown(cell)} is not among its values ({', '.join(map(_shown, allowed))})")
+    raise ValueError(f"{_shown(cell):.80} is not among its values ({', '.join(map(_shown, allowed))})")
 
 
 def _means(cell: Cell, member: Value) -> bool:
@@ -213,7 +213,9 @@ def _metrics(row: Row, columns: _Columns, space: Space, problems: list[str]) -> 
         number = _number(cell)
         finite = number is not None and math.isfinite(number)
         if name in needed and not finite:
-            problems.append(f"{column}: {'empty' if cell is None else f'{cell!r} is not a finite number'}")
+            problems.append(
+                f"{column}: {'empty' if cell is None else f'{cell!r:.80} is not a finite number'}"
+            )
         elif number is not None:  # notes beside the numbers are welcome, but nothing here can use them
             metrics[name] = number if finite else None
     return metrics
