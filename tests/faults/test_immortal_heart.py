@@ -1,0 +1,189 @@
+"""Whatever is raised in a heartbeat, the next one is sent: each operation of the thread × each kind of exception."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sweeps import early_stopping, experiment, heart, lifecycle, records, runlog, trial
+from sweeps.errors import DamagedObject, StoreUnavailable
+from sweeps.experiment import Experiment
+from sweeps.heart import Heart
+from sweeps.space import EarlyTerminate, Lease, Objective, Program, Range, Search, Space
+from sweeps.storage.memory import MemoryStore
+
+HEARTBEAT_S = 0.02
+SPACE = Space(
+    name="immortal",
+    objectives=(Objective(metric="loss"),),
+    parameters=(Range(name="x", min=0.0, max=1.0, kind="float"),),
+    program=Program(kind="function", function="math:sqrt"),
+    search=Search(method="random", seed=1),
+    lease=Lease(heartbeat_s=HEARTBEAT_S, expire_s=600, max_attempts=3),
+    early_terminate=EarlyTerminate(min_step=1, percentile=50, min_trials=1),
+)
+RAISED = [
+    OverflowError("int too large to convert to float"),
+    RecursionError("maximum recursion depth exceeded"),
+    MemoryError(),
+    UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"),
+    OSError(5, "Input/output error"),
+    KeyError("loss"),
+    TypeError("not a number"),
+    AssertionError(),
+    StoreUnavailable("away"),
+    DamagedObject("trials/000000.json", "torn", "here"),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    GeneratorExit(),
+]
+PARTS: dict[str, tuple[Any, str]] = {
+    "read-progress": (runlog, "progress"),
+    "read-losses": (runlog.LossCurve, "points"),
+    "apply": (Experiment, "apply"),
+    "clean": (records.storable, "event"),
+    "redact": (records, "redact_event"),
+    "transition": (lifecycle, "apply"),
+    "encode": (trial, "encode"),
+    "decode": (trial, "decode"),
+    "read-store": (MemoryStore, "read"),
+    "write-store": (MemoryStore, "replace"),
+    "clock": (MemoryStore, "now"),
+    "judge": (early_stopping, "should_stop"),
+    "list": (experiment.Experiment, "trials"),
+    "log": (heart.log, "warning"),
+}
+
+
+class Running:
+    """One trial in hand, its heart beating every 20 ms; `shown` is called with the program's progress."""
+
+    def __init__(self) -> None:
+        self.shown: Callable[[], None] = lambda: None
+        self.experiment = Experiment.create(MemoryStore(), SPACE)
+        record = self.experiment.ask("w")
+        assert record is not None
+        self.heart = Heart(self.experiment, record, lambda *_: self.shown())
+        (self.heart.folder / runlog.METRICS_FILE).write_text('{"step": 1, "loss": 2.0}\n')
+
+    def beats(self, count: int = 2) -> None:
+        """Wait until the store has had so many more heartbeats."""
+        for _ in range(count):
+            before = self.experiment.trial(0).heartbeat
+            until = time.monotonic() + 20
+            while self.experiment.trial(0).heartbeat == before:
+                assert time.monotonic() < until, "the heart has stopped"
+                time.sleep(0.002)
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    made = Running()
+    with made.heart:
+        made.beats(1)
+        yield made
+    assert not made.heart.lost
+
+
+class Trap:
+    """Raises instead of an operation, in the heart's thread only: its first times, or as long as it is set."""
+
+    def __init__(self, original: Callable[..., Any], error: BaseException) -> None:
+        self._original, self._error = original, error
+        self.sprung = 0
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        if threading.current_thread().name.startswith("heart-"):
+            self.sprung += 1
+            raise self._error
+        return self._original(*args, **options)
+
+    def wait(self) -> None:
+        until = time.monotonic() + 20
+        while self.sprung < 3:
+            assert time.monotonic() < until, "the operation is not called, or the heart has stopped"
+            time.sleep(0.002)
+
+
+@contextlib.contextmanager
+def trapped(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException) -> Iterator[Trap]:
+    trap = Trap(getattr(owner, name), error)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, (lambda *a, **k: trap(*a, **k)) if isinstance(owner, type) else trap)
+        yield trap
+
+
+def kind(error: BaseException) -> str:
+    return type(error).__name__
+
+
+@pytest.mark.parametrize("error", RAISED, ids=kind)
+@pytest.mark.parametrize("part", [part for part in PARTS if part != "log"])
+def test_the_heart_beats_on_once_the_trouble_is_over(running, monkeypatch, part, error):
+    with trapped(monkeypatch, *PARTS[part], error) as trap:
+        trap.wait()
+    running.beats()
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("heart-")] == [
+        "heart-0"
+    ]
+
+
+@pytest.mark.parametrize("error", RAISED, ids=kind)
+@pytest.mark.parametrize("part", ["read-progress", "read-losses", "judge", "list"])
+def test_what_a_heartbeat_can_do_without_does_not_delay_it(running, monkeypatch, part, error):
+    with trapped(monkeypatch, *PARTS[part], error) as trap:
+        trap.wait()
+        running.beats()
+
+
+@pytest.mark.parametrize("error", RAISED, ids=kind)
+def test_nobody_who_watches_ends_the_heart(running, error):
+    def gone() -> None:
+        raise error
+
+    running.shown = gone
+    running.beats(3)
+
+
+@pytest.mark.parametrize("error", RAISED, ids=kind)
+def test_a_log_that_cannot_be_written_does_not_end_the_heart(running, monkeypatch, error):
+    with trapped(monkeypatch, *PARTS["log"], error) as log:
+        with trapped(monkeypatch, *PARTS["read-losses"], KeyError("loss")) as losses:
+            losses.wait()
+            running.beats()
+        assert log.sprung
+
+
+def test_progress_that_cannot_be_stored_does_not_hide_that_the_worker_lives(running, monkeypatch, caplog):
+    monkeypatch.setattr(records.storable, "event", lambda event: event)  # as if the cleaning had a hole
+    monkeypatch.setattr(runlog, "progress", lambda folder: {"stage": "\ud800"})
+    running.beats(3)
+    assert "its progress could not be stored" in caplog.text
+
+
+def test_the_same_trouble_is_told_once(running, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING)
+    with trapped(monkeypatch, *PARTS["read-losses"], OverflowError("too large")) as trap:
+        trap.wait()
+        running.beats()
+    lines = [record.getMessage() for record in caplog.records if "losses" in record.getMessage()]
+    assert lines == ["trial 0: its losses could not be read: OverflowError: too large"]
+
+
+def test_a_heart_stops_for_another_owner_and_for_nothing_else():
+    running = Running()
+    with running.heart:
+        running.beats(1)
+        running.experiment.apply(0, lifecycle.Release(worker="w", attempt=1))
+        until = time.monotonic() + 20
+        while not running.heart.lost:
+            assert time.monotonic() < until
+            time.sleep(0.002)
+    assert replace(running.experiment.trial(0), history=()).status == "pending"
