@@ -18,6 +18,7 @@ import jinja2
 import plotly.graph_objects as go
 import plotly.offline
 from markupsafe import Markup
+from pydantic_core import from_json
 
 from analysis.contents import Contents, contents
 from analysis.costs import Rate
@@ -113,7 +114,7 @@ def _figures(page: Contents) -> dict[str, go.Figure]:
 
 def _json(figure: go.Figure) -> Markup:
     """A figure as JSON that cannot end the script element it stands in."""
-    text = json.dumps({"figure": json.loads(figure.to_json()), "config": PLOT_CONFIG}, allow_nan=False)
+    text = json.dumps({"figure": from_json(figure.to_json()), "config": PLOT_CONFIG}, allow_nan=False)
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return Markup(text)  # noqa: S704 - escaped in the three lines above

@@ -8,7 +8,6 @@ be read too; it is told apart by its columns (`is_trials_table`).
 from __future__ import annotations
 
 import csv
-import json
 import math
 import warnings
 from collections import Counter
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from pandas.api import types
+from pydantic_core import from_json
 
 from analysis.efficiency import effective_steps
 from analysis.errors import AnalysisError, MissingColumn, NotNumeric, TableError
@@ -100,8 +100,8 @@ def _read_parquet(file: Path, source: str) -> pd.DataFrame:
 
 def _read_json(file: Path, source: str) -> pd.DataFrame:
     try:
-        document = json.loads(file.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
+        document = from_json(file.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
         raise TableError(source, f"not JSON: {_one_line(error)}") from error
     if isinstance(document, list):
         return _from_rows(document, source)

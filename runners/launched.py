@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from runners.errors import RunnerError
 from runners.pool import Pool
 from runners.private_file import write_private
@@ -53,7 +55,7 @@ def read(folder: Path) -> Launched | None:
         RunnerError: the file is not what this program writes.
     """
     try:
-        document = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        document = from_json((folder / FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
+from pydantic_core import from_json
 
 FILE = "pool.json"
 WANTED = "workers.wanted"
@@ -72,7 +73,7 @@ def write(folder: Path, pids: Mapping[int, int]) -> None:
 def read(folder: Path) -> PoolFile | None:
     """The pool that was last started; None where there is none, or nothing legible."""
     try:
-        document = json.loads((folder / FILE).read_text())
+        document = from_json((folder / FILE).read_text())
         return PoolFile(
             keeper=Known(**document["keeper"]), workers=tuple(Known(**each) for each in document["workers"])
         )

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from pydantic_core import from_json
 
 from trainer.errors import TrainerError
 
@@ -89,7 +90,7 @@ def artifact(kind: str, spec: Mapping[str, Any], build: Callable[[Path], None]) 
         with locked(parent / f".{key}.lock"):
             if not _is_whole(final, canonical):  # nobody was faster
                 _remove_leftovers(parent, key)
-                _build(final, json.loads(canonical), build)
+                _build(final, from_json(canonical), build)
     return final
 
 
@@ -100,7 +101,7 @@ def _canonical(spec: Mapping[str, Any]) -> str:
 def _is_whole(folder: Path, canonical: str) -> bool:
     """Whether the artefact is there, is the right one, and every file has its length: a stat per file."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = from_json((folder / MANIFEST).read_bytes())
         return _canonical(manifest["spec"]) == canonical and all(
             (folder / name).stat().st_size == entry["size"] for name, entry in manifest["files"].items()
         )

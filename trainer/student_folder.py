@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import torch
 from pydantic import ValidationError
+from pydantic_core import from_json
 from torch import nn
 
 from trainer.cache import MANIFEST
@@ -128,7 +129,7 @@ def _document(student: nn.Module) -> dict[str, Any]:
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))
+        document = from_json((folder / DOCUMENT).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise StudentFolderError(folder, "there is no saved student; run with save_model=true") from error
     except (OSError, ValueError) as error:

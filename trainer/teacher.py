@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from pydantic_core import from_json
 from torch import Tensor, nn
 
 from trainer.api import Prepared, Progress
@@ -154,7 +155,7 @@ def prepare_all(config: Config, progress: Progress) -> Prepared:
         data_sha256=corpus.sha256,
         tokenizer=corpus.tokenizer_dir,
         teacher=str(folder / _MODEL_FOLDER),
-        teacher_loss=float(json.loads((folder / _LOSS_FILE).read_text())["loss"]),
+        teacher_loss=float(from_json((folder / _LOSS_FILE).read_text())["loss"]),
     )
 
 

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic_core import from_json
+
 from runners.errors import EngineFailed, EngineMissing
 from runners.kubernetes.options import KubernetesOptions
 
@@ -49,7 +51,10 @@ class Kubectl:
     def get(self, *words: str) -> Any:
         """What there is, parsed; None where one thing was asked for by name and is not there."""
         text = self("get", *words, "--output=json", "--ignore-not-found")
-        return json.loads(text) if text.strip() else None
+        try:
+            return from_json(text) if text.strip() else None
+        except ValueError:
+            raise EngineFailed(NAME, f"kubectl get answered {text[:200]!r}, which is no JSON") from None
 
     def create(self, manifest: dict[str, Any], verb: Sequence[str] = ("create",)) -> None:
         """Hand over a manifest, on stdin."""

@@ -7,10 +7,11 @@ A small actor knows how many are wanted; `want` tells it.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import Any
+
+from pydantic_core import from_json
 
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED
 from runners.restarts import POISON
@@ -54,7 +55,7 @@ def run(given: argparse.Namespace) -> int:
     ray.init(address="auto", namespace=NAMESPACE)
     desk = ray.remote(Desk).options(name=given.label, num_cpus=0, max_restarts=-1).remote()
     task = ray.remote(work).options(
-        name=given.label, max_retries=-1, retry_exceptions=[Preempted], **json.loads(given.resources)
+        name=given.label, max_retries=-1, retry_exceptions=[Preempted], **from_json(given.resources)
     )
 
     def begin() -> Any:

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from runners import launched
 from runners.counted import counted
 from runners.errors import EXIT_DONE, EngineFailed, EngineMissing, PoolError
@@ -74,7 +76,11 @@ class Ray:
             pool, "list", "tasks", "--filter", f"name={pool.label}", "--format", "json", "--limit", "10000"
         )
         newest: dict[str, dict[str, Any]] = {}
-        for task in sorted(json.loads(text or "[]"), key=lambda task: task["attempt_number"]):
+        try:
+            tasks = from_json(text or "[]")
+        except ValueError:
+            raise EngineFailed(NAME, f"ray list tasks answered {text[:200]!r}, which is no JSON") from None
+        for task in sorted(tasks, key=lambda task: task["attempt_number"]):
             if task.get("type", "NORMAL_TASK") == "NORMAL_TASK":
                 newest[task["task_id"]] = task
         places = [_place(task, over=state in _OVER) for task in newest.values()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from pydantic_core import from_json
 
 from runners.errors import EngineFailed, EngineMissing
 from runners.runner import Tell
@@ -99,7 +99,7 @@ class Sky:
             raise
         begin = re.search(r"^\[", text, re.MULTILINE)
         try:
-            rows = json.loads(text[begin.start() :] if begin else "")
+            rows = from_json(text[begin.start() :] if begin else "")
         except ValueError:
             raise EngineFailed(NAME, f"sky jobs queue answered {text[:200]!r}, which is no JSON") from None
         found = [

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 SCHEMA = 1
 DOCUMENT = "state.json"
 WEIGHTS = "model.safetensors"
@@ -72,7 +74,7 @@ def encode(document: Document) -> bytes:
 def decode(data: bytes) -> Document:
     """What `encode` made. Raises UnusableError."""
     try:
-        content = json.loads(data)
+        content = from_json(data)
     except ValueError:
         raise UnusableError(f"{DOCUMENT} is cut off or damaged") from None
     if not isinstance(content, dict):

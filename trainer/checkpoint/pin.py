@@ -13,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from trainer.config import Config, decisive
 from trainer.errors import ConfigError
 from trainer.redaction import without_secrets
@@ -59,7 +61,7 @@ def pin(config: Config, folder: Path) -> None:
 def _read(path: Path) -> Any:
     """What is pinned, or None. A damaged file pins nothing: each checkpoint has a digest of its own."""
     try:
-        document = json.loads(path.read_bytes())
+        document = from_json(path.read_bytes())
         return decisive(document["config"]) if document["schema"] == SCHEMA else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -67,7 +69,7 @@ def _read(path: Path) -> Any:
 
 def _plain(config: Config) -> dict[str, Any]:
     """As JSON gives it back, lists for tuples; and without secrets: the folder may be copied anywhere."""
-    document: dict[str, Any] = without_secrets(json.loads(json.dumps(asdict(config))))
+    document: dict[str, Any] = without_secrets(from_json(json.dumps(asdict(config))))
     return document
 
 

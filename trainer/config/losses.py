@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 from pydantic.dataclasses import dataclass
+from pydantic_core import from_json
 
 from trainer.config.fields import STRICT, AboveZero, FieldError, NonNegative
 from trainer.counted import counted
@@ -24,7 +24,7 @@ def read_layer_weights(given: Any) -> str | tuple[float, ...]:
     listed = given
     if isinstance(given, str):
         try:
-            listed = json.loads(given)
+            listed = from_json(given)
         except ValueError:
             listed = None
     if not isinstance(listed, list | tuple) or not all(_is_weight(each) for each in listed):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic_core import from_json
 
 Ids = npt.NDArray[np.int64]
 
@@ -97,5 +98,5 @@ def _end_of_text(directory: Path) -> str | None:
 
 
 def _settings(directory: Path) -> dict[str, Any]:
-    settings: dict[str, Any] = json.loads((directory / "tokenizer_config.json").read_bytes())
+    settings: dict[str, Any] = from_json((directory / "tokenizer_config.json").read_bytes())
     return settings

@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic_core import from_json
+
 from trainer.data.errors import DataError
 from trainer.data.files import File
 from trainer.data.remote import patiently
@@ -183,7 +185,7 @@ class LinesFormat(Format):
     def _text(self, line: bytes, file: File, place: int) -> str | None:
         where = f"{file.url}, the line at byte {place}"
         try:
-            entry = json.loads(line)
+            entry = from_json(line)
         except ValueError as error:
             raise DataError(f"{where}: no JSON ({error})") from error
         if not isinstance(entry, dict) or self._key not in entry:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from pydantic_core import from_json
 
 from trainer.cache import artifact
 from trainer.counted import counted
@@ -54,7 +55,7 @@ def held_out(shards: Shards, tokenizer: Path) -> HeldOut:
         "held_out_tokens": config.held_out_tokens,
     }
     folder = artifact("held_out", spec, lambda work: _gather(shards, tokenizer, work))
-    summary = json.loads((folder / "held_out.json").read_text(encoding="utf-8"))
+    summary = from_json((folder / "held_out.json").read_text(encoding="utf-8"))
     tokens = np.memmap(folder / "held_out.bin", dtype=summary["dtype"], mode="r")
     return HeldOut(tokens=tokens, bytes_per_token=summary["bytes"] / len(tokens))
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from pydantic_core import from_json
 
 from trainer.cache import artifact
 from trainer.config.data import StdlibConfig
@@ -87,7 +88,7 @@ def _load(
     folder = artifact(
         "corpora", spec, lambda work: _tokenise(found, config.held_out_fraction, tokenizer_dir, work)
     )
-    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    summary = from_json((folder / SUMMARY).read_text(encoding="utf-8"))
     train, held_out = (np.memmap(folder / f"{side}.bin", dtype=summary["dtype"], mode="r") for side in SIDES)
     if len(train) < config.sequence_length:
         raise DataError(

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from pydantic_core import from_json
 
 from trainer.cache import artifact
 from trainer.config.data import HubConfig, ParquetConfig, StreamConfig, TextConfig
@@ -148,4 +149,4 @@ def _shapes(files: Sequence[File], how: Format, config: StreamConfig) -> list[Sh
         (folder / INDEX).write_text(json.dumps([asdict(shape) for shape in shapes]), encoding="utf-8")
 
     index = artifact("indexes", spec, look_up) / INDEX
-    return [Shape(**entry) for entry in json.loads(index.read_text(encoding="utf-8"))]
+    return [Shape(**entry) for entry in from_json(index.read_text(encoding="utf-8"))]

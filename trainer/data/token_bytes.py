@@ -5,7 +5,6 @@ Called by `trainer.teacher`, once for the batches that every loss of a run is me
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic_core import from_json
 from tokenizers import Tokenizer
 
 from trainer.data.corpus import Corpus
@@ -37,7 +37,7 @@ def scored_bytes(corpus: Corpus, batches: Sequence[torch.Tensor]) -> int | None:
 def token_bytes(tokenizer_dir: Path) -> npt.NDArray[np.int64]:
     """For each id the bytes that it stands for; 0 for special tokens and for ids that there are not."""
     text = (tokenizer_dir / "tokenizer.json").read_text(encoding="utf-8")
-    tokenizer, document = Tokenizer.from_str(text), json.loads(text)
+    tokenizer, document = Tokenizer.from_str(text), from_json(text)
     kinds = {kind for part in ("normalizer", "pre_tokenizer", "decoder") for kind in _types(document[part])}
     added = tokenizer.get_added_tokens_decoder()
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)

@@ -6,10 +6,11 @@ What is misused is refused before torch is imported.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from pydantic_core import from_json
 
 from trainer.api import MODEL_FOLDER, RESULT_FILE
 from trainer.console import Lines
@@ -88,7 +89,7 @@ def _export(run_dir: Path, out: Path, *, packed: bool) -> None:
 
 def _config_sha256(result: Path) -> object:
     try:
-        return json.loads(result.read_text(encoding="utf-8"))["provenance"]["config_sha256"]
+        return from_json(result.read_text(encoding="utf-8"))["provenance"]["config_sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TrainerError(f"cannot read {str(result)!r}: {error}") from error
 

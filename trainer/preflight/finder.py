@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic_core import from_json
 
 from trainer.cache import cache_root
 from trainer.config import Config
@@ -136,7 +137,7 @@ def _spec(config: Config, stage: Stage, plan: Blueprint, device: Device) -> dict
 def _read(path: Path, batch: int) -> int | None:
     """What is remembered, if it is a divisor of the batch; a damaged file is nothing."""
     try:
-        size = json.loads(path.read_bytes())["micro_batch_size"]
+        size = from_json(path.read_bytes())["micro_batch_size"]
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return size if isinstance(size, int) and 0 < size <= batch and batch % size == 0 else None

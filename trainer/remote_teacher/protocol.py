@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic_core import from_json
 
 from trainer.counted import counted
 from trainer.losses.candidates import NOTHING, Candidates
@@ -75,7 +76,7 @@ def problem(answer: bytes) -> str:
     """What an answer of a bad status says, in the forms that servers of this protocol use, or as it is."""
     text = answer.decode(errors="replace")
     try:
-        document = json.loads(text)
+        document = from_json(text)
     except ValueError:
         return text
     told = document.get("error", document) if isinstance(document, dict) else None
@@ -96,7 +97,7 @@ def _rest(logprobs: NDArray[np.float64], vocab_size: int) -> NDArray[np.float64]
 def _entries(answer: bytes, ids: Sequence[Sequence[int]]) -> list[list[Any]]:
     """`prompt_logprobs` of each prompt, T entries each."""
     try:
-        document = json.loads(answer)
+        document = from_json(answer)
     except ValueError:
         raise AnswerError(f"its answer is not JSON: {_short(answer)}") from None
     choices = document.get("choices") if isinstance(document, dict) else None

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pydantic_core import from_json
+
 INDEX = "index.json"
 SCHEMA = 1
 
@@ -69,7 +71,7 @@ def encode(index: Index) -> bytes:
 def decode(data: bytes) -> Index:
     """Raises UnreadableError."""
     try:
-        document = json.loads(data)
+        document = from_json(data)
         schema = document["schema"]
         if schema != SCHEMA:
             raise UnreadableError(f"its schema is {schema!r}, this version reads {SCHEMA}; build it anew")

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TextIO
 
+from pydantic_core import from_json
+
 from trainer.console import Lines
 from trainer.device import Device
 from trainer.errors import TrainerError
@@ -212,4 +214,4 @@ class Telemetry:
 def _warnings_in(metrics: Path) -> list[Mapping[str, Any]]:
     """Those of the lines that an earlier attempt has left."""
     with metrics.open(encoding="utf-8") as lines:
-        return [warning for line in lines if "warnings" in line for warning in json.loads(line)["warnings"]]
+        return [warning for line in lines if "warnings" in line for warning in from_json(line)["warnings"]]

@@ -7,13 +7,14 @@ its own; whatever it raises is told once, and training goes on.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import from_json
 
 from trainer.console import Lines
 from trainer.errors import ConfigError
@@ -47,7 +48,7 @@ class TensorBoard:
             self._writer = EventsWriter(str(folder.resolve() / "events"))
             with metrics.open(encoding="utf-8") as lines:
                 for line in lines:
-                    self._write(json.loads(line))
+                    self._write(from_json(line))
             self._writer.flush()
         except Exception as error:  # noqa: BLE001 - the run is worth more
             self._complain(error)
