@@ -6,7 +6,8 @@
     │   └── SweepNotFound           no sweep at this URL
     ├── EnvironmentFault        1   the machine, the disk or the network is at fault
     │   ├── StoreUnavailable        the store cannot be read or written
-    │   │   └── Busy                    one object cannot: another process keeps it locked
+    │   │   ├── Busy                    one object cannot: another process keeps it locked
+    │   │   └── WriteRefused            this process may not write there: waiting is of no use
     │   └── DamagedObject           an object in the store is not what was written there
     ├── SweepClosed             1   no trial is handed out now: paused, stopped, or the budget is spent
     ├── IllegalTransition       1   a lifecycle event that the trial's state does not allow
@@ -81,6 +82,10 @@ class Busy(StoreUnavailable):
     def __init__(self, key: str, problem: str) -> None:
         self.key = key
         super().__init__(problem)
+
+
+class WriteRefused(StoreUnavailable):
+    """The store takes no writes of this process: read-only, no permission, or a limit on files' sizes."""
 
 
 class DamagedObject(EnvironmentFault):

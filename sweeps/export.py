@@ -10,6 +10,7 @@ import csv
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,8 @@ def replace_file(path: Path, write_draft: Callable[[Path], object]) -> None:
         write_draft(draft)
         draft.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only folder refuses that, too
+            draft.unlink(missing_ok=True)
         raise StoreUnavailable(f"{path}: cannot be written: {error.strerror or error}") from error
 
 

@@ -107,14 +107,16 @@ class ObjectLease:
         return True
 
     def _keep(self, holder: str, done: threading.Event) -> None:
-        """Renew the lease until it is done with."""
+        """Renew the lease until it is done with. Log why that fails once, not at every try."""
+        warned = ""
         while not done.wait(self._heartbeat_s):
             try:
                 if self._version is None or not self._write(holder, self._version):
                     self._version = None  # taken over: the new holder's lease is not ours to touch
                     return
             except Exception as error:  # noqa: BLE001 - as long as it is held, nothing may end the renewing
-                log.warning("%s could not be renewed, trying again: %s", self._key, storable.raised(error))
+                if warned != (warned := storable.raised(error)):
+                    log.warning("%s could not be renewed, trying again: %s", self._key, warned)
         if self._slow:
             time.sleep(max(0.0, self._written + self._store.write_interval_s - time.monotonic()))
             self._release()

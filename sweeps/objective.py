@@ -29,6 +29,7 @@ from sweeps.result import (
     died,
     needed_metrics,
     read_result,
+    was_limited,
     was_told_to_go,
 )
 from sweeps.runlog import METRICS_FILE
@@ -52,6 +53,9 @@ def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Ca
     The program is stopped when `stop` is requested (the worker has to go) or `wants_stop()` turns true
     (somebody else has the trial now, or it is not worth finishing). A Python function runs in this thread,
     and only `stop` can interrupt it.
+
+    Raises:
+        EnvironmentFault: this machine cannot run the program.
     """
     if space.program.kind == "function":
         return _run_function(space, record, stop)
@@ -68,6 +72,11 @@ def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Ca
     status = subprocess_run.run(argv, log_file=log_file, env=env, should_stop=should_stop)
     if status == 0 and not (should_stop() and not (folder / RESULT_FILE).exists()):
         return read_result(space, folder / RESULT_FILE)
+    if was_limited(status):
+        raise EnvironmentFault(
+            "the program was ended because it may not write such large files here (SIGXFSZ); lift the limit "
+            "(ulimit -f) and start this worker again"
+        )
     if should_stop() or was_told_to_go(status):
         return Preempted(detail=f"the program {subprocess_run.describe_exit(status)}")
     return died(status, log_file)

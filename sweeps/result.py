@@ -125,6 +125,11 @@ def was_told_to_go(status: int) -> bool:
     return status == _EXIT_PREEMPTED or any(status in (-signum, 128 + signum) for signum in polite)
 
 
+def was_limited(status: int) -> bool:
+    """Whether the program wrote a larger file than its machine's limit allows (`ulimit -f`)."""
+    return status in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
+
+
 def needed_metrics(space: Space) -> tuple[str, ...]:
     """The metrics without which a trial cannot be judged: those of objectives and outcome constraints."""
     constrained = (

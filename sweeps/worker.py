@@ -29,11 +29,13 @@ from sweeps.errors import (
     SweepClosed,
     SweepError,
     UnstorableRecord,
+    WriteRefused,
 )
 from sweeps.experiment import Experiment
 from sweeps.heart import Heart
 from sweeps.result import Completed, Failed, Outcome, Preempted
 from sweeps.resuming import bring_checkpoints
+from sweeps.run_folder import require_writable
 from sweeps.space import Value
 from sweeps.stopping import Interrupted, Stop
 from sweeps.storage.bulk import Uploader
@@ -143,7 +145,7 @@ def work(
 
 def _run(experiment: Experiment, record: Trial, stop: Stop, watcher: Watcher) -> tuple[End, str]:
     """Run one claimed trial and report it: how it ended, and by what the worker was told to go, if it was."""
-    with Heart(experiment, record, watcher.progressed) as heart:
+    with _heart(experiment, record, watcher) as heart:
         uploads = Uploader(experiment.store, heart.folder, run_prefix(record.trial, record.attempt))
         try:
             with stop.interruptible():
@@ -153,6 +155,8 @@ def _run(experiment: Experiment, record: Trial, stop: Stop, watcher: Watcher) ->
             outcome = objective.run(
                 experiment.space, record, heart.folder, stop=stop, wants_stop=lambda: heart.wants_stop
             )
+            if isinstance(outcome, Failed):
+                require_writable(heart.folder)  # where nothing can be written, any program fails
         except BaseException as error:
             uploads.close(UPLOAD_GRACE_S)
             _hand_back(experiment, record, error)
@@ -166,6 +170,15 @@ def _run(experiment: Experiment, record: Trial, stop: Stop, watcher: Watcher) ->
     if isinstance(outcome, Preempted) and preempted:
         return end, stop.by or outcome.detail
     return end, ""
+
+
+def _heart(experiment: Experiment, record: Trial, watcher: Watcher) -> Heart:
+    """The claimed trial's heart. A trial whose run folder cannot be made is handed back."""
+    try:
+        return Heart(experiment, record, watcher.progressed)
+    except StoreUnavailable as error:
+        _hand_back(experiment, record, error)
+        raise
 
 
 def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits: Limits) -> Trial | None:
@@ -260,10 +273,12 @@ def _report(
     """Tell the store how the trial ended. A report that comes too late is dropped quietly.
 
     While the store is away the report is tried again and again, the heart beating on: the result may be worth
-    hours. It is given up when the worker is told to go, or after `PATIENCE_S`. A report that nobody could
-    read back fails its trial: another worker's attempt would end in the same way.
+    hours. It is given up when the worker is told to go, or after `PATIENCE_S`; where this worker may not
+    write, as soon as its lease has expired, since from then on another has the trial. A report that nobody
+    could read back fails its trial: another worker's attempt would end in the same way.
     """
     pauses = _pauses()
+    expires = time.monotonic() + experiment.space.lease.expire_s
     while True:
         try:
             ended = experiment.apply(record.trial, event)
@@ -282,7 +297,8 @@ def _report(
             )
         except StoreUnavailable as error:
             pause = next(pauses, None)
-            if pause is None or stop.requested:
+            refused_for_good = isinstance(error, WriteRefused) and time.monotonic() >= expires
+            if pause is None or stop.requested or refused_for_good:
                 raise
             log.warning("the report of trial %d failed, trying again: %s", record.trial, error)
             with contextlib.suppress(Interrupted):

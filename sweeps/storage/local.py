@@ -20,13 +20,14 @@ from typing import NoReturn
 
 import filelock
 
-from sweeps.errors import AlreadyExists, Busy, Conflict, StoreUnavailable
+from sweeps.errors import AlreadyExists, Busy, Conflict, StoreUnavailable, WriteRefused
 from sweeps.storage.base import Entry, NotFound
 from sweeps.storage.keys import checked_key, checked_prefix
 
 LOCK_TIMEOUT_S = 5.0
 """A write takes milliseconds. Whoever has held a lock for so long is stopped, or its disk does not answer."""
 _LOCKS = ".locks"
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class LocalStore:
@@ -170,7 +171,8 @@ class LocalStore:
                 version = _version(os.fstat(file.fileno()))
             draft.replace(path)
         except OSError:
-            draft.unlink(missing_ok=True)
+            with suppress(OSError):  # where nothing can be removed either, the first error says more
+                draft.unlink(missing_ok=True)
             raise
         return version
 
@@ -182,15 +184,18 @@ class LocalStore:
 
     def _unavailable(self, verb: str, path: Path, error: OSError) -> NoReturn:
         what = error.strerror or type(error).__name__
-        raise StoreUnavailable(f"{path}: cannot {verb}: {what.lower()}; {_advice(error)}") from error
+        kind = WriteRefused if error.errno in (*_FORBIDDEN, errno.EFBIG) else StoreUnavailable
+        raise kind(f"{path}: cannot {verb}: {what.lower()}; {_advice(error)}") from error
 
 
 def _advice(error: OSError) -> str:
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             return "free some space; nothing was half-written"
-        case errno.EACCES | errno.EPERM | errno.EROFS:
+        case code if code in _FORBIDDEN:
             return "choose a folder that you may write to with --storage"
+        case errno.EFBIG:
+            return "this process may not write files of that size; lift the limit (ulimit -f)"
         case errno.ENOTDIR | errno.EEXIST | errno.EISDIR:
             return "a file stands where a folder should; choose another --storage"
         case _:

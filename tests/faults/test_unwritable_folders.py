@@ -1,0 +1,182 @@
+"""A folder that takes no writes any more: read-only, full, or beyond the limit on file sizes (`ulimit -f`).
+
+The machine is at fault: no trial fails for it, the worker leaves with one line, and others go on.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sweeps import worker
+from sweeps.errors import EnvironmentFault, StoreUnavailable
+from sweeps.experiment import Experiment
+from sweeps.export import replace_file
+from sweeps.lease import ObjectLease
+from sweeps.space import Fixed, Lease, Objective, Program, Range, Search, Space
+from sweeps.stopping import Stop
+from sweeps.storage.local import LocalStore
+from sweeps.storage.memory import MemoryStore
+
+LIMITED = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))
+
+def writes_too_much(parameters):
+    with open("checkpoint", "wb") as file:
+        file.write(b"xx")
+    return {"loss": 0.0}
+"""
+
+
+class Silent:
+    def started(self, record) -> None: ...
+    def progressed(self, record, progress) -> None: ...
+    def ended(self, record) -> None: ...
+    def dropped(self, record, why) -> None: ...
+    def waiting(self, why) -> None: ...
+    def closed(self, why) -> None: ...
+
+
+def space(*command: str, **lease: float) -> Space:
+    return Space(
+        name="toy",
+        objectives=(Objective(metric="loss"),),
+        parameters=(Range(name="x", min=0.0, max=1.0, kind="float"), Fixed(name="mode", value="fast")),
+        program=Program(kind="command", command=(*command, "${overrides}")),
+        search=Search(method="random"),
+        run_cap=1,
+        baseline={"x": 0.5},
+        lease=Lease(**({"heartbeat_s": 10, "expire_s": 30, "max_attempts": 3} | lease)),
+    )
+
+
+def run(experiment: Experiment) -> worker.Tally:
+    return worker.work(experiment, stop=Stop(), watcher=Silent())
+
+
+@pytest.fixture
+def broken_disk(monkeypatch) -> Callable[[Path, int], None]:
+    """Every flush of a file below a folder fails from now on, as it does on such a disk."""
+    flush = os.fsync
+
+    def breaks(folder: Path, code: int) -> None:
+        def fail(fd: int) -> None:
+            if Path(f"/proc/self/fd/{fd}").resolve().is_relative_to(folder):
+                raise OSError(code, os.strerror(code))
+            flush(fd)
+
+        monkeypatch.setattr(os, "fsync", fail)
+
+    return breaks
+
+
+@pytest.mark.parametrize(
+    "code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT], ids=["full", "read-only", "quota"]
+)
+def test_a_program_that_fails_where_nothing_can_be_written_costs_its_trial_no_attempt(code, broken_disk):
+    store = MemoryStore()  # the bucket is well; the run folder lies on this machine
+    sweep = Experiment.create(store, space("sh", "-c", "exit 1"))
+    broken_disk(store.folder("runs"), code)
+    with pytest.raises(EnvironmentFault, match="cannot write") as caught:
+        run(sweep)
+    assert "\n" not in str(caught.value)
+    (record,) = sweep.trials()
+    assert (record.status, record.attempt, record.error) == ("pending", 1, None)
+    assert record.history[0].reason == "released"
+
+
+def test_a_run_folder_that_cannot_be_made_hands_the_trial_back(tmp_path):
+    sweep = Experiment.create(LocalStore(tmp_path / "store"), space("true"))
+    (tmp_path / "store" / "runs").write_text("a file stands here")
+    with pytest.raises(StoreUnavailable, match="a file stands where a folder should"):
+        run(sweep)
+    assert [record.status for record in sweep.trials()] == ["pending"]
+
+
+@pytest.mark.timeout(60)
+def test_a_result_waits_for_a_read_only_folder_no_longer_than_its_lease(tmp_path, broken_disk, monkeypatch):
+    sweep = Experiment.create(LocalStore(tmp_path / "store"), space("true", heartbeat_s=0.3, expire_s=1.5))
+    monkeypatch.setattr(worker.objective, "run", lambda *args, **options: completed(broken_disk, tmp_path))
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="choose a folder that you may write to"):
+        run(sweep)
+    assert time.monotonic() - began < 30
+    assert [record.status for record in sweep.trials()] == ["running"]  # until its lease has expired
+
+
+def completed(broken_disk, folder: Path) -> worker.Completed:
+    broken_disk(folder, errno.EROFS)
+    return worker.Completed(metrics={"loss": 1.0})
+
+
+def test_a_program_ended_for_the_size_of_its_files_costs_its_trial_no_attempt():
+    sweep = Experiment.create(MemoryStore(), space("sh", "-c", "kill -XFSZ $$"))
+    with pytest.raises(EnvironmentFault, match="ulimit -f"):
+        run(sweep)
+    assert [(record.status, record.attempt) for record in sweep.trials()] == [("pending", 1)]
+
+
+def test_a_lease_that_cannot_be_renewed_is_told_once(caplog, monkeypatch):
+    store = MemoryStore()
+    lease = ObjectLease(store, "ask.lock", heartbeat_s=0.01, expire_s=30)
+    tries = []
+
+    def refuse(*args: object) -> str:
+        tries.append(args)
+        raise StoreUnavailable("read-only")
+
+    with caplog.at_level(logging.WARNING), lease.held("me"):
+        monkeypatch.setattr(store, "replace", refuse)
+        while len(tries) < 5:
+            time.sleep(0.01)
+    assert [record.getMessage() for record in caplog.records if "renewed" in record.getMessage()] == [
+        "ask.lock could not be renewed, trying again: read-only"
+    ]
+
+
+def test_an_export_into_a_read_only_folder_names_the_file_that_was_asked_for(tmp_path, monkeypatch):
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(StoreUnavailable) as caught:
+        replace_file(tmp_path / "table.csv", refuse)
+    assert str(caught.value) == f"{tmp_path}/table.csv: cannot be written: Read-only file system"
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_beyond_its_limit_on_file_sizes_leaves_in_one_line_and_the_next_ends_the_trial(tmp_path):
+    (tmp_path / "limited.py").write_text(LIMITED)
+    program = Program(kind="function", function="limited:writes_too_much")
+    toy = replace(space("true", heartbeat_s=0.3, expire_s=1.5), program=program)
+    Experiment.create(LocalStore(tmp_path / "store" / "toy"), toy)
+    first = sweep_worker(tmp_path)
+    assert first.returncode == 1
+    assert "ulimit -f" in first.stderr.splitlines()[-1]
+    assert "Traceback" not in first.stderr
+    for file in (tmp_path / "store").rglob("*.json"):
+        json.loads(file.read_bytes())
+
+    (tmp_path / "limited.py").write_text(LIMITED.replace("(1, 1)", "(-1, -1)"))
+    second = sweep_worker(tmp_path)
+    assert second.returncode == 0, second.stderr
+    (record,) = Experiment.open(LocalStore(tmp_path / "store" / "toy")).trials()
+    assert (record.status, record.metrics) == ("completed", {"loss": 0.0})
+
+
+def sweep_worker(folder: Path) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "sweeps", "worker", "--storage", str(folder / "store" / "toy")]
+    repository = str(Path(__file__).parents[2])
+    environment = os.environ | {"PYTHONPATH": repository, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
