@@ -99,9 +99,17 @@ class DamagedObject(EnvironmentFault):
 
     def __init__(self, key: str, reason: str, location: str) -> None:
         self.key, self.reason, self.location = key, reason, location
-        super().__init__(
-            f"{location}: damaged record ({reason}); move this one object away, or put the original back"
-        )
+        super().__init__(f"{location}: damaged record ({reason}); {_REMEDIES.get(key, _REPAIR)}")
+
+
+_REPAIR = (
+    "put the original back, or let `sweep repair --yes` move it to quarantine/ (`sweep doctor` says more)"
+)
+# Without it no other command can open the sweep, `sweep repair` included.
+_REMEDIES = {
+    "sweep.json": "put the original back, or move it away and make it anew: `sweep init` with the same search"
+    " space file"
+}
 
 
 class IllegalTransition(SweepError):

@@ -48,7 +48,12 @@ class Store(Protocol):
         """Where a person finds the object: a path or a URL."""
 
     def read(self, key: str) -> tuple[bytes, str]:
-        """The object's bytes with their version. Raises `NotFound`."""
+        """The object's bytes with their version.
+
+        Raises:
+            NotFound: there is none.
+            DamagedObject: something stands in its place that is no object, such as a pipe in a folder.
+        """
 
     def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
         """What `read` gives for each key, None for one that is not there, in the time of few reads."""

@@ -20,7 +20,8 @@ from typing import NoReturn
 
 import filelock
 
-from sweeps.errors import AlreadyExists, Busy, Conflict, StoreUnavailable, WriteRefused
+from sweeps.errors import AlreadyExists, Busy, Conflict, DamagedObject, StoreUnavailable, WriteRefused
+from sweeps.regular_file import MAX_BYTES, NotRegular, kind_of, open_regular
 from sweeps.storage.base import Entry, NotFound
 from sweeps.storage.keys import checked_key, checked_prefix
 
@@ -56,12 +57,45 @@ class LocalStore:
     def read(self, key: str) -> tuple[bytes, str]:
         path = self._path(key)
         try:
-            with path.open("rb") as file:
-                return file.read(), _version(os.fstat(file.fileno()))
-        except FileNotFoundError:
-            raise NotFound(key, self.location(key)) from None
+            with open_regular(path) as file:
+                present = os.fstat(file.fileno())
+                if present.st_size <= MAX_BYTES:
+                    return file.read(), _version(present)
+        except (FileNotFoundError, IsADirectoryError, NotRegular):
+            pass
         except OSError as error:
             self._unavailable("read", path, error)
+        if (reason := self.oddity(key)) is None:
+            raise NotFound(key, self.location(key))
+        raise DamagedObject(key, reason, self.location(key))
+
+    def oddity(self, key: str) -> str | None:
+        """Return why `read` can never give what stands in the object's place; None where it can.
+
+        No writer of a store leaves such a thing: a pipe, a folder, a link to nothing, a file of gigabytes.
+        """
+        path = self._path(key)
+        try:
+            if (kind := kind_of(path)) is not None:
+                return f"{kind}, not a regular file"
+            present = self._stat(path)
+        except OSError as error:
+            self._unavailable("read", path, error)
+        too_large = present is not None and present.st_size > MAX_BYTES
+        return f"larger than {MAX_BYTES // 1024**2} MiB" if too_large else None
+
+    def set_aside(self, key: str, aside: str) -> None:
+        """Move what stands in the object's place and cannot be read to the key `aside`, as it is.
+
+        Raises:
+            Conflict: there is nothing of the kind any more.
+        """
+        with self._locked(key) as path:
+            if self.oddity(key) is None:
+                raise Conflict(key)
+            target = self._path(aside)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
 
     def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
         return [self._read_or_none(key) for key in keys]
@@ -74,7 +108,9 @@ class LocalStore:
 
     def create(self, key: str, data: bytes) -> str:
         with self._locked(key) as path:
-            if path.exists():
+            if os.path.lexists(path):
+                if (reason := self.oddity(key)) is not None:  # nobody could ever read it
+                    raise DamagedObject(key, reason, self.location(key))
                 raise AlreadyExists(key)
             version = self._write(path, data, above=None)
         _sync_folder(path.parent)
@@ -163,7 +199,8 @@ class LocalStore:
         # One temporary name per key is enough under its lock, and a killed writer leaves one file at most.
         draft = path.with_name(f".{path.name}.draft")
         try:
-            with draft.open("wb") as file:
+            draft.unlink(missing_ok=True)  # of a killed writer; were it a pipe, opening it would wait
+            with draft.open("xb") as file:
                 file.write(data)
                 file.flush()
                 _stamp_above(file.fileno(), above)
@@ -196,7 +233,11 @@ def _advice(error: OSError) -> str:
             return "choose a folder that you may write to with --storage"
         case errno.EFBIG:
             return "this process may not write files of that size; lift the limit (ulimit -f)"
-        case errno.ENOTDIR | errno.EEXIST | errno.EISDIR:
+        case errno.EISDIR:
+            return f"a folder stands where a file should ({error.filename}); move it away"
+        case errno.ELOOP:
+            return f"links lead round in a loop ({error.filename}); move them away"
+        case errno.ENOTDIR | errno.EEXIST:
             return "a file stands where a folder should; choose another --storage"
         case _:
             return "check the disk or the mount"
@@ -244,15 +285,27 @@ def _walk(folder: str, base: str) -> Iterator[Entry]:
     except FileNotFoundError:
         return
     for child in children:
-        try:
-            if child.is_dir(follow_symlinks=False):
-                yield from _walk(child.path, f"{base}{child.name}/")
-            else:
-                present = child.stat()
-                if not stat.S_ISDIR(present.st_mode):  # a link to a folder is a person's, not ours
-                    yield Entry(base + child.name, _version(present), present.st_mtime)
-        except FileNotFoundError:
-            continue  # deleted since the folder was read
+        if child.is_dir(follow_symlinks=False):
+            yield from _walk(child.path, f"{base}{child.name}/")
+        elif (present := _present(child)) is not None and not stat.S_ISDIR(present.st_mode):
+            yield Entry(base + child.name, _version(present), present.st_mtime)
+
+
+def _present(child: os.DirEntry[str]) -> os.stat_result | None:
+    """What a name stands for (a link to a folder is a person's, not ours); None if it is gone since.
+
+    A link that leads nowhere is listed, so that `read` tells what is wrong with it.
+    """
+    try:
+        return child.stat()
+    except OSError as error:
+        if child.is_symlink() and error.errno in (errno.ENOENT, errno.ELOOP):
+            with suppress(FileNotFoundError):
+                return child.stat(follow_symlinks=False)
+            return None
+        if error.errno == errno.ENOENT:
+            return None
+        raise
 
 
 def _sync_folder(folder: Path) -> None:

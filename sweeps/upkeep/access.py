@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from sweeps.errors import StoreConflict, StoreUnavailable
+from sweeps.errors import EnvironmentFault, StoreConflict
 from sweeps.storage.base import NotFound, Store
 from sweeps.upkeep.finding import Finding
 
@@ -42,7 +42,7 @@ def _writable(store: Store) -> Iterator[Finding]:
         for _ in range(_TRIES):
             if _probe(store):
                 return
-    except StoreUnavailable as error:
+    except EnvironmentFault as error:
         yield Finding(
             kind="store",
             what=f"it can be read but not written: {error}",

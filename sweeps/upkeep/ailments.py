@@ -52,6 +52,14 @@ def _records(survey: Survey, where: Where) -> Iterator[Finding]:
             where=where(control.KEY),
             remedy=f"{_REPAIR} moves it to quarantine/, and the sweep goes on; then pause it if you meant to",
         )
+    for oddity in survey.oddities:
+        record = "" if oddity.index is None else f" as the record of trial {oddity.index}"
+        yield Finding(
+            kind="strange",
+            what=f"what stands there cannot be read{record}: {oddity.reason}; workers stop at it",
+            where=where(oddity.key),
+            remedy=f"put the original back, or let {_REPAIR} move it to quarantine/ as it is",
+        )
     for stored in survey.of_state("newer"):
         yield Finding(
             kind="newer",

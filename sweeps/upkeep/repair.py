@@ -21,12 +21,13 @@ from sweeps.counted import counted
 from sweeps.errors import IllegalTransition, StoreConflict, SweepError
 from sweeps.experiment import Experiment
 from sweeps.storage.base import NotFound, Store
+from sweeps.storage.local import LocalStore
 from sweeps.upkeep import run_files
 from sweeps.upkeep.machine import shown_bytes
 from sweeps.upkeep.runs import RUNS
 from sweeps.upkeep.survey import QUARANTINE, StoredRecord, Survey
 
-Kind = Literal["torn", "expired", "outdated", "lock", "superseded", "half", "draft"]
+Kind = Literal["torn", "strange", "expired", "outdated", "lock", "superseded", "half", "draft"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ def plan(experiment: Experiment, survey: Survey) -> list[Mend]:
     store = experiment.store
     return [
         *_quarantine(store, survey),
+        *_set_aside(store, survey),
         *_hand_back(experiment, survey),
         *_rewrite(store, survey),
         *_unlock(experiment, survey),
@@ -109,10 +111,27 @@ def _left(survey: Survey, stored: StoredRecord) -> str:
     return f" ({results[-1]} may hold its results)" if results else ""
 
 
+def _aside(key: str, now: float) -> str:
+    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return f"{QUARANTINE}{key.rpartition('/')[2]}-{stamp}"
+
+
+def _set_aside(store: Store, survey: Survey) -> Iterator[Mend]:
+    """What is no file cannot be copied: it is renamed as it is."""
+    if not isinstance(store, LocalStore):
+        return
+    for oddity in survey.oddities:
+        yield Mend(
+            kind="strange",
+            what=f"move what stands there to {QUARANTINE}: {oddity.reason}",
+            where=store.location(oddity.key),
+            step=partial(store.set_aside, oddity.key, _aside(oddity.key, survey.now)),
+        )
+
+
 def _move_aside(store: Store, key: str, data: bytes, version: str, now: float) -> None:
     """Copy, then remove the version that was copied; an interruption in between leaves both, never none."""
-    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    aside = f"{QUARANTINE}{key.rpartition('/')[2]}-{stamp}"
+    aside = _aside(key, now)
     copy = store.create(aside, data)
     try:
         store.delete(key, version)

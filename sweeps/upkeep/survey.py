@@ -6,7 +6,7 @@ Unlike `Experiment.trials` this does not stop at a record that cannot be read. I
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -56,6 +56,18 @@ class AskLock:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Oddity:
+    """What stands in an object's place in a folder and can never be read: a pipe, a folder, a loop of links.
+
+    `index` is the trial whose record it should be, if it should be one.
+    """
+
+    key: str
+    reason: str
+    index: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Survey:
     """What there is, at the store's time `now`.
 
@@ -64,6 +76,7 @@ class Survey:
         foreign: keys among records and runs that no version of this program writes.
         quarantined: indices of records that were moved aside.
         drafts: files that writers who were killed left behind (in a folder only).
+        oddities: what stands in place of records and of the sweep's other objects (in a folder only).
         damaged_control: why `control.json` cannot be read, with its bytes and version; None if it can.
     """
 
@@ -75,6 +88,7 @@ class Survey:
     quarantined: frozenset[int]
     ask_lock: AskLock | None
     drafts: tuple[Path, ...]
+    oddities: tuple[Oddity, ...]
     damaged_control: tuple[str, bytes, str] | None
 
     def of_state(self, state: State) -> list[StoredRecord]:
@@ -97,7 +111,9 @@ class Survey:
     def dead_lock(self, expire_s: float) -> AskLock | None:
         """The ask lock, if its holder has been silent for longer than its lease."""
         lock = self.ask_lock
-        return lock if lock is not None and abs(self.now - lock.renewed) > expire_s else None
+        if lock is None or abs(self.now - lock.renewed) <= expire_s:  # false for NaN, too
+            return None
+        return lock
 
     def superseded_runs(self) -> list[RunFolder]:
         """Runs of attempts after which another attempt completed the trial."""
@@ -111,24 +127,30 @@ class Survey:
 
     def ownerless_runs(self) -> list[RunFolder]:
         """Runs of trials that have no record at all, not even a damaged one."""
-        return [run for run in self.runs if run.index not in self.records]
+        known = self.records.keys() | self._odd_records()
+        return [run for run in self.runs if run.index not in known]
 
     def gaps(self) -> list[int]:
         """Indices below the highest that have neither a record nor one in quarantine."""
-        known = self.records.keys() | self.quarantined
+        known = self.records.keys() | self.quarantined | self._odd_records()
         return sorted(set(range(max(self.records, default=-1) + 1)) - known)
+
+    def _odd_records(self) -> set[int]:
+        return {oddity.index for oddity in self.oddities if oddity.index is not None}
 
 
 def survey(store: Store) -> Survey:
     """Read what lies in the store. Raises `StoreUnavailable`."""
-    entries = store.list(trial.PREFIX)
+    oddities = tuple(_oddities(store))
+    odd = {oddity.key for oddity in oddities}
+    entries = [entry for entry in store.list(trial.PREFIX) if "/".join(entry.key.split("/")[:2]) not in odd]
     keys = {int(match[1]): entry.key for entry in entries if (match := _RECORD.fullmatch(entry.key))}
     objects = store.list(RUNS)
     runs = run_folders(objects)
     in_runs = {entry.key for run in runs for entry in run.entries}
     foreign = [entry.key for entry in entries if not _RECORD.fullmatch(entry.key)]
     foreign += [entry.key for entry in objects if entry.key not in in_runs]
-    moved = (_QUARANTINED.fullmatch(entry.key) for entry in store.list(QUARANTINE))
+    moved = (_QUARANTINED.fullmatch(key) for key in _in_quarantine(store))
     now = store.now()
     records = _records(store, keys)
     trials = [stored.trial for stored in records.values() if stored.trial is not None]
@@ -139,15 +161,42 @@ def survey(store: Store) -> Survey:
         halves=tuple(half_uploads(store, runs, trials, now)),
         foreign=tuple(foreign),
         quarantined=frozenset(int(match[1]) for match in moved if match),
-        ask_lock=_ask_lock(store),
+        ask_lock=None if ASK_KEY in odd else _ask_lock(store),
         drafts=tuple(_drafts(store, now)),
-        damaged_control=_damaged_control(store),
+        oddities=oddities,
+        damaged_control=None if control.KEY in odd else _damaged_control(store),
     )
 
 
 def local_root(store: Store) -> Path | None:
     """The sweep's folder, where the store is one."""
     return Path(local_path(store.url)) if isinstance(store, LocalStore) else None
+
+
+def _oddities(store: Store) -> Iterator[Oddity]:
+    """Whatever has the name of a record, of the switch or of the lease, and is no file."""
+    if not isinstance(store, LocalStore):
+        return
+    names = (f"{trial.PREFIX}{name}" for name in _names(Path(local_path(store.url), trial.PREFIX)))
+    for key in (control.KEY, ASK_KEY, *filter(_RECORD.fullmatch, names)):
+        if (reason := store.oddity(key)) is not None:
+            match = _RECORD.fullmatch(key)
+            yield Oddity(key=key, reason=reason, index=int(match[1]) if match else None)
+
+
+def _in_quarantine(store: Store) -> set[str]:
+    """What was moved aside; empty folders, too, which a listing does not show."""
+    keys = {entry.key for entry in store.list(QUARANTINE)}
+    if (root := local_root(store)) is not None:
+        keys |= {f"{QUARANTINE}{name}" for name in _names(root / QUARANTINE)}
+    return keys
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _records(store: Store, keys: Mapping[int, str]) -> dict[int, StoredRecord]:
