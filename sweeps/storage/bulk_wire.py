@@ -12,7 +12,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import quote
@@ -48,6 +48,10 @@ class Remote(NamedTuple):
     def holds(self, content: Digest) -> bool:
         return (self.size, self.md5) == (content.size, content.md5)
 
+    def contradicts(self, content: Digest) -> bool:
+        """Return whether these are certainly other bytes: a service may keep silent about its md5."""
+        return self.size != content.size or self.md5 not in (content.md5, "")
+
 
 class Changed(EnvironmentFault):
     """A file was written or removed while it was being uploaded; the next scan sees it anew."""
@@ -82,8 +86,8 @@ class BulkWire:
         while True:
             request = BulkRequest(method="GET", path=f"{self._bucket_path}/o", query=query)
             page = document(self._answer(request, ""), self._what(""))
-            found |= {item["name"][len(start) :]: _remote(item) for item in page.get("items", ())}
-            if "nextPageToken" not in page:
+            found |= {item["name"][len(start) :]: _remote(item) for item in page.get("items") or ()}
+            if not page.get("nextPageToken"):
                 return found
             query = {**query, "pageToken": page["nextPageToken"]}
 
@@ -101,7 +105,7 @@ class BulkWire:
             answer = self._put(name, file, content, replaces, check)
             if answer.status != 412:
                 stored = _remote(document(answer, self._what(name), needs="generation"))
-                if not stored.holds(content):
+                if stored.contradicts(content):
                     raise StoreUnavailable(
                         f"{self._what(name)}: the storage service keeps other bytes than sent"
                     )
@@ -249,9 +253,10 @@ def _check_prefix(file: IO[bytes], content: Digest) -> Callable[[], None]:
     return check
 
 
-def _remote(item: dict[str, str]) -> Remote:
-    # A composed object has no md5: it is none of ours, and holds nothing that we know.
-    return Remote(item["generation"], int(item["size"]), item.get("md5Hash", ""))
+def _remote(item: Mapping[str, Any]) -> Remote:
+    # A composed object has no md5: it is none of ours, and holds nothing that we know. Implementations in Go
+    # leave out what is zero.
+    return Remote(str(item["generation"]), int(item.get("size") or 0), item.get("md5Hash") or "")
 
 
 def _multipart(path: str, query: dict[str, str], about: dict[str, str], data: bytes) -> BulkRequest:

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,7 +94,8 @@ class GcsStore:
         return answer
 
     def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
-        return [_content(answer) for answer in self._wire.request_many([self._to_read(key) for key in keys])]
+        answers = self._wire.request_many([self._to_read(key) for key in keys])
+        return [_content(answer, self.location(key)) for key, answer in zip(keys, answers, strict=True)]
 
     def create(self, key: str, data: bytes) -> str:
         answer = self._upload(key, data, generation="0")
@@ -125,7 +126,7 @@ class GcsStore:
     def list(self, prefix: str) -> list[Entry]:
         """Every object whose key starts with `prefix`: one request for each thousand."""
         start = self._name(checked_prefix(prefix))
-        return sorted(self._entry(item) for page in self._pages(start) for item in page.get("items", ()))
+        return sorted(self._entry(item) for page in self._pages(start) for item in page.get("items") or ())
 
     def now(self) -> float:
         """The service's clock, from the `Date` of its last answer and the seconds since; see `gcs_clock`."""
@@ -158,7 +159,7 @@ class GcsStore:
         answer = self._wire.request(self._to_read(key))
         if answer.status in _DONE:
             self._bucket_seen = True
-        return _content(answer)
+        return _content(answer, self.location(key))
 
     def _to_read(self, key: str) -> RecordRequest:
         path = "/download" + self._object_path(key)
@@ -207,7 +208,7 @@ class GcsStore:
         query = {
             "prefix": start,
             "maxResults": str(_PAGE),
-            "fields": "items(name,generation,updated),nextPageToken",
+            "fields": "items(name,generation,updated,timeCreated),nextPageToken",
         }
         while True:
             answer = self._request("GET", f"{self._bucket_path}/o", "", query=query)
@@ -215,7 +216,7 @@ class GcsStore:
                 raise self._no_bucket()
             page = document(answer, self._url)
             yield page
-            if "nextPageToken" not in page:
+            if not page.get("nextPageToken"):
                 return
             query["pageToken"] = page["nextPageToken"]
 
@@ -252,9 +253,16 @@ class GcsStore:
     def _name(self, key: str) -> str:
         return f"{self._prefix}/{key}" if self._prefix else key
 
-    def _entry(self, item: dict[str, str]) -> Entry:
-        key = item["name"][len(self._name("")) :]
-        return Entry(key, item["generation"], datetime.fromisoformat(item["updated"]).timestamp())
+    def _entry(self, item: Mapping[str, Any]) -> Entry:
+        key = str(item["name"])[len(self._name("")) :]
+        if not (generation := item.get("generation")):
+            raise StoreUnavailable(
+                f"{self.location(key)}: the listing names no generation, without which no change is safe; "
+                "is STORAGE_EMULATOR_HOST or a proxy in the way?"
+            )
+        updated = _time(item.get("updated")) or _time(item.get("timeCreated"))
+        # Of unknown age, it is taken for young: what is old may be removed.
+        return Entry(key, str(generation), self.now() if updated is None else updated)
 
     def _scratch_root(self) -> Path:
         if kept := os.environ.get("SWEEP_SCRATCH"):
@@ -272,8 +280,23 @@ def _remove_own(folder: Path, maker: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _content(answer: Answer) -> tuple[bytes, str] | None:
-    return None if answer.status == 404 else (answer.body, answer.headers["X-Goog-Generation"])
+def _content(answer: Answer, where: str) -> tuple[bytes, str] | None:
+    if answer.status == 404:
+        return None
+    if not (generation := answer.headers.get("X-Goog-Generation")):
+        raise StoreUnavailable(
+            f"{where}: the storage service's answer carries no X-Goog-Generation, which records need; "
+            "is STORAGE_EMULATOR_HOST or a proxy in the way?"
+        )
+    return answer.body, generation
+
+
+def _time(written: object) -> float | None:
+    """Return the seconds since the epoch; None for what is no time."""
+    try:
+        return datetime.fromisoformat(str(written)).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _generation(answer: Answer, what: str) -> str:

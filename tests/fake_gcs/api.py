@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from fake_gcs.objects import ApiError, Objects, StoredObject
@@ -98,19 +98,28 @@ def _read_metadata(call: Call) -> None:
 
 
 class Api:
-    """Answers classified calls."""
+    """Answers classified calls. `accent` makes it spell answers as other implementations do; see `spelled`."""
 
     def __init__(self, objects: Objects) -> None:
         self.objects, self.sessions = objects, Sessions(objects)
+        self.accent: frozenset[Quirk] = frozenset()
 
     def answer(self, call: Call) -> Reply:
         handler: Callable[[Call], Reply] | None = getattr(self, f"_{call.operation}", None)
         try:
             if handler is None:
                 raise ApiError(405, "notImplemented", f"The fake has no {call.method} {call.path}")
-            return handler(call)
+            reply = handler(call)
         except ApiError as error:
             return failure(error)
+        if "no_digests" in self.accent:
+            reply.headers.pop("X-Goog-Hash", None)
+        if "no_generation" in self.accent:
+            reply.headers.pop("X-Goog-Generation", None)
+        if self.accent and call.operation != "get" and reply.body:
+            spell = spelled_listing if call.operation == "list" else spelled
+            reply.body = json.dumps(spell(json.loads(reply.body), self.accent)).encode()
+        return reply
 
     def _insert(self, call: Call) -> Reply:
         if not call.about.get("name"):
@@ -212,6 +221,40 @@ class Api:
             raise ApiError(409, "conflict", "Your previous request to create the named bucket succeeded.")
         self.objects.make_bucket(name)
         return _document(_bucket(name), call)
+
+
+Quirk = Literal[
+    "no_zero_size",
+    "numeric_generation",
+    "no_updated",
+    "no_times",
+    "no_digests",
+    "empty_lists",
+    "no_generation",
+]
+"""What other implementations leave out or spell differently."""
+
+
+def spelled_listing(document: dict[str, Any], accent: Set[Quirk]) -> dict[str, Any]:
+    """A page of a listing as a server spells it that has these quirks."""
+    if "items" in document:
+        document["items"] = [spelled(item, accent) for item in document["items"]]
+    return {"items": None, "nextPageToken": "", **document} if "empty_lists" in accent else document
+
+
+def spelled(document: dict[str, Any], accent: Set[Quirk]) -> dict[str, Any]:
+    """An object's description as a server spells it that has these quirks."""
+    left_out = {
+        *(("size",) if "no_zero_size" in accent and document.get("size") == "0" else ()),
+        *(("generation",) if "no_generation" in accent else ()),
+        *(("updated",) if "no_updated" in accent else ()),
+        *(("updated", "timeCreated") if "no_times" in accent else ()),
+        *(("md5Hash", "crc32c", "etag") if "no_digests" in accent else ()),
+    }
+    kept = {name: value for name, value in document.items() if name not in left_out}
+    if "numeric_generation" in accent and "generation" in kept:
+        kept["generation"] = int(kept["generation"])
+    return kept
 
 
 def failure(error: ApiError) -> Reply:

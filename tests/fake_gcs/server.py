@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from aiohttp import web
 
 from fake_gcs import control
-from fake_gcs.api import Api, Call, Reply, classify, failure
+from fake_gcs.api import Api, Call, Quirk, Reply, classify, failure
 from fake_gcs.faults import Fault, Faults
 from fake_gcs.journal import Entry, Journal
 from fake_gcs.objects import ApiError, Objects
@@ -66,11 +66,16 @@ class FakeGcs:
         return self.faults.add(Fault(action=how, door=door, times=None))
 
     def reset(self) -> None:
-        """No faults, no journal, a right clock, no limits; objects stay."""
+        """No faults, no journal, a right clock, no limits, no accent; objects stay."""
         self.faults.clear()
         self.journal.clear()
         self.latency_s = self.objects.clock_skew_s = 0.0
         self.objects.one_write_per_second = False
+        self.speak()
+
+    def speak(self, *accent: Quirk) -> None:
+        """Spell answers as other implementations do, from now on."""
+        self._api.accent = frozenset(accent)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
