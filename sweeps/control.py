@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from sweeps import json_reader, storable
 from sweeps.errors import AlreadyExists, Conflict, DamagedObject
+from sweeps.redaction import redact
 from sweeps.storage.base import NotFound, Store
 
 KEY = "control.json"
@@ -24,7 +25,7 @@ def read(store: Store) -> State:
 
 def write(store: Store, state: State, by: str) -> None:
     """Turn the switch. The last one to turn it wins, as with any switch."""
-    document = {"schema": 1, "state": state, "by": storable.line(by), "at": store.now()}
+    document = {"schema": 1, "state": state, "by": redact(storable.line(by)), "at": store.now()}
     data = json.dumps(document).encode()
     if _state(data) != state:
         raise ValueError(f"{state!r} is none of {', '.join(get_args(State))}")

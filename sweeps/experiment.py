@@ -16,6 +16,7 @@ from sweeps import json_reader, lifecycle, space, storable
 from sweeps.asking import Asking
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
 from sweeps.records import Records
+from sweeps.redaction import redact
 from sweeps.space import Space
 from sweeps.storage.base import NotFound, Store
 from sweeps.trial import Trial
@@ -129,7 +130,7 @@ class Experiment:
             NothingToAsk: the optimizer cannot make another candidate, though the sweep's cap allows one.
             SweepClosed: the sweep is paused or stopped, or its budget is spent.
         """
-        return self._asking.ask(storable.line(worker), leased=leased, make=make, wait=wait)
+        return self._asking.ask(redact(storable.line(worker)), leased=leased, make=make, wait=wait)
 
     def is_full(self, records: list[Trial]) -> bool:
         """Whether the sweep has as many trials of its own as its run cap allows; imported ones are extra."""

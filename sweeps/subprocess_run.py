@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from sweeps.errors import EnvironmentFault
 LAST_LINES = 50
 GRACE_S = 25.0
 _POLL_S = 0.1
+_CUT_WORD = re.compile(r"\A\S*\s+")
 
 
 def run(
@@ -55,14 +57,20 @@ def run(
 
 
 def last_lines(log_file: Path, count: int = LAST_LINES, max_bytes: int = 8192) -> str:
-    """Return the end of the log, at most `count` lines and `max_bytes` bytes; "" if there is none."""
+    """Return the end of the log, at most `count` lines and `max_bytes` bytes; "" if there is none.
+
+    It begins with a whole word: of a secret that is cut in two nobody could say that it is one.
+    """
     try:
         with json_reader.open_regular(log_file) as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - max_bytes))
+            start = max(0, file.tell() - max_bytes)
+            file.seek(start)
             text = file.read(max_bytes).decode("utf-8", errors="replace")
     except (OSError, ValueError):
         return ""
+    if start and (rest := _CUT_WORD.sub("", text, count=1)):
+        text = rest
     return "\n".join(text.strip().splitlines()[-count:])
 
 

@@ -33,6 +33,7 @@ from trainer.environment import before_torch, keep_freed_memory
 from trainer.errors import EXIT_CONFIG, EXIT_DONE, ConfigError, DivergedError, PreemptedError, TrainerError
 from trainer.preemption import StopSignal
 from trainer.preflight import sanity
+from trainer.redaction import redact
 
 if TYPE_CHECKING:
     from trainer.checkpoint.find import Found
@@ -271,7 +272,7 @@ def _say(line: str) -> None:
 
 
 def _warn(problem: str) -> None:
-    Lines(sys.stderr).write(f"trainer: warning: {' '.join(problem.split())}")
+    Lines(sys.stderr).write(redact(f"trainer: warning: {' '.join(problem.split())}"))
 
 
 def _tell(message: str, error: TrainerError) -> int:
@@ -280,7 +281,7 @@ def _tell(message: str, error: TrainerError) -> int:
         if isinstance(error, ConfigError | DivergedError | PreemptedError):
             return error.exit_status  # which all processes come to, and the first one tells
         message = f"process {place.rank}: {message}"
-    Lines(sys.stderr).write(f"trainer: {' '.join(message.split())}")
+    Lines(sys.stderr).write(redact(f"trainer: {' '.join(message.split())}"))
     return error.exit_status
 
 

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,6 +24,7 @@ from sweeps.domain import Domain
 from sweeps.errors import AlreadyExists, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.lease import ObjectLease
+from sweeps.redaction import redact_names
 from sweeps.space import Space
 from sweeps.trial import Trial
 from sweeps.upkeep import tables
@@ -63,11 +64,21 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
         StoreUnavailable: the store failed, or others kept the lease for `PATIENCE_S`.
     """
     admitted = admit(tables.read(path), experiment.space)
+    results = _without_secrets(admitted.results)
     if not admitted.results:
         problem = f"{path}: no completed trial is in it; its rows become trials when they have all metrics"
         raise tables.TableError(str(path), [problem])
-    trials, known = _add(experiment, admitted.results, worker, again=again)
+    trials, known = _add(experiment, results, worker, again=again)
     return Imported(trials=tuple(trials), known=known, left_out=admitted.left_out)
+
+
+def _without_secrets(results: Sequence[Result]) -> list[Result]:
+    """The results with names of metrics as a record has them."""
+    names = redact_names(dict.fromkeys(name for result in results for name in result.metrics))
+    return [
+        replace(result, metrics={names[name]: v for name, v in result.metrics.items() if name in names})
+        for result in results
+    ]
 
 
 def _add(

@@ -1,0 +1,25 @@
+"""Two rooms put stars in place of secrets and may not import each other: both take the same for one."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+
+import sweeps.redaction
+import trainer.redaction
+
+
+def test_the_patterns_are_the_same_text() -> None:
+    there, here = (files(room).joinpath("secret_patterns.py").read_text() for room in ("sweeps", "trainer"))
+    assert there == here
+
+
+@pytest.mark.parametrize(
+    "text", ["PGPASSWORD=abc", "told hunter2", "https://me:pw@host", "eos_token=</s>", "hf_" + "aB3" * 12]
+)
+def test_a_text_reads_alike_from_both_rooms(text: str) -> None:
+    environment = {"MYSQL_PWD": "hunter2"}
+    shown = sweeps.redaction.redact(text, environment)
+    assert trainer.redaction.redact(text, environment) == shown
+    assert trainer.redaction.without_secrets([text], environment) == [shown]
