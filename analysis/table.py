@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,12 @@ SEM = "_sem"
 # What tells our own table from a foreign one that happens to have a column `trial`.
 OWN_COLUMNS = frozenset(("trial", "status", "attempt", "generator"))
 
+# As `sweeps.csv_format` has them; a contract test keeps them so.
+_FORMULA = re.compile(r"'*\s*[=+\-@\t\r\n＝＋－＠]")
+_NUMBER = re.compile(
+    r"'*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
+)
+
 STEP_COLUMNS = (("stage1_9_steps", "stage2_steps"), ("param.stage1_9.max_steps", "param.stage2.max_steps"))
 
 
@@ -69,18 +76,33 @@ def read(path: str | Path) -> pd.DataFrame:
 def _read_csv(file: Path, source: str) -> pd.DataFrame:
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
-            header = next(csv.reader(lines), [])
+            header = [text_of(name) for name in next(csv.reader(lines), [])]
         _refuse_repeated(header, source)
         with warnings.catch_warnings():
             # pandas only warns when rows are longer than the header, and drops what is too much.
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            return pd.read_csv(file, encoding="utf-8-sig", index_col=False, low_memory=False)
+            table = pd.read_csv(file, encoding="utf-8-sig", index_col=False, low_memory=False)
     except pd.errors.EmptyDataError:
         raise TableError(source, "the file has no header line") from None
     except pd.errors.ParserWarning:
         raise TableError(source, "not a CSV table: rows have more fields than the header") from None
     except (pd.errors.ParserError, UnicodeDecodeError, csv.Error) as error:
         raise TableError(source, f"not a CSV table in UTF-8: {_one_line(error)}") from error
+    for name, values in table.items():
+        if types.is_object_dtype(values) or types.is_string_dtype(values):
+            table[name] = values.map(text_of, na_action="ignore")
+    return table.rename(columns=lambda name: text_of(str(name)))
+
+
+def text_of(cell: object) -> Any:
+    """Return what a cell of a CSV file stands for: texts like formulas have a quote before them there.
+
+    `sweep export` writes it, because a spreadsheet would run them otherwise.
+    """
+    if not isinstance(cell, str) or not cell.startswith("'"):
+        return cell
+    text = cell[1:]
+    return text if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else cell
 
 
 def _read_parquet(file: Path, source: str) -> pd.DataFrame:

@@ -6,7 +6,6 @@ the columns TRIAL_COLUMNS, then `param.<name>` per parameter, then one column pe
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sweeps import constraints
+from sweeps import constraints, csv_format
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.space import Space
 from sweeps.trial import STATUSES, Trial
@@ -147,9 +146,7 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _write_csv(draft: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with draft.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns(rows), restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        csv_format.write(file, columns(rows), rows)
 
 
 def _write_parquet(draft: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sweeps import json_reader, storable
+from sweeps import csv_format, json_reader, storable
 from sweeps.counted import counted
 from sweeps.errors import InputError
 from sweeps.export import METRIC, PARAMETER
@@ -79,10 +79,10 @@ def _read_csv(path: Path) -> list[Row]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
-            header = next(reader, [])
+            header = [csv_format.text_of(cell) for cell in next(reader, [])]
             _check_header(path, header)
             # A quoted cell may hold line ends: the row is where its last line is.
-            numbered = [(reader.line_num, cells) for cells in reader if cells]
+            numbered = [(reader.line_num, [*map(csv_format.text_of, cells)]) for cells in reader if cells]
     except (csv.Error, UnicodeDecodeError) as error:
         raise TableError(str(path), [f"{path}: not a CSV file in UTF-8: {error}"]) from None
     if ragged := [(number, len(cells)) for number, cells in numbered if len(cells) != len(header)]:
