@@ -9,10 +9,14 @@ import importlib
 import os
 import sys
 from keyword import iskeyword
+from typing import TYPE_CHECKING
 
 import click
 
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, SweepError
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 _COMMANDS = {
     "quickstart": ("sweeps.cli.quickstart", "Run the main job on the embedded default: CPU, no account."),
@@ -85,6 +89,7 @@ def cli(verbose: int) -> None:
 def main() -> None:
     """Run the command line; every error that we foresee is one line on stderr and an exit status."""
     _replace_closed_streams()
+    sys.excepthook = _print_traceback
     try:
         status = cli.main(prog_name="sweep", standalone_mode=False)
         sys.stdout.flush()
@@ -95,9 +100,7 @@ def main() -> None:
         _tell(error)
         sys.exit(error.exit_code)
     except SweepError as error:
-        from sweeps.redaction import redact
-
-        print(redact(f"sweep: error: {error}"), file=sys.stderr)
+        _print_error(str(error))
         sys.exit(error.exit_status)
     except BrokenPipeError:
         # `sweep trials | head`: the reader has enough. Keep the interpreter from flushing into the void.
@@ -105,7 +108,7 @@ def main() -> None:
         sys.exit(EXIT_FAILED)
     except OSError as error:
         # Such as a full disk under a redirected stdout; whatever touches a store has its own words.
-        print(f"sweep: error: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        _print_error(f"{error.filename or 'output'}: {error.strerror or error}")
         sys.stdout = sys.stderr  # what could not be written is not tried again at exit
         sys.exit(EXIT_FAILED)
     sys.exit(status if isinstance(status, int) else EXIT_DONE)
@@ -123,7 +126,25 @@ def _tell(error: click.ClickException) -> None:
     told = " ".join(error.format_message().split()).rstrip(".")
     for clicks, ours in _CLICKS_WORDS.items():
         told = told.replace(clicks, ours)
-    print(f"sweep: error: {told}; see `{of.command_path} --help`", file=sys.stderr)
+    _print_error(f"{told}; see `{of.command_path} --help`")
+
+
+def _print_error(told: str) -> None:
+    from sweeps.printable import escape_controls
+    from sweeps.redaction import redact
+
+    print(escape_controls(redact(f"sweep: error: {told}")), file=sys.stderr)
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What Python prints of an error that nobody foresaw, without secrets."""
+    import traceback
+
+    from sweeps.printable import escape_controls
+    from sweeps.redaction import redact
+
+    told = "".join(traceback.format_exception(kind, error, trace))
+    print(escape_controls(redact(told)), end="", file=sys.stderr)
 
 
 def _replace_closed_streams() -> None:

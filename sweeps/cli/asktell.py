@@ -14,6 +14,7 @@ from sweeps.counted import counted
 from sweeps.errors import EXIT_FAILED, IllegalTransition, InputError
 from sweeps.export import flat
 from sweeps.overrides import to_overrides
+from sweeps.printable import escape_controls
 from sweeps.result import Failed, parse_result
 from sweeps.trial import Failure
 
@@ -46,7 +47,7 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
     else:
         click.echo(f"trial {record.trial}")
         for override in to_overrides(record.parameters):
-            click.echo(override)
+            click.echo(escape_controls(override))
 
 
 @click.command()

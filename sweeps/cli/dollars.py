@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sweeps import export
+from sweeps.cli.output import echo
 from sweeps.counted import counted
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
@@ -99,4 +100,4 @@ def _left(pool: Pool, workers: int, experiment: Experiment) -> str:
 
 
 def _say(line: str) -> None:
-    click.echo(f"sweep: {line}", err=True)
+    echo(f"sweep: {line}", err=True)

@@ -12,12 +12,14 @@ import click
 from sweeps import ax_export, optuna_journal, wandb_table
 from sweeps import export as tables
 from sweeps.cli.locate import open_sweep, storage_options
+from sweeps.cli.output import echo
 from sweeps.cli.prices import price, price_options
 from sweeps.cli.rerun import command_line
 from sweeps.counted import counted
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.insight import insight
+from sweeps.redaction import redact_trials
 
 if TYPE_CHECKING:
     from analysis.costs import Rate
@@ -45,7 +47,7 @@ def export(
             "name a TABLE to write (.csv, .parquet or .json), --optuna JOURNAL, --ax JSON or --wandb PROJECT"
         )
     experiment = open_sweep(storage, name)
-    records = experiment.trials()
+    records = redact_trials(experiment.trials())
     if table is not None:
         tables.write(table, experiment.space, experiment.store.url, records)
         click.echo(f"{table}: {counted(len(records), 'trial')}")
@@ -53,7 +55,7 @@ def export(
         optuna_journal.write(optuna, experiment.space, records)
         click.echo(f"{optuna}: {counted(len(records), 'trial')}")
     if wandb is not None:
-        click.echo(wandb_table.log(wandb, experiment.space, experiment.store.url, records))
+        echo(wandb_table.log(wandb, experiment.space, experiment.store.url, records))
     if ax is not None:
         left_out = ax_export.write(ax, experiment.space, records)
         click.echo(f"{ax}: {counted(len(records) - len(left_out), 'trial')}")
@@ -104,7 +106,7 @@ def write_report(
     """
     from analysis.report import render
 
-    records = experiment.trials()
+    records = redact_trials(experiment.trials())
     document = tables.document(experiment.space, experiment.store.url, records)
     document["provenance"] = {
         "stagesweep": metadata.version("stagesweep"),

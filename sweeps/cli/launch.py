@@ -16,7 +16,7 @@ import click
 
 from sweeps.cli.dollars import guard
 from sweeps.cli.locate import open_sweep, storage_options
-from sweeps.cli.output import print_json
+from sweeps.cli.output import echo, print_json
 from sweeps.cli.pool_options import make_pool, pool_options
 from sweeps.counted import counted
 from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, SweepError
@@ -145,7 +145,7 @@ _OPTION_OF = {
 
 def say(line: str) -> None:
     """Told in one line, beside whatever the command prints."""
-    click.echo(f"sweep: {line}", err=True)
+    echo(f"sweep: {line}", err=True)
 
 
 def _refuse_a_second(engine: Runner, pool: Pool) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from sweeps import csv_format
+from sweeps.printable import escape_controls, escape_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,15 +44,20 @@ def console() -> Console:
 
 def print_json(document: Any) -> None:
     """One JSON document, refusing NaN rather than writing what no other program reads."""
-    click.echo(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False))
+    click.echo(escape_json(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)))
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print text for people that may hold words of programs: without secrets and escape sequences."""
+    from sweeps.redaction import redact
+
+    click.echo(escape_controls(redact(text)), err=err)
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
     """Rows as CSV, in the given columns or those of all rows in order of appearance."""
     names = list(columns) if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
-    writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: "" if row.get(name) is None else row[name] for name in names} for row in rows)
+    csv_format.write(sys.stdout, names, rows)
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> None:

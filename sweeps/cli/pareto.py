@@ -10,10 +10,11 @@ import click
 
 from sweeps import export
 from sweeps.cli.locate import open_sweep, storage_options
-from sweeps.cli.output import format_option, print_csv, print_json, print_table, shorten
+from sweeps.cli.output import echo, format_option, print_csv, print_json, print_table, shorten
 from sweeps.cli.prices import price, price_options
 from sweeps.counted import counted
 from sweeps.errors import InputError
+from sweeps.redaction import redact_trials
 from sweeps.space import Space
 
 if TYPE_CHECKING:
@@ -119,14 +120,14 @@ def of_experiment(
 def print_front(result: ParetoResult, sure: Uncertainty | None = None) -> None:
     """The front for people; with `sure`, the chance of each word beside it."""
     if not result.points:
-        click.echo(f"no completed trial has both {result.x} and {result.y} yet")
+        echo(f"no completed trial has both {result.x} and {result.y} yet")
         return
     rows = _rows(result, all_points=False)
     print_table(rows if sure is None else [row | _told(sure, row["trial"]) for row in rows])
-    click.echo(_on_front(len(result.front), len(result.points)))
+    echo(_on_front(len(result.front), len(result.points)))
     if sure is not None:
         for line in _footnotes(result, sure):
-            click.echo(line)
+            echo(line)
 
 
 def _on_front(count: int, trials: int) -> str:
@@ -158,7 +159,7 @@ def _print_several(among: Several, *, chances: bool) -> None:
     if among.hypervolume is not None and among.reference is not None:
         reference = ", ".join(shorten(value) for value in among.reference)
         told += f"; hypervolume {shorten(among.hypervolume)} within ({reference})"
-    click.echo(f"{told}; of two columns alone:\n")
+    echo(f"{told}; of two columns alone:\n")
 
 
 def _told(sure: Uncertainty, trial: int) -> dict[str, Any]:
@@ -196,14 +197,14 @@ def _print_answer(bought: Answer, *, to_stderr: bool) -> None:
         lengths = (
             f" with {counted(bought.stage1_9, 'step')} of Stage 1.9{reach} and {bought.stage2} of Stage 2"
         )
-    click.echo(
+    echo(
         f"{shorten(bought.budget)} {bought.x} buy {bought.y} {shorten(bought.value)} "
         f"(95 %: {shorten(bought.low)} to {shorten(bought.high)}){lengths}",
         err=to_stderr,
     )
-    click.echo(f"fitted: {bought.formula}, through {bought.through}", err=to_stderr)
+    echo(f"fitted: {bought.formula}, through {bought.through}", err=to_stderr)
     for warning in bought.warnings:
-        click.echo(f"sweep: warning: {warning}", err=True)
+        echo(f"sweep: warning: {warning}", err=True)
 
 
 def _of_table(frame: pd.DataFrame, x: str | None, y: str | None, baseline: float | None) -> ParetoResult:
@@ -224,7 +225,7 @@ def _exported(storage: str | None, name: str | None) -> tuple[Space, pd.DataFram
     from analysis.table import from_document
 
     experiment = open_sweep(storage, name)
-    document = export.document(experiment.space, experiment.store.url, experiment.trials())
+    document = export.document(experiment.space, experiment.store.url, redact_trials(experiment.trials()))
     return experiment.space, from_document(document)
 
 

@@ -12,7 +12,7 @@ import click
 from sweeps.cli.dollars import guard
 from sweeps.cli.launch import RunnerName, say, told_as_ours
 from sweeps.cli.locate import open_sweep, storage_options
-from sweeps.cli.output import print_json
+from sweeps.cli.output import echo, print_json
 from sweeps.cli.pool_options import folder, option_values, storage_url
 from sweeps.errors import EXIT_DONE, InputError, SweepError
 from sweeps.experiment import Experiment
@@ -61,7 +61,7 @@ def status(runner: str | None, style: str, storage: str | None, name: str | None
         return _told(silent)
     for row in rows:
         words = (row[key] for key in ("runner", "worker", "state", "where", "told") if row[key])
-        click.echo("  ".join(words))
+        echo("  ".join(words))
     if not rows and not silent:
         click.echo("sweep: no pool of this sweep runs from here", err=True)
     return _told(silent)
@@ -110,7 +110,7 @@ def logs(runner: str | None, worker: str | None, lines: int, storage: str | None
         for engine, described in _pools(open_sweep(storage, name), runner):
             engines.require(engine)
             for line in engines.runner(engine).logs(described, worker, lines):
-                click.echo(line)
+                echo(line)
 
 
 @click.command()

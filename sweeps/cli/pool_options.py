@@ -149,9 +149,9 @@ def make_pool(runner: Runner, experiment: Experiment, given: dict[str, Any]) -> 
         threads=given["threads"] or share,
         devices=devices,
         spot=given["spot"],
-        environment=dict(_pair("env", text) for text in given["env"]),
+        environment=_environment(given["env"]),
         secrets=given["secret"],
-        setup=given["setup"],
+        setup=_without_secrets("setup", given["setup"]),
         grace_s=given["grace"],
         restarts=given["restarts"],
         max_dollars_per_hour=given["max_dollars_per_hour"],
@@ -159,6 +159,33 @@ def make_pool(runner: Runner, experiment: Experiment, given: dict[str, Any]) -> 
     )
     check(runner, pool)
     return priced(pool, given["price"], given["rates"])
+
+
+def _environment(given: tuple[str, ...]) -> dict[str, str]:
+    """The variables of --env. Raises `InputError` for a secret, which artifacts and pool files would show."""
+    from sweeps.redaction import holds_secret
+
+    pairs = [_pair("env", text) for text in given]
+    for name, value in pairs:
+        if holds_secret(value, name):
+            raise InputError(
+                f"--env {name}=…: this is a secret, which the pool's files would show; export {name} here "
+                f"and write --secret {name}"
+            )
+    return dict(pairs)
+
+
+def _without_secrets(option: str, lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines. Raises `InputError` for one with a secret in it."""
+    from sweeps.redaction import holds_secret
+
+    for number, line in enumerate(lines, 1):
+        if holds_secret(line):
+            raise InputError(
+                f"--{option}, line {number}: it holds a secret, which the pool's files would show; export it "
+                "here, pass it on by --secret NAME, and write $NAME in the line"
+            )
+    return lines
 
 
 def option_values(given: tuple[str, ...]) -> dict[str, Any]:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.output import shorten
+from sweeps.cli.output import echo, shorten
 from sweeps.experiment import Experiment
 from sweeps.export import seconds
 from sweeps.overrides import to_overrides
+from sweeps.printable import escape_controls, escape_json
+from sweeps.redaction import redact
 from sweeps.space import Value
 from sweeps.trial import Trial
 from sweeps.worker import Watcher
@@ -46,7 +48,7 @@ def watcher(experiment: Experiment, log_format: str = "text") -> Iterator[Watche
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[told]}", markup=False),  # it is the program's own words
         TimeElapsedColumn(),
         TextColumn("ETA"),
         TimeRemainingColumn(),
@@ -87,7 +89,7 @@ class Lines:
         self._say(why)
 
     def _say(self, line: str) -> None:
-        click.echo(f"sweep: {line}", err=True)
+        echo(f"sweep: {line}", err=True)
 
 
 class Events:
@@ -121,7 +123,7 @@ class Events:
     def _say(self, event: str, record: Trial | None = None, **fields: object) -> None:
         about = {} if record is None else {"trial": record.trial}
         head = {"time": time.time(), "sweep": self._experiment.space.name, "event": event}
-        click.echo(json.dumps({**head, **about, **fields}, ensure_ascii=False), err=True)
+        click.echo(escape_json(json.dumps({**head, **about, **fields}, ensure_ascii=False)), err=True)
 
 
 class Bar(Lines):
@@ -137,7 +139,7 @@ class Bar(Lines):
         self._bar.reset(self._task, total=1.0, description=f"trial {record.trial}", told="", visible=True)
 
     def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None:
-        told = f"stage {progress.get('stage')} step {progress.get('step')}/{progress.get('of')}"
+        told = f"stage {shorten(progress.get('stage'))} step {progress.get('step')}/{progress.get('of')}"
         if "loss" in progress:
             told += f" loss {shorten(progress['loss'])}"
         done = progress.get("done")
@@ -148,7 +150,7 @@ class Bar(Lines):
         super().ended(record)
 
     def _say(self, line: str) -> None:
-        self._bar.console.print(f"sweep: {line}", markup=False, soft_wrap=True)
+        self._bar.console.print(escape_controls(redact(f"sweep: {line}")), markup=False, soft_wrap=True)
 
 
 def _end(experiment: Experiment, record: Trial) -> str:

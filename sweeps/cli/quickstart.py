@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 import click
 
 from sweeps.cli.locate import exists, new_store, remember
-from sweeps.cli.output import console
+from sweeps.cli.output import console, echo
 from sweeps.cli.rerun import command_line
 from sweeps.cli.show import print_trials, running_line, running_rows, status_lines
 from sweeps.counted import counted
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.export import best, document
+from sweeps.printable import escape_controls
 from sweeps.space import Space
 from sweeps.subprocess_run import describe_exit
 
@@ -153,12 +154,18 @@ def _preparing() -> Iterator[Callable[[str, float | None], None]]:
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("preparing: {task.description}"), BarColumn(bar_width=30), TimeElapsedColumn())
+    columns = (
+        TextColumn("preparing: {task.description}", markup=False),
+        BarColumn(bar_width=30),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console(), transient=True) as bar:
         task = bar.add_task("", total=None)
 
         def move(what: str, share: float | None) -> None:
-            bar.update(task, description=what, total=None if share is None else 1.0, completed=share)
+            bar.update(
+                task, description=escape_controls(what), total=None if share is None else 1.0, completed=share
+            )
 
         yield move
 
@@ -217,11 +224,11 @@ def _show(experiment: Experiment, out: Path, seconds: float) -> int:
         click.echo("\nLoss against compute (effective steps = 2 x Stage 1.9 + Stage 2):\n")
         print_front(of_experiment(experiment.space, frame, None, None, None))
         click.echo(f"\nThe best trial is {found.trial}. Run it again with:\n")
-        click.echo(f"  {command_line(experiment.space, found)} run_dir=runs/best\n")
+        click.echo(f"  {escape_controls(command_line(experiment.space, found))} run_dir=runs/best\n")
     write_report(experiment, out)
     _say(f"{experiment.store.url} has the records, {out} the report ({seconds:.0f} s)")
     return EXIT_DONE if found is not None else EXIT_FAILED
 
 
 def _say(line: str) -> None:
-    click.echo(f"sweep: {line}")
+    echo(f"sweep: {line}")

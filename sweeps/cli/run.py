@@ -8,6 +8,7 @@ from dataclasses import replace
 import click
 
 from sweeps.cli.locate import new_store, open_sweep, remember, storage_options
+from sweeps.cli.output import echo
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
 from sweeps.experiment import Experiment
 from sweeps.space import Space
@@ -120,7 +121,7 @@ def worker(
     with watcher(experiment, log_format) as watching:
         tally = work(experiment, stop=stop, watcher=watching, limits=limits)
     if tally.preempted_by:
-        click.echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
+        echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
         ctx.exit(EXIT_PREEMPTED)
     told = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or "there was none to run"
     click.echo(f"sweep: no more trials for this worker: {told}", err=True)

@@ -13,13 +13,15 @@ import click
 
 from sweeps import budget, control, export
 from sweeps.cli.locate import open_sweep, storage_options
-from sweeps.cli.output import console, format_option, print_csv, print_json, print_table, shorten
+from sweeps.cli.output import console, echo, format_option, print_csv, print_json, print_table, shorten
 from sweeps.cli.prices import price, price_options
 from sweeps.cli.rerun import command_line
 from sweeps.counted import counted
 from sweeps.errors import EXIT_FAILED
 from sweeps.experiment import Experiment
 from sweeps.overrides import to_overrides
+from sweeps.printable import escape_controls
+from sweeps.redaction import redact_trials
 from sweeps.space import Space
 from sweeps.trial import Trial
 
@@ -58,14 +60,14 @@ def status(
     if watch:
         _watch(experiment, every, rate)
         return
-    trials = experiment.trials()
+    trials = redact_trials(experiment.trials())
     if style == "json":
         print_json(status_document(experiment, trials))
     elif style == "csv":
         print_csv([_status_row(experiment, trials)])
     else:
         for line in status_lines(experiment, trials, rate):
-            click.echo(line)
+            echo(line)
         if running := running_rows(experiment, trials):
             print_table(running)
 
@@ -76,7 +78,7 @@ def status(
 def trials(storage: str | None, name: str | None, style: str) -> None:
     """The table of trials."""
     experiment = open_sweep(storage, name)
-    records = experiment.trials()
+    records = redact_trials(experiment.trials())
     if style == "json":
         print_json([export.nested(record) for record in records])
     elif style == "csv":
@@ -98,7 +100,7 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
     With several objectives it is the best by the first one; see `sweep pareto` for the trade-off.
     """
     experiment = open_sweep(storage, name)
-    record = export.best(experiment.space, experiment.trials())
+    record = export.best(experiment.space, redact_trials(experiment.trials()))
     if style == "json":
         print_json(None if record is None else _best_document(experiment.space, record))
     elif record is None:
@@ -107,8 +109,8 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
     elif style == "csv":
         print_csv([export.flat(record)])
     else:
-        click.echo(best_line(experiment.space, record))
-        click.echo(command_line(experiment.space, record))
+        echo(best_line(experiment.space, record))
+        click.echo(escape_controls(command_line(experiment.space, record)))
     if record is None:
         ctx.exit(EXIT_FAILED)
 
@@ -197,12 +199,12 @@ def _watch(experiment: Experiment, every: float, rate: Rate | None) -> None:
     from rich.text import Text
 
     def view() -> Group:
-        records = experiment.trials()
+        records = redact_trials(experiment.trials())
         lines = [
             *status_lines(experiment, records, rate),
             *(running_line(row) for row in running_rows(experiment, records)),
         ]
-        return Group(*(Text(line) for line in lines))
+        return Group(*(Text(escape_controls(line)) for line in lines))
 
     with contextlib.suppress(KeyboardInterrupt), Live(view(), console=console(), auto_refresh=False) as live:
         while True:

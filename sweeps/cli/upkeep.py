@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sweeps.cli.locate import open_sweep, storage_options
-from sweeps.cli.output import print_json, shorten
+from sweeps.cli.output import echo, print_json, shorten
 from sweeps.counted import counted
 from sweeps.errors import EXIT_DONE, EXIT_FAILED
+from sweeps.redaction import redact
 
 if TYPE_CHECKING:
     from runners.runner import Health
@@ -58,7 +59,7 @@ def import_(storage: str | None, name: str | None, again: bool, table: Path) -> 
     if done.known:
         left_out.append(f"{done.known} here already (--again takes them in a second time)")
     if left_out:
-        click.echo(f"left out: {', '.join(left_out)}", err=True)
+        echo(f"left out: {', '.join(left_out)}", err=True)
 
 
 def _told_trials(indices: tuple[int, ...]) -> str:
@@ -103,10 +104,17 @@ def _engines() -> dict[str, Health]:
 
 def _diagnosis_document(diagnosis: Diagnosis) -> dict[str, Any]:
     findings = [
-        {"kind": f.kind, "level": f.level, "what": f.what, "where": f.where, "remedy": f.remedy}
+        {
+            "kind": f.kind,
+            "level": f.level,
+            "what": redact(f.what),
+            "where": redact(f.where),
+            "remedy": redact(f.remedy),
+        }
         for f in diagnosis.findings
     ]
-    return {"clean": diagnosis.clean, "facts": dict(diagnosis.facts), "findings": findings}
+    facts = {fact: redact(value) for fact, value in diagnosis.facts.items()}
+    return {"clean": diagnosis.clean, "facts": facts, "findings": findings}
 
 
 def _print_diagnosis(diagnosis: Diagnosis, healths: Mapping[str, Health]) -> None:
@@ -116,16 +124,16 @@ def _print_diagnosis(diagnosis: Diagnosis, healths: Mapping[str, Health]) -> Non
     }
     width = max(map(len, diagnosis.facts))
     for fact, value in diagnosis.facts.items():
-        click.echo(f"{fact:<{width}}  {shorten(value)}")
+        echo(f"{fact:<{width}}  {shorten(value)}")
     click.echo("")
     width = max(map(len, engines))
     for engine, told in engines.items():
-        click.echo(f"{engine:<{width}}  {' '.join(told.split())}")
+        echo(f"{engine:<{width}}  {' '.join(told.split())}")
     for finding in diagnosis.findings:
-        click.echo(f"\n{finding.level}: {shorten(finding.what)}")
-        click.echo(f"  where: {finding.where}")
+        echo(f"\n{finding.level}: {shorten(finding.what)}")
+        echo(f"  where: {finding.where}")
         if finding.remedy:
-            click.echo(f"  mend:  {finding.remedy}")
+            echo(f"  mend:  {finding.remedy}")
     problems = sum(finding.level == "problem" for finding in diagnosis.findings)
     told = counted(problems, "problem") if problems else "nothing is wrong"
     click.echo(f"\n{told}")
@@ -161,16 +169,17 @@ def repair(ctx: click.Context, storage: str | None, name: str | None, yes: bool,
         _print_steps(mends, outcomes)
         for kind, places in left.items():
             for place in places:
-                click.echo(f"left alone: {_LEFT_ALONE[kind]}\n  where: {place}")
+                echo(f"left alone: {_LEFT_ALONE[kind]}\n  where: {place}")
     ctx.exit(EXIT_FAILED if any(outcome.state == "failed" for outcome in outcomes) else EXIT_DONE)
 
 
 def _step_documents(mends: list[Mend], outcomes: list[Outcome]) -> list[dict[str, str]]:
     """Every step; its state is `planned` as long as nothing was done."""
-    steps = [{"kind": mend.kind, "what": mend.what, "where": mend.where} for mend in mends]
+    steps = [{"kind": mend.kind, "what": redact(mend.what), "where": mend.where} for mend in mends]
     if not outcomes:
         return [step | {"state": "planned", "told": ""} for step in steps]
-    return [step | {"state": o.state, "told": o.told} for step, o in zip(steps, outcomes, strict=True)]
+    ends = [{"state": outcome.state, "told": redact(outcome.told)} for outcome in outcomes]
+    return [step | end for step, end in zip(steps, ends, strict=True)]
 
 
 _LEFT_ALONE = {"foreign": "nobody here knows this object", "ownerless": "files of a trial without a record"}
@@ -179,7 +188,7 @@ _LEFT_ALONE = {"foreign": "nobody here knows this object", "ownerless": "files o
 def _print_steps(mends: list[Mend], outcomes: list[Outcome]) -> None:
     for step in _step_documents(mends, outcomes):
         told = f" ({shorten(step['told'])})" if step["told"] else ""
-        click.echo(f"{step['state']}: {shorten(step['what'])}{told}\n  where: {step['where']}")
+        echo(f"{step['state']}: {shorten(step['what'])}{told}\n  where: {step['where']}")
     if not mends:
         click.echo("there is nothing to mend")
     elif not outcomes:

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from sweeps import export
+from sweeps.cli.output import echo
 from sweeps.counted import counted
 from sweeps.errors import EXIT_FAILED, EXIT_PREEMPTED, InputError, SpaceError, SweepError
 from sweeps.experiment import Experiment
@@ -50,7 +51,7 @@ def sweep(
         experiment = _made(cast("dict[str, Any]", plain), config, config_loader, arguments)
         return _worked(experiment, config)
     except SweepError as error:
-        click.echo(f"sweep: error: {error}", err=True)
+        echo(f"sweep: error: {error}", err=True)
         raise SystemExit(error.exit_status) from None
 
 
@@ -161,7 +162,7 @@ def _worked(experiment: Experiment, config: DictConfig) -> dict[str, float | Non
     with watcher(experiment) as watching:
         tally = work(experiment, stop=stop, watcher=watching)
     if tally.preempted_by:
-        click.echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
+        echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
         raise SystemExit(EXIT_PREEMPTED)
     best = export.best(experiment.space, experiment.trials())
     if best is None:
@@ -178,5 +179,5 @@ def _worked(experiment: Experiment, config: DictConfig) -> dict[str, float | Non
         yaml.safe_dump(found, sort_keys=False), encoding="utf-8"
     )
     told = " ".join(to_overrides(best.parameters))
-    click.echo(f"sweep: best trial {best.trial}: {told}", err=True)
+    echo(f"sweep: best trial {best.trial}: {told}", err=True)
     return dict(best.metrics)
