@@ -20,10 +20,13 @@ from typing import Any, cast
 import torch
 from pydantic import ValidationError
 from pydantic_core import from_json
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.cache import MANIFEST
+from trainer.checkpoint.parts import Weights
 from trainer.config import QuantConfig
+from trainer.distributed.ranks import ALONE, Ranks
+from trainer.distributed.whole import whole
 from trainer.errors import TrainerError
 from trainer.model import home
 from trainer.quant.ternary import fully_quantised, ternary_layers
@@ -57,28 +60,57 @@ class SavedStudent:
     config_sha256: str
 
 
-def save(student: nn.Module, folder: Path, *, tokenizer: Path, config_sha256: str) -> None:
-    """Whole or not at all, in place of what is there.
+def save(
+    student: nn.Module, folder: Path, *, tokenizer: Path, config_sha256: str, ranks: Ranks = ALONE
+) -> None:
+    """Write a student, whole or not at all, in place of what is there.
+
+    Args:
+        ranks: the processes that share the run. All have to call, as each may have a part of the weights; the
+            first one writes.
 
     Raises:
         StudentFolderError: the disk refuses it.
     """
-    from safetensors.torch import save_model
-
     if not fully_quantised(student):
         raise ValueError("the student is not at lambda 1")
+    tensors = _gathered(home(student), keep=ranks.first)
+    if ranks.first:
+        _write(student, tensors, folder, tokenizer=tokenizer, config_sha256=config_sha256)
+
+
+def _gathered(student: nn.Module, *, keep: bool) -> dict[str, Tensor]:
+    """All weights as plain tensors on the CPU, tied ones once; nothing where they are not to be kept.
+
+    Not from the module's state dict: FSDP answers that with this process's part of each weight alone.
+    """
+    tensors = {}
+    for name, part in Weights(student).state().tensors.items():
+        tensor = whole(part.detach())
+        if keep:
+            tensors[name] = tensor.cpu().contiguous()
+    return tensors
+
+
+def _write(
+    student: nn.Module, tensors: dict[str, Tensor], folder: Path, *, tokenizer: Path, config_sha256: str
+) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         document = _document(student) | {"config_sha256": config_sha256}
         (temporary / DOCUMENT).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        save_model(home(student), str(temporary / WEIGHTS))
+        save_file(tensors, temporary / WEIGHTS)
         shutil.copytree(tokenizer, temporary / TOKENIZER, ignore=shutil.ignore_patterns(MANIFEST))
         shutil.rmtree(folder, ignore_errors=True)
         temporary.replace(folder)
-    except OSError as error:
-        raise StudentFolderError(folder, f"cannot write the model: {error.strerror or error}") from error
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
+        why = getattr(error, "strerror", None) or error
+        raise StudentFolderError(folder, f"cannot write the model: {why}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -61,7 +61,7 @@ class Weights:
     """A module's parameters and those buffers that its state dict has; tied ones once."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._module = module
+        self._module, self._kept = module, _kept_buffers(module)
 
     def state(self) -> State:
         return State(tensors=dict(self._tensors()))
@@ -71,15 +71,24 @@ class Weights:
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield from self._module.named_parameters()
-        kept = self._module.state_dict().keys()
-        yield from ((name, buffer) for name, buffer in self._module.named_buffers() if name in kept)
+        yield from ((name, buffer) for name, buffer in self._module.named_buffers() if name in self._kept)
+
+
+def _kept_buffers(module: nn.Module) -> frozenset[str]:
+    """Return the names of the buffers that its state dict has.
+
+    To be asked before tensors are taken: a state dict under FSDP takes whole parameters apart, and leaves
+    those that somebody holds without memory.
+    """
+    kept = module.state_dict().keys()
+    return frozenset(name for name, _ in module.named_buffers() if name in kept)
 
 
 class Buffers:
     """A module's other buffers: lambda, the saliency's norms and ranks, whatever a stage attaches."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._module = module
+        self._module, self._kept = module, _kept_buffers(module)
 
     def state(self) -> State:
         return State(tensors=self._tensors())
@@ -88,8 +97,7 @@ class Buffers:
         copy_into(self._tensors(), state.tensors, part=BUFFERS)
 
     def _tensors(self) -> dict[str, Tensor]:
-        kept = self._module.state_dict().keys()
-        return {name: buffer for name, buffer in self._module.named_buffers() if name not in kept}
+        return {name: buffer for name, buffer in self._module.named_buffers() if name not in self._kept}
 
 
 class Random:

@@ -25,10 +25,10 @@ from trainer import __main__ as program
 def start(
     forkserver: ForkServerContext, small: tuple[str, ...], cache_folder: Path, tmp_path: Path
 ) -> Iterator[Callable[..., Started]]:
-    """`start(folder, *overrides, world=2)`: the processes of one run of the trainer, under way."""
+    """`start(folder, *overrides, world=2, common=small)`: the processes of one run of the trainer, under way."""
     running: list[BaseProcess] = []
 
-    def start(folder: Path, *overrides: str, world: int = 2) -> Started:
+    def start(folder: Path, *overrides: str, world: int = 2, common: tuple[str, ...] = small) -> Started:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -43,7 +43,7 @@ def start(
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
             }
-            argv = [*small, *overrides, f"run_dir={folder}"]
+            argv = [*common, *overrides, f"run_dir={folder}"]
             processes.append(forkserver.Process(target=take_part, args=(argv, environment, said[rank])))
         for process in processes:
             process.start()
@@ -82,8 +82,8 @@ def alone(small: tuple[str, ...]) -> Iterator[Callable[..., Path]]:
     """A run of one process, this one."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
-    def alone(folder: Path, *overrides: str) -> Path:
-        assert program.main([*small, *overrides, f"run_dir={folder}"]) == 0
+    def alone(folder: Path, *overrides: str, common: tuple[str, ...] = small) -> Path:
+        assert program.main([*common, *overrides, f"run_dir={folder}"]) == 0
         return folder
 
     yield alone
