@@ -36,6 +36,7 @@ from trainer.preflight import sanity
 from trainer.redaction import redact
 
 if TYPE_CHECKING:
+    from trainer.checkpoint.checkpoints import Checkpoints
     from trainer.checkpoint.find import Found
     from trainer.device import Device
     from trainer.distributed.launched import Launched
@@ -119,7 +120,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
     with stop.hold("loading"):
         before_torch()
         keep_freed_memory()
-        from trainer import pipeline, result, student_folder
+        from trainer import pipeline, result
         from trainer.checkpoint.checkpoints import Checkpoints
         from trainer.device import open_device
         from trainer.distributed.ranks import choose_device, join
@@ -197,20 +198,45 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
                     config_sha256=sha256(config),
                 )
             stop.ignore()
-            if config.save_model and ranks.first:
-                with telemetry.during("saving", "the student"):
-                    student_folder.save(
-                        outcome.student,
-                        folder / MODEL_FOLDER,
-                        tokenizer=outcome.tokenizer,
-                        config_sha256=outcome.result.provenance.config_sha256,
-                    )
             if ranks.first:
-                result.write(outcome.result, folder / RESULT_FILE)
-                checkpoints.discard()
+                result.write(outcome.result, folder / RESULT_FILE, resumable=checkpoints.resumable)
+            kept = not config.save_model or _save_student(outcome, folder, ranks, telemetry, checkpoints)
+            if ranks.first:
+                if kept:
+                    checkpoints.discard()
                 telemetry.finish(outcome.result)
             ranks.wait()
     return outcome
+
+
+def _save_student(
+    outcome: Outcome, folder: Path, ranks: Ranks, telemetry: Telemetry, checkpoints: Checkpoints
+) -> bool:
+    """Save the student of a run whose result stands; what fails here is a warning, and the run has succeeded.
+
+    Returns:
+        Whether it was saved. The checkpoints are needed otherwise: the same command goes on from there.
+    """
+    from trainer import student_folder
+
+    try:
+        with telemetry.during("saving", "the student"):
+            student_folder.save(
+                outcome.student,
+                folder / MODEL_FOLDER,
+                tokenizer=outcome.tokenizer,
+                config_sha256=outcome.result.provenance.config_sha256,
+                ranks=ranks,
+            )
+    except Exception as error:  # noqa: BLE001 - whatever it is, the result was worth the training
+        again = "goes on from its checkpoint" if checkpoints.resumable else "trains anew"
+        why = f"{type(error).__name__}: {error}" if not isinstance(error, TrainerError) else error
+        _warn(
+            f"{RESULT_FILE} is written, but the student could not be saved ({why}); once that is mended, the "
+            f"same command {again}"
+        )
+        return False
+    return True
 
 
 def _look_before(config: Config, device: Device, folder: Path, place: Launched) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -78,8 +79,11 @@ class Result:
         return {"schema": SCHEMA, "status": "completed"} | asdict(self)
 
 
-def write(result: Result, path: Path) -> None:
-    """Whole or not at all: a reader never sees half a file, and a crash leaves none.
+def write(result: Result, path: Path, *, resumable: bool = False) -> None:
+    """Write it whole or not at all: a reader never sees half a file, and a crash leaves none.
+
+    Args:
+        resumable: whether a checkpoint stands, which the error then says.
 
     Raises:
         TrainerError: the disk refuses it.
@@ -93,9 +97,11 @@ def write(result: Result, path: Path) -> None:
             os.fsync(stream.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise TrainerError(f"cannot write {str(path)!r}: {error.strerror}; the run is lost") from error
+        end = "the same command goes on from its checkpoint" if resumable else "the run is lost"
+        raise TrainerError(f"cannot write {str(path)!r}: {error.strerror}; {end}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of a file system that has become read-only
+            temporary.unlink(missing_ok=True)
 
 
 @cache

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainer.api import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE, RESULT_FILE
+from trainer.api import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE, MODEL_FOLDER, RESULT_FILE
 from trainer.checkpoint import layout, pin
 from trainer.checkpoint.document import METRICS, UnusableError, verified
 from trainer.checkpoint.find import Found, newest
@@ -42,7 +42,7 @@ def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterato
     root = folder / layout.FOLDER
     with _refusals_of_the_disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if (folder / RESULT_FILE).exists():
+        if (folder / RESULT_FILE).exists() and not _student_is_owed(config, folder):
             layout.remove(root)  # of a run that was killed just after it had finished
         found = newest(root, sha256(config), warn)
         if found:
@@ -53,6 +53,12 @@ def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterato
     else:
         with _fresh(config, folder):
             yield None
+
+
+def _student_is_owed(config: Config, folder: Path) -> bool:
+    """Return whether a finished run could not save its student, which its checkpoints are kept for."""
+    owed = config.save_model and not (folder / MODEL_FOLDER).is_dir()
+    return owed and pin.is_pinned(config, folder)
 
 
 def found(folder: Path, name: str) -> Found:

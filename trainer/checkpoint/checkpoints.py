@@ -109,6 +109,12 @@ class Checkpoints:
         """See `Keep`."""
         return seconds + (self._found.document.compile_seconds if self._found else 0.0)
 
+    @property
+    def resumable(self) -> bool:
+        """Whether a checkpoint stands that the same command would go on from."""
+        self._writer.wait()
+        return self._writer.last is not None
+
     def discard(self) -> None:
         """Deletes them all: the run has ended for good."""
         self._writer.wait()
@@ -174,7 +180,7 @@ class Checkpoints:
                     self._save(self._stage)
                     self._writer.wait()
                 self._ranks.wait()  # whoever ends first has the others ended by its launcher
-        error.resumable = self._writer.last is not None
+        error.resumable = self.resumable
 
     def _save(self, stage: _Stage) -> None:
         """Begins to write the run as it is now."""

@@ -47,6 +47,11 @@ def check(config: Config, folder: Path) -> None:
     )
 
 
+def is_pinned(config: Config, folder: Path) -> bool:
+    """Return whether the folder is that of this configuration."""
+    return bool(_read(folder / CONFIG_FILE) == decisive(_plain(config)))
+
+
 def pin(config: Config, folder: Path) -> None:
     """Writes the configuration into the folder, whole or not at all. Raises OSError."""
     document = {"schema": SCHEMA, "config": _plain(config)}

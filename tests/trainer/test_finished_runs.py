@@ -1,0 +1,102 @@
+"""What a run leaves when it is over: the result first, and then whatever else was asked for."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trainer import __main__ as program
+from trainer.api import MODEL_FOLDER, RESULT_FILE, quote
+from trainer.errors import EXIT_DONE, EXIT_FAILED
+from trainer.student_folder import load
+
+KEPT = ("save_model=true", "checkpoint.every_steps=10")
+
+fsync = os.fsync
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(small: tuple[str, ...]) -> Iterator[Run]:
+    """`run(folder, *overrides)`: the command in this process, which gets its own handlers back."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield lambda folder, *more: program.main([*small, *more, f"run_dir={quote(str(folder))}"])
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def final_loss(folder: Path) -> float:
+    document = json.loads((folder / RESULT_FILE).read_text())
+    assert document["status"] == "completed"
+    loss: float = document["metrics"]["final_loss"]
+    return loss
+
+
+def full_disk_for_results(descriptor: int) -> None:
+    """`os.fsync`, which refuses a draft of `result.json`."""
+    if RESULT_FILE in Path(f"/proc/self/fd/{descriptor}").readlink().name:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    fsync(descriptor)
+
+
+def test_a_student_that_cannot_be_saved_does_not_take_the_result_with_it(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the same command, once that is mended, saves it without training anew."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / MODEL_FOLDER).write_text("in the way")
+    assert run(folder, *KEPT) == EXIT_DONE
+    loss = final_loss(folder)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "trainer: warning: result.json is written, but the student could not be saved "
+        f"({str(folder / MODEL_FOLDER)!r}: cannot write the model: Not a directory); "
+        "once that is mended, the same command goes on from its checkpoint"
+    )
+    assert {path.name for path in folder.iterdir()} == {
+        *("result.json", "metrics.jsonl", "heartbeat.json", "config.json", "checkpoints", MODEL_FOLDER)
+    }
+
+    (folder / MODEL_FOLDER).unlink()
+    assert run(folder, *KEPT) == EXIT_DONE
+    assert "going on after step 4 of stage2, from checkpoint 00000010" in capsys.readouterr().out
+    assert final_loss(folder) == loss
+    assert load(folder / MODEL_FOLDER).model is not None
+    assert not (folder / "checkpoints").exists()
+
+
+def test_whatever_fails_in_saving_the_student_is_one_line(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("invalid python storage")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    assert run(tmp_path / "run", "save_model=true") == EXIT_DONE
+    assert final_loss(tmp_path / "run") > 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "(RuntimeError: invalid python storage); once that is mended, the same command trains anew" in line
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the file is known by its link in /proc")
+def test_a_result_that_cannot_be_written_leaves_the_checkpoint_to_go_on_from(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    with monkeypatch.context() as context:
+        context.setattr("trainer.result.os.fsync", full_disk_for_results)
+        assert run(folder, *KEPT) == EXIT_FAILED
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith("No space left on device; the same command goes on from its checkpoint")
+    assert not (folder / RESULT_FILE).exists()
+    assert run(folder, *KEPT) == EXIT_DONE
+    assert "from checkpoint 00000010" in capsys.readouterr().out
+    assert final_loss(folder) > 0
