@@ -5,10 +5,11 @@ Stages, losses and the loop ask a `Device` to place, to cast and to measure; non
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from trainer.preflight import tpu_versions
 
 _STATM = Path("/proc/self/statm")
 _CPUINFO = Path("/proc/cpuinfo")
+_BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # two of x86, one of ARM
+CPU_BFLOAT16_VARIABLE = "STAGESWEEP_CPU_BFLOAT16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +222,7 @@ def open_device(config: DeviceConfig) -> Device:
     if config.type == "cuda" and not has_cuda:
         raise ConfigError("there is no CUDA device here; write device=auto or device=cpu", key="device.type")
     if config.type == "cpu" or not has_cuda:
+        torch.set_float32_matmul_precision("highest")  # oneDNN would take less for float32, where a CPU can
         # Measured on 2 cores at 1M parameters: eager attention is 1.5x faster than SDPA in bfloat16.
         return Device(
             torch_device=torch.device("cpu"),
@@ -253,7 +257,7 @@ def multiplies_bfloat16(device: torch.device) -> bool:
         return on_tpu()
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return cpu_multiplies_bfloat16(_CPUINFO)
+    return cpu_multiplies_bfloat16()
 
 
 def multiplies_float8(device: torch.device) -> bool:
@@ -261,23 +265,54 @@ def multiplies_float8(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
-def cpu_multiplies_bfloat16(cpuinfo: Path) -> bool:
-    """Whether the processor has instructions for it, by the flags in `cpuinfo`; no, where there is none.
+def cpu_multiplies_bfloat16(cpuinfo: Path | None = None, environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the processor has instructions for products in bfloat16.
 
     A processor without them gets the same numbers out of torch 10 to 80 times more slowly than float32.
+    STAGESWEEP_CPU_BFLOAT16 (0 or 1) in the environment overrules the processor: tests set it to see on one
+    machine what another one would do. It is read here and nowhere else.
+
+    Args:
+        cpuinfo: with the processor's flags; a file that is not there has none. None: the kernel's.
+
+    Raises:
+        ConfigError: the variable has another value.
     """
+    forced = environment.get(CPU_BFLOAT16_VARIABLE, "")
+    if forced not in ("", "0", "1"):
+        raise ConfigError(
+            f"{CPU_BFLOAT16_VARIABLE} is {forced!r} in the environment; write 0 (the processor is taken to "
+            "have no instructions for bfloat16) or 1 (it has), or unset it"
+        )
+    if forced:
+        return forced == "1"
     try:
-        words = set(cpuinfo.read_text().split())
+        words = (cpuinfo or _CPUINFO).read_text().split()
     except OSError:
         return False
-    return not words.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})  # two of x86, one of ARM
+    return not _BFLOAT16_FLAGS.isdisjoint(words)
+
+
+def auto_dtype(device: torch.device) -> torch.dtype:
+    """Return what `auto` means for products: float32 on every CPU, so that all CPUs of a fleet compute in the
+    same precision, and elsewhere bfloat16 where the device has instructions for it."""
+    if device.type == "cpu":
+        return torch.float32
+    return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
 
 
 def dtype_of(config: DeviceConfig, device: torch.device) -> torch.dtype:
-    """Of matrix products on that device."""
+    """Return the dtype of matrix products on that device. Raises ConfigError."""
     if config.dtype == "auto":
+        return auto_dtype(device)
+    if config.dtype == "fastest":
         return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
+    return getattr(torch, config.dtype)  # type: ignore[no-any-return] # the configuration names torch's own
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without torch's: `float32`."""
+    return str(dtype).removeprefix("torch.")
 
 
 def _cpu_name() -> str:

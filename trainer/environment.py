@@ -13,14 +13,19 @@ _LARGEST = 2**31 - 1
 
 
 def before_torch() -> None:
-    """Sets what is not set already; has no effect on a torch that is loaded.
+    """Sets what is not set already; most of it has no effect on a torch that is loaded.
 
     - OpenMP threads that wait must sleep, not spin. With two threads beside other busy processes on two
       cores, a step took over 1.3 s spinning and 0.35 s sleeping: the spinners keep the cores from
       whoever they wait for. Sweeps run several trainers side by side.
     - XLA must not build 0 and 1 into its graphs as constants: lambda is both, and each would be compiled.
     - Tokenizers are not called while training; a warning about threads and forks is all they would add.
+
+    One setting is overruled: what oneDNN may take for float32. An inherited BF16 would round products on some
+    processors and on others none, and neither configuration nor result would say so; `device.dtype` says in
+    which precision is multiplied.
     """
+    os.environ["ONEDNN_DEFAULT_FPMATH_MODE"] = "STRICT"  # goes before DNNL_DEFAULT_FPMATH_MODE
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("XLA_NO_SPECIAL_SCALARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -21,14 +21,15 @@ from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sh
 from trainer.cost import usd
 from trainer.data import Corpus, Feed
 from trainer.data.stage_text import stage_text
-from trainer.device import Device, micro_batches
+from trainer.device import Device, dtype_name, micro_batches
 from trainer.distributed.ranks import ALONE as UNSHARED
 from trainer.distributed.ranks import Ranks
 from trainer.evaluate import HeldOutLoss, bits_per_byte, held_out_loss
 from trainer.loop import StageTrace
 from trainer.memory_log.log import MemoryLog
 from trainer.model import seed_everything
-from trainer.optim.fit import require_model
+from trainer.optim.fit import optimizers, require_model
+from trainer.optim.muon import muon_dtype
 from trainer.preemption import StopSignal
 from trainer.quant import fp8
 from trainer.quant.warmup import Lambda
@@ -176,7 +177,7 @@ def run(
     metrics = _metrics(
         this, aligned=aligned, start=start, trained=trained, distilled=distilled, final=final, flops=flops
     )
-    outcome = Result(metrics=metrics, provenance=_provenance(this), warnings=telemetry.warnings)
+    outcome = Result(metrics=metrics, provenance=_provenance(this, student), warnings=telemetry.warnings)
     return Outcome(result=outcome, student=student, tokenizer=ground.corpus.tokenizer_dir)
 
 
@@ -270,7 +271,14 @@ def _metrics(
     )
 
 
-def _provenance(this: _Run) -> Provenance:
+def _provenance(this: _Run, student: nn.Module) -> Provenance:
+    # Products of bfloat16 weights are bfloat16, whatever the device was told.
+    held = any(parameter.dtype == torch.bfloat16 for parameter in student.parameters())
+    muons = {
+        key.removesuffix(".optimizer"): dtype_name(dtype)
+        for key, optimizer in optimizers(this.config)
+        if (dtype := muon_dtype(optimizer, this.device.torch_device)) is not None
+    }
     return Provenance(
         config_sha256=this.config_sha256,
         code_version=code_version(),
@@ -278,6 +286,8 @@ def _provenance(this: _Run) -> Provenance:
         torch=torch.__version__,
         seed=this.config.seed,
         data_sha256=this.corpus.sha256,
+        dtype=dtype_name(torch.bfloat16 if held else this.device.dtype),
+        muon_dtype=muons,
         forced=this.forced,
         teacher_cache_sha256=this.caches.teacher,
         anchor_cache_sha256=this.caches.anchor,

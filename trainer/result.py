@@ -49,6 +49,9 @@ class Provenance:
     """What the numbers came from.
 
     Args:
+        dtype: of matrix products, what `device.dtype` came to; with pretrained weights in bfloat16, theirs.
+        muon_dtype: in which Muon's updates were orthogonalised, by the part of the configuration that has
+            the optimizer (`stage2`, `model.teacher`); empty where nothing has Muon.
         forced: what the preflight said against the run, where `force` passed over it.
         teacher_cache_sha256, anchor_cache_sha256: of the rows that Stage 3 took from a teacher's cache, and
             from an anchor's; None: it took none.
@@ -60,6 +63,8 @@ class Provenance:
     torch: str
     seed: int
     data_sha256: str
+    dtype: str
+    muon_dtype: Mapping[str, str]
     reused_stages: tuple[str, ...] = ()
     forced: tuple[str, ...] = ()
     teacher_cache_sha256: str | None = None

@@ -29,7 +29,7 @@ from trainer.data import (
     local_folder,
     scored_bytes,
 )
-from trainer.device import Device, open_device
+from trainer.device import Device, dtype_name, open_device
 from trainer.distributed.ranks import ALONE
 from trainer.errors import ConfigError
 from trainer.evaluate import held_out_loss
@@ -46,6 +46,7 @@ from trainer.model import (
     seed_everything,
 )
 from trainer.optim.fit import require_packages
+from trainer.optim.muon import muon_dtype
 from trainer.preemption import StopSignal
 from trainer.stages.pretrain import cross_entropy
 
@@ -169,6 +170,7 @@ def _trained(
     stop: StopSignal,
     progress: Progress,
 ) -> Path:
+    orthogonalised = muon_dtype(model.teacher.optimizer, device.torch_device)
     spec = {
         "recipe": 1,  # raise it when the training of teachers changes
         "model": asdict(model),
@@ -176,7 +178,8 @@ def _trained(
         "vocab_size": corpus.vocab_size,
         "sequence_length": config.data.sequence_length,
         "device": device.kind,  # not its threads: runs with one and with two share a teacher
-        "dtype": str(device.dtype).removeprefix("torch."),
+        "dtype": dtype_name(device.dtype),
+        "muon_dtype": None if orthogonalised is None else dtype_name(orthogonalised),
         "eval": asdict(config.eval),  # the loss that is kept with it was measured so
         "torch": torch.__version__,
         "transformers": version("transformers"),

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from trainer_outcomes import weights_digest, without_times
+from trainer_precision import FLOAT32
 
 from trainer.api import METRICS_FILE, check
 from trainer.errors import ConfigError, DivergedError
@@ -94,7 +95,7 @@ def test_without_a_weight_the_attention_is_not_looked_at(run_small: Run, tmp_pat
 def test_micro_batches_add_up_to_the_batch(run_small: Run, tmp_path: Path) -> None:
     losses = []
     for size in ("null", "2"):
-        run_small(*ON, f"stage3.micro_batch_size={size}", "device.dtype=float32")
+        run_small(*ON, f"stage3.micro_batch_size={size}", *FLOAT32)
         losses.append([line["loss"] for line in logged(tmp_path) if line["stage"] == "stage3"])
     assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-6)
     assert losses[0] == pytest.approx(

@@ -68,16 +68,50 @@ def test_the_dtype_is_that_of_matrix_products(dtype: str) -> None:
     ],
     ids=["avx512", "amx", "arm", "without", "no such file"],
 )
-def test_bfloat16_is_taken_where_the_processor_multiplies_it(
+def test_the_fastest_is_bfloat16_where_the_processor_multiplies_it_and_auto_does_not_ask(
     flags: str | None, has: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("STAGESWEEP_CPU_BFLOAT16", raising=False)
     cpuinfo = tmp_path / "cpuinfo"
     if flags is not None:
         cpuinfo.write_text(f"model name : Some CPU\n{flags}\n")
     assert cpu_multiplies_bfloat16(cpuinfo) == has
     monkeypatch.setattr("trainer.device._CPUINFO", cpuinfo)
-    assert open_device(config(dtype="auto")).dtype == (torch.bfloat16 if has else torch.float32)
+    assert open_device(config(dtype="fastest")).dtype == (torch.bfloat16 if has else torch.float32)
+    assert open_device(config(dtype="auto")).dtype == torch.float32
     assert open_device(config(dtype="bfloat16")).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("forced", "dtype"), [("0", torch.float32), ("1", torch.bfloat16)])
+@pytest.mark.parametrize("flags", ["avx2", "avx2 avx512_bf16"])
+def test_one_variable_says_what_the_processor_can_do_whatever_it_is(
+    forced: str, dtype: torch.dtype, flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
+    monkeypatch.setattr("trainer.device._CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setenv("STAGESWEEP_CPU_BFLOAT16", forced)
+    assert open_device(config(dtype="fastest")).dtype == dtype
+    assert open_device(config(dtype="auto")).dtype == torch.float32
+
+
+@pytest.mark.parametrize("value", ["yes", "true", "2", " 1"])
+def test_another_value_of_that_variable_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGESWEEP_CPU_BFLOAT16", value)
+    with pytest.raises(
+        ConfigError, match=rf"^STAGESWEEP_CPU_BFLOAT16 is '{value}' .*; write 0 .* or unset it$"
+    ):
+        open_device(config(dtype="fastest"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device takes less for float32, and says so")
+def test_float32_on_a_cpu_is_float32_whatever_the_process_was_told_before() -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        open_device(config())
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -139,7 +173,14 @@ def result(final_loss: float = 3.0) -> Result:
         usd=0.0,
     )
     provenance = Provenance(
-        config_sha256="a", code_version="b", device="CPU", torch="2", seed=0, data_sha256="c"
+        config_sha256="a",
+        code_version="b",
+        device="CPU",
+        torch="2",
+        seed=0,
+        data_sha256="c",
+        dtype="float32",
+        muon_dtype={},
     )
     return Result(metrics=metrics, provenance=provenance)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from trainer.environment import before_torch
 
@@ -36,6 +37,35 @@ def test_memory_that_was_used_once_costs_no_page_faults_again() -> None:
         for how in ("leave", "keep")
     }
     assert faults["keep"] < min(100, faults["leave"] / 2)  # huge pages make few faults of many
+
+
+CONVOLUTION = """
+from trainer.environment import before_torch
+
+before_torch()
+
+import torch
+
+inputs, kernel = torch.ones(2, 8, 4, 4), torch.ones(8, 8, 1, 1)
+torch.mkldnn_convolution(inputs, kernel, None, (0, 0), (1, 1), (1, 1), 1)
+"""
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
+def test_onednn_takes_no_less_than_float32_for_float32_whatever_it_is_told() -> None:
+    """By what oneDNN itself logs of each operation: on most processors the numbers do not show it."""
+    asked = dict.fromkeys(["ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"], "BF16")
+
+    def logged(program: str) -> str:
+        environment = {**os.environ, **asked, "ONEDNN_VERBOSE": "1"}
+        return subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, check=True, env=environment, text=True
+        ).stdout
+
+    assert "attr-fpmath:bf16" in logged(CONVOLUTION.replace("before_torch()", ""))
+    strict = logged(CONVOLUTION)
+    assert "exec,cpu,convolution" in strict
+    assert "attr-fpmath" not in strict
 
 
 def test_learning_rates_are_no_part_of_the_graphs_that_xla_compiles(monkeypatch: pytest.MonkeyPatch) -> None:

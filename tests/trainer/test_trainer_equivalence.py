@@ -10,6 +10,7 @@ import math
 
 import pytest
 import torch
+from trainer_precision import FLOAT32
 
 from trainer.testing.equivalence import Likeness, Trace, likeness, trace
 
@@ -22,7 +23,7 @@ BASE = (
     "data.sequence_length=16",
     "device=cpu",
     "device.threads=1",
-    "device.dtype=float32",
+    *FLOAT32,
     "device.compile=false",
     "stage1_9.schedule.warmup_steps=1",
     "stage2.schedule.warmup_steps=1",

@@ -110,7 +110,7 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "auto_freeze.dry_run=true": FREEZE,
     "eval.batches=3": (),
     "eval.batch_size=3": (),
-    "device.dtype=bfloat16": ("device.dtype=float32",),  # auto is one of the two
+    "device.dtype=bfloat16": (),
     "device.usd_per_hour=3600": (),
     **{
         f"{stage}.{knob}": (*setting, *(STAGE3 if stage == "stage3" else ()))
@@ -125,6 +125,7 @@ KNOBS: dict[str, tuple[str, ...]] = {
             "optimizer.beta1=0.5": (),
             "optimizer.beta2=0.5": (),
             "optimizer.max_grad_norm=0.01": (f"{stage}.optimizer.type=adamw",),
+            "optimizer.muon.dtype=bfloat16": (),
             "optimizer.muonclip.tau=0.001": (f"{stage}.optimizer.type=muonclip",),
             "optimizer.apollo.rank=4": (f"{stage}.optimizer.type=apollo",),
             "optimizer.apollo.update_interval=2": (f"{stage}.optimizer.type=apollo",),

@@ -13,7 +13,6 @@ from torch.optim import AdamW, Muon
 from trainer.api import check
 from trainer.config import TinyModelConfig
 from trainer.model import build_tiny
-from trainer.optim import build
 from trainer.optim.apollo import Apollo
 from trainer.optim.build import build_optimizer
 
@@ -68,9 +67,11 @@ def trained(model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> list[t
 
 
 @pytest.mark.parametrize("kind", ["muon", "adamw"])
-def test_it_steps_exactly_as_torchs_own(model: nn.Module, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "multiplies_bfloat16", lambda device: True)  # `test_muon.py` has the other one
-    theirs, config = copy.deepcopy(model), dataclasses.replace(MUON, type=kind)
+def test_it_steps_exactly_as_torchs_own(model: nn.Module, kind: str) -> None:
+    in_bfloat16 = dataclasses.replace(
+        MUON.muon, dtype="bfloat16"
+    )  # torch's own; `test_muon.py` has the other
+    theirs, config = copy.deepcopy(model), dataclasses.replace(MUON, type=kind, muon=in_bfloat16)
     matrices = [p for n, p in theirs.named_parameters() if ".layers." in n and p.ndim == 2]
     ends = [theirs.get_submodule(name).weight for name in ("model.embed_tokens", "lm_head")]
     gains = [p for p in theirs.parameters() if p.ndim == 1]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 from torch import Tensor, nn
+from trainer_precision import FLOAT32
 
 from trainer.api import ConfigError, check
 from trainer.device import Device
@@ -135,9 +136,9 @@ def test_a_whole_run_in_micro_batches_ends_where_the_plain_one_does(
     run_small: Callable[..., Outcome],
 ) -> None:
     """All stages, the teacher's training and the calibration among them; float32, so that rounding is small."""
-    plain = run_small("device.dtype=float32").result.metrics
+    plain = run_small(*FLOAT32).result.metrics
     micro = run_small(
-        "device.dtype=float32",
+        *FLOAT32,
         *(f"{stage}.micro_batch_size=2" for stage in ("model.teacher", "stage1_9", "stage2")),
     ).result.metrics
     assert micro.tokens == plain.tokens

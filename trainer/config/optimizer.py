@@ -10,6 +10,19 @@ from trainer.config.fields import STRICT, AboveZero, Count, Decay, Fraction, Non
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class MuonConfig:
+    """Of `type=muon` and `type=muonclip`, and read by no other (see `trainer.optim.muon`).
+
+    Args:
+        dtype: of the products that orthogonalise an update, which turn the rounding of bfloat16 into
+            differences of about 1e-4 in the losses. `auto` is float32 on every CPU, and elsewhere bfloat16
+            where the device has instructions for it: it never asks which CPU it is.
+    """
+
+    dtype: Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class MuonClipConfig:
     """Of `type=muonclip`, and read by no other (see `trainer.optim.qk_clip`).
 
@@ -58,6 +71,7 @@ class OptimizerConfig:
         adamw_lr_ratio: learning rate of what is no hidden matrix (embeddings, head, norms), over `lr`.
         beta1, beta2: decays of the first and second moments, of AdamW and of Apollo.
         max_grad_norm: gradients are scaled down to this norm; 0 switches clipping off.
+        muon: what `muon` and `muonclip` read.
         muonclip, apollo, apollo_mini: what only the type of that name reads.
     """
 
@@ -69,6 +83,7 @@ class OptimizerConfig:
     beta1: Decay
     beta2: Decay
     max_grad_norm: NonNegative
+    muon: MuonConfig
     muonclip: MuonClipConfig
     apollo: ApolloConfig
     apollo_mini: ApolloMiniConfig

@@ -37,8 +37,10 @@ class DeviceConfig:
             through torch_xla, where PJRT_DEVICE says: on a TPU, or on XLA's own CPU device.
         threads: CPU threads of one process.
         dtype: of matrix products; the master weights of `model=tiny` are float32 either way. `auto` is
-            bfloat16 where the processor has instructions for it, and float32 elsewhere. `float32` is refused
-            for pretrained weights in bfloat16, whose products cannot be.
+            float32 on every CPU, so that a result does not depend on which one it is, and elsewhere bfloat16
+            where the device has instructions for it. `fastest` is bfloat16 wherever there are instructions
+            for it, on CPUs too, and float32 elsewhere. `float32` is refused for pretrained weights in
+            bfloat16, whose products cannot be.
         compile: torch.compile the training steps; `auto`: on CUDA devices alone, as compiling takes a CPU
             longer than it saves in a short run, and not where processes share the run. Where it fails,
             training goes on without it.
@@ -61,7 +63,7 @@ class DeviceConfig:
 
     type: Literal["auto", "cpu", "cuda", "xla"]
     threads: Annotated[int, Field(ge=1, le=1024)]
-    dtype: Literal["auto", "float32", "bfloat16"]
+    dtype: Literal["auto", "fastest", "float32", "bfloat16"]
     compile: bool | Literal["auto"]
     recompute: bool
     parallel: Literal["none", "ddp", "fsdp"]

@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from trainer.config import OptimizerConfig
-from trainer.device import multiplies_bfloat16
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.distributed.whole import is_shared
 from trainer.graph import placed, recorded, write
 from trainer.model import hidden_matrices
 from trainer.optim.adamw_8bit import build_adamw_8bit
 from trainer.optim.apollo import Apollo
-from trainer.optim.muon import Float32Muon, PlainMuon
+from trainer.optim.muon import Float32Muon, PlainMuon, muon_dtype
 from trainer.optim.qk_clip import QkClip
 
 EPS = 1e-8
@@ -172,19 +171,18 @@ def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig) -> AdamW:
 
 
 def _muon(matrices: list[nn.Parameter], config: OptimizerConfig) -> Muon:
-    # Where bfloat16 is emulated, torch's own takes most of a small model's step.
-    kind = Muon if multiplies_bfloat16(matrices[0].device) else Float32Muon
-    if is_shared(matrices[0]) or recorded(
-        matrices[0]
-    ):  # XLA has no addmm, with which torch's own goes back to the CPU
-        kind = PlainMuon
-    return kind(
-        matrices,
-        lr=config.lr,
-        weight_decay=config.weight_decay,
-        momentum=config.momentum,
-        adjust_lr_fn="match_rms_adamw",
-    )
+    settings: dict[str, Any] = {
+        "lr": config.lr,
+        "weight_decay": config.weight_decay,
+        "momentum": config.momentum,
+        "adjust_lr_fn": "match_rms_adamw",
+    }
+    dtype = muon_dtype(config, matrices[0].device) or torch.float32
+    # XLA has no addmm, with which torch's own goes back to the CPU.
+    if is_shared(matrices[0]) or recorded(matrices[0]):
+        return PlainMuon(matrices, dtype=dtype, **settings)
+    kind = Muon if dtype == torch.bfloat16 else Float32Muon
+    return kind(matrices, **settings)
 
 
 def _apollo(matrices: list[nn.Parameter], config: OptimizerConfig) -> Apollo:

@@ -1,8 +1,8 @@
-"""Muon with float32 products, for processors that have no instructions for bfloat16. Chosen by `optim.build`.
+"""Muon with products in float32, and in sums and products alone. Chosen by `optim.build`.
 
-`torch.optim.Muon` orthogonalises in bfloat16, whatever the weights are. On a CPU with AVX2 alone that took 12
-times as long as in float32 (28 matrices of 128 x 128 and 384 x 128: 0.92 s a step against 0.08 s), most of a
-training step of a small model.
+`torch.optim.Muon` orthogonalises in bfloat16, whatever the weights are. That turns the rounding of whatever
+came before into differences of 1e-4 in the losses, and on a CPU without instructions for bfloat16 it took 12
+times as long as float32 (28 matrices of 128 x 128 and 384 x 128, AVX2 alone: 0.92 s a step against 0.08 s).
 
 Shapes: a weight [O, I]; the smaller of O and I comes first inside the iteration.
 """
@@ -16,8 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.device import multiplies_bfloat16
+from trainer.config import OptimizerConfig
+from trainer.device import auto_dtype
 from trainer.distributed.whole import shared_like, whole
+
+
+def muon_dtype(config: OptimizerConfig, device: torch.device) -> torch.dtype | None:
+    """Return the dtype in which Muon's updates are orthogonalised on that device; None for a type of
+    optimizer that orthogonalises nothing."""
+    if config.type not in ("muon", "muonclip"):
+        return None
+    if config.muon.dtype == "auto":
+        return auto_dtype(device)
+    return getattr(torch, config.muon.dtype)  # type: ignore[no-any-return] # named as torch names it
 
 
 class Float32Muon(torch.optim.Muon):
@@ -26,6 +37,8 @@ class Float32Muon(torch.optim.Muon):
     Takes torch's arguments, with `adjust_lr_fn="match_rms_adamw"` (arXiv:2502.16982, equation 4), and keeps
     torch's state.
     """
+
+    _dtype = torch.float32
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -55,11 +68,9 @@ class Float32Muon(torch.optim.Muon):
         else:
             weight_OI.add_(update_OI.to(weight_OI.dtype), alpha=-rate)
 
-    def _orthogonalised(
-        self, matrix_OI: Tensor, group: dict[str, Any], dtype: torch.dtype = torch.float32
-    ) -> Tensor:
+    def _orthogonalised(self, matrix_OI: Tensor, group: dict[str, Any]) -> Tensor:
         coefficients, steps, eps = group["ns_coefficients"], group["ns_steps"], group["eps"]
-        return orthogonalised(matrix_OI.to(dtype), coefficients, steps=steps, eps=eps)
+        return orthogonalised(matrix_OI.to(self._dtype), coefficients, steps=steps, eps=eps)
 
 
 class PlainMuon(Float32Muon):
@@ -68,15 +79,18 @@ class PlainMuon(Float32Muon):
 
     Such a matrix is orthogonalised as a whole: every process gathers it, one at a time, computes all of it
     and keeps its part of the update. So the work of Newton and Schulz is not shared, and no second exchange
-    is needed. In bfloat16, as torch's own, where the processor has instructions for it.
+    is needed.
+
+    Args:
+        dtype: in which matrices are orthogonalised.
     """
 
-    def _orthogonalised(
-        self, matrix_OI: Tensor, group: dict[str, Any], dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        if multiplies_bfloat16(matrix_OI.device):
-            dtype = torch.bfloat16
-        return shared_like(matrix_OI, super()._orthogonalised(whole(matrix_OI), group, dtype))
+    def __init__(self, *arguments: Any, dtype: torch.dtype = torch.float32, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._dtype = dtype
+
+    def _orthogonalised(self, matrix_OI: Tensor, group: dict[str, Any]) -> Tensor:
+        return shared_like(matrix_OI, super()._orthogonalised(whole(matrix_OI), group))
 
 
 def orthogonalised(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import Config
-from trainer.device import Device
+from trainer.device import Device, dtype_name
 from trainer.errors import ConfigError
 from trainer.preflight import disk, fitting, price, sanity
 from trainer.preflight.blueprint import Blueprint, blueprint
@@ -58,7 +58,7 @@ def look(
         closely: estimate memory also where a bound tells that it is enough.
         processes: that share each batch.
     """
-    found = Look(refusals=sanity.refusals(config, device=device.kind, dtype=_name(device)))
+    found = Look(refusals=sanity.refusals(config, device=device.kind, dtype=dtype_name(device.dtype)))
     try:
         plan = blueprint(config, device)
         if config.device.parallel == "fsdp":
@@ -124,7 +124,3 @@ def _memory(found: Look) -> str:
     if found.peak is not None:
         return f"memory about {shown(found.peak)}{free}"
     return f"memory below {shown(found.at_most or 0)}{free}"
-
-
-def _name(device: Device) -> str:
-    return str(device.dtype).removeprefix("torch.")

@@ -24,7 +24,7 @@ from trainer.checkpoint.state import State
 from trainer.config import CachedTeacherConfig, Config
 from trainer.data import Corpus, Feed
 from trainer.data.stage_text import stage_text
-from trainer.device import Device
+from trainer.device import Device, dtype_name
 from trainer.losses.chunked import suitable_elements
 from trainer.losses.sparse import DTYPES
 from trainer.predictions import read
@@ -77,7 +77,7 @@ def build(
     made_with = {
         "model": config.model.name if config.model.kind == "hf" else config.model.kind,
         "device": device.name,
-        "dtype": str(device.dtype).removeprefix("torch."),
+        "dtype": dtype_name(device.dtype),
         "torch": torch.__version__,
         "code": code_version(),
     }

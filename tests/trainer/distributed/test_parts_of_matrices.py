@@ -17,7 +17,6 @@ from trainer.checkpoint.optimizer_state import OptimizerState
 from trainer.checkpoint.parts import Weights
 from trainer.checkpoint.state import State
 from trainer.distributed.whole import is_shared, shared_like, whole
-from trainer.optim import muon as muon_module
 from trainer.optim.apollo import Apollo
 from trainer.optim.muon import Float32Muon, PlainMuon
 
@@ -47,7 +46,7 @@ def matrices(*, parts: bool) -> nn.ParameterDict:
 def optimizers_over(model: nn.Module) -> dict[str, Optimizer]:
     each = list(model.parameters())
     apollo = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "update_interval": 2, "seed": 3}
-    muon = PlainMuon if is_shared(each[0]) else Float32Muon
+    muon = PlainMuon if is_shared(each[0]) else Float32Muon  # both in float32
     return {
         "muon": muon(each, lr=0.1, weight_decay=0.1, momentum=0.9, adjust_lr_fn="match_rms_adamw"),
         "adamw": AdamW(each, lr=0.1, fused=True),
@@ -69,7 +68,6 @@ def train(model: nn.Module, optimizer: Optimizer, steps: range) -> list[Tensor]:
 
 
 def trained(*, parts: bool) -> dict[str, Any]:
-    muon_module.multiplies_bfloat16 = lambda device: False  # type: ignore[assignment] # on any machine
     found: dict[str, Any] = {}
     for name in optimizers_over(matrices(parts=parts)):
         model = matrices(parts=parts)
@@ -82,10 +80,7 @@ def in_parts() -> dict[str, Any]:
     return trained(parts=True)
 
 
-def test_updates_and_norms_are_those_of_whole_matrices(
-    in_two: InTwo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(muon_module, "multiplies_bfloat16", muon_module.multiplies_bfloat16)  # taken back
+def test_updates_and_norms_are_those_of_whole_matrices(in_two: InTwo) -> None:
     expected = trained(parts=False)
     for found in in_two(in_parts):
         assert found.keys() == expected.keys()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from shared_runs import Started, assert_the_same
+from trainer_precision import FLOAT32
 
 pytestmark = pytest.mark.timeout(600)  # several processes, each of which loads torch
 
@@ -14,6 +15,7 @@ Start = Callable[..., Started]
 Alone = Callable[..., Path]
 
 ALL_STAGES = (
+    *FLOAT32,
     "stage1_9.saliency.enabled=true",
     "stage1_9.saliency.update_interval=2",
     "stage1_9.micro_batch_size=1",

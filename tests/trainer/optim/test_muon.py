@@ -1,22 +1,27 @@
-"""trainer.optim.muon: torch's Muon in float32, and chosen only where bfloat16 would be emulated."""
+"""trainer.optim.muon: torch's Muon in float32, and who takes which of them."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from trainer_outcomes import weights_digest, without_times
 
 from trainer.api import check
+from trainer.model import build_tiny
 from trainer.optim.build import build_optimizer
-from trainer.optim.muon import Float32Muon, orthogonalised
+from trainer.optim.muon import Float32Muon, PlainMuon, orthogonalised
+from trainer.pipeline import Outcome
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 SHAPES = ((6, 6), (5, 9), (12, 4))
 
 
-def stepped(kind: type[torch.optim.Muon], steps: int = 4, **settings: float | bool) -> list[Tensor]:
+def stepped(kind: Callable[..., torch.optim.Muon], steps: int = 4, **settings: float | bool) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     weights = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
     idle = nn.Parameter(torch.ones(3, 3))
@@ -109,14 +114,65 @@ def test_state_comes_back_and_the_next_step_is_the_same() -> None:
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize(("has", "kind"), [(True, torch.optim.Muon), (False, Float32Muon)])
-def test_torchs_own_is_taken_where_bfloat16_is_multiplied(
-    has: bool, kind: type, monkeypatch: pytest.MonkeyPatch, small: tuple[str, ...]
+@pytest.mark.parametrize("processor_has_bfloat16", ["0", "1"])
+@pytest.mark.parametrize("optimizer", ["muon", "muonclip"])
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("auto", Float32Muon), ("float32", Float32Muon), ("bfloat16", torch.optim.Muon)]
+)
+def test_the_setting_says_the_precision_and_the_processor_does_not(
+    dtype: str,
+    kind: type,
+    optimizer: str,
+    processor_has_bfloat16: str,
+    small: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from trainer.model import build_tiny
-
-    config = check(small)
-    monkeypatch.setattr("trainer.optim.build.multiplies_bfloat16", lambda device: has)
+    monkeypatch.setenv("STAGESWEEP_CPU_BFLOAT16", processor_has_bfloat16)
+    config = check([*small, f"stage2.optimizer.type={optimizer}", f"stage2.optimizer.muon.dtype={dtype}"])
     model = build_tiny(config.model, vocab_size=300, sequence_length=16, attention="eager")
-    muon = build_optimizer(model, config.stage2.optimizer).optimizers[0]
-    assert type(muon) is kind
+    assert type(build_optimizer(model, config.stage2.optimizer).optimizers[0]) is kind
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_and_sums_alone_take_the_steps_of_either_precision(dtype: torch.dtype) -> None:
+    """Those of XLA, and of matrices in parts, with the same setting."""
+
+    def plain(*arguments: object, **settings: object) -> PlainMuon:
+        return PlainMuon(*arguments, dtype=dtype, **settings)
+
+    reference = Float32Muon if dtype == torch.float32 else torch.optim.Muon
+    for ours, theirs in zip(stepped(plain), stepped(reference), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6 if dtype == torch.float32 else 2e-3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), {"model.teacher": "float32", "stage1_9": "float32", "stage2": "float32"}),
+        (
+            ("stage2.optimizer.muon.dtype=bfloat16", "stage1_9.optimizer.type=adamw"),
+            {"model.teacher": "float32", "stage2": "bfloat16"},
+        ),
+    ],
+    ids=["defaults", "one of each"],
+)
+def test_the_result_says_what_was_used(
+    overrides: tuple[str, ...], expected: dict[str, str], run_small: Callable[..., Outcome]
+) -> None:
+    """And nothing of a stage that was left out, or that has another optimizer."""
+    provenance = run_small(*overrides).result.provenance
+    assert dict(provenance.muon_dtype) == expected
+    assert provenance.dtype == "float32"
+
+
+def test_a_run_ends_the_same_bit_for_bit_whatever_the_processor_is_said_to_have(
+    run_small: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As two workers of one sweep would: every default, the teacher trained by each."""
+    ends = []
+    for has in ("0", "1"):
+        monkeypatch.setenv("STAGESWEEP_CPU_BFLOAT16", has)
+        monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path / has))
+        outcome = run_small()
+        ends.append((weights_digest(outcome), without_times(outcome)))
+    assert ends[0] == ends[1]

@@ -19,6 +19,7 @@ import torch
 from fake_vllm import FakeVllm, answers, fails, waits
 from torch import Tensor
 from trainer_outcomes import lines_without_times, weights_digest, without_times
+from trainer_precision import FLOAT32
 
 from trainer import __main__ as program
 from trainer import api
@@ -32,7 +33,7 @@ from trainer.teacher import load_ground
 Run = Callable[..., Outcome]
 VOCABULARY = 300
 ON = (
-    *("device.dtype=float32", "stage1_9.max_steps=2", "stage2.max_steps=4", "stage3.max_steps=4"),
+    *(*FLOAT32, "stage1_9.max_steps=2", "stage2.max_steps=4", "stage3.max_steps=4"),
     *("stage3.batch_size=2", "stage3.schedule.warmup_steps=1", "stage3.attention_weight=0.0"),
 )
 KEY = "s3cr3t-of-the-server"

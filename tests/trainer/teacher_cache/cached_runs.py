@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trainer_precision import FLOAT32
+
 from trainer.api import METRICS_FILE, quote
 from trainer.teacher_cache.build import Built
 
 VOCABULARY, LENGTH = 300, 16
 ON = (
-    *("device.dtype=float32", "stage1_9.max_steps=2", "stage2.max_steps=4", "stage3.max_steps=4"),
+    *(*FLOAT32, "stage1_9.max_steps=2", "stage2.max_steps=4", "stage3.max_steps=4"),
     *("stage3.batch_size=4", "stage3.schedule.warmup_steps=1", "stage3.attention_weight=0.0"),
 )
 Make = Callable[..., Built]

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from trainer_precision import FLOAT32
 
 from trainer.api import check
 from trainer.auto_freeze import auto_freeze
@@ -38,7 +39,7 @@ SMALL = (
     "stage2.lambda_warmup.warmup_steps=4",
     "stage1_9.saliency.update_interval=2",
     "device.threads=1",
-    "device.dtype=float32",
+    *FLOAT32,
 )
 SMALLEST = ("model.layers=1", "stage1.subln=ones")
 """Compilers are slow: for what a second layer, or gains that are measured, would not show."""
