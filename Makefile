@@ -12,7 +12,7 @@ JOBS   ?= 3
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart test test-slow test-browser test-slurm test-ray test-skypilot setup-xla test-xla lint format docs bench findings clean
+.PHONY: setup quickstart test test-numerics test-slow test-browser test-slurm test-ray test-skypilot setup-xla test-xla lint format docs bench findings clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,21 @@ quickstart: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# The tests that compare numbers, once more as on another processor: `make test` runs them as on this one. What has
+# instructions for bfloat16 is taken to have none, and the other way round; and on x86 vectors are AVX2's at most.
+NUMERICS := $(addprefix tests/trainer/,optim losses test_trainer_equivalence.py test_trainer_predictions.py \
+  test_trainer_step.py test_trainer_device.py test_trainer_optim.py test_trainer_recompute.py test_stage3.py \
+  test_layerwise.py test_ternary.py test_quant_invariants.py test_quant_held.py test_subln.py \
+  distributed/test_parts_of_matrices.py distributed/test_shared_training.py \
+  teacher_cache/test_cached_stage3.py remote_teacher/test_remote_stage3.py)
+test-numerics: $(STAMP)
+	@other=$$($(BIN)/python -c 'from trainer.device import cpu_multiplies_bfloat16 as has; print(int(not has()))') || exit; \
+	export STAGESWEEP_CPU_BFLOAT16=$$other; \
+	case "$$(uname -m)" in x86_64 | amd64) \
+	  export ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2;; esac; \
+	echo "STAGESWEEP_CPU_BFLOAT16=$$other, ATEN_CPU_CAPABILITY=$${ATEN_CPU_CAPABILITY:-as it is}"; \
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NUMERICS)
 
 test-slow: $(STAMP)
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "slow or hypothesis" -n $(JOBS) --dist load --maxschedchunk 1

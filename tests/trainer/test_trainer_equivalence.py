@@ -12,7 +12,7 @@ import pytest
 import torch
 from trainer_precision import FLOAT32
 
-from trainer.testing.equivalence import Likeness, Trace, likeness, trace
+from trainer.testing.equivalence import Trace, likeness, trace
 
 BASE = (
     "model.hidden_size=32",
@@ -33,9 +33,13 @@ BASE = (
 STAGES = ("stage1_9", "stage2", "stage3")
 
 
-def assert_same(ours: Likeness) -> None:
-    """To float32 rounding; logits differ by more where one weight fell on the other side of an edge."""
-    assert ours.losses < 1e-5, ours
+def assert_same(plain: Trace, other: Trace) -> None:
+    """To float32 rounding. A weight or an activation that falls on the other side of an edge between two of its
+    levels moves logits and later losses by more (one AVX-512 machine had 1e-4 in a sixth step, where AVX2 had
+    6e-7), but not the first loss, which comes before any update, and hardly the weights."""
+    ours = likeness(plain, other)
+    assert other.losses[0] == pytest.approx(plain.losses[0], rel=1e-6)
+    assert ours.losses < 5e-4, ours
     assert min(ours.gradients, ours.weights, ours.updates) > 1 - 1e-6, ours
     assert ours.logits > 1 - 1e-4, ours
 
@@ -79,7 +83,7 @@ def test_recomputation_changes_nothing(stage: str, plain: dict[str, Trace]) -> N
 @pytest.mark.parametrize("stage", STAGES)
 def test_one_batch_of_16_is_four_of_4(stage: str, plain: dict[str, Trace]) -> None:
     micro = trace([*BASE, f"{stage}.micro_batch_size=4"], stage=stage)
-    assert_same(likeness(plain[stage], micro))
+    assert_same(plain[stage], micro)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -95,7 +99,7 @@ def test_bfloat16_products_are_those_of_float32_to_two_digits(stage: str, plain:
 @pytest.mark.parametrize("stage", STAGES)
 def test_eager_attention_is_torchs_own(stage: str, plain: dict[str, Trace]) -> None:
     other = trace(BASE, stage=stage, attention="sdpa")
-    assert_same(likeness(plain[stage], other))
+    assert_same(plain[stage], other)
 
 
 def test_parameters_keep_their_names_whatever_computes_them(plain: dict[str, Trace]) -> None:

@@ -40,9 +40,11 @@ def check(config: Config, folder: Path) -> None:
         return
     told = [f"{key}: {_show(old.get(key, _ABSENT))} → {_show(new.get(key, _ABSENT))}" for key in odd[:_SHOWN]]
     more = f"; and {len(odd) - _SHOWN} more" if len(odd) > _SHOWN else ""
+    another_version = any(_ABSENT in (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in odd)
+    way = "go on with that one" + another_version * " in the version of the program that began it"
     raise ConfigError(
         f"{str(folder)!r} holds an unfinished run of another configuration ({'; '.join(told)}{more}); "
-        "go on with that one, write another run_dir, or delete the folder",
+        f"{way}, write another run_dir, or delete the folder",
         key="run_dir",
     )
 

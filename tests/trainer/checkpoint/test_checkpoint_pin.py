@@ -68,8 +68,24 @@ def test_keys_that_came_or_went_with_a_version_are_told(folder: Path) -> None:
     document = json.loads((folder / CONFIG_FILE).read_text())
     document["config"]["old_knob"] = document["config"].pop("seed")
     (folder / CONFIG_FILE).write_text(json.dumps(document))
-    with pytest.raises(ConfigError, match=r"\(old_knob: 0 → \(absent\); seed: \(absent\) → 0\)"):
+    with pytest.raises(ConfigError, match=r"\(old_knob: 0 → \(absent\); seed: \(absent\) → 0\)") as refused:
         refuse_another(check([]), folder)
+    assert "go on with that one in the version of the program that began it" in str(refused.value)
+
+
+def test_a_run_from_before_muon_had_a_dtype_is_refused_in_one_line(folder: Path) -> None:
+    """What `auto` was then hung on the processor: going on would mix two precisions."""
+    document = json.loads((folder / CONFIG_FILE).read_text())
+    for optimizer in (
+        document["config"]["model"]["teacher"]["optimizer"],
+        *(document["config"][stage]["optimizer"] for stage in ("stage1_9", "stage2", "stage3")),
+    ):
+        del optimizer["muon"]
+    (folder / CONFIG_FILE).write_text(json.dumps(document))
+    with pytest.raises(ConfigError) as refused:
+        refuse_another(check([]), folder)
+    assert 'stage2.optimizer.muon.dtype: (absent) → "auto"' in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_nothing_is_pinned_without_a_checkpoint_or_with_a_result(folder: Path) -> None:
