@@ -7,15 +7,12 @@ wherever `sweeps` reads an object of the store, a program's file or a user's.
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pydantic_core import from_json
 
-MAX_BYTES = 64 * 1024 * 1024
-"""Of one document: a record of a trial takes kilobytes, a table of 10,000 trials some megabytes."""
+from sweeps.regular_file import MAX_BYTES, open_regular
 
 
 def parse(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> Any:
@@ -45,27 +42,8 @@ def read(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
     """Return the value in a JSON file.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: it is no regular file (reading a pipe might never end), or as `parse` says.
+        OSError: the file cannot be read, or is no regular file (reading a pipe might never end).
+        ValueError: as `parse` says.
     """
-
     with open_regular(path) as file:
         return parse(file.read(max_bytes + 1), max_bytes=max_bytes)
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file that a program may have replaced by anything, for reading.
-
-    Raises:
-        OSError: it cannot be opened.
-        ValueError: it is no regular file (reading a pipe might never end).
-    """
-
-    def open_at_once(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NONBLOCK)  # a pipe that nobody writes to would be waited for
-
-    file = open(path, "rb", opener=open_at_once)  # noqa: SIM115 - the caller closes it; pathlib has no opener
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise ValueError("not a regular file")
-    return file

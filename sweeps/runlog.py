@@ -10,9 +10,10 @@ import logging
 import os
 import threading
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from sweeps import json_reader, storable, subprocess_run
+from sweeps.regular_file import open_regular
 from sweeps.space import Value
 
 log = logging.getLogger(__name__)
@@ -67,9 +68,9 @@ class LossCurve:
         """Return the losses so far by ascending step, thinned to about so many."""
         with self._lock:
             try:
-                with json_reader.open_regular(self._file) as file:
+                with open_regular(self._file) as file:
                     self._read(file)
-            except (OSError, ValueError):
+            except OSError:
                 pass  # not there yet, or no file at all
             found = sorted((self._found | dict(self._unfinished)).items())
         return tuple(found[:: max(1, -(-len(found) // count))])
@@ -81,7 +82,7 @@ class LossCurve:
         self._inside_long_line = False
         self._stride, self._met = 1, 0
 
-    def _read(self, file: BinaryIO) -> None:
+    def _read(self, file: IO[bytes]) -> None:
         if file.seek(0, os.SEEK_END) < self._offset:  # the program began it anew
             self._begin()
         file.seek(self._offset)

@@ -16,8 +16,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sweeps import guard, json_reader
+from sweeps import guard
 from sweeps.errors import EnvironmentFault
+from sweeps.regular_file import open_regular
 
 LAST_LINES = 50
 GRACE_S = 25.0
@@ -62,12 +63,12 @@ def last_lines(log_file: Path, count: int = LAST_LINES, max_bytes: int = 8192) -
     It begins with a whole word: of a secret that is cut in two nobody could say that it is one.
     """
     try:
-        with json_reader.open_regular(log_file) as file:
+        with open_regular(log_file) as file:
             file.seek(0, os.SEEK_END)
             start = max(0, file.tell() - max_bytes)
             file.seek(start)
             text = file.read(max_bytes).decode("utf-8", errors="replace")
-    except (OSError, ValueError):
+    except OSError:
         return ""
     if start and (rest := _CUT_WORD.sub("", text, count=1)):
         text = rest

@@ -15,6 +15,7 @@ from sweeps.errors import EXIT_FAILED, IllegalTransition, InputError
 from sweeps.export import flat
 from sweeps.overrides import to_overrides
 from sweeps.printable import escape_controls
+from sweeps.regular_file import MAX_BYTES
 from sweeps.result import Failed, parse_result
 from sweeps.trial import Failure
 
@@ -64,7 +65,7 @@ def tell(storage: str | None, name: str | None, index: int, result: Path) -> Non
     experiment = open_sweep(storage, name)
     try:
         with result.open("rb") as file:  # also a pipe, such as `<(program)` of a shell
-            document = json_reader.parse(file.read(json_reader.MAX_BYTES + 1))
+            document = json_reader.parse(file.read(MAX_BYTES + 1))
     except OSError as error:
         raise InputError(f"{result}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:
