@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import re
 import warnings
 from collections import Counter
@@ -65,12 +66,20 @@ def read(path: str | Path) -> pd.DataFrame:
         raise TableError(source, f"cannot tell the format; the name must end in {' or '.join(READERS)}")
     try:
         if not file.is_file():
-            raise TableError(source, "this is a folder, not a table" if file.is_dir() else "no such file")
+            raise TableError(source, _what_is_there(file))
         if file.stat().st_size == 0:
             raise TableError(source, "the file is empty; a table has at least a header")
         return reader(file, source)
     except OSError as error:
         raise TableError(source, f"cannot be read: {error.strerror or error}") from error
+
+
+def _what_is_there(file: Path) -> str:
+    if file.is_dir():
+        return "this is a folder, not a table"
+    if os.path.lexists(file):
+        return "not a regular file; save the table to one first"  # a pipe would be waited for
+    return "no such file"
 
 
 def _read_csv(file: Path, source: str) -> pd.DataFrame:

@@ -90,6 +90,24 @@ class Domain:
             for constraint in self.constraints
         )
 
+    def misfit(self, parameters: Mapping[str, Value]) -> str | None:
+        """Return in one clause why these are no parameters of this space; None where they are."""
+        active = self.active(parameters)
+        for name in active:
+            if name not in parameters:
+                return f"{name} is missing"
+        for name, value in parameters.items():
+            if name in self.fixed:
+                if not same_value(value, self.fixed[name]):
+                    return f"{name} is {value!r}, not {self.fixed[name]!r}"
+            elif name not in self.searched:
+                return f"{name} is none of its parameters"
+            elif name not in active:
+                return f"{name} has a value, though it is switched off"
+            elif not _lies_in(self.searched[name], value):
+                return f"{name} is {_shown(value)}, outside of its range or values"
+        return None
+
     def identity(self, parameters: Mapping[str, Value]) -> Hashable:
         """Equal for parameters that are the same candidate, up to `RESOLUTION`."""
         return frozenset((name, self._cell(name, value)) for name, value in parameters.items())
@@ -119,7 +137,23 @@ class Domain:
         parameter = self.searched.get(name)
         if isinstance(value, bool | str) or not isinstance(parameter, Range) or parameter.kind == "int":
             return (isinstance(value, bool), value)
-        return round(to_unit(parameter, value) * RESOLUTION)
+        place = to_unit(parameter, value) * RESOLUTION
+        return round(place) if math.isfinite(place) else value  # far outside: a record that somebody edited
+
+
+def _lies_in(parameter: Range | Choice, value: Value) -> bool:
+    """Whether the parameter can have the value, up to `RESOLUTION`."""
+    if isinstance(parameter, Choice):
+        return any(same_value(value, member) for member in parameter.values)
+    if isinstance(value, bool | str) or (parameter.kind == "int" and value != int(value)):
+        return False
+    slack = (parameter.max / 2 - parameter.min / 2) / RESOLUTION
+    return parameter.min - slack <= value <= parameter.max + slack
+
+
+def _shown(value: Value) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def to_unit(parameter: Range, value: float) -> float:

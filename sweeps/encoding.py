@@ -69,11 +69,10 @@ class Encoding:
 
     def encode(self, parameters: Mapping[str, Value]) -> dict[str, Value] | None:
         """The searched parameters among these on their axes; None if they are not of this space."""
-        try:
-            active = self.domain.active(parameters)
-            return {self._names[name]: self._encoded(name, parameters[name]) for name in active}
-        except (KeyError, TypeError, ValueError):
+        if self.domain.misfit(parameters) is not None:
             return None
+        active = self.domain.active(parameters)
+        return {self._names[name]: self._encoded(name, parameters[name]) for name in active}
 
     def filled(self, point: Mapping[str, Value], seed: int) -> dict[str, Value]:
         """The point on all axes, those that are switched off at places drawn from the seed.

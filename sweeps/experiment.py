@@ -12,7 +12,7 @@ import shlex
 import time
 from collections.abc import Callable
 
-from sweeps import json_reader, lifecycle, space, storable
+from sweeps import json_reader, lifecycle, space, space_problem, storable
 from sweeps.asking import Asking
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
 from sweeps.records import Records
@@ -80,7 +80,10 @@ class Experiment:
             document = json_reader.parse(data)
             if document["schema"] != space.SCHEMA:
                 raise ValueError(f"schema is {document['schema']!r}, this version reads {space.SCHEMA}")
-            return cls(store, space.from_json(document["space"]))
+            opened = space.from_json(document["space"])
+            if (wrong := space_problem.problem(opened)) is not None:
+                raise ValueError(wrong)
+            return cls(store, opened)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             reason = f"{type(error).__name__}: {error}".replace("\n", " ")
             raise DamagedObject(SWEEP_KEY, reason, store.location(SWEEP_KEY)) from None

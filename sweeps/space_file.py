@@ -19,6 +19,7 @@ from sweeps import space_checks, space_limits, space_parameters, yaml_tree
 from sweeps.domain import ENUMERABLE
 from sweeps.errors import SpaceError
 from sweeps.overrides import split
+from sweeps.regular_file import open_regular
 from sweeps.space import Budget, Choice, Fixed, Lease, Objective, Parameter, Program, Range, Search, Space
 from sweeps.yaml_tree import Cursor
 
@@ -64,7 +65,7 @@ def load(path: str | os.PathLike[str]) -> Space:
     """The search space in the file. Raises SpaceError, also where the file cannot be read."""
     file = os.fspath(path)
     try:
-        with Path(path).open("rb") as stream:
+        with open_regular(Path(path)) as stream:
             data = stream.read(yaml_tree.MAX_BYTES + 1)
     except FileNotFoundError:
         told = "there is no such file; docs/search-space.md shows what to write into one"

@@ -32,6 +32,7 @@ def examine(survey: Survey, space: Space, where: Where) -> list[Finding]:
         *_lost(survey, where),
         *_silent(survey, space, where),
         *_duplicates(survey, space, where),
+        *_outside(survey, space, where),
         *_runs(survey, where),
         *_leftovers(survey, space, where),
     ]
@@ -140,6 +141,23 @@ def _duplicates(survey: Survey, space: Space, where: Where) -> Iterator[Finding]
             remedy=f"`sweep abandon {unfinished[-1]}`"
             if unfinished
             else "nothing: both were run, and both count",
+        )
+
+
+def _outside(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
+    """Parameters that the space does not have: a record was edited, or is another sweep's."""
+    domain = Domain(space)
+    for record in survey.trials():
+        if (misfit := domain.misfit(record.parameters)) is None:
+            continue
+        yield Finding(
+            kind="outside",
+            level="note" if record.finished else "problem",
+            what=f"trial {record.trial} is outside of the search space: {misfit}",
+            where=where(key(record.trial)),
+            remedy="the search leaves its result out; put the original back, if somebody edited it"
+            if record.finished
+            else f"`sweep abandon {record.trial}`, or put the original back",
         )
 
 

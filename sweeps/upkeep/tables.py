@@ -7,6 +7,7 @@ file, an empty one None. Rows are numbered as a person counts them: lines of a C
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from sweeps import csv_format, json_reader, storable
 from sweeps.counted import counted
 from sweeps.errors import InputError
 from sweeps.export import METRIC, PARAMETER
+from sweeps.regular_file import open_regular
 
 Cell = bool | int | float | str | None
 
@@ -77,7 +79,7 @@ def read(path: Path) -> Table:
 
 def _read_csv(path: Path) -> list[Row]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             header = [csv_format.text_of(cell) for cell in next(reader, [])]
             _check_header(path, header)
@@ -105,6 +107,7 @@ def _read_parquet(path: Path) -> list[Row]:
     from pyarrow import parquet
 
     try:
+        open_regular(path).close()  # refuses a pipe, which would be waited for
         table = parquet.read_table(path)
     except pyarrow.ArrowException as error:
         raise TableError(str(path), [f"{path}: not a Parquet file: {_one_line(error)}"]) from None
