@@ -93,7 +93,7 @@ def _start(argv: Sequence[str], log_file: Path, env: Mapping[str, str]) -> subpr
         raise EnvironmentFault(f"{argv[0]!r} is not a program that can be started on this machine")
     guarded = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), *argv]
     try:
-        with log_file.open("ab") as log:
+        with open(log_file, "ab", opener=_open_at_once) as log:
             return subprocess.Popen(
                 guarded,
                 stdin=subprocess.DEVNULL,
@@ -104,6 +104,13 @@ def _start(argv: Sequence[str], log_file: Path, env: Mapping[str, str]) -> subpr
             )
     except OSError as error:
         raise EnvironmentFault(f"cannot start {argv[0]}: {error}") from error
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    """Open without waiting for somebody to read, where a pipe stands; what is written then waits as ever."""
+    fd = os.open(name, flags | os.O_NONBLOCK, 0o666)
+    os.set_blocking(fd, True)
+    return fd
 
 
 def _stop(child: subprocess.Popen[bytes], grace_s: float) -> int:
