@@ -3,13 +3,14 @@
     SweepError                  exit status
     ├── InputError              2   what the user wrote or asked for is wrong
     │   ├── SpaceError              a search space file: file, line, key
+    │   ├── CannotStart             the sweep's program, on this machine or in this folder
     │   └── SweepNotFound           no sweep at this URL
     ├── EnvironmentFault        1   the machine, the disk or the network is at fault
     │   ├── StoreUnavailable        the store cannot be read or written
     │   │   ├── Busy                    one object cannot: another process keeps it locked
     │   │   └── WriteRefused            this process may not write there: waiting is of no use
     │   └── DamagedObject           an object in the store is not what was written there
-    ├── SweepClosed             1   no trial is handed out now: paused, stopped, or the budget is spent
+    ├── SweepClosed             1   no trial is handed out now: paused, braked, stopped, or out of budget
     ├── IllegalTransition       1   a lifecycle event that the trial's state does not allow
     ├── NothingToAsk            1   the optimizer cannot generate another candidate
     ├── UnstorableRecord        1   a record that nobody could read back; nothing was stored
@@ -57,6 +58,10 @@ class SpaceError(InputError):
         self.problem, self.file, self.line, self.key = problem, file, line, key
         where = file if line is None else f"{file}:{line}"
         super().__init__(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
+
+
+class CannotStart(InputError):
+    """The sweep's program cannot be started by this worker; no trial is at fault."""
 
 
 class SweepNotFound(InputError):
@@ -135,11 +140,11 @@ class SweepClosed(SweepError):
     """No trial is handed out now.
 
     Args:
-        state: why; a paused sweep may open again, the others are over for a worker.
+        state: why; a paused or braked sweep may open again, the others are over for a worker.
         told: the reason for people.
     """
 
-    def __init__(self, state: Literal["paused", "stopped", "spent"], told: str) -> None:
+    def __init__(self, state: Literal["paused", "braked", "stopped", "spent"], told: str) -> None:
         self.state, self.told = state, told
         super().__init__(told)
 

@@ -6,7 +6,7 @@
        ├─Release/Expire──┘  └──Abandon────▶ abandoned
        └─────────────────────Retry─────────────┘
 
-A crash is a Fail that sends the trial back to pending until it has happened too often.
+A crash that another try may mend is a Fail that sends the trial back to pending until it was lost too often.
 `experiment` stores what comes out with a compare-and-swap on the version that went in, which makes the
 record's version the fencing token: a worker whose lease was taken over names an attempt that is no longer
 the present one, and is refused. `now` is always the store's clock.
@@ -54,7 +54,7 @@ class Complete:
 
 @dataclass(frozen=True, kw_only=True)
 class Fail:
-    """The objective is at fault. A crash is tried again until the trial was lost `max_attempts` times."""
+    """The objective is at fault; it is tried again until the trial was lost `max_attempts` times."""
 
     worker: str
     attempt: int
@@ -76,11 +76,16 @@ class StopEarly:
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """The worker was told to go and hands the trial back: same index, same parameters."""
+    """The worker hands the trial back: same index, same parameters.
+
+    With `max_attempts` the attempt counts as lost, since the trial itself may be why: whoever takes it next
+    would fare no better. Without, it is free: the worker was told to go, or could not have run any trial.
+    """
 
     worker: str
     attempt: int
     detail: str = ""
+    max_attempts: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +143,7 @@ def apply(record: Trial, event: Event, now: float) -> Trial:
         case Fail():
             return _fail(record, event, now)
         case Release():
-            _must_hold(record, event)
-            return _back_to_pending(record, now, "released", event.detail)
+            return _release(record, event, now)
         case Expire():
             return _expire(record, event, now)
         case Abandon():
@@ -195,12 +199,20 @@ def _fail(record: Trial, event: Fail, now: float) -> Trial:
         return record
     _must_hold(record, event)
     detail = event.error.partition("\n")[0]
-    if event.failure == "crashed":
+    if event.failure == "crashed" or event.max_attempts > 1:
         pending = _back_to_pending(replace(record, error=event.error), now, "crashed", detail)
         if _lost_attempts(pending) < event.max_attempts:
             return pending
-        return replace(pending, status="failed", ended=now, failure="crashed")
+        return replace(pending, status="failed", ended=now, failure=event.failure)
     return _finish(replace(record, error=event.error, failure=event.failure), now, "failed", detail)
+
+
+def _release(record: Trial, event: Release, now: float) -> Trial:
+    _must_hold(record, event)
+    if event.max_attempts is None:
+        return _back_to_pending(record, now, "released", event.detail)
+    pending = _back_to_pending(record, now, "given_up", event.detail)
+    return _unless_lost_too_often(pending, now, event.max_attempts)
 
 
 def _expire(record: Trial, event: Expire, now: float) -> Trial:
@@ -208,8 +220,12 @@ def _expire(record: Trial, event: Expire, now: float) -> Trial:
         raise _refused(record, event, "its lease has not run out")
     silent_s = now - (record.heartbeat or 0.0)
     pending = _back_to_pending(record, now, "expired", f"no heartbeat for {silent_s:.0f} s")
+    return _unless_lost_too_often(pending, now, event.max_attempts)
+
+
+def _unless_lost_too_often(pending: Trial, now: float, max_attempts: int) -> Trial:
     lost = _lost_attempts(pending)
-    if lost < event.max_attempts:
+    if lost < max_attempts:
         return pending
     told = "; ".join(str(attempt) for attempt in pending.history)
     return replace(
@@ -241,7 +257,9 @@ def _retry(record: Trial, event: Retry) -> Trial:
 
 def _lost_attempts(record: Trial) -> int:
     """How often the trial was lost or its program crashed since a person last asked for another try."""
-    return sum(attempt.reason in ("expired", "crashed") for attempt in record.history[record.forgiven :])
+    return sum(
+        attempt.reason in ("expired", "crashed", "given_up") for attempt in record.history[record.forgiven :]
+    )
 
 
 def _must_hold(record: Trial, event: Heartbeat | Complete | Fail | StopEarly | Release) -> None:

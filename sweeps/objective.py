@@ -9,25 +9,26 @@ from __future__ import annotations
 import importlib
 import logging
 import re
-import shutil
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeps import storable, subprocess_run
-from sweeps.errors import EnvironmentFault, InputError
+from sweeps import startable, storable, subprocess_run
+from sweeps.errors import CannotStart, EnvironmentFault, InputError
 from sweeps.overrides import to_overrides
 from sweeps.result import (
     OUT_OF_MEMORY,
     RESULT_FILE,
     Failed,
+    NotStarted,
     Outcome,
     Preempted,
     checked,
     died,
     needed_metrics,
+    read_refusal,
     read_result,
     was_limited,
     was_told_to_go,
@@ -35,6 +36,7 @@ from sweeps.result import (
 from sweeps.runlog import METRICS_FILE
 from sweeps.space import Space, Value
 from sweeps.stopping import Interrupted, Stop
+from sweeps.transient import network_was_lost
 from sweeps.trial import Failure, Trial
 from sweeps.yaml_tree import nearest
 
@@ -68,6 +70,8 @@ def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Ca
     for left_over in (RESULT_FILE, METRICS_FILE, CONFIG_FILE):  # of a record that was lost, its index reused
         (folder / left_over).unlink(missing_ok=True)
     argv, env = _command(space, record, folder)
+    if problem := startable.problem(argv):
+        return NotStarted(detail=problem)
     log_file = folder / LOG_FILE
     status = subprocess_run.run(argv, log_file=log_file, env=env, should_stop=should_stop)
     if status == 0 and not (should_stop() and not (folder / RESULT_FILE).exists()):
@@ -79,7 +83,28 @@ def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Ca
         )
     if should_stop() or was_told_to_go(status):
         return Preempted(detail=f"the program {subprocess_run.describe_exit(status)}")
-    return died(status, log_file)
+    stated = read_refusal(folder / RESULT_FILE)
+    return stated or died(status, log_file, argv, is_trainer=space.program.kind == "trainer")
+
+
+def require_startable(space: Space) -> None:
+    """Make sure that the sweep's program is here, as far as that can be told without running it.
+
+    Raises:
+        CannotStart: the command's program or script is not here, or the function cannot be loaded.
+    """
+    program = space.program
+    if program.kind == "function":
+        _load_function(program.function)
+    elif program.kind == "command":
+        template = [word.replace(PYTHON, sys.executable) for word in program.command]
+        if problem := startable.problem(template):
+            raise cannot_start(problem)
+
+
+def cannot_start(problem: str) -> CannotStart:
+    """The error of a worker that cannot start the sweep's program."""
+    return CannotStart(f"program: {problem}; start this in the folder and the environment of the program")
 
 
 def check(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
@@ -89,14 +114,8 @@ def check(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
         InputError: naming the override, the command or the function that cannot work.
     """
     program = space.program
-    if program.kind == "function":
-        _load_function(program.function)
-    elif program.kind == "command":
-        if shutil.which(_filled(program.command[0], {PYTHON: sys.executable})) is None:
-            raise InputError(
-                f"program.command: {program.command[0]!r} is not a program that can be started here"
-            )
-    else:
+    require_startable(space)
+    if program.kind == "trainer":
         from trainer import api
         from trainer.errors import ConfigError
 
@@ -181,9 +200,10 @@ def _run_function(space: Space, record: Trial, stop: Stop) -> Outcome:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever it raises fails its trial, not us
-        said = storable.raised(error)
+        said, words = storable.raised(error), _last_words()
         failure: Failure = "out_of_memory" if OUT_OF_MEMORY.search(said) else "crashed"
-        return Failed(error=f"{said}\n{_last_words()}", failure=failure)
+        again = failure == "crashed" and network_was_lost(words)
+        return Failed(error=f"{said}\n{words}", failure=failure, again=again)
 
 
 def _last_words() -> str:
@@ -201,12 +221,12 @@ def _load_function(spelled: str) -> Callable[[dict[str, Value]], Any]:
         sys.path.insert(0, "")  # as `python -m` does: a user's module lies where the worker is started
     try:
         function = getattr(importlib.import_module(module_name), name)
-    except Exception as error:  # noqa: BLE001 - a user's module may fail in any way while it is imported
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may fail in any way meanwhile
         told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(
+        raise CannotStart(
             f"program.function: {spelled!r} cannot be loaded from this folder: {told}; start this in the "
             "folder of the module, or name that in PYTHONPATH"
         ) from None
     if not callable(function):
-        raise InputError(f"program.function: {spelled!r} is not a function")
+        raise CannotStart(f"program.function: {spelled!r} is not a function")
     return function  # type: ignore[no-any-return]  # it is checked as far as Python can

@@ -11,11 +11,12 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from sweeps import constraints, json_reader, storable, subprocess_run
+from sweeps import constraints, json_reader, startable, storable, subprocess_run
 from sweeps.counted import counted
 from sweeps.space import Space
+from sweeps.transient import network_was_lost
 from sweeps.trial import Failure
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,9 @@ MAX_METRICS = 10_000
 """Of one trial; the objectives come first."""
 
 _EXIT_CONFIG, _EXIT_DIVERGED, _EXIT_PREEMPTED = 2, 70, 75
+
+_TRAINER_REFUSED = re.compile(r"^trainer: error: .*$", re.MULTILINE)
+"""The line with which `python -m trainer` refuses a configuration; its exit status alone may be anybody's."""
 
 OUT_OF_MEMORY = re.compile(r"\bMemoryError\b|OutOfMemoryError|[Oo]ut of memory|RESOURCE_EXHAUSTED")
 """How Python, torch, CUDA and XLA say that memory was short."""
@@ -39,10 +43,15 @@ class Completed:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The program is at fault. The first line of `error` says how, the rest are its last words."""
+    """The program is at fault. The first line of `error` says how, the rest are its last words.
+
+    Args:
+        again: whether another attempt may go better: a signal ended it, or the network was lost.
+    """
 
     error: str
     failure: Failure
+    again: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +61,14 @@ class Preempted:
     detail: str
 
 
-Outcome = Completed | Failed | Preempted
+@dataclass(frozen=True, kw_only=True)
+class NotStarted:
+    """The program never began: its worker's fault, unless that has run it before."""
+
+    detail: str
+
+
+Outcome = Completed | Failed | Preempted | NotStarted
 
 
 def read_result(space: Space, file: Path) -> Outcome:
@@ -69,12 +85,40 @@ def read_result(space: Space, file: Path) -> Outcome:
 
 
 def parse_result(space: Space, document: Any, where: str) -> Completed | Failed:
-    """The outcome in a `result.json`: `{"status": "completed", "metrics": {…}}`, or the metrics alone."""
+    """The outcome in a `result.json`: `{"status": "completed", "metrics": {…}}`, or the metrics alone.
+
+    See `stated_failure` for the other statuses.
+    """
     if not isinstance(document, dict):
         return _broken(f"{where}: not a JSON object")
+    if (stated := stated_failure(document, where)) is not None:
+        return stated
     if (status := document.get("status", "completed")) != "completed":
         return _broken(f"{where}: status is {status!r:.200}")
     return checked(space, document.get("metrics", document), where)
+
+
+def stated_failure(document: Any, where: str) -> Failed | None:
+    """What a program says of its own failure; None where it states none.
+
+    `{"status": "refused", "error": "…"}` refuses the configuration. `{"status": "failed", "error": "…",
+    "failure": "…"}` says what it died of; without a kind it crashed.
+    """
+    if not isinstance(document, dict) or document.get("status") not in ("refused", "failed"):
+        return None
+    error, kinds = document.get("error"), get_args(Failure)
+    failure: Failure = next((kind for kind in kinds if kind == document.get("failure")), "crashed")
+    if document["status"] == "refused" or failure == "bad_config":
+        return Failed(error=f"config refused: {error or 'without a reason'}", failure="bad_config")
+    return Failed(error=str(error or f"{where}: status is 'failed'"), failure=failure)
+
+
+def read_refusal(file: Path) -> Failed | None:
+    """The refusal or failure that a program wrote before it ended with another status than 0, if it did."""
+    try:
+        return stated_failure(json_reader.read(file), str(file))
+    except (OSError, ValueError):
+        return None
 
 
 def checked(space: Space, metrics: Any, where: str) -> Completed | Failed:
@@ -143,15 +187,34 @@ def _broken(error: str) -> Failed:
     return Failed(error=error, failure="bad_config")
 
 
-def died(status: int, log_file: Path) -> Failed:
-    """What a program that did not end well died of, by its exit status and its last words."""
+def died(status: int, log_file: Path, argv: Sequence[str], *, is_trainer: bool) -> Failed | NotStarted:
+    """What a program that did not end well died of, by its exit status and its last words.
+
+    Args:
+        status: as `subprocess` gives it, negative for a signal.
+        argv: the program's command.
+        is_trainer: whether it is this project's trainer, whose words are known.
+    """
     words = subprocess_run.last_lines(log_file)
     last = words.splitlines()[-1] if words else ""
     if status == _EXIT_DIVERGED:
         return Failed(error=f"diverged: {last}\n{words}", failure="diverged")
-    if status == _EXIT_CONFIG:
-        return Failed(error=f"config refused: {last}\n{words}", failure="bad_config")
+    if is_trainer and status == _EXIT_CONFIG and (lines := _TRAINER_REFUSED.findall(words)):
+        return Failed(error=f"config refused: {lines[-1]}\n{words}", failure="bad_config")
+    if never := startable.never_began(argv, status, last):
+        return NotStarted(detail=never)
     said = f"; its last words: {last}" if last else " without a word"
     error = f"the program {subprocess_run.describe_exit(status)}{said}\n{words}".strip()
-    out_of_memory = status == -signal.SIGKILL or OUT_OF_MEMORY.search(words)
-    return Failed(error=error, failure="out_of_memory" if out_of_memory else "crashed")
+    signum = _signal(status)
+    if signum == signal.SIGKILL:  # by the host; what the device refuses is told in words, and comes again
+        return Failed(error=error, failure="out_of_memory", again=True)
+    if OUT_OF_MEMORY.search(words):
+        return Failed(error=error, failure="out_of_memory")
+    again = signum is not None or network_was_lost(words)
+    return Failed(error=error, failure="crashed", again=again)
+
+
+def _signal(status: int) -> int | None:
+    """The signal that ended the program, or a program that it ran (as shells tell it); None if none did."""
+    number = -status if status < 0 else status - 128
+    return number if number in signal.valid_signals() else None

@@ -21,7 +21,8 @@ def problem(space: Space) -> str | None:
 
 
 def _problems(space: Space) -> Iterator[str]:
-    if not isinstance(space.name, str):
+    name: Any = space.name
+    if not isinstance(name, str):
         yield "name is not a text"
     if space.program.kind not in ("trainer", "command", "function"):
         yield f"program.kind {space.program.kind!r} is unknown"
@@ -31,9 +32,9 @@ def _problems(space: Space) -> Iterator[str]:
     for parameter in space.parameters:
         if (clause := _of_parameter(parameter)) is not None:
             yield f"parameter {parameter.name!r}: {clause}"
-    for name, value in (space.baseline or {}).items():
+    for key, value in (space.baseline or {}).items():
         if not _is_value(value):
-            yield f"baseline: {name} is neither a finite number, a text nor a boolean"
+            yield f"baseline: {key} is neither a finite number, a text nor a boolean"
     for text in (*space.parameter_constraints, *space.outcome_constraints):
         try:
             parse(text)
@@ -63,7 +64,7 @@ def _of_parameter(parameter: Range | Choice | Fixed) -> str | None:
 def _of_settings(space: Space) -> Iterator[str]:
     if space.search.method not in ("bayes", "random", "grid"):
         yield f"search.method {space.search.method!r} is unknown"
-    counts = {"search.sobol": space.search.sobol, "search.seed": space.search.seed}
+    counts: dict[str, Any] = {"search.sobol": space.search.sobol, "search.seed": space.search.seed}
     counts |= {"lease.max_attempts": space.lease.max_attempts, "program.processes": space.program.processes}
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:

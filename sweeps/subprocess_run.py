@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -40,7 +39,7 @@ def run(
     seconds to leave in order, then SIGKILL. Whatever it leaves running in its process group is killed.
 
     Raises:
-        EnvironmentFault: this machine cannot start the program (it is not installed, no memory, no disk).
+        EnvironmentFault: this machine cannot start a process (no memory, no disk).
     """
     child = _start(argv, log_file, env)
     try:
@@ -89,8 +88,6 @@ def describe_exit(status: int) -> str:
 
 
 def _start(argv: Sequence[str], log_file: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    if shutil.which(argv[0]) is None:
-        raise EnvironmentFault(f"{argv[0]!r} is not a program that can be started on this machine")
     guarded = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), *argv]
     try:
         with open(log_file, "ab", opener=_open_at_once) as log:

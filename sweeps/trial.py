@@ -28,12 +28,15 @@ FINISHED: frozenset[Status] = frozenset(("completed", "failed", "early_stopped",
 Generator = Literal["baseline", "sobol", "botorch", "grid", "imported"]
 """Who proposed the parameters."""
 
-Reason = Literal["completed", "failed", "early_stopped", "abandoned", "released", "expired", "crashed"]
-"""How an attempt ended."""
+Reason = Literal[
+    "completed", "failed", "early_stopped", "abandoned", "released", "expired", "crashed", "given_up"
+]
+"""How an attempt ended. Released: its worker was told to go, or could not run anything; given up: its worker
+failed over it, or its program ended as if told to go, though nobody had told the worker."""
 
 
 Failure = Literal["diverged", "out_of_memory", "bad_config", "crashed", "lost"]
-"""What a failed trial died of. Crashed, lost: its program, or its workers, as often as the sweep allows."""
+"""What a failed trial died of. Lost: its workers, as often as the sweep allows."""
 
 
 @dataclass(frozen=True, kw_only=True)

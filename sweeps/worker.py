@@ -17,12 +17,13 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeGuard
 
 from sweeps import lifecycle, objective, storable
 from sweeps.counted import counted
 from sweeps.errors import (
     Busy,
+    DamagedObject,
     IllegalTransition,
     NothingToAsk,
     StoreUnavailable,
@@ -33,7 +34,7 @@ from sweeps.errors import (
 )
 from sweeps.experiment import Experiment
 from sweeps.heart import Heart
-from sweeps.result import Completed, Failed, Outcome, Preempted
+from sweeps.result import Completed, Failed, NotStarted, Preempted
 from sweeps.resuming import bring_checkpoints
 from sweeps.run_folder import require_writable
 from sweeps.space import Value
@@ -49,6 +50,9 @@ _IDLE_POLL_S, _IDLE_POLL_REMOTE_S = 1.0, 10.0
 PATIENCE_S = 1800.0
 """How long a finished result is kept for a store that does not answer."""
 
+
+SIGNAL_S = 2.0
+"""How long our own signal may be under way when a program was told to go: engines tell each process."""
 
 UPLOAD_S = 900.0
 """How long a finished run folder may take into the bucket, its trial's heart beating on."""
@@ -93,12 +97,14 @@ class Limits:
         max_trials: after so many trials have left it, in whatever way.
         max_hours: it claims nothing more so long after its start; the trial in hand is finished.
         leave_when_idle: as soon as there is nothing to claim, without looking after trials of others.
+        leave_when_braked: as soon as the sweep has paused itself, without waiting for a person.
         started: the monotonic time of its start.
     """
 
     max_trials: int | None = None
     max_hours: float | None = None
     leave_when_idle: bool = False
+    leave_when_braked: bool = False
     started: float = field(default_factory=time.monotonic)
 
     def reached(self, trials: int) -> bool:
@@ -124,6 +130,7 @@ def work(
     """Run trials until there are none left to claim, a limit is reached, or `stop` is requested.
 
     Raises:
+        CannotStart: the sweep's program is not in this folder, or not on this machine.
         StoreUnavailable: the store could not be reached; a trial in hand expires and is taken over.
     """
     me = storable.line(name or "") or identity()
@@ -131,10 +138,12 @@ def work(
     ended: Counter[End] = Counter()
     try:
         while not stop.requested and not limits.reached(ended.total()):
+            with stop.interruptible():  # to load a function may take long; before anything is claimed
+                objective.require_startable(experiment.space)
             record = _next(experiment, me, stop, watcher, limits)
             if record is None:
                 break
-            end, preempted_by = _run(experiment, record, stop, watcher)
+            end, preempted_by = _run(experiment, record, stop, watcher, has_run=bool(ended))
             if preempted_by:
                 return Tally(ended=ended, preempted_by=preempted_by)
             ended[end] += 1
@@ -143,8 +152,14 @@ def work(
     return Tally(ended=ended, preempted_by=stop.by)
 
 
-def _run(experiment: Experiment, record: Trial, stop: Stop, watcher: Watcher) -> tuple[End, str]:
-    """Run one claimed trial and report it: how it ended, and by what the worker was told to go, if it was."""
+def _run(
+    experiment: Experiment, record: Trial, stop: Stop, watcher: Watcher, *, has_run: bool
+) -> tuple[End, str]:
+    """Run one claimed trial and report it: how it ended, and by what the worker was told to go, if it was.
+
+    Args:
+        has_run: whether this worker has run a trial of the sweep before.
+    """
     with _heart(experiment, record, watcher) as heart:
         uploads = Uploader(experiment.store, heart.folder, run_prefix(record.trial, record.attempt))
         try:
@@ -155,21 +170,38 @@ def _run(experiment: Experiment, record: Trial, stop: Stop, watcher: Watcher) ->
             outcome = objective.run(
                 experiment.space, record, heart.folder, stop=stop, wants_stop=lambda: heart.wants_stop
             )
+            if isinstance(outcome, NotStarted):
+                outcome = _not_started(outcome, has_run=has_run)
             if isinstance(outcome, Failed):
                 require_writable(heart.folder)  # where nothing can be written, any program fails
+            # A program that was stopped though nobody told us: the machine is going, our signal is under way.
+            preempted_by = ""
+            if isinstance(outcome, Preempted) and not heart.wants_stop:
+                uploads.close(UPLOAD_GRACE_S)  # whoever takes the trial over needs the checkpoint
+                with contextlib.suppress(Interrupted):
+                    stop.sleep(SIGNAL_S)
+                preempted_by = stop.by or outcome.detail
+            end = _report(experiment, record, _event(experiment, record, outcome, heart, stop), stop, watcher)
+            uploads.close(UPLOAD_S, leave=lambda: stop.requested, grace=UPLOAD_GRACE_S)
         except BaseException as error:
             uploads.close(UPLOAD_GRACE_S)
-            _hand_back(experiment, record, error)
-            raise
-        # A program that was stopped though nobody told us: the machine is going, our own signal is under way.
-        preempted = isinstance(outcome, Preempted) and not heart.wants_stop
-        if preempted:  # whoever takes the trial over needs the checkpoint; a result is reported first
-            uploads.close(UPLOAD_GRACE_S)
-        end = _report(experiment, record, _event(experiment, record, outcome, heart), stop, watcher)
-        uploads.close(UPLOAD_S, leave=lambda: stop.requested, grace=UPLOAD_GRACE_S)
-    if isinstance(outcome, Preempted) and preempted:
-        return end, stop.by or outcome.detail
-    return end, ""
+            if not _goes_on_after(error):
+                _hand_back(experiment, record, error)
+                raise
+            return _give_up(experiment, record, error, stop, watcher), ""
+    return end, preempted_by
+
+
+def _not_started(outcome: NotStarted, *, has_run: bool) -> Failed:
+    """A program that never began, though this worker has run it before: then this trial's parameters may be
+    why, and a few attempts will show it.
+
+    Raises:
+        CannotStart: the worker has not run it before: its folder or its machine is at fault.
+    """
+    if not has_run:
+        raise objective.cannot_start(outcome.detail)
+    return Failed(error=f"the program could not be started: {outcome.detail}", failure="crashed", again=True)
 
 
 def _heart(experiment: Experiment, record: Trial, watcher: Watcher) -> Heart:
@@ -206,7 +238,8 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
             stop.sleep(pause)
             continue
         except SweepClosed as closed:
-            if closed.state != "paused" or limits.leave_when_idle:
+            waits = closed.state == "paused" or (closed.state == "braked" and not limits.leave_when_braked)
+            if limits.leave_when_idle or not waits:
                 watcher.closed(closed.told)
                 return None
             watcher.waiting(closed.told)
@@ -233,38 +266,71 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
         stop.sleep(min(longest, experiment.space.lease.heartbeat_s / 4))
 
 
+def _goes_on_after(error: BaseException) -> TypeGuard[Exception]:
+    """Whether the worker goes on with other trials after this error over one.
+
+    Where it was told to go, or its machine is at fault, it ends, and the trial keeps its attempts. An error
+    that nobody foresaw, or a damaged object of the trial, may meet whoever takes the trial next: then the
+    attempt counts as lost, and the worker lives on, or one trial would end a whole fleet.
+    """
+    is_machines = isinstance(error, OSError | SweepError) and not isinstance(error, DamagedObject)
+    return isinstance(error, Exception) and not is_machines
+
+
 def _hand_back(experiment: Experiment, record: Trial, error: BaseException) -> None:
     """This worker cannot run trials; the next one may. The trial is not to blame and keeps its attempts."""
-    detail = " ".join(storable.raised(error).split())
+    release = lifecycle.Release(
+        worker=record.worker or "", attempt=record.attempt, detail=_in_one_line(error)
+    )
     try:
-        experiment.apply(
-            record.trial, lifecycle.Release(worker=record.worker or "", attempt=record.attempt, detail=detail)
-        )
+        experiment.apply(record.trial, release)
     except SweepError as failure:
         log.warning("trial %d was not handed back, its lease will expire: %s", record.trial, failure)
 
 
-def _event(experiment: Experiment, record: Trial, outcome: Outcome, heart: Heart) -> lifecycle.Event:
+def _give_up(experiment: Experiment, record: Trial, error: Exception, stop: Stop, watcher: Watcher) -> End:
+    detail = _in_one_line(error)
+    log.warning("trial %d is given up here: %s", record.trial, detail)
+    log.debug("the traceback:", exc_info=error)
+    event = lifecycle.Release(
+        worker=record.worker or "",
+        attempt=record.attempt,
+        detail=detail,
+        max_attempts=experiment.space.lease.max_attempts,
+    )
+    return _report(experiment, record, event, stop, watcher)
+
+
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(storable.raised(error).split())
+
+
+def _event(
+    experiment: Experiment, record: Trial, outcome: Completed | Failed | Preempted, heart: Heart, stop: Stop
+) -> lifecycle.Event:
     """What the store is told."""
     worker, attempt = record.worker or "", record.attempt
+    max_attempts = experiment.space.lease.max_attempts
     curve = heart.curve()
     match outcome:
         case Completed(metrics=metrics):
             return lifecycle.Complete(worker=worker, attempt=attempt, metrics=metrics, curve=curve)
-        case Failed(error=error, failure=failure):
+        case Failed(error=error, failure=failure, again=again):
             return lifecycle.Fail(
                 worker=worker,
                 attempt=attempt,
                 error=error,
                 failure=failure,
-                max_attempts=experiment.space.lease.max_attempts,
+                max_attempts=max_attempts if again else 1,
             )
         case Preempted() if heart.verdict:
             return lifecycle.StopEarly(
                 worker=worker, attempt=attempt, metrics={}, curve=curve, detail=heart.verdict
             )
-        case Preempted(detail=detail):
-            return lifecycle.Release(worker=worker, attempt=attempt, detail=detail)
+        case Preempted(detail=detail) if stop.requested:
+            return lifecycle.Release(worker=worker, attempt=attempt, detail=stop.by)
+        case Preempted(detail=detail):  # by itself, again and again perhaps
+            return lifecycle.Release(worker=worker, attempt=attempt, detail=detail, max_attempts=max_attempts)
 
 
 def _report(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
 
 import click
 
@@ -16,8 +15,7 @@ from sweeps.export import flat
 from sweeps.overrides import to_overrides
 from sweeps.printable import escape_controls
 from sweeps.regular_file import MAX_BYTES
-from sweeps.result import Failed, parse_result
-from sweeps.trial import Failure
+from sweeps.result import Failed, parse_result, stated_failure
 
 
 @click.command()
@@ -58,7 +56,7 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
     "--result",
     required=True,
     type=click.Path(path_type=Path),
-    help='result.json: {"status": "completed", "metrics": {…}}, or with status failed an "error".',
+    help='result.json: {"status": "completed", "metrics": {…}}, or with status failed or refused an "error".',
 )
 def tell(storage: str | None, name: str | None, index: int, result: Path) -> None:
     """Report the result of trial INDEX that `sweep ask` handed out. The same report twice is no harm."""
@@ -77,12 +75,9 @@ def tell(storage: str | None, name: str | None, index: int, result: Path) -> Non
         raise InputError(f"trial {index} is pending: nobody has asked for it; see `sweep ask`")
     owner = record.worker or (record.history[-1].worker if record.history else "")
     event: lifecycle.Event
-    if isinstance(document, dict) and document.get("status") == "failed":
+    if (stated := stated_failure(document, str(result))) is not None:
         event = lifecycle.Fail(
-            worker=owner,
-            attempt=record.attempt,
-            error=str(document.get("error") or "failed, as told"),
-            failure=_failure(document),
+            worker=owner, attempt=record.attempt, error=stated.error, failure=stated.failure
         )
     else:
         judged = parse_result(experiment.space, document, str(result))
@@ -96,9 +91,3 @@ def tell(storage: str | None, name: str | None, index: int, result: Path) -> Non
             f"trial {index} was told before: it is {record.status}; a second, different report is refused"
         ) from None
     click.echo(f"trial {index} is {ended.status}")
-
-
-def _failure(document: dict[str, Any]) -> Failure:
-    """The kind of failure that a result names, `crashed` if it names none."""
-    kinds: tuple[Failure, ...] = get_args(Failure)
-    return next((kind for kind in kinds if kind == document.get("failure")), "crashed")

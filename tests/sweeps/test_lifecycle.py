@@ -211,6 +211,63 @@ def test_crashes_and_silent_workers_count_together():
     assert apply(trial, EXPIRE, 50.0).failure == "lost"
 
 
+def give_up(trial: Trial, detail: str = "RecursionError: too deep", max_attempts: int | None = 3) -> Trial:
+    trial = apply(trial, Claim(worker=f"w{trial.attempt + 1}"), 0.0)
+    event = Release(
+        worker=trial.worker or "", attempt=trial.attempt, detail=detail, max_attempts=max_attempts
+    )
+    return apply(trial, event, 1.0)
+
+
+def test_a_trial_that_worker_after_worker_gives_up_is_lost_with_the_whole_story():
+    twice = give_up(give_up(pending()))
+    assert (twice.status, twice.history[-1].reason) == ("pending", "given_up")
+    lost = give_up(twice)
+    assert (lost.status, lost.failure, lost.ended) == ("failed", "lost", 1.0)
+    assert lost.error.startswith(
+        "lost 3 times: attempt 1 by w1 given_up: RecursionError: too deep; attempt 2"
+    )
+    again = apply(lost, Retry(by="me"), 2.0)
+    assert give_up(give_up(again)).status == "pending"
+    assert give_up(give_up(give_up(again))).failure == "lost"
+
+
+@pytest.mark.parametrize(
+    ("before", "status"),
+    [
+        ((), "pending"),
+        ((crash,), "pending"),
+        ((crash, crash), "failed"),
+        ((crash, give_up), "failed"),
+        ((give_up, lambda trial: give_up(trial, max_attempts=None)), "pending"),
+        ((lambda trial: give_up(trial, max_attempts=None),) * 9, "pending"),
+    ],
+    ids=["first", "one-crash", "two-crashes", "one-of-each", "one-was-free", "all-were-free"],
+)
+def test_giving_up_counts_with_other_losses_and_a_free_release_does_not(before, status):
+    trial = pending()
+    for step in before:
+        trial = step(trial)
+    assert give_up(trial).status == status
+
+
+@pytest.mark.parametrize("failure", ["crashed", "out_of_memory"])
+def test_what_another_attempt_may_mend_is_tried_again_whatever_its_kind(failure):
+    trial = pending()
+    for attempt, status in ((1, "pending"), (2, "pending"), (3, "failed")):
+        trial = apply(trial, Claim(worker="w"), 0.0)
+        event = Fail(worker="w", attempt=attempt, error="killed", failure=failure, max_attempts=3)
+        trial = apply(trial, event, 1.0)
+        assert (trial.status, trial.history[-1].reason) == (status, "crashed")
+    assert (trial.failure, trial.error) == (failure, "killed")
+
+
+def test_what_none_can_mend_fails_at_once_whatever_was_before():
+    trial = apply(crash(pending()), Claim(worker="w"), 2.0)
+    failed = apply(trial, Fail(worker="w", attempt=2, error="KeyError: 'lr'", failure="crashed"), 3.0)
+    assert (failed.status, failed.failure) == ("failed", "crashed")
+
+
 def test_a_trial_that_completes_after_a_crash_has_no_error():
     trial = apply(crash(pending()), Claim(worker="w"), 2.0)
     done = apply(trial, Complete(worker="w", attempt=2, metrics={"loss": 1.0}), 3.0)
@@ -291,9 +348,9 @@ class TrialMachine(RuleBasedStateMachine):
             )
         )
 
-    @rule(worker=workers, attempt=st.integers(0, 4))
-    def release(self, worker: str, attempt: int) -> None:
-        self._try(Release(worker=worker, attempt=attempt))
+    @rule(worker=workers, attempt=st.integers(0, 4), max_attempts=st.sampled_from([None, 3]))
+    def release(self, worker: str, attempt: int, max_attempts: int | None) -> None:
+        self._try(Release(worker=worker, attempt=attempt, max_attempts=max_attempts))
 
     @rule()
     def expire(self) -> None:
@@ -326,6 +383,16 @@ class TrialMachine(RuleBasedStateMachine):
         told = [attempt.attempt for attempt in self.trial.history]
         assert told == list(range(1, len(told) + 1))
         assert self.trial.attempt == len(told) + (self.trial.status == "running")
+
+    @invariant()
+    def nobody_is_handed_a_trial_that_was_lost_too_often(self) -> None:
+        lost = [
+            attempt
+            for attempt in self.trial.history[self.trial.forgiven :]
+            if attempt.reason in ("expired", "crashed", "given_up")
+        ]
+        assert len(lost) <= 3
+        assert len(lost) < 3 or self.trial.finished
 
     @invariant()
     def identity_never_changes(self) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from sweeps import objective, runlog
-from sweeps.errors import EnvironmentFault, InputError
-from sweeps.result import Completed, Failed, Preempted
+from sweeps.errors import CannotStart, InputError
+from sweeps.result import Completed, Failed, NotStarted, Preempted, died
 from sweeps.space import Objective, Program
 from sweeps.stopping import Stop
 from sweeps.trial import Trial
@@ -150,7 +150,9 @@ class TestCommands:
         ("code", "failure"),
         [
             ("raise SystemExit(70)", "diverged"),
-            ("raise SystemExit(2)", "bad_config"),
+            ("raise SystemExit(2)", "crashed"),
+            (write("{'status': 'refused', 'error': 'x'}") + "; raise SystemExit(2)", "bad_config"),
+            (write("{'status': 'failed', 'failure': 'diverged'}"), "diverged"),
             ("raise SystemExit(3)", "crashed"),
             ("import os,signal; os.kill(os.getpid(), signal.SIGKILL)", "out_of_memory"),
             ("import os,signal; os.kill(os.getpid(), signal.SIGSEGV)", "crashed"),
@@ -163,10 +165,78 @@ class TestCommands:
             (write("{'loss': float('nan')}"), "diverged"),
             (write("{'acc': 1}"), "bad_config"),
         ],
-        ids=["70", "2", "3", "sigkill", "sigsegv", "memory-error", "cuda", "no-result", "nan", "no-metric"],
+        ids=[
+            "70",
+            "2",
+            "refused",
+            "says",
+            "3",
+            "sigkill",
+            "sigsegv",
+            "memory-error",
+            "cuda",
+            "no-result",
+            "nan",
+            "no-metric",
+        ],
     )
     def test_every_failure_has_a_kind(self, space, tmp_path, code, failure):
         assert run(python(space, code), tmp_path).failure == failure
+
+    @pytest.mark.parametrize(
+        ("document", "status", "told", "failure"),
+        [
+            ({"status": "refused", "error": "n is odd"}, 2, "config refused: n is odd", "bad_config"),
+            ({"status": "refused"}, 0, "config refused: without a reason", "bad_config"),
+            ({"status": "failed", "failure": "bad_config", "error": "odd"}, 1, "config refused: odd", "bad_config"),
+            ({"status": "failed", "error": "odd"}, 1, "odd", "crashed"),
+            ({"status": "failed", "failure": "diverged", "error": "at step 3"}, 0, "at step 3", "diverged"),
+            ({"status": "surprised", "error": "odd"}, 2, "the program exited with status 2 without a word", "crashed"),
+        ],
+        ids=["refused", "refused-politely", "failed-of-its-config", "failed", "failed-politely", "unknown"],
+    )  # fmt: skip
+    def test_what_a_program_says_of_its_own_failure_counts(
+        self, space, tmp_path, document, status, told, failure
+    ):
+        code = f"{write(repr(document))}; raise SystemExit({status})"
+        assert run(python(space, code), tmp_path) == Failed(error=told, failure=failure)
+
+    @pytest.mark.parametrize(
+        ("override", "failure", "told"),
+        [
+            ("stage2.optimiser.lr=1", "bad_config", "config refused: trainer: error: stage2.optimiser"),
+            ("--help=1", "bad_config", "config refused: trainer: error: there is no option --help=1"),
+        ],
+        ids=["key", "option"],
+    )
+    def test_the_trainer_refuses_in_its_own_words(self, space, tmp_path, override, failure, told):
+        program = Program(kind="trainer", overrides=("model=tiny", override))
+        outcome = run(replace(space, program=program, parameters=()), tmp_path)
+        assert outcome.failure == failure
+        assert outcome.error.startswith(told)
+
+    def test_status_2_of_the_trainer_without_its_words_refuses_nothing(self, tmp_path):
+        log = tmp_path / "log.txt"
+        log.write_text("python: error while loading shared libraries\n")
+        assert died(2, log, ["python", "-m", "trainer"], is_trainer=True).failure == "crashed"
+
+    @pytest.mark.parametrize(
+        ("code", "again"),
+        [
+            ("raise KeyError('lr')", False),
+            ("raise SystemExit(3)", False),
+            ("raise MemoryError", False),
+            ("raise ConnectionResetError(104, 'Connection reset by peer')", True),
+            ("import os; os.kill(os.getpid(), 9)", True),
+            ("import os; os.kill(os.getpid(), 11)", True),
+            ("raise SystemExit(137)", True),
+            ("raise SystemExit(255)", False),
+            ("import os,sys; sys.stderr.write('RESOURCE_EXHAUSTED'); sys.stderr.flush(); os.abort()", False),
+        ],
+        ids=["exception", "status", "memory", "network", "sigkill", "sigsegv", "137", "255", "device-memory"],
+    )
+    def test_only_what_may_go_better_is_tried_again(self, space, tmp_path, code, again):
+        assert run(python(space, code), tmp_path).again is again
 
     def test_the_last_fifty_lines_are_kept(self, space, tmp_path):
         outcome = run(python(space, "[print('line', i) for i in range(200)]; raise SystemExit(1)"), tmp_path)
@@ -175,8 +245,9 @@ class TestCommands:
 
     def test_a_missing_program_is_the_machines_fault_and_not_the_trials(self, space, tmp_path):
         gone = replace(space, program=Program(kind="command", command=("no-such-program", "${overrides}")))
-        with pytest.raises(EnvironmentFault, match="'no-such-program' is not a program"):
-            run(gone, tmp_path)
+        outcome = run(gone, tmp_path)
+        assert isinstance(outcome, NotStarted)
+        assert "'no-such-program' is not a program" in outcome.detail
 
     @pytest.mark.parametrize(
         "code",
@@ -327,6 +398,20 @@ class TestCheck:
         with pytest.raises(InputError, match="'no-such-program' is not a program"):
             objective.check(gone, [])
         objective.check(command_space, [])
+
+    def test_a_script_that_is_not_there_is_refused_with_the_folder(self, command_space, tmp_path):
+        command = ("${python}", "-u", "trian.py", "${overrides}")
+        wrong = replace(command_space, program=Program(kind="command", command=command))
+        with pytest.raises(CannotStart, match=rf"finds no 'trian.py' in {re.escape(str(tmp_path))}; start"):
+            objective.check(wrong, [])
+        (tmp_path / "trian.py").touch()
+        objective.check(wrong, [])
+
+    def test_a_module_that_leaves_while_it_is_imported_is_refused(self, space, tmp_path):
+        (tmp_path / "leaves_at_once.py").write_text("raise SystemExit(0)\n")
+        gone = replace(space, program=Program(kind="function", function="leaves_at_once:f"))
+        with pytest.raises(CannotStart, match="SystemExit: 0"):
+            objective.check(gone, [])
 
     @pytest.mark.parametrize(
         ("processes", "overrides", "told"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -9,12 +10,13 @@ from dataclasses import replace
 import pytest
 
 from sweeps import control, worker
-from sweeps.errors import EnvironmentFault, InputError, StoreUnavailable
+from sweeps.errors import CannotStart, DamagedObject, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.lifecycle import Abandon, Claim, Complete, Heartbeat
-from sweeps.space import Budget, Lease, Program
+from sweeps.space import Brake, Budget, Lease, Program
 from sweeps.stopping import Stop
 from sweeps.storage.memory import MemoryStore
+from sweeps.trial import Trial
 
 
 class Diary:
@@ -42,6 +44,10 @@ class Diary:
         self.told.append(("closed", why))
 
 
+def _index(argument: object) -> int | None:
+    return argument.trial if isinstance(argument, Trial) else None
+
+
 LIMITS = {"max_trials", "max_hours", "leave_when_idle"}
 
 
@@ -52,10 +58,10 @@ def work(experiment, **changes):
     return tally, diary
 
 
-def using(experiment: Experiment, function: str, **lease) -> Experiment:
+def using(experiment: Experiment, function: str, brake: Brake | None = None, **lease) -> Experiment:
     """The same sweep over another function of `functions/objectives_for_tests.py`."""
     program = Program(kind="function", function=f"objectives_for_tests:{function}")
-    space = replace(experiment.space, program=program)
+    space = replace(experiment.space, program=program, brake=brake or Brake())
     if lease:
         space = replace(space, lease=Lease(**lease))
     return Experiment.create(MemoryStore(), space)
@@ -74,17 +80,38 @@ def test_max_trials_is_for_this_worker(experiment):
 
 
 def test_failed_trials_are_told_and_do_not_stop_the_worker(experiment):
-    failing = using(experiment, "not_a_number")
+    failing = using(experiment, "not_a_number", brake=Brake(first=0, later=0))
     assert work(failing)[0].ended == {"failed": 8}
     assert {record.failure for record in failing.trials()} == {"diverged"}
 
 
-def test_a_crash_is_tried_again_before_it_is_a_failure(experiment):
+def test_an_ordinary_exception_fails_its_trial_at_once(experiment):
     crashing = using(experiment, "explodes")
-    assert work(crashing, max_trials=3)[0].ended == {"crashed": 2, "failed": 1}
+    assert work(crashing, max_trials=1)[0].ended == {"failed": 1}
     (record,) = crashing.trials()
-    assert (record.status, record.failure, record.attempt) == ("failed", "crashed", 3)
+    assert (record.status, record.failure, record.attempt) == ("failed", "crashed", 1)
     assert "no such luck" in record.error
+
+
+def test_a_lost_network_is_tried_again_before_it_is_a_failure(experiment):
+    offline = using(experiment, "loses_the_network")
+    assert work(offline, max_trials=3)[0].ended == {"crashed": 2, "failed": 1}
+    (record,) = offline.trials()
+    assert (record.status, record.failure, record.attempt) == ("failed", "crashed", 3)
+    assert "Connection reset by peer" in record.error
+
+
+@pytest.mark.parametrize(
+    ("signum", "failure"), [("SEGV", "crashed"), ("BUS", "crashed"), ("KILL", "out_of_memory")]
+)
+def test_a_signal_is_tried_again_before_it_is_a_failure(command_space, signum, failure):
+    command = ("sh", "-c", f"ulimit -c 0; kill -{signum} $$", "${overrides}")
+    experiment = Experiment.create(
+        MemoryStore(), replace(command_space, program=Program(kind="command", command=command))
+    )
+    assert work(experiment, max_trials=3)[0].ended == {"crashed": 2, "failed": 1}
+    (record,) = experiment.trials()
+    assert (record.status, record.failure, record.attempt) == ("failed", failure, 3)
 
 
 def test_a_program_that_says_75_hands_the_trial_back_and_the_worker_goes(command_space, clock):
@@ -95,7 +122,43 @@ def test_a_program_that_says_75_hands_the_trial_back_and_the_worker_goes(command
     tally, _ = work(experiment)
     assert "75" in tally.preempted_by
     (record,) = experiment.trials()
-    assert (record.status, record.attempt, record.history[0].reason) == ("pending", 1, "released")
+    assert (record.status, record.attempt, record.history[0].reason) == ("pending", 1, "given_up")
+
+
+def test_a_program_that_is_ended_with_its_worker_hands_the_trial_back_for_free(command_space, monkeypatch):
+    """A machine that goes ends everything at once; our own signal comes a moment after the program's."""
+    monkeypatch.setattr(worker, "SIGNAL_S", 30.0)
+    stop = Stop()
+    space = replace(
+        command_space, program=Program(kind="command", command=("sh", "-c", "kill $$", "${overrides}"))
+    )
+    experiment = Experiment.create(MemoryStore(), space)
+    sleep = Stop.sleep
+
+    def signalled(self, seconds: float) -> None:
+        if seconds == 30.0:
+            self.request("SIGTERM")
+        sleep(self, seconds)
+
+    monkeypatch.setattr(Stop, "sleep", signalled)
+    assert work(experiment, stop=stop)[0].preempted_by == "SIGTERM"
+    (record,) = experiment.trials()
+    assert [(a.reason, a.detail) for a in record.history] == [("released", "SIGTERM")]
+
+
+def test_a_program_that_always_says_75_does_not_go_round_for_ever(command_space, monkeypatch):
+    monkeypatch.setattr(worker, "SIGNAL_S", 0.0)
+    space = replace(
+        command_space,
+        program=Program(kind="command", command=("sh", "-c", "exit 75", "${overrides}")),
+        run_cap=1,
+    )
+    experiment = Experiment.create(MemoryStore(), space)
+    for _ in range(3):  # its engine starts a worker again that ends with 75
+        assert "75" in work(experiment)[0].preempted_by
+    (record,) = experiment.trials()
+    assert (record.status, record.failure, record.attempt) == ("failed", "lost", 3)
+    assert record.error.startswith("lost 3 times: attempt 1 by ")
 
 
 def test_a_request_before_the_first_claim_leaves_no_trace(experiment):
@@ -299,22 +362,63 @@ class TestSteering:
 
 
 class TestTheMachineIsAtFault:
-    def test_a_program_that_is_missing_here_hands_the_trial_back_and_ends_the_worker(
-        self, command_space, clock
+    @pytest.mark.parametrize(
+        "command",
+        [("gone-here", "${overrides}"), (sys.executable, "gone-here.py", "${overrides}")],
+        ids=["program", "script"],
+    )
+    def test_a_program_that_is_missing_here_ends_the_worker_before_it_claims_anything(
+        self, command_space, command
     ):
-        space = replace(command_space, program=Program(kind="command", command=("gone-here", "${overrides}")))
-        experiment = Experiment.create(MemoryStore(clock=clock), space)
-        with pytest.raises(EnvironmentFault, match="gone-here"):
+        space = replace(command_space, program=Program(kind="command", command=command))
+        experiment = Experiment.create(MemoryStore(), space)
+        with pytest.raises(CannotStart, match="gone-here"):
             work(experiment)
-        (record,) = experiment.trials()
-        assert (record.status, record.history[0].reason) == ("pending", "released")
-        assert "gone-here" in record.history[0].detail
+        assert experiment.trials() == []
 
     def test_a_function_that_is_missing_here_too(self, experiment):
         sweep = using(experiment, "no_such_function")
-        with pytest.raises(InputError):
+        with pytest.raises(CannotStart, match="no_such_function"):
             work(sweep)
-        assert [r.status for r in sweep.trials()] == ["pending"]
+        assert sweep.trials() == []
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("sh", "-c", "./gone-here.sh", "${overrides}"),
+            ("sh", "-c", f"{sys.executable} gone-here.py", "${overrides}"),
+            (sys.executable, "-m", "gone_here", "${overrides}"),
+        ],
+        ids=["127", "python", "module"],
+    )
+    def test_one_that_never_began_hands_the_trial_back_for_free_and_ends_the_worker(
+        self, command_space, command
+    ):
+        space = replace(command_space, program=Program(kind="command", command=command), run_cap=1)
+        experiment = Experiment.create(MemoryStore(), space)
+        for _ in range(5):
+            with pytest.raises(CannotStart, match=r"gone.here"):
+                work(experiment)
+        (record,) = experiment.trials()
+        assert (record.status, record.error) == ("pending", None)
+        assert {attempt.reason for attempt in record.history} == {"released"}
+
+    def test_a_worker_that_ran_the_program_before_lives_on_and_the_trial_is_tried_again(self, command_space):
+        """Then it may be one value of a parameter that names a program which nobody has."""
+        code = (
+            '[ "$SWEEP_TRIAL" = 1 ] && exec ./gone-here.sh; '
+            'echo \'{"loss": 1}\' > "$SWEEP_RUN_DIR/result.json"'
+        )
+        space = replace(
+            command_space,
+            program=Program(kind="command", command=("sh", "-c", code, "${overrides}")),
+            run_cap=3,
+        )
+        experiment = Experiment.create(MemoryStore(), space)
+        assert work(experiment)[0].ended == {"completed": 2, "crashed": 2, "failed": 1}
+        record = experiment.trial(1)
+        assert (record.failure, record.attempt) == ("crashed", 3)
+        assert record.error.startswith("the program could not be started: a program was not found")
 
     def test_a_watcher_that_fails_does_not_strand_the_trial(self, experiment):
         diary = Diary()
@@ -326,6 +430,35 @@ class TestTheMachineIsAtFault:
         with pytest.raises(BrokenPipeError):
             work(experiment, watcher=diary)
         assert [r.status for r in experiment.trials()] == ["pending"]
+
+    @pytest.mark.parametrize(
+        "where",
+        ["sweeps.objective.run", "sweeps.runlog.curve", "sweeps.worker.bring_checkpoints"],
+        ids=["running", "reporting", "fetching"],
+    )
+    @pytest.mark.parametrize(
+        "error", [RecursionError("too deep"), DamagedObject("runs/x", "torn", "here")], ids=["any", "damaged"]
+    )
+    def test_an_error_over_one_trial_costs_that_trial_and_no_worker(
+        self, experiment, monkeypatch, caplog, where, error
+    ):
+        """A poison pill: whoever takes it fails over it."""
+        module, _, name = where.rpartition(".")
+        real = getattr(sys.modules[module], name)
+
+        def poisoned(*arguments, **named):
+            if any("000003" in str(argument) or _index(argument) == 3 for argument in arguments):
+                raise error
+            return real(*arguments, **named)
+
+        monkeypatch.setattr(where, poisoned)
+        tally, _ = work(experiment)
+        assert tally.ended == {"completed": 7, "given_up": 2, "failed": 1}
+        record = experiment.trial(3)
+        assert (record.status, record.failure, record.attempt) == ("failed", "lost", 3)
+        assert [a.reason for a in record.history] == ["given_up"] * 3
+        assert type(error).__name__ in record.error
+        assert "trial 3 is given up here" in caplog.text
 
     def test_a_result_is_kept_until_the_store_answers_again(self, experiment, monkeypatch):
         monkeypatch.setattr(worker, "_pauses", lambda: iter([0.0] * 5))

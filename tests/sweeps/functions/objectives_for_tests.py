@@ -27,6 +27,14 @@ def explodes(parameters):
     raise RuntimeError("no such luck")
 
 
+def loses_the_network(parameters):
+    raise ConnectionResetError(104, "Connection reset by peer")
+
+
+def lacks_a_key(parameters):
+    return {"loss": parameters["lr"]}
+
+
 def not_a_number(parameters):
     return {"loss": float("nan")}
 

@@ -1,0 +1,94 @@
+"""Whether a command can be started by this worker at all: its program and its script are there.
+
+Only what is certain counts, because it ends the worker: a command that cannot be found here, and the words of
+Python or the shell for a program that never began. `objective` asks before and after it runs a command.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
+_CANNOT_EXECUTE, _NOT_FOUND, _USAGE, _FAILED = 126, 127, 2, 1  # as shells and Python exit
+_NO_SCRIPT = re.compile(r"\S.*: can't open file .+: \[Errno \d+\] .+")
+_NO_MODULE = re.compile(
+    r"\S.*: (?:No module named (?P<module>[\w.]+)(?:;.*)?"
+    r"|Error while finding module specification for '(?P<child>[\w.]+)' .*)"
+)
+
+
+@dataclass(frozen=True)
+class _Started:
+    """What a Python command line starts: a script, a module, or neither (`-c`, standard input)."""
+
+    script: str | None = None
+    module: str | None = None
+
+
+def problem(argv: Sequence[str]) -> str:
+    """Return what keeps the command from being started in this folder, in one clause; "" if nothing is known.
+
+    Args:
+        argv: the command; a word with `${…}` in it is not judged, since a trial will fill it in.
+    """
+    program = argv[0]
+    if "${" not in program and shutil.which(program) is None:
+        return f"{program!r} is not a program that can be started here"
+    script = _python(argv).script
+    if script is None or "${" in script:
+        return ""
+    path = Path(script)
+    if not path.exists():
+        return f"{program!r} finds no {script!r} in {Path.cwd()}"
+    if not os.access(path, os.R_OK):
+        return f"{program!r} may not read {script!r} in {Path.cwd()}"
+    return ""
+
+
+def never_began(argv: Sequence[str], status: int, last_line: str) -> str:
+    """Return why the command never began, judged by how it ended, in one clause; "" if it did begin.
+
+    Args:
+        status: its exit status, as `subprocess` gives it.
+        last_line: the last one that it left in its log.
+    """
+    said = f": {last_line}" if last_line else ""
+    if status == _NOT_FOUND:
+        return f"a program was not found (exit status {status}){said}"
+    if status == _CANNOT_EXECUTE:
+        return f"a program could not be executed (exit status {status}){said}"
+    if status == _USAGE and _NO_SCRIPT.fullmatch(last_line):
+        return last_line
+    module = _python(argv).module
+    if status == _FAILED and module and (told := _NO_MODULE.fullmatch(last_line)):
+        missing = told["module"] or told["child"]
+        # `pkg.train` may want its package, or `__main__` in it; what they import in turn is not judged.
+        if f"{module}.__main__".startswith(f"{missing}.") or missing == f"{module}.__main__":
+            return last_line
+    return ""
+
+
+def _python(argv: Sequence[str]) -> _Started:
+    """What Python is asked to run; nothing where the program is not Python."""
+    if not _PYTHON.fullmatch(Path(argv[0]).name):
+        return _Started()
+    words = iter(argv[1:])
+    for word in words:
+        if word == "-" or (word.startswith("--") and word != "--check-hash-based-pycs"):
+            return _Started()
+        if word == "--check-hash-based-pycs":
+            next(words, None)
+        elif not word.startswith("-"):
+            return _Started(script=word)
+        elif (found := re.fullmatch(r"-[^cmWX]*([cmWX])(.*)", word)) is not None:
+            value = found[2] or next(words, "")
+            if found[1] == "m":
+                return _Started(module=value)
+            if found[1] == "c":
+                return _Started()
+    return _Started()
