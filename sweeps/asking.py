@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from sweeps import budget, control, lifecycle
+from sweeps import brake, budget, control, lifecycle
 from sweeps.errors import AlreadyExists, Busy, StoreConflict, SweepClosed
 from sweeps.lease import ObjectLease
 from sweeps.records import Records
@@ -92,20 +92,27 @@ class Asking:
 
     def _must_be_open(self, records: list[Trial]) -> None:
         url = self._store.url
-        match control.read(self._store):
-            case "paused":
+        while True:
+            switch = control.switch(self._store)
+            if switch.braked:
+                raise SweepClosed("braked", f"{url} has paused itself: {switch.why}; {brake.REMEDY}")
+            if switch.state == "paused":
                 raise SweepClosed("paused", f"{url} is paused; `sweep resume` opens it again")
-            case "stopped":
+            if switch.state == "stopped":
                 raise SweepClosed("stopped", f"{url} is stopped; `sweep resume` opens it again")
-        if told := budget.exceeded(self._space.budget, records, self._store.now()):
-            raise SweepClosed("spent", f"the budget of {url} is reached: {told}")
+            if told := budget.exceeded(self._space.budget, records, self._store.now()):
+                raise SweepClosed("spent", f"the budget of {url} is reached: {told}")
+            why = brake.reason_to_pause(self._space.brake, records, since=switch.at)
+            if not why or (self.is_full(records) and not self._claimable(records)):  # nothing left to save
+                return
+            control.brake(self._store, switch, why)  # of all who come to this, one does it; all look again
 
     # ---- trials that are there
 
     def _claim_lately_known(self, claim: lifecycle.Claim) -> Trial | None:
         """Claim from the last listing while it is young: the store refuses what has gone meanwhile."""
         records = self._records.lately()
-        if not self._claimable(records):
+        if not self._claimable(records) or brake.last_failed(records):  # others may have failed since
             return None
         self._must_be_open(records)
         return self._claim_one(records, claim)

@@ -1,12 +1,14 @@
 """The switch of a sweep, `control.json`: running, paused (nothing is claimed) or stopped (workers leave).
 
-`sweep pause`, `resume` and `stop` turn it, every worker looks before it claims. No object means running.
+`sweep pause`, `resume` and `stop` turn it, and so does the `brake`; every worker looks before it claims. No
+object means running.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from sweeps import json_reader, storable
 from sweeps.errors import AlreadyExists, Conflict, DamagedObject
@@ -18,9 +20,57 @@ KEY = "control.json"
 State = Literal["running", "paused", "stopped"]
 
 
+_LATEST = 1e15  # seconds; whatever is more is no time
+
+BRAKE = "brake"
+"""Who turned the switch, where no person did."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """The switch as it was found.
+
+    Args:
+        by: who turned it last; `BRAKE` where the sweep paused itself.
+        at: when, by the store's clock; 0 where nobody has.
+        why: the reason, where one was given.
+        version: of the object; None where there is none.
+    """
+
+    state: State = "running"
+    by: str = ""
+    at: float = 0.0
+    why: str = ""
+    version: str | None = None
+
+    @property
+    def braked(self) -> bool:
+        """Whether the sweep has paused itself."""
+        return self.state == "paused" and self.by == BRAKE
+
+
 def read(store: Store) -> State:
     """The present state. Raises `DamagedObject`."""
-    return _read(store)[0]
+    return switch(store).state
+
+
+def brake(store: Store, seen: Switch, why: str) -> None:
+    """Pause the sweep for this reason, unless somebody has turned the switch since it was `seen`."""
+    document = {
+        "schema": 1,
+        "state": "paused",
+        "by": BRAKE,
+        "at": store.now(),
+        "why": redact(storable.line(why)),
+    }
+    data = json.dumps(document).encode()
+    try:
+        if seen.version is None:
+            store.create(KEY, data)
+        else:
+            store.replace(KEY, data, seen.version)
+    except (AlreadyExists, Conflict):
+        return
 
 
 def write(store: Store, state: State, by: str) -> None:
@@ -30,7 +80,7 @@ def write(store: Store, state: State, by: str) -> None:
     if _state(data) != state:
         raise ValueError(f"{state!r} is none of {', '.join(get_args(State))}")
     while True:
-        _, version = _read(store)
+        version = switch(store).version
         try:
             if version is None:
                 store.create(KEY, data)
@@ -41,15 +91,16 @@ def write(store: Store, state: State, by: str) -> None:
         return
 
 
-def _read(store: Store) -> tuple[State, str | None]:
+def switch(store: Store) -> Switch:
+    """The switch with who turned it, when and why. Raises `DamagedObject`."""
     try:
         data, version = store.read(KEY)
     except NotFound:
-        return "running", None
+        return Switch()
     state = _state(data)
     if state is None:
         raise DamagedObject(KEY, "state is none of " + ", ".join(get_args(State)), store.location(KEY))
-    return state, version
+    return _switch(state, json_reader.parse(data), version)
 
 
 def _state(data: bytes) -> State | None:
@@ -60,3 +111,15 @@ def _state(data: bytes) -> State | None:
         return None
     states: tuple[State, ...] = get_args(State)
     return next((state for state in states if state == written), None)
+
+
+def _switch(state: State, document: dict[str, Any], version: str) -> Switch:
+    """Earlier versions gave no reason; nothing that a person wrote into the others may stop a worker."""
+    by, at, why = (document.get(name) for name in ("by", "at", "why"))
+    return Switch(
+        state=state,
+        by=by if isinstance(by, str) else "",
+        at=float(at) if isinstance(at, int | float) and abs(at) < _LATEST else 0.0,
+        why=why if isinstance(why, str) else "",
+        version=version,
+    )

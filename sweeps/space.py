@@ -120,6 +120,19 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Brake:
+    """After so many trials in a row that failed for one reason, the sweep pauses itself; 0: never.
+
+    Args:
+        first: while no trial has completed.
+        later: from then on.
+    """
+
+    first: int = 3
+    later: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
 class EarlyTerminate:
     """When a running trial is stopped with what it has (Ax's percentile early stopping).
 
@@ -158,6 +171,7 @@ class Space:
     lease: Lease = field(default_factory=Lease)
     budget: Budget = field(default_factory=Budget)
     early_terminate: EarlyTerminate | None = None
+    brake: Brake = field(default_factory=Brake)
 
     def parameter(self, name: str) -> Parameter:
         """The parameter of that name. Raises KeyError."""
@@ -207,6 +221,8 @@ def to_json(space: Space) -> dict[str, Any]:
         written["type"] = type(parameter).__name__.lower()
     if space.program.processes == 1:  # what versions without it can read
         del document["program"]["processes"]
+    if space.brake == Brake():  # likewise
+        del document["brake"]
     document["baseline"] = None if space.baseline is None else dict(space.baseline)
     return document
 
@@ -231,6 +247,7 @@ def from_json(document: Mapping[str, Any]) -> Space:
     fields["budget"] = Budget(**document.get("budget", {}))
     if (early := document.get("early_terminate")) is not None:
         fields["early_terminate"] = EarlyTerminate(**early)
+    fields["brake"] = Brake(**document.get("brake", {}))
     if document["baseline"] is not None:
         fields["baseline"] = MappingProxyType(dict(document["baseline"]))
     space = Space(**fields)

@@ -2,7 +2,7 @@
 
 `sweep init` and `sweep quickstart` call `load`. The file's reference is docs/search-space.md. The parts:
 `yaml_tree` (safe YAML with line numbers), `space_parameters` (one parameter, conditions), `space_limits`
-(budget and early stopping), `space_checks` (constraints and the baseline, which look at the whole).
+(budget, brake and early stopping), `space_checks` (constraints and the baseline, which look at the whole).
 """
 
 from __future__ import annotations
@@ -20,7 +20,19 @@ from sweeps.domain import ENUMERABLE
 from sweeps.errors import SpaceError
 from sweeps.overrides import split
 from sweeps.regular_file import open_regular
-from sweeps.space import Budget, Choice, Fixed, Lease, Objective, Parameter, Program, Range, Search, Space
+from sweeps.space import (
+    Brake,
+    Budget,
+    Choice,
+    Fixed,
+    Lease,
+    Objective,
+    Parameter,
+    Program,
+    Range,
+    Search,
+    Space,
+)
 from sweeps.yaml_tree import Cursor
 
 KEYS = (
@@ -35,6 +47,7 @@ KEYS = (
     "baseline",
     "lease",
     "budget",
+    "brake",
     "early_terminate",
 )
 PROGRAM_KEYS = ("trainer", "command", "function")
@@ -110,6 +123,7 @@ def loads(text: str, file: str) -> Space:
         run_cap=entries["run_cap"].integer(least=1) if "run_cap" in entries else None,
         lease=_lease(entries["lease"]) if "lease" in entries else Lease(),
         budget=space_limits.budget(entries["budget"]) if "budget" in entries else Budget(),
+        brake=space_limits.brake(entries["brake"]) if "brake" in entries else Brake(),
     )
     if "early_terminate" in entries:
         early = space_limits.early_terminate(entries["early_terminate"], space)

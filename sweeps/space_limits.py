@@ -1,16 +1,17 @@
-"""The sections of a search space file that spare compute: `budget:` and `early_terminate:`.
+"""The sections of a search space file that spare compute: `budget:`, `brake:` and `early_terminate:`.
 
-`space_file` calls `budget`, and `early_terminate` once it knows the rest of the space.
+`space_file` calls `budget` and `brake`, and `early_terminate` once it knows the rest of the space.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from sweeps.space import Budget, EarlyTerminate, Space
+from sweeps.space import Brake, Budget, EarlyTerminate, Space
 from sweeps.yaml_tree import Cursor, nearest
 
 BUDGET_KEYS = ("effective_steps", "device_hours", "usd", "wall_hours")
+BRAKE_KEYS = ("first", "later")
 EARLY_TERMINATE_KEYS = ("type", "percentile", "min_trials", "min_step")
 
 _ANY_HOURS = "unknown key; write device_hours: (of all workers together) or wall_hours:"
@@ -49,6 +50,20 @@ def budget(section: Cursor) -> Budget:
         if limit <= 0:
             raise entries[key].refusal(f"{entries[key].kind()} is not more than 0; no trial could run")
     return Budget(**limits)
+
+
+def brake(section: Cursor) -> Brake:
+    """After how many equal failures in a row the sweep pauses itself. Raises SpaceError."""
+    if section.kind() == "nothing":
+        return Brake(first=0, later=0)
+    if section.kind() not in ("a mapping", "nothing"):
+        raise section.refusal("write {first: 3, later: 5}; 0 switches it off")
+    counts = {key: _count(entry) for key, entry in section.table(BRAKE_KEYS).items()}
+    return replace(Brake(), **counts)
+
+
+def _count(cursor: Cursor) -> int:
+    return 0 if cursor.kind() == "nothing" else cursor.integer(least=0)
 
 
 def early_terminate(section: Cursor, space: Space) -> EarlyTerminate:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sweeps import brake, control
 from sweeps.cli.locate import exists, new_store, remember
 from sweeps.cli.output import console, echo
 from sweeps.cli.rerun import command_line
@@ -132,6 +133,8 @@ def _work(experiment: Experiment, workers: int) -> None:
         if any(process.poll() is None for process in started):
             _say("stopping the workers; they hand their trials back, which takes some seconds")
         end(started)
+    if (switch := control.switch(experiment.store)).braked:
+        raise EnvironmentFault(f"{url} has paused itself: {switch.why}; {brake.REMEDY}")
     if not _is_done(experiment):
         told = ", ".join(describe_exit(process.returncode) for process in started)
         raise EnvironmentFault(
@@ -187,17 +190,24 @@ def _watch(experiment: Experiment, processes: list[subprocess.Popen[bytes]]) -> 
         from rich.live import Live
 
         with Live(_view(experiment), console=console(), auto_refresh=False, transient=True) as live:
-            while any(process.poll() is None for process in processes):
+            while _is_worth_watching(experiment, processes):
                 time.sleep(_EVERY_S)
                 live.update(_view(experiment), refresh=True)
         return
     told: set[int] = set()
-    while any(process.poll() is None for process in processes):
+    while _is_worth_watching(experiment, processes):
         time.sleep(_EVERY_S)
         for record in experiment.trials():
             if record.finished and record.trial not in told:
                 told.add(record.trial)
                 _say(f"trial {record.trial} {record.status} ({len(told)} of {experiment.space.run_cap})")
+
+
+def _is_worth_watching(experiment: Experiment, processes: list[subprocess.Popen[bytes]]) -> bool:
+    """Whether workers are at work: in a sweep that has paused itself they only wait."""
+    if control.switch(experiment.store).braked:
+        return False
+    return any(process.poll() is None for process in processes)
 
 
 def _view(experiment: Experiment) -> Group:

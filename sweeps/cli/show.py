@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweeps import budget, control, export
+from sweeps import brake, budget, control, export
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import console, echo, format_option, print_csv, print_json, print_table, shorten
 from sweeps.cli.prices import price, price_options
@@ -118,12 +118,15 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
 def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
     """The document of `sweep status --format json`."""
     found = export.best(experiment.space, records)
+    switch = control.switch(experiment.store)
     return {
         "url": experiment.store.url,
         "name": experiment.space.name,
         "run_cap": experiment.space.run_cap,
         "trials": export.counts(records),
         "best": None if found is None else _trial_result(found),
+        "state": switch.state,
+        "why": switch.why or None,
     }
 
 
@@ -138,8 +141,11 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         f"sweep   {space.name}  ({experiment.store.url})",
         f"trials  {len(records) - imported}{cap}{extra}{': ' if told else ''}{told}",
     ]
-    if (state := control.read(experiment.store)) != "running":
-        lines.append(f"state   {state}; `sweep resume` opens it again")
+    switch = control.switch(experiment.store)
+    if switch.braked:
+        lines.append(f"state   paused by the brake: {switch.why}; {brake.REMEDY}")
+    elif switch.state != "running":
+        lines.append(f"state   {switch.state}; `sweep resume` opens it again")
     if limits := {name: limit for name, limit in asdict(space.budget).items() if limit is not None}:
         costs = asdict(budget.spent(records, experiment.store.now()))
         told = ", ".join(f"{costs[name]:.4g} of {limit:.4g} {name}" for name, limit in limits.items())

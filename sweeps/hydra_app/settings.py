@@ -28,6 +28,14 @@ class BudgetConf:
 
 
 @dataclass
+class BrakeConf:
+    """`brake:` of a search space file; None: its default, 0: never."""
+
+    first: int | None = None
+    later: int | None = None
+
+
+@dataclass
 class StageSweeperConf:
     """The sweeper's settings; what is not said has the default of a search space file.
 
@@ -40,7 +48,7 @@ class StageSweeperConf:
         method, sobol, seed: see `search:` of a search space file; None: its default.
         params: what to search, by key: overrides (`interval(1, 5)`, `choice(a, b)`, `tag(log, interval(…))`),
             Ax's dictionaries (`{type: range, bounds: […]}`), or those of a search space file (`{min, max}`).
-        parameter_constraints, outcome_constraints, baseline, lease, budget: as in a search space file.
+        parameter_constraints, outcome_constraints, baseline, lease, budget, brake: as in a search space file.
     """
 
     _target_: str = TARGET
@@ -58,3 +66,4 @@ class StageSweeperConf:
     baseline: dict[str, Any] = field(default_factory=dict)
     lease: LeaseConf = field(default_factory=LeaseConf)
     budget: BudgetConf = field(default_factory=BudgetConf)
+    brake: BrakeConf = field(default_factory=BrakeConf)

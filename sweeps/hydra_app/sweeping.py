@@ -87,7 +87,7 @@ def _made(
 def _the_same(found: Experiment, space: Space) -> Experiment:
     """The sweep that is there, if it is this one. In a bucket its lease is longer than what was asked for."""
     there, here = to_json(found.space), to_json(space)
-    if other := [key for key in here if key != "lease" and here[key] != there.get(key)]:
+    if other := [key for key in here | there if key != "lease" and here.get(key) != there.get(key)]:
         raise InputError(
             f"{found.store.url}: this sweep was made with another {' and '.join(other)}; go on with the "
             "settings that it has, or give a new one a name: hydra.sweeper.name=…"
@@ -120,7 +120,7 @@ def space_of(
     search = {key: settings[key] for key in ("method", "sobol", "seed") if settings[key] is not None}
     said = {
         section: {key: value for key, value in settings[section].items() if value is not None}
-        for section in ("lease", "budget")
+        for section in ("lease", "budget", "brake")
     }
     told = {key: settings[key] for key in ("parameter_constraints", "outcome_constraints", "baseline")} | said
     document |= {"search": search} if search else {}
@@ -152,7 +152,7 @@ def _compose(space: Space, fixed: Sequence[str], config: DictConfig, config_load
 def _worked(experiment: Experiment, config: DictConfig) -> dict[str, float | None] | None:
     from sweeps.cli.progress import watcher
     from sweeps.stopping import Stop
-    from sweeps.worker import work
+    from sweeps.worker import Limits, work
 
     folder = Path(config.hydra.sweep.dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,8 @@ def _worked(experiment: Experiment, config: DictConfig) -> dict[str, float | Non
     stop = Stop()
     stop.listen()
     with watcher(experiment) as watching:
-        tally = work(experiment, stop=stop, watcher=watching)
+        # Whoever waits for the application's end is told, rather than that it waits for a person.
+        tally = work(experiment, stop=stop, watcher=watching, limits=Limits(leave_when_braked=True))
     if tally.preempted_by:
         echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
         raise SystemExit(EXIT_PREEMPTED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
 
-from sweeps import control
+from sweeps import brake, control
 from sweeps.asking import ASK_KEY
 from sweeps.counted import counted
 from sweeps.domain import Domain
@@ -29,6 +29,7 @@ def examine(survey: Survey, space: Space, where: Where) -> list[Finding]:
     """Every finding, records before runs."""
     return [
         *_records(survey, where),
+        *_braked(survey, where),
         *_lost(survey, where),
         *_silent(survey, space, where),
         *_duplicates(survey, space, where),
@@ -75,6 +76,16 @@ def _records(survey: Survey, where: Where) -> Iterator[Finding]:
             what=f"an earlier version wrote {_trials([stored.index for stored in outdated])}",
             where=where(outdated[0].key),
             remedy=f"{_REPAIR} writes them anew, once no older worker runs any more",
+        )
+
+
+def _braked(survey: Survey, where: Where) -> Iterator[Finding]:
+    if survey.switch is not None and survey.switch.braked:
+        yield Finding(
+            kind="braked",
+            what=f"the sweep has paused itself: {survey.switch.why}",
+            where=where(control.KEY),
+            remedy=f"{brake.REMEDY}; `sweep retry INDEX` gives a failed trial another try",
         )
 
 

@@ -77,6 +77,7 @@ class Survey:
         quarantined: indices of records that were moved aside.
         drafts: files that writers who were killed left behind (in a folder only).
         oddities: what stands in place of records and of the sweep's other objects (in a folder only).
+        switch: of the sweep; None where it cannot be read.
         damaged_control: why `control.json` cannot be read, with its bytes and version; None if it can.
     """
 
@@ -90,6 +91,7 @@ class Survey:
     drafts: tuple[Path, ...]
     oddities: tuple[Oddity, ...]
     damaged_control: tuple[str, bytes, str] | None
+    switch: control.Switch | None = None
 
     def of_state(self, state: State) -> list[StoredRecord]:
         """The records of that state, in index order."""
@@ -154,6 +156,7 @@ def survey(store: Store) -> Survey:
     now = store.now()
     records = _records(store, keys)
     trials = [stored.trial for stored in records.values() if stored.trial is not None]
+    switch, damaged_control = (None, None) if control.KEY in odd else _control(store)
     return Survey(
         now=now,
         records=MappingProxyType(records),
@@ -164,7 +167,8 @@ def survey(store: Store) -> Survey:
         ask_lock=None if ASK_KEY in odd else _ask_lock(store),
         drafts=tuple(_drafts(store, now)),
         oddities=oddities,
-        damaged_control=None if control.KEY in odd else _damaged_control(store),
+        damaged_control=damaged_control,
+        switch=switch,
     )
 
 
@@ -261,10 +265,9 @@ def _drafts(store: Store, now: float) -> list[Path]:
     return found
 
 
-def _damaged_control(store: Store) -> tuple[str, bytes, str] | None:
+def _control(store: Store) -> tuple[control.Switch | None, tuple[str, bytes, str] | None]:
     try:
-        control.read(store)
+        return control.switch(store), None
     except DamagedObject as error:
         data, version = store.read(control.KEY)
-        return error.reason, data, version
-    return None
+        return None, (error.reason, data, version)

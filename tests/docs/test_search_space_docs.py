@@ -61,6 +61,7 @@ def test_every_refusal_is_shown_word_for_word(example: str, refusal: str) -> Non
         *space_file.SEARCH_KEYS,
         *space_file.LEASE_KEYS,
         *space_limits.BUDGET_KEYS,
+        *space_limits.BRAKE_KEYS,
         *space_limits.EARLY_TERMINATE_KEYS,
         *space_parameters.KEYS,
         *space_parameters.DISTRIBUTIONS,

@@ -10,6 +10,7 @@ import pytest
 
 from sweeps.overrides import to_overrides
 from sweeps.space import (
+    Brake,
     Budget,
     Choice,
     EarlyTerminate,
@@ -320,6 +321,20 @@ def test_a_shipped_space_composes_with_the_trainer_at_both_ends_of_every_range(p
             for part in key.split("."):
                 found = getattr(found, part)
             assert same(found, value), key
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("{first: 2}", Brake(first=2, later=5)),
+        ("{later: 9}", Brake(first=3, later=9)),
+        ("{first: 0, later: null}", Brake(first=0, later=0)),
+        ("null", Brake(first=0, later=0)),
+    ],
+)
+def test_a_brake_is_set_or_released(written: str, expected: Brake) -> None:
+    assert space("", f"brake: {written}\n").brake == expected
+    assert space("").brake == Brake(first=3, later=5)
 
 
 @pytest.mark.parametrize("key", ["effective_steps", "device_hours", "usd", "wall_hours"])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.space import (
+    Brake,
     Budget,
     Choice,
     EarlyTerminate,
@@ -89,6 +90,7 @@ def spaces(draw: st.DrawFn) -> Space:
             usd=draw(st.none() | floats),
             wall_hours=draw(st.none() | floats),
         ),
+        brake=Brake(first=draw(st.integers(0, 9)), later=draw(st.integers(0, 9))),
         early_terminate=draw(
             st.none() | st.builds(EarlyTerminate, percentile=floats, min_trials=integers, min_step=floats)
         ),
@@ -100,6 +102,11 @@ def test_the_way_through_json_loses_nothing(space: Space) -> None:
     back = from_json(json.loads(json.dumps(to_json(space), allow_nan=False)))
     assert back == space
     assert repr(back) == repr(space)  # == takes True for 1 and 1.0
+
+
+def test_the_default_brake_is_not_written_so_that_earlier_versions_read_the_sweep(space: Space) -> None:
+    assert "brake" not in to_json(space)
+    assert to_json(dataclasses.replace(space, brake=Brake(first=0)))["brake"] == {"first": 0, "later": 5}
 
 
 @pytest.mark.parametrize(

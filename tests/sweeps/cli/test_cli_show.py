@@ -28,7 +28,8 @@ def rows(text: str) -> list[dict[str, str]]:
 class TestStatus:
     def test_the_json_document_is_the_designs(self, sweep, finished):
         document = json.loads(sweep("status", "--format", "json").out)
-        assert list(document) == ["url", "name", "run_cap", "trials", "best"]
+        assert list(document) == ["url", "name", "run_cap", "trials", "best", "state", "why"]
+        assert (document["state"], document["why"]) == ("running", None)
         assert (document["url"], document["name"], document["run_cap"]) == (finished, "toy", 5)
         assert document["trials"] == {
             "pending": 0,
@@ -240,7 +241,7 @@ class TestExportAndReport:
             "cost    $0.00 so far, about $0.00 when all 5 are done, GCP v6e-4 at $1.70 an hour spot" in told
         )
         assert list(json.loads(sweep("status", "--device", "v6e-4", "--format", "json").out)) == [
-            *("url", "name", "run_cap", "trials", "best"),
+            *("url", "name", "run_cap", "trials", "best", "state", "why"),
         ]
 
     @pytest.mark.parametrize("command", ["status", "pareto", "report"])

@@ -122,6 +122,7 @@ class TestSpace:
                 baseline={"lr": 0.01},
                 lease={"expire_s": 120},
                 budget={"wall_hours": 2},
+                brake={"first": 0},
             ),
             {"lr": {"min": 1e-3, "max": 0.1}, "kind": {"values": ["a", "b"]}, "n": {"value": 2}},
             ["model=big"],
@@ -136,6 +137,7 @@ class TestSpace:
         )
         assert (space.search.method, space.search.seed) == ("random", 3)
         assert (space.lease.expire_s, space.budget.wall_hours) == (120, 2)
+        assert (space.brake.first, space.brake.later) == (0, 5)
         assert space.baseline is not None
         assert space.baseline["lr"] == 0.01
         assert space.program.command == (

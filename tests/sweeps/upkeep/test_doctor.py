@@ -76,6 +76,11 @@ def leave_lock(experiment: Experiment) -> None:
 AILMENTS: dict[str, tuple[Callable[[Experiment], object], tuple[str, str], str]] = {
     "a torn record": (tear, ("torn", "problem"), "trials/000000.json"),
     "a record under another's name": (swap, ("torn", "problem"), "trials/000000.json"),
+    "a sweep that has paused itself": (
+        lambda e: control.brake(e.store, control.switch(e.store), "3 trials in a row failed with: x"),
+        ("braked", "problem"),
+        "control.json",
+    ),
     "a torn switch": (lambda e: e.store.create(control.KEY, b"{"), ("torn", "problem"), "control.json"),
     "a record of a later version": (renew, ("newer", "problem"), "trials/000000.json"),
     "a record of an earlier version": (age, ("outdated", "note"), "trials/000000.json"),

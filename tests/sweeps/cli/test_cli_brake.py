@@ -1,0 +1,128 @@
+"""A worker in the wrong folder, and a program that fails all the time, as a person at the command line meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeps import control
+from sweeps.experiment import Experiment
+from sweeps.lifecycle import Fail
+from sweeps.storage.local import LocalStore
+
+TRAIN = """\
+import json, os, sys
+json.dump({"loss": float(sys.argv[1].partition("=")[2])}, open(os.environ["SWEEP_RUN_DIR"] + "/result.json", "w"))
+"""
+FUNCTION = 'program: {function: "objectives_for_tests:paraboloid"}'
+
+
+def start_worker(url: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sweeps", "worker", "--storage", str(url)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "file", "content"),
+    [
+        pytest.param('{command: ["${python}", train.py, "${overrides}"]}', "train.py", TRAIN, id="script"),
+        pytest.param('{command: ["${python}", -m, train, "${overrides}"]}', "train.py", TRAIN, id="module"),
+        pytest.param(
+            '{command: [sh, -c, \'exec ./train.sh "$@"\', sh, "${overrides}"]}',
+            "train.sh",
+            f'#!/bin/sh\nexec {sys.executable} - "$@" <<END\n{TRAIN}END\n',
+            id="shell",
+        ),
+        pytest.param(
+            '{function: "train:f"}', "train.py", "def f(p): return {'loss': p['x']}\n", id="function"
+        ),
+    ],
+)
+def test_a_worker_in_the_wrong_folder_costs_no_trial_and_a_good_one_completes_them_all(
+    sweep, space_file, tmp_path, monkeypatch, program, file, content
+):
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.mkdir()
+    wrong.mkdir()
+    (right / file).write_text(content)
+    (right / file).chmod(0o755)
+    space_file.write_text(space_file.read_text().replace(FUNCTION, f"program: {program}"))
+    monkeypatch.chdir(right)
+    assert sweep("init", str(space_file), "--storage", str(tmp_path / "store")).status == 0
+    url = tmp_path / "store" / "toy"
+    for _ in range(4):
+        ran = start_worker(url, wrong)
+        assert ran.returncode == 2, ran.stderr
+        (line,) = [line for line in ran.stderr.splitlines() if "error" in line]
+        assert "train" in line
+        assert "start this in the folder" in line
+        assert "Traceback" not in ran.stderr
+    assert all(record.status == "pending" for record in Experiment.open(LocalStore(url)).trials())
+    ran = start_worker(url, right)
+    assert ran.returncode == 0, ran.stderr
+    records = Experiment.open(LocalStore(url)).trials()
+    assert [record.status for record in records] == ["completed"] * 5
+    assert control.read(LocalStore(url)) == "running"
+
+
+@pytest.fixture
+def braked(sweep, space_file) -> str:
+    """The URL of a sweep that has paused itself."""
+    url = sweep("init", str(space_file)).out.strip()
+    experiment = Experiment.open(LocalStore(url))
+    for _ in range(3):
+        record = experiment.ask("w")
+        event = Fail(worker="w", attempt=1, error=f"KeyError: 'lr{record.trial}'", failure="crashed")
+        experiment.apply(record.trial, event)
+    return url
+
+
+def test_a_worker_says_in_one_line_why_the_sweep_is_paused(sweep, braked):
+    ran = sweep("worker", "--exit-when-idle")
+    assert ran.status == 0
+    assert ran.err.splitlines()[0] == (
+        f"sweep: {braked} has paused itself: 3 trials in a row failed with: KeyError: 'lr2'; "
+        "mend the cause, then `sweep resume` goes on"
+    )
+
+
+def test_status_and_doctor_say_why_and_resume_goes_on(sweep, braked):
+    sweep("worker", "--exit-when-idle")
+    why = "3 trials in a row failed with: KeyError: 'lr2'"
+    shown = sweep("status").out
+    assert f"state   paused by the brake: {why}; mend the cause, then `sweep resume` goes on\n" in shown
+    document = json.loads(sweep("status", "--format", "json").out)
+    assert (document["state"], document["why"]) == ("paused", why)
+    findings = json.loads(sweep("doctor", "--format", "json").out)["findings"]
+    (finding,) = [finding for finding in findings if finding["kind"] == "braked"]
+    assert why in finding["what"]
+    assert "sweep resume" in finding["remedy"]
+    assert sweep("resume").out == f"{braked} is running\n"
+    assert sweep("worker").status == 0
+    document = json.loads(sweep("status", "--format", "json").out)
+    assert (document["trials"]["completed"], document["state"], document["why"]) == (2, "running", None)
+
+
+def test_ask_says_why_too(sweep, braked):
+    ran = sweep("ask")
+    assert (ran.status, ran.err.count("\n")) == (1, 1)
+    assert "has paused itself: 3 trials in a row failed with" in ran.err
+
+
+def test_a_refusal_can_be_told(sweep, space_file):
+    url = sweep("init", str(space_file)).out.strip()
+    sweep("ask")
+    Path("r.json").write_text('{"status": "refused", "error": "n is odd"}')
+    assert sweep("tell", "0", "--result", "r.json").out == "trial 0 is failed\n"
+    record = Experiment.open(LocalStore(url)).trial(0)
+    assert (record.failure, record.error) == ("bad_config", "config refused: n is odd")
