@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from urllib.parse import quote, quote_plus
 
 STARS = "***"
@@ -111,11 +111,17 @@ def _spellings(secret: str) -> tuple[str, ...]:
 
 # ---- formats, each with texts of which one must be there before the pattern is tried: that is much faster
 
-_Rule = tuple[tuple[str, ...], re.Pattern[str], str]
+_Rule = tuple[tuple[str, ...], str, str]
 
 
 def _rule(needles: str, pattern: str, replacement: str = STARS) -> _Rule:
-    return tuple(needles.split("|")), re.compile(pattern, re.DOTALL), replacement
+    return tuple(needles.split("|")), pattern, replacement
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """The pattern, compiled when it is first needed: most commands need few of them."""
+    return re.compile(pattern, re.DOTALL)
 
 
 _NAMED = r"(?:key|token|secret|password|passwd|passphrase|pwd|signature|credential|sig)"
@@ -311,7 +317,7 @@ def _without_cut_key(text: str) -> str:
 def _with_rules(text: str, rules: Iterable[_Rule]) -> str:
     for needles, pattern, replacement in rules:
         if any(needle in text for needle in needles):
-            text = pattern.sub(replacement, text)
+            text = _compiled(pattern).sub(replacement, text)
     return text
 
 
