@@ -1,18 +1,24 @@
 """`python -m trainer [OVERRIDES…] run_dir=DIR`: one run, its files and its exit status.
 
 The configuration is checked before torch is imported, so a misspelt key is refused within half a second.
+Signals are handled before anything is imported that takes long.
 """
 
 from __future__ import annotations
 
-import contextlib
+from trainer.preemption import StopSignal
+
+_STOP = StopSignal()
+if __name__ == "__main__":
+    _STOP.install()
+    _STOP.leave_early("trainer")
+
 import dataclasses
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from trainer import run_folder
 from trainer.api import (
@@ -24,14 +30,13 @@ from trainer.api import (
     Progress,
     check,
 )
-from trainer.aside import anything_hangs
+from trainer.aside import leave
 from trainer.checkpoint import layout
 from trainer.config import Config, sha256
 from trainer.console import Lines
 from trainer.distributed import launched
 from trainer.environment import before_torch, keep_freed_memory
 from trainer.errors import EXIT_CONFIG, EXIT_DONE, ConfigError, DivergedError, PreemptedError, TrainerError
-from trainer.preemption import StopSignal
 from trainer.preflight import sanity
 from trainer.redaction import redact
 
@@ -52,15 +57,19 @@ _FORCE_FLAG = "--force"
 _CALM_S, _HURRY_S = 20.0, 10.0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit status."""
+def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None) -> int:
+    """Run the command line and return the exit status.
+
+    Args:
+        stop: installed already; None: one is made here.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if any(flag in given for flag in _HELP_FLAGS):
         from trainer.usage import usage
 
         print(usage(), end="")
         return EXIT_DONE
-    stop = StopSignal()
+    stop = stop or StopSignal()
     try:
         return _run(given, stop)
     except DivergedError as error:
@@ -152,6 +161,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
     with stop.hold("loading"):
         ranks = join(config, place)
         device = dataclasses.replace(device, ranks=ranks)
+    stop.written()
     with ranks, _opened(config, folder, ranks) as found, _closed(device, stop), stop.unmangled():
         if found and ranks.first:
             _say(f"going on after {found.document.where}, from checkpoint {found.path.name}")
@@ -184,7 +194,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
             ranks=ranks,
             during=telemetry.during,
         )
-        with telemetry, checkpoints:
+        with telemetry, checkpoints, stop.unmangled():
             with shortage.told(fitted, device):
                 outcome = pipeline.run(
                     fitted,
@@ -311,15 +321,5 @@ def _tell(message: str, error: TrainerError) -> int:
     return error.exit_status
 
 
-def leave(status: int) -> NoReturn:
-    """Ends the process; at once where a call of wandb hangs, as wandb's own good-bye would hang as well."""
-    if anything_hangs():
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(status)
-    sys.exit(status)
-
-
 if __name__ == "__main__":
-    leave(main())
+    leave(main(stop=_STOP))

@@ -142,6 +142,7 @@ def run(
     device.reset_peak_memory()
     telemetry.plan(_before_stage3(config) + _stage3_weight(config) * config.stage3.max_steps)
 
+    stop.begun()
     models = student, ground.teacher, strength
     one, two, three = config.stage1_9, config.stage2, config.stage3
     aligned = _trained(this, layerwise.NAME, layerwise.align, one, models, finished=0, weight=TAUGHT)

@@ -1,25 +1,34 @@
 """SIGTERM and SIGINT, turned into one exception between two steps. Installed by `__main__`, asked by `loop`.
 
-Inside a step and while libraries are imported the signal waits until that is done; anywhere else (waiting
-for another process to build the teacher, downloading) it is raised at once, because a machine may be gone
-thirty seconds later. Processes that share a run end after the same step, though each has its signal at its
-own time, and some perhaps none: from `share` on a signal is only noted, and at the end of every `hold` they
-all ask each other. Whoever signals again, after a moment, wants no checkpoint and no good-bye: out at once.
+Inside a step the signal waits until that is done; anywhere else (waiting for another process to build the
+teacher, downloading) it is raised at once, because a machine may be gone thirty seconds later. Processes that
+share a run end after the same step, though each has its signal at its own time, and some perhaps none: from
+`share` on a signal is only noted, and at the end of every `hold` they all ask each other. Whoever signals
+again, after a moment, wants no checkpoint and no good-bye: out at once.
+
+Before the first step there is nothing to save. A process that was told to `leave_early` waits for no import
+then: until it has opened its folder it exits where it stands, and after that within `PROMPT_S`, be it inside
+of a call that does not come back (unless that keeps Python's lock) or of a library that swallows the exception.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from trainer.errors import EXIT_PREEMPTED, PreemptedError
 
 # Who signals a whole process group or job reaches a trainer twice: directly, and through its worker.
 ECHO_S = 1.0
+PROMPT_S = 1.0
+"""How long an exception may take to end a run that has not trained yet."""
+_STDERR = 2
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ELSEWHERE = "SIGTERM"  # what another process was told, most likely
 
 
@@ -33,11 +42,37 @@ class StopSignal:
         self._ignored = False
         self._raised: PreemptedError | None = None
         self._any: Callable[[bool], bool] | None = None
+        self._early: float | None = None  # seconds after which a signal ends a process that has not trained
+        self._program = ""
+        self._said = threading.Lock()
 
     def install(self) -> None:
         """Handles SIGTERM and SIGINT from now on. Only in a main thread."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             signal.signal(number, self._receive)
+
+    def leave_early(self, program: str) -> None:
+        """Let a signal end the process at once, until `written` and `begun` say that there is more to lose.
+
+        For the main thread of a process that is `program` and nothing else, before it imports anything that
+        takes long.
+        """
+        self._early, self._program = 0.0, program
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        # Python's own handlers wait for the main thread, which may be inside of a library's C code.
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=self._forget)
+        threading.Thread(target=self._watch, args=(reader,), name="stop signal", daemon=True).start()
+
+    def written(self) -> None:
+        """The run's folder is opened: from now on a signal's exception has `PROMPT_S` to close it."""
+        if self._early is not None:
+            self._early = PROMPT_S
+
+    def begun(self) -> None:
+        """The training begins, or the end: from now on it is worth waiting for."""
+        self._early = None
 
     def share(self, any_of_all: Callable[[bool], bool]) -> None:
         """From now on all processes go the same way, which they may only leave together.
@@ -45,6 +80,7 @@ class StopSignal:
         Args:
             any_of_all: whether a flag is up in any process; called by all of them in turn.
         """
+        self.begun()
         self._any = any_of_all
 
     @contextmanager
@@ -79,17 +115,20 @@ class StopSignal:
 
     @contextmanager
     def unmangled(self) -> Iterator[None]:
-        """Libraries wrap what is raised inside them; what a signal caused leaves here as PreemptedError."""
+        """Libraries wrap what is raised inside them; what a signal caused leaves here as PreemptedError, and
+        has then all the time that an orderly end takes."""
         try:
             yield
         except Exception as error:
             if self._raised is None or error is self._raised:
                 raise
             raise self._raised from error
+        finally:
+            self.begun()
 
     def ignore(self) -> None:
         """The work is done: a signal that comes now changes nothing."""
-        self._ignored = True
+        self._early, self._ignored = None, True
 
     def _is_asked(self) -> bool:
         received = self._received is not None
@@ -98,6 +137,8 @@ class StopSignal:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._ignored:
             return
+        if self._early == 0.0:
+            self._leave(number)
         now = time.monotonic()
         if self._received is not None:
             if now - self._received_at >= ECHO_S:
@@ -107,3 +148,27 @@ class StopSignal:
         if not self._held and self._any is None:
             self._raised = PreemptedError(signal_name=self._received)
             raise self._raised
+
+    def _watch(self, reader: int) -> None:
+        """Wait for signals on a thread of its own, and leave if the main thread does not."""
+        while numbers := os.read(reader, 1):
+            if numbers[0] not in _SIGNALS or self._early is None:
+                continue
+            time.sleep(self._early)
+            if self._early is not None:
+                self._leave(numbers[0])
+
+    def _leave(self, number: int) -> None:
+        if self._said.acquire(blocking=False):  # the main thread and the watching one may both come here
+            if os.environ.get("RANK", "0") == "0":  # of processes that share a run one speaks
+                name = signal.Signals(number).name
+                line = f"{self._program}: stopped by {name} before its first step\n"
+                with suppress(OSError):
+                    os.write(_STDERR, line.encode())
+            os._exit(EXIT_PREEMPTED)
+
+    def _forget(self) -> None:
+        """In a child: what it is told is not told to its parent."""
+        self._early = None
+        with suppress(ValueError):  # forked by another thread than the main one
+            signal.set_wakeup_fd(-1)

@@ -22,6 +22,7 @@ TOGETHER = (EXIT_DONE, EXIT_CONFIG, EXIT_DIVERGED, EXIT_PREEMPTED)
 """Statuses that all processes come to by themselves."""
 PATIENCE_S = 60.0  # between the first of them to end so and the last
 _POLL_S = 0.05
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -31,17 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not count.isdecimal() or int(count) < 1:
         print(f"trainer: error: {count!r} is no number of processes", file=sys.stderr)
         return EXIT_CONFIG
-    command = [sys.executable, "-m", "trainer", *overrides]
-    processes = _start(command, int(count))
-
-    def forward(number: int, frame: object) -> None:
-        for process in processes:
-            process.send_signal(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, forward)
+    waiting: list[int] = []  # signals, to be passed on by the loop that knows all processes
+    for number in _PASSED_ON:
+        signal.signal(number, lambda number, frame: waiting.append(number))
+    processes = _start([sys.executable, "-m", "trainer", *overrides], int(count))
     try:
-        return _first_to_fail(processes)
+        return _first_to_fail(processes, waiting)
     finally:
         for process in processes:
             process.kill()
@@ -60,19 +56,29 @@ def _start(command: Sequence[str], count: int) -> list[subprocess.Popen[bytes]]:
     ]
 
 
-def _first_to_fail(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+def _first_to_fail(processes: Sequence[subprocess.Popen[bytes]], waiting: list[int]) -> int:
     """Waits for all; after one has failed, for as long as the others may need to come to the same."""
-    status, deadline = EXIT_DONE, float("inf")
+    status, deadline, passed_on = EXIT_DONE, float("inf"), set[int]()
+
+    def ended_with(process: subprocess.Popen[bytes]) -> int:
+        # Python has no handler yet in its first moments: what we passed on ends it, by its own request.
+        return EXIT_PREEMPTED if -(process.returncode or 0) in passed_on else process.returncode or EXIT_DONE
+
     while (running := [p for p in processes if p.poll() is None]) and time.monotonic() < deadline:
+        while waiting:
+            number = waiting.pop(0)
+            passed_on.add(number)
+            for process in running:
+                process.send_signal(number)
         if status == EXIT_DONE:
-            failed = [code for p in processes if (code := p.returncode)]
+            failed = [code for p in processes if (code := ended_with(p))]
             if failed:
                 status = failed[0]
                 # Whoever crashes leaves the others waiting for it in vain.
                 deadline = time.monotonic() + (PATIENCE_S if status in TOGETHER else 1.0)
         if running:
             time.sleep(_POLL_S)
-    return status or next((code for p in processes if (code := p.returncode)), EXIT_DONE)
+    return status or next((code for p in processes if (code := ended_with(p))), EXIT_DONE)
 
 
 def _dying_with_parent() -> Callable[[], None] | None:

@@ -6,16 +6,23 @@ imported. Killed, it goes on with the same command; with more steps, it adds row
 
 from __future__ import annotations
 
+from trainer.preemption import StopSignal
+
+_STOP = StopSignal()
+if __name__ == "__main__":
+    _STOP.install()
+    _STOP.leave_early("teacher_cache")  # before what takes long to import
+
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.api import MODEL_FOLDER, check
+from trainer.aside import leave
 from trainer.console import Lines
 from trainer.counted import counted
 from trainer.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, PreemptedError, TrainerError
-from trainer.preemption import StopSignal
 from trainer.sizes import shown
 from trainer.teacher_cache.asked import asked_for
 
@@ -36,13 +43,17 @@ by SIGTERM or SIGINT; 1 anything else.
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit status."""
+def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None) -> int:
+    """Run the command line and return the exit status.
+
+    Args:
+        stop: installed already; None: one is made here.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if any(flag in given for flag in ("--help", "-h")):
         print(_USAGE, end="")
         return EXIT_DONE
-    stop = StopSignal()
+    stop = stop or StopSignal()
     try:
         stop.install()
         with stop.unmangled():
@@ -86,10 +97,12 @@ def _build(given: Sequence[str], stop: StopSignal) -> None:
             told.add(tenth)
             people.write(f"preparing {message}: {tenth[1] * 10} %")
 
+    stop.written()
     ground = load_ground(config, device=device, stop=stop, progress=progress)
     model = ground.teacher
     if run_dir is not None:
         model = freeze(load(run_dir / MODEL_FOLDER).model.to(device.torch_device))
+    stop.begun()
     built = build(
         config,
         ground.corpus,
@@ -121,4 +134,4 @@ def _split(given: Sequence[str]) -> tuple[Path | None, list[str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main(stop=_STOP))

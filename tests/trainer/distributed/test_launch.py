@@ -32,6 +32,9 @@ left = None
 signal.signal(signal.SIGTERM, note)
 told.write_text(f"{os.getpid()}\\n")
 what = sys.argv[1 + int(rank)]
+if what == "unready":
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pause()
 while what == "wait" and (left is None or time.monotonic() < left): time.sleep(0.01)
 if what == "late": time.sleep(0.5)
 if what == "killed": os.kill(os.getpid(), signal.SIGKILL)
@@ -92,6 +95,15 @@ def test_a_signal_reaches_every_process_once(
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 75
     assert [told(tmp_path, rank)[1:] for rank in range(2)] == [[f"signal {int(signal.SIGTERM)}"]] * 2
+
+
+def test_a_signal_that_is_passed_on_before_a_process_handles_any_ends_with_75(
+    launched: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = launched("unready", "unready")
+    told(tmp_path, 0), told(tmp_path, 1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 75
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
