@@ -8,7 +8,7 @@ again, after a moment, wants no checkpoint and no good-bye: out at once.
 
 Before the first step there is nothing to save. A process that was told to `leave_early` waits for no import
 then: until it has opened its folder it exits where it stands, and after that within `PROMPT_S`, be it inside
-of a call that does not come back (unless that keeps Python's lock) or of a library that swallows the exception.
+of a call that does not come back (and lets go of Python's lock) or of a library that swallows the exception.
 """
 
 from __future__ import annotations
