@@ -115,7 +115,8 @@ def _check_fit(model: nn.Module, config: Config, corpus: Corpus) -> None:
     longest = getattr(model.config, "max_position_embeddings", None)
     if isinstance(longest, int) and config.data.sequence_length > longest:
         raise ConfigError(
-            f"{config.data.sequence_length} is more than the model's longest sequence ({longest})",
+            f"{config.data.sequence_length} is more than the model's longest sequence ({longest}); write "
+            "that at most",
             key="data.sequence_length",
         )
     embeddings = embedding_count(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -61,7 +62,10 @@ class HttpTeacherConfig:
     def __post_init__(self) -> None:
         _check_url(self.url)
         if self.patience_s < self.timeout_s:
-            raise FieldError(f"{self.patience_s:g} is below timeout_s ({self.timeout_s:g})", key="patience_s")
+            raise FieldError(
+                f"{self.patience_s:g} is below timeout_s ({self.timeout_s:g}); write that or more",
+                key="patience_s",
+            )
         name = self.api_key_env
         if name is not None and not (name.isascii() and name.isidentifier() and name == name.upper()):
             # Not repeated in the message: it may be the key.
@@ -186,7 +190,7 @@ def check_attention_layer(stage3: Stage3Config, layers: int) -> None:
     if stage3.compares_attention and not -layers <= stage3.attention_layer < layers:
         raise FieldError(
             f"there is no layer {stage3.attention_layer}: the student has {layers}, 0 to {layers - 1}, "
-            f"or -1 to -{layers} from the end",
+            f"or -1 to -{layers} from the end; write one of these",
             key="stage3.attention_layer",
         )
 
@@ -201,7 +205,8 @@ def check_attention_heads(stage3: Stage3Config, *, widths: Sequence[int], key_he
     if stage3.compares_attention and any(width % heads for width in widths):
         told = ", ".join(map(str, widths))
         raise FieldError(
-            f"{heads} does not divide the widths of queries, keys and values ({told})",
+            f"{heads} does not divide the widths of queries, keys and values ({told}); write "
+            f"{math.gcd(*widths)} or a divisor of it",
             key="stage3.attention_heads",
         )
 

@@ -29,10 +29,19 @@ class FieldError(ValueError):
 def check_warmup(warmup: int, steps: int, *, key: str) -> None:
     """A warmup that outlasts its stage never reaches its end; a stage of no steps has no warmup to check."""
     if 0 < steps < warmup:
-        raise FieldError(f"{warmup} is longer than the stage's max_steps ({steps})", key=key)
+        raise FieldError(
+            f"{warmup} is longer than the stage's max_steps ({steps}); write {steps} or fewer, "
+            f"or max_steps={warmup} or more",
+            key=key,
+        )
 
 
 def check_micro_batch(micro: int | None, batch: int) -> None:
     """A step is made of whole micro-batches of one size: means over them are then means over the batch."""
     if micro is not None and batch % micro:
-        raise FieldError(f"{micro} does not divide batch_size ({batch})", key="micro_batch_size")
+        divisor = max(size for size in range(1, min(micro, batch) + 1) if batch % size == 0)
+        raise FieldError(
+            f"{micro} does not divide batch_size ({batch}); write {divisor}, or a batch_size that "
+            f"is a multiple of {micro}",
+            key="micro_batch_size",
+        )

@@ -40,7 +40,9 @@ class TinyModelConfig:
     def __post_init__(self) -> None:
         if self.hidden_size % (2 * self.heads):
             raise FieldError(
-                f"{self.hidden_size} is not an even multiple of heads ({self.heads})", key="hidden_size"
+                f"{self.hidden_size} is not an even multiple of heads ({self.heads}); write a multiple of "
+                f"{2 * self.heads}",
+                key="hidden_size",
             )
 
 

@@ -56,7 +56,9 @@ class SaliencyConfig:
 
     def __post_init__(self) -> None:
         if self.final_k > self.initial_k:
-            raise FieldError(f"{self.final_k} is above initial_k ({self.initial_k})", key="final_k")
+            raise FieldError(
+                f"{self.final_k} is above initial_k ({self.initial_k}); write that or less", key="final_k"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -202,7 +202,10 @@ class Config:
         loaded. Raises FieldError."""
         kept = self.stage1.keep_layers
         if kept is not None and kept > layers:
-            raise FieldError(f"the teacher has only {counted(layers, 'layer')}", key="stage1.keep_layers")
+            raise FieldError(
+                f"the teacher has only {counted(layers, 'layer')}; write that at most, or null for all",
+                key="stage1.keep_layers",
+            )
         check_layer_weights(self.stage1_9.layer_weights, kept or layers)
         check_attention_layer(self.stage3, kept or layers)
 

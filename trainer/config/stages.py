@@ -79,7 +79,8 @@ class Stage19Config:
         if self.saliency.enabled and 0 < self.max_steps - 1 <= self.saliency.warmup_steps:
             raise FieldError(
                 f"{self.saliency.warmup_steps} leaves none of the stage's {self.max_steps} steps "
-                "to anneal k in",
+                f"to anneal k in; write {self.max_steps - 2} or fewer, or "
+                f"max_steps={self.saliency.warmup_steps + 2} or more",
                 key="saliency.warmup_steps",
             )
 
@@ -112,6 +113,7 @@ def _check_lambda_warmup(warmup: int, steps: int) -> None:
     """Lambda is 1 from step `warmup` on, counted from 0: at least the last step must be trained at 1."""
     if 0 < steps <= warmup:
         raise FieldError(
-            f"{warmup} must be below the stage's max_steps ({steps}), or no step is trained at lambda 1",
+            f"{warmup} must be below the stage's max_steps ({steps}), or no step is trained at lambda 1; "
+            f"write {steps - 1} or fewer, or max_steps={warmup + 1} or more",
             key="lambda_warmup.warmup_steps",
         )

@@ -56,4 +56,4 @@ class MemoryLogConfig:
 
     def __post_init__(self) -> None:
         if len(set(self.phases)) < len(self.phases):
-            raise FieldError("each phase is named once", key="phases")
+            raise FieldError("each phase is named once; leave out those that come again", key="phases")

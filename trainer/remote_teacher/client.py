@@ -140,11 +140,14 @@ def _api_key(config: HttpTeacherConfig) -> str | None:
     if not key:
         # The name is not repeated: a person may have put the key itself there.
         raise ConfigError(
-            "the environment variable that it names is not set here", key="stage3.teacher.api_key_env"
+            "the environment variable that it names is not set here; set it, or write null for a server "
+            "without a key",
+            key="stage3.teacher.api_key_env",
         )
     if not key.isascii() or not key.isprintable():
         raise ConfigError(
-            "the environment variable that it names holds what no HTTP header may",
+            "the environment variable that it names holds what no HTTP header may; set it to the key "
+            "alone, in ASCII",
             key="stage3.teacher.api_key_env",
         )
     return key

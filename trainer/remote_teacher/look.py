@@ -25,7 +25,8 @@ def look(asker: Asker, config: HttpTeacherConfig, ids_BT: Tensor, *, vocab_size:
     """
     if config.top_k > vocab_size:
         raise ConfigError(
-            f"{config.top_k} is more than the vocabulary has ({vocab_size})", key="stage3.teacher.top_k"
+            f"{config.top_k} is more than the vocabulary has ({vocab_size}); write that at most",
+            key="stage3.teacher.top_k",
         )
     try:
         said = asker.wait(asker.submit(ids_BT))

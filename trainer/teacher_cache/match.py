@@ -55,7 +55,8 @@ def require_candidates(config: CachedTeacherConfig, teacher: nn.Module) -> None:
     vocabulary = embedding_count(teacher)
     if config.top_k > vocabulary:
         raise ConfigError(
-            f"{config.top_k} is more than the vocabulary has ({vocabulary})", key=f"{_KEY}.top_k"
+            f"{config.top_k} is more than the vocabulary has ({vocabulary}); write that at most",
+            key=f"{_KEY}.top_k",
         )
     if config.top_k + config.negatives > vocabulary:
         raise ConfigError(
