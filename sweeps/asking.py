@@ -17,6 +17,7 @@ from sweeps import brake, budget, control, lifecycle
 from sweeps.errors import AlreadyExists, Busy, StoreConflict, SweepClosed
 from sweeps.lease import ObjectLease
 from sweeps.records import Records
+from sweeps.silence import Silence
 from sweeps.space import Space, Value
 from sweeps.stopping import Interrupted
 from sweeps.storage.base import Store
@@ -46,6 +47,7 @@ class Asking:
         self._optimizer: Optimizer | None = None
         self._stuck: dict[int, float] = {}  # index → the monotonic time until when it is left out
         times = space.lease
+        self._silence = Silence(times.expire_s)
         self._lease = ObjectLease(store, ASK_KEY, heartbeat_s=times.heartbeat_s, expire_s=times.expire_s)
 
     def ask(self, worker: str, *, leased: bool, make: bool, wait: Callable[[float], object]) -> Trial | None:
@@ -125,7 +127,7 @@ class Asking:
         lease, now = self._space.lease, self._store.now()
         event = lifecycle.Expire(after_s=lease.expire_s, max_attempts=lease.max_attempts)
         for record in records:
-            if not lifecycle.is_stale(record, now, lease.expire_s) or self._is_stuck(record):
+            if not self._silence.is_stale(record, now) or self._is_stuck(record):
                 continue
             changed = lifecycle.apply(record, event, now)
             if changed.status == "pending":

@@ -219,7 +219,7 @@ def _expire(record: Trial, event: Expire, now: float) -> Trial:
     if not is_stale(record, now, event.after_s):
         raise _refused(record, event, "its lease has not run out")
     silent_s = now - (record.heartbeat or 0.0)
-    pending = _back_to_pending(record, now, "expired", f"no heartbeat for {silent_s:.0f} s")
+    pending = _back_to_pending(record, now, "expired", silence(silent_s))
     return _unless_lost_too_often(pending, now, event.max_attempts)
 
 
@@ -231,6 +231,13 @@ def _unless_lost_too_often(pending: Trial, now: float, max_attempts: int) -> Tri
     return replace(
         pending, status="failed", ended=now, failure="lost", error=f"lost {counted(lost, 'time')}: {told}"
     )
+
+
+def silence(seconds: float) -> str:
+    """Say how long ago the last heartbeat was; after a clock was set back, it lies in the future."""
+    if seconds >= 0:
+        return f"no heartbeat for {seconds:.0f} s"
+    return f"no heartbeat since the clock was set: the last is {-seconds:.0f} s in the future"
 
 
 def _abandon(record: Trial, event: Abandon, now: float) -> Trial:

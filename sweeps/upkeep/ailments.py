@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
 
-from sweeps import brake, control
+from sweeps import brake, control, lifecycle
 from sweeps.asking import ASK_KEY
 from sweeps.counted import counted
 from sweeps.domain import Domain
@@ -117,7 +117,7 @@ def _silent(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
         silent_s = survey.now - (record.heartbeat or 0.0)
         yield Finding(
             kind="expired",
-            what=f"trial {record.trial} is said to run on {record.worker}, silent for {silent_s:.0f} s",
+            what=f"trial {record.trial} is said to run on {record.worker}: {lifecycle.silence(silent_s)}",
             where=where(key(record.trial)),
             remedy=f"any worker takes it over; {_REPAIR} hands it back without one",
         )

@@ -1,0 +1,117 @@
+"""The store's clock is set while workers run: nobody loses a trial that is alive, and who is dead is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sweeps import budget, lifecycle
+from sweeps.experiment import Experiment
+from sweeps.lifecycle import Claim, Heartbeat
+from sweeps.silence import Silence
+from sweeps.space import Budget
+from sweeps.trial import Trial
+from sweeps.upkeep import ailments
+from sweeps.upkeep.survey import survey
+
+HOUR = 3600.0
+EXPIRE_S = 30.0
+
+
+class Worlds:
+    """The store's clock, and the seconds of this machine that nobody sets."""
+
+    def __init__(self) -> None:
+        self.store, self.machine = 1_000_000.0, 500.0
+
+    def steady(self) -> float:
+        return self.machine
+
+    def advance(self, seconds: float) -> None:
+        self.store += seconds
+        self.machine += seconds
+
+
+@pytest.fixture
+def worlds() -> Worlds:
+    return Worlds()
+
+
+def running(now: float) -> Trial:
+    fresh = Trial(trial=0, status="pending", parameters={}, generator="sobol")
+    return lifecycle.apply(fresh, Claim(worker="w1"), now)
+
+
+def beat(record: Trial, now: float) -> Trial:
+    return lifecycle.apply(record, Heartbeat(worker="w1", attempt=1), now)
+
+
+def test_a_clock_that_is_set_back_takes_no_trial_from_a_living_worker(worlds):
+    silence = Silence(EXPIRE_S, worlds.steady)
+    record = running(worlds.store)
+    assert not silence.is_stale(record, worlds.store)
+    worlds.store -= HOUR
+    for _ in range(10):  # its worker beats on
+        worlds.advance(EXPIRE_S / 3)
+        assert not silence.is_stale(record, worlds.store)
+        record = beat(record, worlds.store)
+        assert not silence.is_stale(record, worlds.store)
+
+
+def test_a_worker_that_died_before_the_clock_was_set_back_is_found_after_the_leases_time(worlds):
+    silence = Silence(EXPIRE_S, worlds.steady)
+    record = running(worlds.store)
+    worlds.store -= HOUR
+    assert not silence.is_stale(record, worlds.store)
+    worlds.advance(EXPIRE_S + 1)
+    assert silence.is_stale(record, worlds.store)
+
+
+def test_who_came_after_the_clock_was_set_back_watches_before_it_takes_over(worlds):
+    record = running(worlds.store + HOUR)
+    silence = Silence(EXPIRE_S, worlds.steady)
+    assert not silence.is_stale(record, worlds.store)
+    worlds.advance(EXPIRE_S - 1)
+    assert not silence.is_stale(record, worlds.store)
+    worlds.advance(2)
+    assert silence.is_stale(record, worlds.store)
+
+
+def test_a_silent_worker_is_found_at_once_where_no_clock_was_set(worlds):
+    record = running(worlds.store)
+    worlds.advance(EXPIRE_S + 1)
+    assert Silence(EXPIRE_S, worlds.steady).is_stale(record, worlds.store)
+
+
+def test_workers_of_a_sweep_leave_a_running_trial_alone_when_the_clock_is_set_back(space, clock, experiment):
+    clock.advance(HOUR)
+    mine = experiment.ask("w1")
+    other = Experiment(experiment.store, space)
+    assert other.ask("w2").trial != mine.trial
+    clock.advance(-HOUR)
+    assert other.ask("w2").trial != mine.trial
+    newcomer = Experiment(experiment.store, space)
+    assert newcomer.ask("w3").trial != mine.trial
+    kept = experiment.apply(mine.trial, Heartbeat(worker="w1", attempt=1))
+    assert (kept.worker, kept.attempt, kept.heartbeat) == ("w1", 1, clock())
+
+
+def test_doctor_tells_of_a_heartbeat_in_the_future_in_words_that_hold(space, clock, experiment):
+    clock.advance(HOUR)
+    experiment.ask("w1")
+    clock.advance(-HOUR)
+    (told,) = [
+        finding.what
+        for finding in ailments.examine(survey(experiment.store), space, experiment.store.location)
+        if finding.kind == "expired"
+    ]
+    assert "3600 s in the future" in told
+    assert "-" not in told
+
+
+def test_a_budget_of_hours_is_never_below_nothing_after_the_clock_was_set_back(worlds):
+    record = replace(running(worlds.store), created=worlds.store)
+    spent = budget.spent([record], worlds.store - HOUR)
+    assert (spent.device_hours, spent.wall_hours) == (0.0, 0.0)
+    assert budget.exceeded(Budget(wall_hours=1.0), [record], worlds.store - HOUR) == ""
