@@ -22,17 +22,26 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """A process, when it began, in seconds since 1970, and which worker it is; 0: none."""
+    """A process, when it began, and which worker it is.
+
+    Args:
+        began: in seconds since 1970. Linux reckons it from the clock, so it moves when the clock is set.
+        number: of the worker; 0: none.
+        birth: the boot of the machine, and the tick of it in which the process began: what no clock moves. ""
+            where the system does not tell, and in files of earlier versions.
+    """
 
     pid: int
     began: float
     number: int = 0
+    birth: str = ""
 
     def process(self) -> psutil.Process | None:
         """The process, if it is still there."""
         try:
             found = psutil.Process(self.pid)
-            alive = found.create_time() == self.began and found.status() != psutil.STATUS_ZOMBIE
+            same = _birth(self.pid) == self.birth if self.birth else found.create_time() == self.began
+            alive = same and found.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return None
         return found if alive else None
@@ -52,7 +61,18 @@ class PoolFile:
 
 def known(pid: int, number: int = 0) -> Known:
     """A process that is there now. Raises psutil.NoSuchProcess."""
-    return Known(pid=pid, began=psutil.Process(pid).create_time(), number=number)
+    return Known(pid=pid, began=psutil.Process(pid).create_time(), number=number, birth=_birth(pid))
+
+
+def _birth(pid: int) -> str:
+    """Which boot and which tick of it the process began in; "" where the system does not tell."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        about = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    # The program's name, in brackets, may hold anything; the tick is the 22nd field, the 20th behind it.
+    return f"{boot}:{about.rpartition(')')[2].split()[19]}"
 
 
 def write(folder: Path, pids: Mapping[int, int]) -> None:

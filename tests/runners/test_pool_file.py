@@ -26,7 +26,20 @@ def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_process_id_that_was_given_to_another_is_not_ours() -> None:
     me = pool_file.known(os.getpid())
-    assert PoolFile(keeper=dataclasses.replace(me, began=me.began - 1)).alive() == []
+    other_boot = dataclasses.replace(me, birth=f"another-boot:{me.birth.partition(':')[2]}")
+    earlier = dataclasses.replace(me, birth=f"{me.birth}0")
+    of_an_earlier_version = dataclasses.replace(me, birth="", began=me.began - 1)
+    for stranger in (other_boot, earlier, of_an_earlier_version):
+        assert PoolFile(keeper=stranger).alive() == []
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux reckons the start of a process from the clock"
+)
+def test_a_process_is_still_ours_after_the_clock_was_set() -> None:
+    me = pool_file.known(os.getpid())
+    shifted = dataclasses.replace(me, began=me.began + 3600)  # what psutil said before the clock was set back
+    assert [process.pid for process in PoolFile(keeper=shifted).alive()] == [os.getpid()]
 
 
 def test_a_worker_that_ended_before_it_was_written_is_left_out(tmp_path: Path) -> None:
