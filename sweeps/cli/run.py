@@ -108,7 +108,7 @@ def worker(
 
     Start as many as you like, on as many machines as see the storage. SIGTERM or Ctrl-C hands the trial in
     hand back (exit status 75), a second one leaves at once; a worker that dies without a word is replaced
-    when its lease runs out.
+    when its lease runs out. One that cannot start the program leaves with 2: it is in the wrong folder.
     """
     from sweeps.cli.progress import watcher
     from sweeps.stopping import Stop

@@ -22,7 +22,7 @@ def pause(storage: str | None, name: str | None) -> None:
 @click.command()
 @storage_options
 def resume(storage: str | None, name: str | None) -> None:
-    """Hand out trials again, after `sweep pause` or `sweep stop`."""
+    """Hand out trials again, after `sweep pause` or `sweep stop`, or once the sweep has paused itself."""
     _turn(storage, name, "running")
 
 
