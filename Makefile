@@ -12,7 +12,7 @@ JOBS   ?= 3
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart test test-numerics test-slow test-browser test-slurm test-ray test-skypilot setup-xla test-xla lint format docs bench findings clean
+.PHONY: setup quickstart test test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest setup-xla test-xla lint format docs bench findings clean
 
 setup: $(STAMP)
 
@@ -89,6 +89,53 @@ $(XLA_STAMP): $(STAMP)
 	$(XLA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[xla,flash,test]"
 	@touch $@
 
+# A fresh install, as it will be and as it may be: the newest versions that pyproject.toml allows, and the oldest of what
+# it names (pip has no such resolution; uv has). Torch stays what it is in $(VENV): another one is gigabytes, and
+# the oldest is seen by test-xla. Each run looks again what there is. What is asked of them: the seams, where
+# libraries are used in ways that their releases may change, and the command line without any extra.
+UV := .venv-uv
+UV_STAMP := $(UV)/.stagesweep-installed
+UV_INSTALL = $(UV)/bin/uv pip install --quiet $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint $(UV)/torch.txt
+SEAMS := \
+  tests/contracts/test_store_contract.py tests/contracts/test_bulk_contract.py tests/contracts/test_library_names.py \
+  tests/sweeps/test_gcs_store.py tests/sweeps/test_bulk.py \
+  tests/sweeps/test_optimizer.py tests/sweeps/test_optimizer_outcomes.py tests/sweeps/test_ax_export.py \
+  tests/sweeps/test_insight.py tests/sweeps/test_early_stopping.py \
+  tests/sweeps/test_optuna_journal.py tests/sweeps/test_wandb_table.py \
+  tests/sweeps/hydra_app/test_hydra_params.py tests/sweeps/hydra_app/test_hydra_plugin.py \
+  tests/sweeps/hydra_app/test_hydra_callback.py \
+  tests/sweeps/upkeep/test_tables.py \
+  tests/trainer/test_trainer_compose.py tests/trainer/test_trainer_attention.py tests/trainer/test_student_folder.py \
+  tests/trainer/test_trainer_hf.py \
+  tests/trainer/test_trainer_recompute.py tests/trainer/optim/test_attention_logits.py \
+  tests/trainer/optim/test_adamw_8bit.py tests/trainer/preflight/test_memory.py \
+  tests/trainer/export/test_bitnet_layer.py tests/trainer/export/test_export_packing.py \
+  tests/trainer/checkpoint/test_checkpoint_files.py \
+  tests/trainer/telemetry/test_telemetry_wandb.py tests/trainer/telemetry/test_telemetry_tensorboard.py \
+  tests/trainer/data/test_data_formats.py tests/trainer/data/test_data_hub.py tests/trainer/test_quant_fp8.py \
+  tests/runners/test_slurm.py tests/runners/tpu_vm/test_tpu_vm_client.py tests/runners/kubernetes \
+  tests/analysis/test_analysis_table.py tests/analysis/test_analysis_figures.py
+
+test-newest: $(UV_STAMP)
+	$(PYTHON) -m venv --clear --without-pip .venv-newest
+	$(UV_INSTALL) --python .venv-newest/bin/python .
+	cd $(UV) && for each in sweep "sweep quickstart" "python -m trainer"; do \
+	  ../.venv-newest/bin/$$each --help > /dev/null || exit 1; done
+	cd $(UV) && ../.venv-newest/bin/python -c 'import sweeps, trainer, runners, analysis'
+	$(UV_INSTALL) --python .venv-newest/bin/python -e ".[dev]"
+	.venv-newest/bin/python -m pytest -n $(JOBS) --dist worksteal --timeout 300 $(SEAMS)
+
+test-oldest: $(UV_STAMP)
+	$(PYTHON) -m venv --clear --without-pip .venv-oldest
+	$(UV_INSTALL) --python .venv-oldest/bin/python --resolution lowest-direct -e ".[dev]"
+	.venv-oldest/bin/python -m pytest -n $(JOBS) --dist worksteal --timeout 300 $(SEAMS)
+
+$(UV_STAMP): $(STAMP)
+	$(PYTHON) -m venv $(UV)
+	$(UV)/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $(UV)/torch.txt
+	@touch $@
+
 # A sweep through a Ray cluster on this machine. Ray is 300 MB: it has an environment of its own, which sees this one.
 RAY := .venv-ray
 test-ray: $(STAMP)
@@ -126,4 +173,4 @@ findings: $(STAMP)
 	$(BIN)/python -m benchmarks.findings $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(XLA_VENV) $(RAY) $(SKY) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(XLA_VENV) $(RAY) $(SKY) $(UV) .venv-newest .venv-oldest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
