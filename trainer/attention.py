@@ -67,7 +67,7 @@ def register(kernel: Kernel, obstacle: str) -> str:
 def suited(model: _Model) -> _Model:
     """The model; with its own eager attention if that does more than SDPA can, such as to cap its scores."""
     this = cast(Any, model)
-    # Before transformers 5.21 a model that caps its scores said that SDPA can do it, which then does not cap them.
+    # Before transformers 5.21 a model that caps its scores claimed SDPA, which then does not cap them.
     caps = getattr(this.config, "attn_logit_softcapping", None) is not None
     if this.config._attn_implementation == NAME and (caps or not getattr(this, "_supports_sdpa", False)):
         this.set_attn_implementation("eager")
