@@ -22,6 +22,15 @@ json.dump({"loss": float(sys.argv[1].partition("=")[2])}, open(os.environ["SWEEP
 FUNCTION = 'program: {function: "objectives_for_tests:paraboloid"}'
 
 
+pytestmark = pytest.mark.timeout(300)  # some start many processes
+
+
+def as_grid(text: str) -> str:
+    """The space as a grid, which needs no Ax: processes start in a moment."""
+    text = text.replace("{min: 0.0, max: 1.0}", "{values: [0.1, 0.2]}")
+    return text.replace("{method: random, sobol: 4}", "{method: grid}")
+
+
 def start_worker(url: Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "sweeps", "worker", "--storage", str(url)],
@@ -56,11 +65,11 @@ def test_a_worker_in_the_wrong_folder_costs_no_trial_and_a_good_one_completes_th
     wrong.mkdir()
     (right / file).write_text(content)
     (right / file).chmod(0o755)
-    space_file.write_text(space_file.read_text().replace(FUNCTION, f"program: {program}"))
+    space_file.write_text(as_grid(space_file.read_text()).replace(FUNCTION, f"program: {program}"))
     monkeypatch.chdir(right)
     assert sweep("init", str(space_file), "--storage", str(tmp_path / "store")).status == 0
     url = tmp_path / "store" / "toy"
-    for _ in range(4):
+    for _ in range(2):
         ran = start_worker(url, wrong)
         assert ran.returncode == 2, ran.stderr
         (line,) = [line for line in ran.stderr.splitlines() if "error" in line]
@@ -126,3 +135,27 @@ def test_a_refusal_can_be_told(sweep, space_file):
     assert sweep("tell", "0", "--result", "r.json").out == "trial 0 is failed\n"
     record = Experiment.open(LocalStore(url)).trial(0)
     assert (record.failure, record.error) == ("bad_config", "config refused: n is odd")
+
+
+def test_eight_worker_processes_on_a_broken_function_use_up_few_trials(sweep, space_file):
+    text = as_grid(space_file.read_text()).replace("run_cap: 5\n", "")
+    space_file.write_text(text.replace("paraboloid", "lacks_a_key"))
+    url = sweep("init", str(space_file)).out.strip()
+    functions = str(Path(__file__).parents[1] / "functions")
+    path = os.pathsep.join([functions, os.environ.get("PYTHONPATH", "")])
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "sweeps", "worker", "--storage", url, "--exit-when-idle"],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        )
+        for _ in range(8)
+    ]
+    said = [worker.communicate(timeout=100)[1] for worker in workers]
+    assert {worker.returncode for worker in workers} <= {0, 1}  # 1: all that it ran has failed
+    assert all("in a row failed with: KeyError: 'lr'; mend the cause" in each for each in said), said
+    records = Experiment.open(LocalStore(url)).trials()
+    assert 3 <= len(records) <= 3 + 7
+    assert {(record.status, record.attempt) for record in records} == {("failed", 1)}
+    assert control.switch(LocalStore(url)).braked
