@@ -27,6 +27,9 @@ MAX_METRICS = 10_000
 
 _EXIT_CONFIG, _EXIT_DIVERGED, _EXIT_PREEMPTED = 2, 70, 75
 
+_NOT_HERE = "trainer: error: not on this machine: "
+"""How the line begins with which the trainer says that it is the machine that does not fit."""
+
 _TRAINER_REFUSED = re.compile(r"^trainer: error: .*$", re.MULTILINE)
 """The line with which `python -m trainer` refuses a configuration; its exit status alone may be anybody's."""
 
@@ -200,6 +203,8 @@ def died(status: int, log_file: Path, argv: Sequence[str], *, is_trainer: bool) 
     if status == _EXIT_DIVERGED:
         return Failed(error=f"diverged: {last}\n{words}", failure="diverged")
     if is_trainer and status == _EXIT_CONFIG and (lines := _TRAINER_REFUSED.findall(words)):
+        if lines[-1].startswith(_NOT_HERE):
+            return NotStarted(detail=lines[-1].removeprefix(_NOT_HERE))
         return Failed(error=f"config refused: {lines[-1]}\n{words}", failure="bad_config")
     if never := startable.never_began(argv, status, last):
         return NotStarted(detail=never)

@@ -36,7 +36,15 @@ from trainer.config import Config, sha256
 from trainer.console import Lines
 from trainer.distributed import launched
 from trainer.environment import before_torch, keep_freed_memory
-from trainer.errors import EXIT_CONFIG, EXIT_DONE, ConfigError, DivergedError, PreemptedError, TrainerError
+from trainer.errors import (
+    EXIT_CONFIG,
+    EXIT_DONE,
+    ConfigError,
+    DivergedError,
+    MachineError,
+    PreemptedError,
+    TrainerError,
+)
 from trainer.preflight import sanity
 from trainer.redaction import redact
 
@@ -76,6 +84,8 @@ def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None)
         return _tell(f"diverged: {error}", error)
     except PreemptedError as error:
         return _tell(str(error), error)
+    except MachineError as error:
+        return _tell(f"error: not on this machine: {error}", error)
     except TrainerError as error:
         return _tell(f"error: {error}", error)
 

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from trainer import host_memory, tpu_host
 from trainer.config import DeviceConfig
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.errors import ConfigError
+from trainer.errors import MachineError
 from trainer.preflight import tpu_versions
 
 _STATM = Path("/proc/self/statm")
@@ -220,7 +220,7 @@ def open_device(config: DeviceConfig) -> Device:
         return open_xla(config)
     has_cuda = torch.cuda.is_available()
     if config.type == "cuda" and not has_cuda:
-        raise ConfigError("there is no CUDA device here; write device=auto or device=cpu", key="device.type")
+        raise MachineError("there is no CUDA device here; write device=auto or device=cpu", key="device.type")
     if config.type == "cpu" or not has_cuda:
         torch.set_float32_matmul_precision("highest")  # oneDNN would take less for float32, where a CPU can
         # Measured on 2 cores at 1M parameters: eager attention is 1.5x faster than SDPA in bfloat16.
@@ -280,7 +280,7 @@ def cpu_multiplies_bfloat16(cpuinfo: Path | None = None, environment: Mapping[st
     """
     forced = environment.get(CPU_BFLOAT16_VARIABLE, "")
     if forced not in ("", "0", "1"):
-        raise ConfigError(
+        raise MachineError(
             f"{CPU_BFLOAT16_VARIABLE} is {forced!r} in the environment; write 0 (the processor is taken to "
             "have no instructions for bfloat16) or 1 (it has), or unset it"
         )

@@ -2,6 +2,7 @@
 
     TrainerError             1   anything that stops a run and is told in one line
     ├── ConfigError          2   the configuration is refused before any compute
+    │   └── MachineError         2   another machine may run it: this one lacks a device, a package, disk
     ├── DivergedError       70   a loss or a gradient is NaN or infinite
     ├── PreemptedError      75   a signal asked the run to end
     ├── OutOfMemory          1   the device, or the host, had no more memory
@@ -39,6 +40,13 @@ class ConfigError(TrainerError):
     def __init__(self, problem: str, *, key: str = "") -> None:
         self.problem, self.key = problem, key
         super().__init__(f"{key}: {problem}" if key else problem)
+
+
+class MachineError(ConfigError):
+    """The configuration asks for a device, a package or disk space that this machine does not have.
+
+    `python -m trainer` says `not on this machine`, so that a sweep hands the trial to another worker.
+    """
 
 
 class DivergedError(TrainerError):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from trainer.errors import ConfigError
+from trainer.errors import MachineError
 
 INSTALL = "pip install 'stagesweep[tpu]'"
 VARIABLE = "PJRT_DEVICE"
@@ -45,10 +45,10 @@ def meant(kind: str, environment: Mapping[str, str] = os.environ, root: Path = _
     if not said:
         _refuse_unsaid(kind, root)
     if find_spec("torch_xla") is None:
-        raise ConfigError(f"torch_xla is not installed; {INSTALL}, or write device=cpu", key=_KEY)
+        raise MachineError(f"torch_xla is not installed; {INSTALL}, or write device=cpu", key=_KEY)
     if said == "TPU":
         if not chips(root):
-            raise ConfigError(
+            raise MachineError(
                 f"{VARIABLE}=TPU, but there is no TPU here (no /dev/accel0, no /dev/vfio/0); "
                 f"write {VARIABLE}=CPU for XLA's own CPU device, or device=cpu without it",
                 key=_KEY,
@@ -64,12 +64,12 @@ def on_tpu(environment: Mapping[str, str] = os.environ) -> bool:
 
 def _refuse_unsaid(kind: str, root: Path) -> None:
     if chips(root):
-        raise ConfigError(
+        raise MachineError(
             f"this machine has a TPU, but {VARIABLE} is not set, and torch_xla may compute on the CPU then "
             f"without a word; write {VARIABLE}=TPU, or device=cpu or device=cuda if that is meant",
             key=_KEY,
         )
-    raise ConfigError(
+    raise MachineError(
         f"{kind} is to compute through XLA, but {VARIABLE} does not say where and there is no TPU here; "
         f"write {VARIABLE}=CPU for XLA's own CPU device, or device=cpu without it",
         key=_KEY,
@@ -78,7 +78,7 @@ def _refuse_unsaid(kind: str, root: Path) -> None:
 
 def _refuse_busy(root: Path) -> None:
     for process, command in holders(root):
-        raise ConfigError(
+        raise MachineError(
             f"the TPU is busy: process {process} ({command}) holds it, and a TPU serves one process; "
             f"wait for it, or end it with kill {process}",
             key=_KEY,

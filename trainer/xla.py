@@ -33,7 +33,7 @@ from trainer import attention, tpu_host, xla_shards
 from trainer.cache import cache_root
 from trainer.config import DeviceConfig
 from trainer.device import Device, MemoryCounts, dtype_of, micro_batches
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, MachineError
 from trainer.graph_mirror import GraphMirror
 from trainer.preflight import tpu_versions
 
@@ -197,7 +197,7 @@ def open_xla(config: DeviceConfig) -> XlaDevice:
     _show_chips(config.num_chips)
     chips = xr.global_runtime_device_count()
     if config.num_chips not in (None, chips):
-        raise ConfigError(f"there are {chips} here, not {config.num_chips}", key="device.num_chips")
+        raise MachineError(f"there are {chips} here, not {config.num_chips}", key="device.num_chips")
     xla_shards.check(config.parallel, chips)
     mesh = None
     if chips > 1:

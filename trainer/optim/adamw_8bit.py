@@ -16,7 +16,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from trainer.errors import ConfigError
+from trainer.errors import MachineError
 
 INSTALL = "pip install 'stagesweep[bnb]'"
 
@@ -24,7 +24,7 @@ INSTALL = "pip install 'stagesweep[bnb]'"
 def require_bitsandbytes(key: str) -> None:
     """Raises ConfigError if the package is not here. `key`: of the optimizer that wants it."""
     if find_spec("bitsandbytes") is None:
-        raise ConfigError(f"adamw_8bit needs bitsandbytes; {INSTALL}, or write adamw", key=f"{key}.type")
+        raise MachineError(f"adamw_8bit needs bitsandbytes; {INSTALL}, or write adamw", key=f"{key}.type")
 
 
 def build_adamw_8bit(

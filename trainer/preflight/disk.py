@@ -8,7 +8,7 @@ from pathlib import Path
 from trainer.checkpoint.layout import FOLDER
 from trainer.config import Config
 from trainer.counted import counted
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, MachineError
 from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.memory import stages
 from trainer.preflight.optimizer import held
@@ -66,5 +66,5 @@ def refusals(found: Disk, config: Config) -> list[ConfigError]:
     )
     room = (found.free + found.there - found.model - _SMALL) // max(found.checkpoint, 1) - 1
     if 1 <= room < config.checkpoint.keep:
-        return [ConfigError(f"in run_dir {told}; write {room}", key="checkpoint.keep")]
-    return [ConfigError(f"{told}; write a folder on a larger disk", key="run_dir")]
+        return [MachineError(f"in run_dir {told}; write {room}", key="checkpoint.keep")]
+    return [MachineError(f"{told}; write a folder on a larger disk", key="run_dir")]

@@ -37,7 +37,7 @@ def refuse(found: list[ConfigError], *, force: bool) -> tuple[str, ...]:
     """The refusals as text if `force` passes over them. Raises the first of them otherwise."""
     if found and not force:
         more = f"; and {len(found) - 1} more, which --preflight lists" if len(found) > 1 else ""
-        raise ConfigError(f"{found[0].problem} (or force=true){more}", key=found[0].key)
+        raise type(found[0])(f"{found[0].problem} (or force=true){more}", key=found[0].key)
     return tuple(str(refusal) for refusal in found)
 
 

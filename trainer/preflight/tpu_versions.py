@@ -17,7 +17,7 @@ from importlib import metadata
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from trainer.errors import ConfigError
+from trainer.errors import MachineError
 
 PYTHON = "python"
 _PYTHONS = ">=3.11,<3.14"  # for which there are wheels of torch_xla 2.9.0, and of jax
@@ -140,7 +140,7 @@ def require(versions: Mapping[str, str], *, tpu: bool) -> None:
     """Raises ConfigError where nothing could be computed; what flash attention alone misses passes."""
     for misfit in misfits(versions, tpu=tpu):
         if misfit.needed:
-            raise ConfigError(f"{misfit.what}; {misfit.remedy}", key="device.type")
+            raise MachineError(f"{misfit.what}; {misfit.remedy}", key="device.type")
 
 
 def flash_obstacle(versions: Mapping[str, str], *, tpu: bool) -> str:

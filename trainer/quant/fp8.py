@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from trainer.config import Stage2Config
 from trainer.device import Device, multiplies_float8
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, MachineError
 from trainer.quant.ternary import TernaryLinear, ternary_layers
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
@@ -33,7 +33,7 @@ _TINY = 1e-12  # below any magnitude that is not zero: a tensor of zeros must no
 def require_device(config: Stage2Config, device: Device) -> None:
     """Raises ConfigError where 8-bit products are asked for and the device has none."""
     if config.fp8 and config.max_steps and not multiplies_float8(device.torch_device):
-        raise ConfigError(
+        raise MachineError(
             f"{device.name} has no products of 8-bit floats (NVIDIA's Ada, Hopper and newer have); "
             f"write {_KEY}=false",
             key=_KEY,

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from trainer.console import Lines
-from trainer.errors import ConfigError
+from trainer.errors import MachineError
 
 FOLDER = "tensorboard"
 
@@ -25,7 +25,7 @@ FOLDER = "tensorboard"
 def require_package() -> None:
     """Raises ConfigError if tensorboardX is not here."""
     if find_spec("tensorboardX") is None:
-        raise ConfigError(
+        raise MachineError(
             "needs a package that is not here; pip install 'stagesweep[tensorboard]', or write false",
             key="telemetry.tensorboard",
         )

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from sweeps import control
 from sweeps.experiment import Experiment
@@ -82,6 +83,27 @@ def test_a_worker_in_the_wrong_folder_costs_no_trial_and_a_good_one_completes_th
     records = Experiment.open(LocalStore(url)).trials()
     assert [record.status for record in records] == ["completed"] * 5
     assert control.read(LocalStore(url)) == "running"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has what the trial asks for")
+def test_a_machine_without_the_device_costs_no_trial(sweep, space_file, tmp_path):
+    space = {
+        "name": "toy",
+        "objectives": [{"metric": "final_loss", "goal": "minimize"}],
+        "program": {"trainer": {"overrides": ["model=tiny", "data=stdlib", "device=cuda"]}},
+        "parameters": {"seed": {"values": [1, 2]}},
+        "search": {"method": "grid"},
+        "run_cap": 2,
+    }
+    space_file.write_text(json.dumps(space))
+    assert sweep("init", str(space_file), "--storage", str(tmp_path / "store")).status == 0
+    url = tmp_path / "store" / "toy"
+    ran = start_worker(url, tmp_path)
+    assert ran.returncode == 2, ran.stderr
+    (line,) = [line for line in ran.stderr.splitlines() if "error" in line]
+    assert "there is no CUDA device here" in line
+    (record,) = Experiment.open(LocalStore(url)).trials()
+    assert (record.status, [attempt.reason for attempt in record.history]) == ("pending", ["released"])
 
 
 @pytest.fixture
