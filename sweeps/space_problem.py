@@ -21,7 +21,7 @@ def problem(space: Space) -> str | None:
 
 
 def _problems(space: Space) -> Iterator[str]:
-    name: Any = space.name
+    name: object = space.name  # the types are what is in doubt here
     if not isinstance(name, str):
         yield "name is not a text"
     if space.program.kind not in ("trainer", "command", "function"):
@@ -32,9 +32,9 @@ def _problems(space: Space) -> Iterator[str]:
     for parameter in space.parameters:
         if (clause := _of_parameter(parameter)) is not None:
             yield f"parameter {parameter.name!r}: {clause}"
-    for key, value in (space.baseline or {}).items():
+    for parameter_name, value in (space.baseline or {}).items():
         if not _is_value(value):
-            yield f"baseline: {key} is neither a finite number, a text nor a boolean"
+            yield f"baseline: {parameter_name} is neither a finite number, a text nor a boolean"
     for text in (*space.parameter_constraints, *space.outcome_constraints):
         try:
             parse(text)
@@ -64,7 +64,7 @@ def _of_parameter(parameter: Range | Choice | Fixed) -> str | None:
 def _of_settings(space: Space) -> Iterator[str]:
     if space.search.method not in ("bayes", "random", "grid"):
         yield f"search.method {space.search.method!r} is unknown"
-    counts: dict[str, Any] = {"search.sobol": space.search.sobol, "search.seed": space.search.seed}
+    counts: dict[str, object] = {"search.sobol": space.search.sobol, "search.seed": space.search.seed}
     counts |= {"lease.max_attempts": space.lease.max_attempts, "program.processes": space.program.processes}
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
