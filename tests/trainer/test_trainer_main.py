@@ -106,7 +106,7 @@ def test_divergence_ends_with_70_names_the_step_and_leaves_no_result(
 @pytest.mark.parametrize(
     ("refused", "key"),
     [
-        pytest.param(["device=cuda"], "device.type", marks=NO_CUDA),
+        pytest.param(["device=cuda"], "not on this machine: device.type", marks=NO_CUDA),
         (["eval.batches=5000"], "eval.batches"),
         (["model=hf", "model.name=/no/such/model"], "model.name"),
     ],
