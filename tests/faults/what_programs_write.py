@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import signal
 import sys
 import threading
 import time
@@ -64,11 +65,22 @@ class Ran:
     err: str
 
 
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Give back what `sweep worker` takes, so that a run of the tests can still be ended."""
+    kept = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for signum, handler in kept.items():
+            signal.signal(signum, handler)
+
+
 def sweep(*argv: str) -> Ran:
     """Run the command line in this process."""
     out, err = io.StringIO(), io.StringIO()
     streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
-    with streams[0], streams[1], mock.patch.object(sys, "argv", ["sweep", *argv]):
+    with _own_signals(), streams[0], streams[1], mock.patch.object(sys, "argv", ["sweep", *argv]):
         try:
             main()
         except SystemExit as left:
@@ -121,24 +133,25 @@ class Sweep:
                 time.sleep(0.001)
 
     def _work(self) -> Trial:
-        add_pending(self.store)
+        index = add_pending(self.store)
         with watched(self.log, self.dead_threads), contextlib.redirect_stderr(io.StringIO()) as err:
-            experiment = Experiment.open(self.store)
             limits = worker.Limits(max_trials=1)
-            tally = worker.work(experiment, stop=Stop(), watcher=Lines(experiment), limits=limits)
+            watcher = Lines(self.experiment)
+            tally = worker.work(self.experiment, stop=Stop(), watcher=watcher, limits=limits)
         self.log += err.getvalue().splitlines()
         assert tally.ended.total() == 1
-        return self.must_read_back()[-1]
+        return self.must_read_back(index)
 
-    def must_read_back(self) -> list[Trial]:
-        """Return all records as a worker that has just come reads them, after a look at the threads."""
+    def must_read_back(self, index: int) -> Trial:
+        """Return the record as a worker that has just come reads it, after a look at the threads."""
         assert not self.dead_threads
         assert not [line for line in self.log if "Traceback" in line]
-        return Experiment.open(self.store).trials()
+        return Experiment.open(self.store).trial(index)
 
     def must_be_sound(self, folder: Path) -> None:
         """Fail unless the commands of a person, and a second worker, find nothing wrong; `folder` is for a copy."""
-        self.must_read_back()
+        assert not self.dead_threads
+        Experiment.open(self.store).trials()
         copy = LocalStore(str(folder))
         for entry in self.store.list(""):
             copy.create(entry.key, self.store.read(entry.key)[0])
