@@ -36,7 +36,7 @@ NUMERICS := $(addprefix tests/trainer/,optim losses test_trainer_equivalence.py 
   distributed/test_parts_of_matrices.py distributed/test_shared_training.py \
   teacher_cache/test_cached_stage3.py remote_teacher/test_remote_stage3.py)
 test-numerics: $(STAMP)
-	@other=$$($(BIN)/python -c 'from trainer.device import cpu_multiplies_bfloat16 as has; print(int(not has()))') || exit; \
+	@other=$$($(BIN)/python -c 'from trainer.devices.device import cpu_multiplies_bfloat16 as has; print(int(not has()))') || exit; \
 	export STAGESWEEP_CPU_BFLOAT16=$$other; \
 	case "$$(uname -m)" in x86_64 | amd64) \
 	  export ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2;; esac; \

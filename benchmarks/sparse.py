@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from trainer.environment import before_torch
+from trainer.devices.environment import before_torch
 
 before_torch()
 
@@ -23,12 +23,12 @@ import torch
 
 from trainer.api import check
 from trainer.config import CachedTeacherConfig, Config
-from trainer.device import open_device
+from trainer.devices.device import open_device
 from trainer.losses.sparse import Sample, Targets
-from trainer.model import build_tiny, embedding_count, freeze
+from trainer.models.causal_lm import build_tiny, embedding_count, freeze
+from trainer.models.subln import make_student
 from trainer.stages import distill
 from trainer.stages.distill_cached import from_cache
-from trainer.stages.subln import make_student
 from trainer.testing.memory import most_bytes
 
 SHAPE = (

@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 
-from trainer.environment import before_torch, keep_freed_memory
+from trainer.devices.environment import before_torch, keep_freed_memory
 
 before_torch()
 
@@ -25,12 +25,12 @@ from torch import Tensor, nn
 
 from trainer.api import check
 from trainer.config import Config, TinyModelConfig
-from trainer.device import Device, open_device
-from trainer.model import build_tiny, parameter_count
+from trainer.devices.device import Device, open_device
+from trainer.models.causal_lm import build_tiny, parameter_count
+from trainer.models.subln import make_student
 from trainer.optim.build import build_optimizer
 from trainer.stages.pretrain import cross_entropy
-from trainer.stages.subln import make_student
-from trainer.step import TrainStep
+from trainer.training.train_step import TrainStep
 
 TEN_MILLION = (
     "model.hidden_size=256",

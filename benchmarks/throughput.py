@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import cast
 
-from trainer.environment import before_torch, keep_freed_memory
+from trainer.devices.environment import before_torch, keep_freed_memory
 
 before_torch()
 
@@ -30,16 +30,16 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from trainer.api import check
 from trainer.config import Config
-from trainer.cost import forward_cost
-from trainer.device import Device, multiplies_float8, open_device
+from trainer.cost.flops import forward_cost
+from trainer.devices.device import Device, multiplies_float8, open_device
 from trainer.losses.distill_schedule import DistillWeight
-from trainer.model import parameter_count
+from trainer.models.causal_lm import parameter_count
+from trainer.models.subln import make_student
 from trainer.optim.build import build_optimizer
 from trainer.quant.fp8 import fp8_products
 from trainer.stages.layerwise import alignment
 from trainer.stages.pretrain import cross_entropy
-from trainer.stages.subln import make_student
-from trainer.step import TrainStep
+from trainer.training.train_step import TrainStep
 
 WARM_TURNS, STEPS_PER_TURN = 2, 3
 KINDS = ("plain", "full precision", "stage 2 eager", "stage 2", "stage 2 fp8", "stage 1.9")

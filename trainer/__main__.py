@@ -6,7 +6,7 @@ Signals are handled before anything is imported that takes long.
 
 from __future__ import annotations
 
-from trainer.preemption import StopSignal
+from trainer.training.preemption import StopSignal
 
 _STOP = StopSignal()
 if __name__ == "__main__":
@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer import run_folder
 from trainer.api import (
     HEARTBEAT_FILE,
     MEMORY_FILE,
@@ -30,12 +29,13 @@ from trainer.api import (
     Progress,
     check,
 )
-from trainer.aside import leave
-from trainer.checkpoint import layout
-from trainer.config import Config, sha256
+from trainer.checkpoint import layout, run_folder
+from trainer.config import Config, long_runs, sha256
+from trainer.config.redaction import redact
 from trainer.console import Lines
+from trainer.devices.background_calls import leave
+from trainer.devices.environment import before_torch, keep_freed_memory
 from trainer.distributed import launched
-from trainer.environment import before_torch, keep_freed_memory
 from trainer.errors import (
     EXIT_CONFIG,
     EXIT_DONE,
@@ -45,13 +45,11 @@ from trainer.errors import (
     PreemptedError,
     TrainerError,
 )
-from trainer.preflight import sanity
-from trainer.redaction import redact
 
 if TYPE_CHECKING:
     from trainer.checkpoint.checkpoints import Checkpoints
-    from trainer.checkpoint.find import Found
-    from trainer.device import Device
+    from trainer.checkpoint.discover import Found
+    from trainer.devices.device import Device
     from trainer.distributed.launched import Launched
     from trainer.distributed.ranks import Ranks
     from trainer.pipeline import Outcome
@@ -73,7 +71,7 @@ def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None)
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if any(flag in given for flag in _HELP_FLAGS):
-        from trainer.usage import usage
+        from trainer.config.usage import usage
 
         print(usage(), end="")
         return EXIT_DONE
@@ -94,7 +92,7 @@ def _run(given: list[str], stop: StopSignal) -> int:
     stop.install()
     with stop.hold("loading"):  # an exception amid imports is wrapped, or swallowed, by whoever imports
         if any(argument.partition("=")[0] == "--cfg" for argument in given):
-            from trainer.usage import composed
+            from trainer.config.usage import composed
 
             print(composed(given), end="")
             return EXIT_DONE
@@ -117,17 +115,17 @@ def _run(given: list[str], stop: StopSignal) -> int:
 def look_only(overrides: Sequence[str]) -> int:
     """What `--preflight` does: the table of what the run would take, and no run. Raises TrainerError."""
     before_torch()
-    from trainer.compose import compose_config
-    from trainer.device import open_device
-    from trainer.model import import_architectures
-    from trainer.preflight import finder, report
-    from trainer.preflight.look import look
+    from trainer.config.compose import compose_config
+    from trainer.devices.device import open_device
+    from trainer.models.causal_lm import import_architectures
+    from trainer.preflight import batch_size_search, report
+    from trainer.preflight.preflight import look
 
     config = compose_config(overrides)
     import_architectures(config.model)
     folder = None if config.run_dir is None else Path(config.run_dir)
     device = open_device(config.device)
-    found = look(finder.with_micro_batches(config, device), device, folder, closely=True)
+    found = look(batch_size_search.with_micro_batches(config, device), device, folder, closely=True)
     report.show(found, config)
     return EXIT_CONFIG if found.refusals and not config.force else EXIT_DONE
 
@@ -141,14 +139,14 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         keep_freed_memory()
         from trainer import pipeline, result
         from trainer.checkpoint.checkpoints import Checkpoints
-        from trainer.device import open_device
+        from trainer.devices.device import open_device
         from trainer.distributed.ranks import choose_device, join
         from trainer.memory_log.log import MemoryLog
-        from trainer.model import import_architectures
-        from trainer.optim.fit import require_device, require_packages
-        from trainer.preflight import finder, shortage
+        from trainer.models.causal_lm import import_architectures
+        from trainer.optim.validate import require_device, require_packages
+        from trainer.preflight import batch_size_search, oom
         from trainer.quant import fp8
-        from trainer.teacher import prepare_all
+        from trainer.teachers.local import prepare_all
         from trainer.telemetry import Heartbeat, Telemetry
         from trainer.telemetry.channels import open_channels
         from trainer.telemetry.tensorboard import require_package
@@ -162,7 +160,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         if config.telemetry.tensorboard:
             require_package()
         fp8.require_device(config.stage2, device)
-        fitted = finder.with_micro_batches(config, device, processes=place.world)
+        fitted = batch_size_search.with_micro_batches(config, device, processes=place.world)
         forced = _look_before(fitted, device, folder, place)
     if launched.among_processes(config):
         # Before the processes join: one builds while the others wait, and a library that saves a model writes
@@ -205,7 +203,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
             during=telemetry.during,
         )
         with telemetry, checkpoints, stop.unmangled():
-            with shortage.told(fitted, device):
+            with oom.told(fitted, device):
                 outcome = pipeline.run(
                     fitted,
                     device=device,
@@ -237,7 +235,7 @@ def _save_student(
     Returns:
         Whether it was saved. The checkpoints are needed otherwise: the same command goes on from there.
     """
-    from trainer import student_folder
+    from trainer.models import student_folder
 
     try:
         with telemetry.during("saving", "the student"):
@@ -261,10 +259,10 @@ def _save_student(
 
 def _look_before(config: Config, device: Device, folder: Path, place: Launched) -> tuple[str, ...]:
     """What the preflight says against the run, where `force` passes over it. Raises ConfigError."""
-    from trainer.preflight.look import line, look
+    from trainer.preflight.preflight import line, look
 
     found = look(config, device, folder, processes=place.world)
-    forced = sanity.refuse(found.refusals, force=config.force)
+    forced = long_runs.refuse(found.refusals, force=config.force)
     if place.first:
         _say(line(found))
         for passed_over in forced:

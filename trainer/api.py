@@ -12,12 +12,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from trainer.config import Config
+from trainer.devices import tpu_versions
+from trainer.devices.environment import before_torch
+from trainer.devices.tpu_versions import Misfit
 from trainer.distributed import launched
 from trainer.distributed.launched import Launched
-from trainer.environment import before_torch
 from trainer.errors import EXIT_CONFIG, EXIT_DIVERGED, EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, ConfigError
-from trainer.preflight import tpu_versions
-from trainer.preflight.tpu_versions import Misfit
 from trainer.result import Metrics
 
 __all__ = [
@@ -81,11 +81,11 @@ def check(overrides: Sequence[str], *, processes: int | None = None) -> Config:
     Raises:
         ConfigError: one line that names the key and, where there is one, the nearest valid key.
     """
-    from trainer.compose import compose_config
-    from trainer.preflight import sanity
+    from trainer.config import long_runs
+    from trainer.config.compose import compose_config
 
     config = compose_config(overrides)
-    sanity.refuse(sanity.refusals(config), force=config.force)
+    long_runs.refuse(long_runs.refusals(config), force=config.force)
     if processes is not None:
         alone = processes == 1
         launched.check(config, None if alone else Launched(rank=0, world=processes, local_rank=0))
@@ -118,7 +118,7 @@ def prepare(overrides: Sequence[str], progress: Progress | None = None) -> Prepa
     """
     config = check(overrides)
     before_torch()
-    from trainer.teacher import prepare_all
+    from trainer.teachers.local import prepare_all
 
     return prepare_all(config, progress or (lambda message, fraction: None))
 

@@ -14,32 +14,32 @@ import torch
 from torch import Tensor, nn
 
 from trainer.api import Progress
-from trainer.auto_freeze import auto_freeze
-from trainer.beside import NOTHING, Beside
-from trainer.checkpoint.keep import FORGET, Keep
+from trainer.checkpoint.policy import FORGET, Keep
 from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sha256
-from trainer.cost import usd
+from trainer.cost.flops import usd
+from trainer.cost.stage_flops import flops_per_token
 from trainer.data import Corpus, Feed
 from trainer.data.stage_text import stage_text
-from trainer.device import Device, dtype_name, micro_batches
+from trainer.devices.device import Device, dtype_name, micro_batches
 from trainer.distributed.ranks import ALONE as UNSHARED
 from trainer.distributed.ranks import Ranks
-from trainer.evaluate import HeldOutLoss, bits_per_byte, held_out_loss
-from trainer.loop import StageTrace
 from trainer.memory_log.log import MemoryLog
-from trainer.model import seed_everything
-from trainer.optim.fit import optimizers, require_model
+from trainer.models.causal_lm import seed_everything
+from trainer.models.subln import make_student
 from trainer.optim.muon import muon_dtype
-from trainer.preemption import StopSignal
+from trainer.optim.validate import optimizers, require_model
 from trainer.quant import fp8
 from trainer.quant.warmup import Lambda
 from trainer.result import Metrics, Provenance, Result, code_version
-from trainer.stage_flops import flops_per_token
 from trainer.stages import distill, layerwise, pretrain
-from trainer.stages.subln import make_student
-from trainer.teacher import load_ground
-from trainer.teacher_cache import match
+from trainer.teachers.cached import compatibility
+from trainer.teachers.local import load_ground
 from trainer.telemetry import Telemetry
+from trainer.training.auto_freeze import auto_freeze
+from trainer.training.evaluation import HeldOutLoss, bits_per_byte, held_out_loss
+from trainer.training.hooks import NOTHING, Beside
+from trainer.training.loop import StageTrace
+from trainer.training.preemption import StopSignal
 
 # Of one step in effective steps, the notebook's measure: a teacher's forward pass makes a step count twice.
 ALONE, TAUGHT = 1, 2
@@ -68,7 +68,7 @@ class _Run:
     keep: Keep
     forced: tuple[str, ...]
     config_sha256: str
-    caches: match.Digests = match.NO_CACHES
+    caches: compatibility.Digests = compatibility.NO_CACHES
     beside: Beside = NOTHING
 
     def batches(self, stage: str, batch_size: int, ranks: Ranks = UNSHARED) -> Feed:
@@ -134,7 +134,7 @@ def run(
     distill.check(student, config.stage3, this.held_out[0][:1], stop=stop)
     this = replace(
         this,
-        caches=match.check(config, ground.corpus, ground.teacher),
+        caches=compatibility.check(config, ground.corpus, ground.teacher),
         beside=Beside(freeze=auto_freeze(config, student), memory=memory),
     )
     if memory:

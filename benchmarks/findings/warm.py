@@ -3,13 +3,13 @@ from here."""
 
 import importlib
 
-from trainer.environment import before_torch
+from trainer.devices.environment import before_torch
 
 before_torch()
 for name in (
     "trainer.checkpoint.checkpoints",
     "trainer.pipeline",
-    "trainer.student_folder",
+    "trainer.models.student_folder",
     "trainer.telemetry",
     "transformers.models.llama.modeling_llama",
 ):

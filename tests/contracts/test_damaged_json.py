@@ -16,9 +16,9 @@ from runners.errors import EngineFailed, RunnerError
 from runners.kubernetes.kubectl import Kubectl
 from runners.kubernetes.options import KubernetesOptions
 from trainer import cache
-from trainer.checkpoint import document
-from trainer.remote_teacher import protocol
-from trainer.teacher_cache import index
+from trainer.checkpoint import manifest
+from trainer.teachers.cached import index
+from trainer.teachers.http import protocol
 
 BAD = {
     "deep": b'{"a":' * 5000 + b"1" + b"}" * 5000,
@@ -56,8 +56,8 @@ def test_a_damaged_pool_file_is_no_pool(tmp_path: Path, bad: bytes) -> None:
 
 
 def test_a_damaged_manifest_of_a_checkpoint_is_unusable(bad: bytes) -> None:
-    with pytest.raises(document.UnusableError):
-        document.decode(bad)
+    with pytest.raises(manifest.UnusableError):
+        manifest.decode(bad)
 
 
 def test_a_damaged_index_of_a_teacher_cache_is_unreadable(bad: bytes) -> None:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from analysis.costs import SHIPPED, rate
-from trainer.cost import RATES
+from trainer.cost.flops import RATES
 
 ROWS = {row["name"]: row for row in yaml.safe_load(SHIPPED.read_text())["rates"]}
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 import pytest
 
 import sweeps.redaction
-import trainer.redaction
+import trainer.config.redaction
 
 
 def test_the_patterns_are_the_same_text() -> None:
@@ -21,5 +21,5 @@ def test_the_patterns_are_the_same_text() -> None:
 def test_a_text_reads_alike_from_both_rooms(text: str) -> None:
     environment = {"MYSQL_PWD": "hunter2"}
     shown = sweeps.redaction.redact(text, environment)
-    assert trainer.redaction.redact(text, environment) == shown
-    assert trainer.redaction.without_secrets([text], environment) == [shown]
+    assert trainer.config.redaction.redact(text, environment) == shown
+    assert trainer.config.redaction.without_secrets([text], environment) == [shown]

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from runners.tpu_versions import REQUIREMENTS
-from trainer.preflight.tpu_versions import MATRIX
+from trainer.devices.tpu_versions import MATRIX
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {package.name: SpecifierSet(package.allowed) for package in MATRIX}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trainer import api
-from trainer.loop import StagePlan
+from trainer.training.loop import StagePlan
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -71,10 +71,10 @@ def smaller(text: str) -> str:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Holds the tour's two teachers, hardly trained: how good they are is no matter here, and takes a minute."""
-    from trainer import teacher
+    from trainer.teachers import local
 
-    train = teacher.train
-    monkeypatch.setattr(teacher, "train", lambda plan, *given, **named: train(short(plan), *given, **named))
+    train = local.train
+    monkeypatch.setattr(local, "train", lambda plan, *given, **named: train(short(plan), *given, **named))
     monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path / "cache"))
     for more in ((), SMALLER):
         api.prepare(["model=tiny", "data=stdlib", "device.threads=1", *more])

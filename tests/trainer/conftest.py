@@ -87,9 +87,9 @@ def run_small(small: tuple[str, ...], tmp_path: Path) -> Callable[..., object]:
     """Runs the pipeline in this process with further overrides; returns its `Outcome`."""
     from trainer import pipeline
     from trainer.api import METRICS_FILE, check
-    from trainer.device import open_device
-    from trainer.preemption import StopSignal
+    from trainer.devices.device import open_device
     from trainer.telemetry import Telemetry
+    from trainer.training.preemption import StopSignal
 
     def run(*overrides: str, out: object = None) -> pipeline.Outcome:
         config = check([*small, *overrides])

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from trainer.api import METRICS_FILE, check
-from trainer.auto_freeze import AutoFreeze, auto_freeze
 from trainer.checkpoint.state import StateError
 from trainer.config import AutoFreezeConfig
 from trainer.errors import ConfigError
-from trainer.model import build_tiny
+from trainer.models.causal_lm import build_tiny
 from trainer.pipeline import Outcome
+from trainer.training.auto_freeze import AutoFreeze, auto_freeze
 
 ALWAYS = AutoFreezeConfig(
     enabled=True, parameters=("*",), threshold=0.5, patience=2, every_steps=1, start_step=0, dry_run=False

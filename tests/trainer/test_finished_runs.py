@@ -15,7 +15,7 @@ import pytest
 from trainer import __main__ as program
 from trainer.api import MODEL_FOLDER, RESULT_FILE, quote
 from trainer.errors import EXIT_DONE, EXIT_FAILED
-from trainer.student_folder import load
+from trainer.models.student_folder import load
 
 KEPT = ("save_model=true", "checkpoint.every_steps=10")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from trainer.aside import anything_hangs
-from trainer.graph_mirror import GraphMirror
+from trainer.devices.background_calls import anything_hangs
+from trainer.devices.xla_compilation_cache import GraphMirror
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_what_was_compiled_last_is_sent_at_the_end_as_soon_as_it_has_settled(
         assert sent(url) == ["a"]  # that is there already, should the machine go
         os.utime(one / "b", (0, 0))
 
-    monkeypatch.setattr("trainer.graph_mirror.time.sleep", sleep)
+    monkeypatch.setattr("trainer.devices.xla_compilation_cache.time.sleep", sleep)
     mirror.close(10.0)
     assert sent(url) == ["a", "b"]
     assert slept == [pytest.approx(100, abs=5)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.layer_match import matched_layers
+from trainer.models.layer_mapping import matched_layers
 
 DEPTHS = st.integers(1, 200).flatmap(lambda teacher: st.tuples(st.integers(1, teacher), st.just(teacher)))
 

@@ -13,16 +13,16 @@ from torch import nn
 
 from trainer.api import METRICS_FILE, check
 from trainer.config import Config, TinyModelConfig
-from trainer.device import Device
-from trainer.layer_match import matched_layers
-from trainer.loop import Step
+from trainer.devices.device import Device
 from trainer.losses.layer_weights import layer_weights
-from trainer.model import build_tiny, freeze, run
+from trainer.models.causal_lm import build_tiny, freeze, run
+from trainer.models.layer_mapping import matched_layers
+from trainer.models.subln import make_student
 from trainer.pipeline import Outcome
-from trainer.preemption import StopSignal
 from trainer.quant.ternary import ternary_layers
 from trainer.stages import layerwise
-from trainer.stages.subln import make_student
+from trainer.training.loop import Step
+from trainer.training.preemption import StopSignal
 
 Run = Callable[..., Outcome]
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")

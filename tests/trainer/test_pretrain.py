@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from trainer.api import METRICS_FILE, check
 from trainer.config import Stage2DistillConfig, TinyModelConfig
-from trainer.losses.logits import next_token_loss
-from trainer.model import build_tiny, freeze, run
+from trainer.losses.next_token import next_token_loss
+from trainer.models.causal_lm import build_tiny, freeze, run
 from trainer.pipeline import Outcome
 from trainer.stages import pretrain
 
@@ -77,7 +77,7 @@ def test_without_a_weight_the_teacher_is_not_run(run_small: Run, monkeypatch: py
         frozen.append(not any(parameter.requires_grad for parameter in model.parameters()))
         return run(model, ids_BT, **others)
 
-    monkeypatch.setattr("trainer.predictions.run", spying)
+    monkeypatch.setattr("trainer.losses.head_inputs.run", spying)
     run_small("stage1_9.max_steps=0")
     assert len(frozen) >= 6
     assert not any(frozen)

@@ -12,10 +12,10 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from trainer.config.quant import QuantConfig
 from trainer.errors import ConfigError
-from trainer.model import run
+from trainer.models.causal_lm import run
+from trainer.models.projections import Projections, attention_layers, widths
 from trainer.quant.ternary import TernaryLinear
 from trainer.quant.warmup import Lambda
-from trainer.stages.projections import Projections, attention_layers, widths
 
 BITNET = QuantConfig(weight_scale="absmean", group_size=None, activations="int8")
 IDS = torch.arange(12).reshape(2, 6)

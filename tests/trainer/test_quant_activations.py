@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from trainer.config import QuantConfig
+from trainer.models.subln import quantise
 from trainer.quant import activations
 from trainer.quant.activations import Int8Input, int8_activation
 from trainer.quant.shared import SharedScalar
 from trainer.quant.ternary import ternary_layers
 from trainer.quant.warmup import Lambda
-from trainer.stages.subln import quantise
 
 LAYERS = 2
 QUANT = QuantConfig(weight_scale="absmean", group_size=None, activations="int8")

@@ -10,10 +10,10 @@ from quant_forms import FORMS
 from torch import nn
 
 from trainer.config import QuantConfig
+from trainer.models.subln import SubLN
 from trainer.quant.saliency import ColumnSaliency, Share
 from trainer.quant.ternary import TernaryLinear
 from trainer.quant.warmup import Lambda
-from trainer.stages.subln import SubLN
 
 # What torch's compiler itself does with an autograd.Function.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")

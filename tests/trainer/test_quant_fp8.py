@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer import __main__ as program
-from trainer.compose import compose_config
 from trainer.config import QuantConfig
+from trainer.config.compose import compose_config
 from trainer.errors import ConfigError
 from trainer.pipeline import Outcome
 from trainer.quant import fp8

@@ -11,15 +11,15 @@ from quant_forms import FORMS
 
 from trainer.api import check
 from trainer.config import Config, TinyModelConfig
-from trainer.device import Device
+from trainer.devices.device import Device
 from trainer.errors import DivergedError
-from trainer.loop import StagePlan, train
-from trainer.model import build_tiny
-from trainer.preemption import StopSignal
+from trainer.models.causal_lm import build_tiny
+from trainer.models.subln import make_student
 from trainer.quant.saliency import ColumnSaliency, Share
 from trainer.quant.ternary import TernaryLinear
 from trainer.stages.pretrain import cross_entropy
-from trainer.stages.subln import make_student
+from trainer.training.loop import StagePlan, train
+from trainer.training.preemption import StopSignal
 
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
 LAYERS = ("self_attn.k_proj", "self_attn.o_proj.projection", "mlp.gate_proj", "mlp.down_proj.projection")

@@ -15,10 +15,10 @@ from trainer_precision import FLOAT32
 
 from trainer.api import METRICS_FILE, check
 from trainer.errors import ConfigError, DivergedError
+from trainer.models.projections import Projections
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import ternary_layers
 from trainer.stages import distill
-from trainer.stages.projections import Projections
 
 Run = Callable[..., Outcome]
 ON = ("stage3.max_steps=4", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1")

@@ -13,10 +13,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 
 from trainer.api import check
 from trainer.config import QuantConfig
-from trainer.device import Device
+from trainer.devices.device import Device
+from trainer.models.student_folder import DOCUMENT, TOKENIZER, WEIGHTS, StudentFolderError, load, save
+from trainer.models.subln import make_student
 from trainer.quant.ternary import ternary_layers
-from trainer.stages.subln import make_student
-from trainer.student_folder import DOCUMENT, TOKENIZER, WEIGHTS, StudentFolderError, load, save
 
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
 IDS = torch.arange(24).reshape(2, 12)

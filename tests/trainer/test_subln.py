@@ -11,12 +11,12 @@ from torch import nn
 
 from trainer.api import check
 from trainer.config import Stage1Config, TinyModelConfig
-from trainer.device import Device
+from trainer.devices.device import Device
 from trainer.errors import ConfigError
-from trainer.model import build_tiny, run
+from trainer.models.causal_lm import build_tiny, run
+from trainer.models.subln import SubLN, make_student
 from trainer.quant.ternary import TernaryLinear, ternary_layers
 from trainer.quant.warmup import Lambda
-from trainer.stages.subln import SubLN, make_student
 
 CONFIG = Stage1Config(subln="calibrated", calibration_batches=1, keep_layers=None)
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")

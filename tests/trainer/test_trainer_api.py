@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from sweeps.overrides import to_overrides
 from trainer import api
-from trainer.compose import compose_tree
+from trainer.config.compose import compose_tree
 
 REFUSED = {
     "misspelt key": (["stage2.max_stps=3"], "stage2.max_stps", "did you mean 'stage2.max_steps'?"),
@@ -229,10 +229,10 @@ def test_another_library_or_evaluation_makes_another_teacher(
     """Its weights come from the libraries, and the loss that is kept with it from the evaluation."""
     import torch
 
-    from trainer import teacher
+    from trainer.teachers import local
 
     folders = [api.prepare(small).teacher, api.prepare([*small, "eval.batches=3"]).teacher]
-    monkeypatch.setattr(teacher, "version", lambda package: "5.999")
+    monkeypatch.setattr(local, "version", lambda package: "5.999")
     folders.append(api.prepare(small).teacher)
     monkeypatch.setattr(torch, "__version__", "2.999")
     folders.append(api.prepare(small).teacher)

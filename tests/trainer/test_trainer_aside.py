@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainer import aside
-from trainer.aside import Aside, anything_hangs
+from trainer.devices import background_calls
+from trainer.devices.background_calls import Aside, anything_hangs
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_one_that_hangs_is_left_behind_and_known_to_hang(over: threading.Event) 
 
 
 def test_no_more_wait_than_there_is_room_for(over: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aside, "_MOST_WAITING", 3)
+    monkeypatch.setattr(background_calls, "_MOST_WAITING", 3)
     calls = Aside(lambda error: None)
     begun = threading.Event()
     calls.do(lambda: begun.set() or over.wait(60))

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer import attention
 from trainer.api import check
-from trainer.device import Device
-from trainer.model import load_pretrained, save
+from trainer.devices import xla_attention
+from trainer.devices.device import Device
+from trainer.models.causal_lm import load_pretrained, save
 from trainer.optim.attention_logits import record_logits, recorded
-from trainer.preflight.blueprint import blueprint
+from trainer.preflight.meta_model import blueprint
 
 IDS = torch.arange(24).reshape(2, 12) % 50
 SIZES = {
@@ -70,22 +70,22 @@ def no_kernel(*given: object, **more: object) -> Tensor:
 
 @pytest.fixture(autouse=True)
 def _said_nothing_yet() -> Iterator[None]:
-    attention.register(no_kernel, "")
-    attention._say.cache_clear()
+    xla_attention.register(no_kernel, "")
+    xla_attention._say.cache_clear()
     yield
-    attention._say.cache_clear()
+    xla_attention._say.cache_clear()
 
 
 @pytest.fixture
 def _twelve_tokens_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "LONG", 12)
-    monkeypatch.setattr(attention, "BLOCK", 4)
+    monkeypatch.setattr(xla_attention, "LONG", 12)
+    monkeypatch.setattr(xla_attention, "BLOCK", 4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_and_gradients_are_those_of_the_models_own_attention(family: str) -> None:
-    ours, theirs = attention.suited(build(family, attention.NAME)), build(family, "eager")
-    assert ours.config._attn_implementation == ("eager" if family == "gemma2" else attention.NAME)
+    ours, theirs = xla_attention.suited(build(family, xla_attention.NAME)), build(family, "eager")
+    assert ours.config._attn_implementation == ("eager" if family == "gemma2" else xla_attention.NAME)
     found, expected = logits(ours), logits(theirs)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     for each in (found, expected):
@@ -94,21 +94,23 @@ def test_logits_and_gradients_are_those_of_the_models_own_attention(family: str)
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4, msg=name)
 
 
-@pytest.mark.parametrize(("family", "kept"), [("mistral", attention.NAME), ("gemma2", "eager")])
+@pytest.mark.parametrize(("family", "kept"), [("mistral", xla_attention.NAME), ("gemma2", "eager")])
 def test_a_model_that_sdpa_cannot_compute_is_loaded_and_estimated_with_its_own_attention(
     family: str, kept: str, tmp_path: Path
 ) -> None:
     save(build(family, "eager"), tmp_path)
-    loaded = load_pretrained(str(tmp_path), dtype="float32", attention=attention.NAME)
+    loaded = load_pretrained(str(tmp_path), dtype="float32", attention=xla_attention.NAME)
     config = check(["model=hf", f"model.name={tmp_path}", "data.sequence_length=16"])
-    device = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="", attention=attention.NAME)
+    device = Device(
+        torch_device=torch.device("cpu"), dtype=torch.float32, name="", attention=xla_attention.NAME
+    )
     for model in (loaded, blueprint(config, device).build(2)):
         assert model.config._attn_implementation == kept
         assert logits(model).isfinite().all()
 
 
 def test_queries_and_keys_that_autocast_left_in_float32_are_cast() -> None:
-    ours, theirs = build("llama", attention.NAME), build("llama", "eager")
+    ours, theirs = build("llama", xla_attention.NAME), build("llama", "eager")
     exact = logits(theirs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found, expected = logits(ours), logits(theirs)
@@ -119,10 +121,10 @@ def test_queries_and_keys_that_autocast_left_in_float32_are_cast() -> None:
 def test_a_mask_is_made_where_layers_see_a_window_and_no_tensor_is_read_for_it() -> None:
     seen = torch.ones(2, 12, dtype=torch.bool, device="meta")  # a tensor without numbers
     given = {"batch_size": 2, "q_length": 12, "kv_length": 12, "attention_mask": seen, "device": "cpu"}
-    assert attention._mask(**given, allow_is_causal_skip=True, local_size=None) is None
-    assert attention._mask(**given, allow_is_causal_skip=True, local_size=12) is None
+    assert xla_attention._mask(**given, allow_is_causal_skip=True, local_size=None) is None
+    assert xla_attention._mask(**given, allow_is_causal_skip=True, local_size=12) is None
     for more in ({"allow_is_causal_skip": False}, {"local_size": 11}):
-        assert torch.equal(attention._mask(**given, **more)[1, 0], torch.ones(12, 12).tril().bool())
+        assert torch.equal(xla_attention._mask(**given, **more)[1, 0], torch.ones(12, 12).tril().bool())
 
 
 @pytest.mark.usefixtures("_twelve_tokens_are_long")
@@ -130,8 +132,8 @@ def test_long_texts_go_through_the_kernel_and_come_to_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With each key head repeated for the query heads that share it; muonclip finds the same logits."""
-    attention.register(partial(by_sdpa, F.scaled_dot_product_attention), "")
-    ours, theirs = build("llama", attention.NAME), build("llama", "eager")
+    xla_attention.register(partial(by_sdpa, F.scaled_dot_product_attention), "")
+    ours, theirs = build("llama", xla_attention.NAME), build("llama", "eager")
     expected = logits(theirs)
     monkeypatch.setattr(F, "scaled_dot_product_attention", no_kernel)
     torch.testing.assert_close(logits(ours), expected, rtol=1e-5, atol=1e-5)
@@ -148,10 +150,10 @@ def test_long_texts_go_through_the_kernel_and_come_to_the_same(
 def test_where_the_kernel_cannot_be_called_sdpa_is_and_one_line_says_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    attention.register(no_kernel, "jax is not installed; pip install jax==0.9.0")
+    xla_attention.register(no_kernel, "jax is not installed; pip install jax==0.9.0")
     expected = logits(build("llama", "eager"))
     for _ in range(2):  # student and teacher, with two layers each
-        torch.testing.assert_close(logits(build("llama", attention.NAME)), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(logits(build("llama", xla_attention.NAME)), expected, rtol=1e-5, atol=1e-5)
     assert caplog.messages == [
         "flash attention is not used for 12 tokens and more: jax is not installed; pip install jax==0.9.0; "
         "SDPA keeps all scores in memory"
@@ -159,8 +161,8 @@ def test_where_the_kernel_cannot_be_called_sdpa_is_and_one_line_says_why(
 
 
 def test_nothing_is_said_of_short_texts(caplog: pytest.LogCaptureFixture) -> None:
-    attention.register(no_kernel, "jax is not installed")
-    logits(build("llama", attention.NAME))
+    xla_attention.register(no_kernel, "jax is not installed")
+    logits(build("llama", xla_attention.NAME))
     assert not caplog.messages
 
 
@@ -186,6 +188,6 @@ def test_what_the_kernel_computes(changed: dict[str, Any], reason: str) -> None:
     q_BHTD = torch.empty(1, 2, told["length"], told["size"], device="meta")
     v_BGTD = torch.empty(1, 2, told["length"], told.get("value_size", told["size"]), device="meta")
     module = SimpleNamespace(is_causal=told["causal"])
-    found = attention.unsuitable(module, q_BHTD, v_BGTD, told["mask"], told["options"])
+    found = xla_attention.unsuitable(module, q_BHTD, v_BGTD, told["mask"], told["options"])
     assert found.startswith(reason)
     assert bool(found) is bool(reason)

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
 from trainer.api import check
-from trainer.compile import CACHE_VARIABLE, compiled
-from trainer.device import Device, open_device
+from trainer.devices.device import Device, open_device
 from trainer.errors import DivergedError
 from trainer.optim.build import build_optimizer
-from trainer.step import TrainStep
 from trainer.testing.equivalence import likeness, trace
+from trainer.training.compilation import CACHE_VARIABLE, compiled
+from trainer.training.train_step import TrainStep
 
 COMPILING = Device(
     torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager", compile=True
@@ -210,7 +210,7 @@ def test_compiled_steps_are_eager_ones(
     torch._dynamo.reset()
     small = [*BASE, "model.layers=1", *more]
     eager, ours = trace(small, stage=stage), trace([*small, "device.compile=true"], stage=stage)
-    told = [record.getMessage() for record in caplog.records if record.name == "trainer.compile"]
+    told = [record.getMessage() for record in caplog.records if record.name == "trainer.training.compilation"]
     assert not told, "compiling failed, so nothing was compared"
     assert list(tmp_path.iterdir()), "no kernels were kept"
     same = likeness(eager, ours)

@@ -9,8 +9,8 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from trainer import compose as composing
-from trainer.compose import compose_tree
+from trainer.config import compose as composing
+from trainer.config.compose import compose_tree
 from trainer.errors import ConfigError
 
 

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainer import cost, pipeline
-from trainer.cost import usd
-from trainer.device import Device
-from trainer.peaks import peak_flops_per_second, peak_of
+from trainer import pipeline
+from trainer.cost import flops
+from trainer.cost.flops import usd
+from trainer.cost.peak_flops import peak_flops_per_second, peak_of
+from trainer.devices.device import Device
 from trainer.pipeline import Outcome
-from trainer.step import TrainStep
+from trainer.training.train_step import TrainStep
 
 WITHIN = 1e-6
 """For a plain Llama with eager attention, every product of the formula is one that is made, and no other is."""
@@ -91,8 +92,8 @@ def test_two_hours_cost(
 def test_pricing_chooses_the_price_of_a_run(
     pricing: str, expected: float, run_small: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = cost.Rate(on_demand=6.12, spot=2.04, listed="GCP v5litepod-8", dated="2026-02")
-    monkeypatch.setitem(cost.RATES, "v5litepod-8", listed)
+    listed = flops.Rate(on_demand=6.12, spot=2.04, listed="GCP v5litepod-8", dated="2026-02")
+    monkeypatch.setitem(flops.RATES, "v5litepod-8", listed)
     real = pipeline.usd
     monkeypatch.setattr(
         pipeline,

@@ -10,12 +10,12 @@ import sys
 import pytest
 import torch
 
-from trainer.environment import before_torch
+from trainer.devices.environment import before_torch
 
 FAULTS = """
 import resource, sys
 import numpy as np
-from trainer.environment import keep_freed_memory
+from trainer.devices.environment import keep_freed_memory
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
@@ -40,7 +40,7 @@ def test_memory_that_was_used_once_costs_no_page_faults_again() -> None:
 
 
 CONVOLUTION = """
-from trainer.environment import before_torch
+from trainer.devices.environment import before_torch
 
 before_torch()
 

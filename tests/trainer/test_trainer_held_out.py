@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from trainer.api import check, prepare
-from trainer.device import open_device
+from trainer.devices.device import open_device
 from trainer.errors import ConfigError
-from trainer.evaluate import held_out_loss
 from trainer.pipeline import Outcome
+from trainer.training.evaluation import held_out_loss
 
 Run = Callable[..., Outcome]
 
@@ -47,9 +47,9 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Spied]:
 def test_losses_are_measured_on_held_out_text_and_nothing_is_trained_on_it(
     run_small: Run, spy: Callable[[str], Spied]
 ) -> None:
-    loaded, cut = spy("trainer.teacher.load"), spy("trainer.teacher.eval_batches")
+    loaded, cut = spy("trainer.teachers.local.load"), spy("trainer.teachers.local.eval_batches")
     fed = spy("trainer.data.memory.WindowFeed")
-    measured = [spy("trainer.teacher.held_out_loss"), spy("trainer.pipeline.held_out_loss")]
+    measured = [spy("trainer.teachers.local.held_out_loss"), spy("trainer.pipeline.held_out_loss")]
     run_small("model.teacher.seed=12")  # a teacher that is not cached yet
     corpus = loaded.results[0]
     assert [call["tokens"] is corpus.held_out for call in cut.arguments] == [True]
@@ -63,7 +63,7 @@ def test_the_final_loss_is_that_of_fully_ternary_weights(run_small: Run, spy: Ca
     """Even where the lambda warmup ends with the stage: a half-quantised loss would let a search cheat."""
     from trainer.quant.ternary import ternary_layers
 
-    cut = spy("trainer.teacher.eval_batches")
+    cut = spy("trainer.teachers.local.eval_batches")
     outcome = run_small("stage2.lambda_warmup.warmup_steps=5")
     device = open_device(check(["device=cpu", "device.threads=1"]).device)
     again = held_out_loss(outcome.student, cut.results[0], device=device, stage="again")
@@ -110,7 +110,7 @@ def test_a_loss_is_never_measured_on_a_student_that_is_not_fully_quantised(half:
 def test_more_evaluation_than_there_is_text_is_refused_before_the_teacher_is_trained(
     overrides: list[str], run_small: Run, small: tuple[str, ...], spy: Callable[[str], Spied]
 ) -> None:
-    trained = spy("trainer.teacher.train")
+    trained = spy("trainer.teachers.local.train")
     with pytest.raises(ConfigError, match=r"^eval.batches: the evaluation asks for"):
         run_small("model.teacher.seed=13", *overrides)
     with pytest.raises(ConfigError, match=r"^eval.batches: "):

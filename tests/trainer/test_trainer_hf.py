@@ -32,9 +32,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run_hf(run_small: Callable[..., Outcome], small: tuple[str, ...], checkpoint: Path, tmp_path: Path):
     from trainer import pipeline
-    from trainer.device import open_device
-    from trainer.preemption import StopSignal
+    from trainer.devices.device import open_device
     from trainer.telemetry import Telemetry
+    from trainer.training.preemption import StopSignal
 
     common = [override for override in small if not override.startswith(TINY_ONLY)]
 
@@ -141,7 +141,7 @@ def test_prepare_names_the_pretrained_model(checkpoint: Path, small: tuple[str, 
 
 
 def test_a_folder_without_a_model_is_refused_in_one_line(tmp_path: Path) -> None:
-    from trainer.model import load_pretrained
+    from trainer.models.causal_lm import load_pretrained
 
     with pytest.raises(ConfigError, match=r"^model.name: cannot load") as caught:
         load_pretrained(str(tmp_path), dtype="auto", attention="eager")
@@ -207,7 +207,7 @@ def test_a_truncated_checkpoint_is_refused_in_one_line(
 
 
 def test_an_error_without_a_message_is_told_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer.model import load_pretrained
+    from trainer.models.causal_lm import load_pretrained
 
     def fail(*args: object, **kwargs: object) -> None:
         raise OSError

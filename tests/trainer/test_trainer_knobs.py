@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from trainer_outcomes import weights_digest, without_times
 
-from trainer.compose import keys
+from trainer.config.compose import keys
 from trainer.pipeline import Outcome
 
 Run = Callable[..., Outcome]

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from trainer.api import check
-from trainer.checkpoint.keep import Measured
+from trainer.checkpoint.policy import Measured
 from trainer.checkpoint.state import State
 from trainer.data import Feed, prefetch
-from trainer.device import Device
+from trainer.devices.device import Device
 from trainer.errors import DivergedError, PreemptedError
-from trainer.evaluate import held_out_loss
-from trainer.loop import StagePlan, StageTrace, Step, train
 from trainer.optim.build import OptimizerSet
-from trainer.preemption import StopSignal
-from trainer.schedule import lr_factor
+from trainer.training.evaluation import held_out_loss
+from trainer.training.loop import StagePlan, StageTrace, Step, train
+from trainer.training.lr_schedule import lr_factor
+from trainer.training.preemption import StopSignal
 
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
 

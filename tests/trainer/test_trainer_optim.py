@@ -12,7 +12,7 @@ from torch.optim import AdamW, Muon
 
 from trainer.api import check
 from trainer.config import TinyModelConfig
-from trainer.model import build_tiny
+from trainer.models.causal_lm import build_tiny
 from trainer.optim.apollo import Apollo
 from trainer.optim.build import build_optimizer
 

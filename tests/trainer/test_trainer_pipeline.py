@@ -17,7 +17,7 @@ from trainer.api import METRICS_FILE, check
 from trainer.config import sha256
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import TernaryLinear
-from trainer.teacher import load_text
+from trainer.teachers.local import load_text
 
 Run = Callable[..., Outcome]
 

@@ -10,12 +10,12 @@ from torch._dynamo.testing import CompileCounter
 from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM
 
 from trainer.api import check
-from trainer.device import open_device
-from trainer.evaluate import held_out_loss
+from trainer.devices.device import open_device
 from trainer.losses import chunked
-from trainer.model import build_tiny, freeze, plain_head
-from trainer.predictions import Predictions
+from trainer.losses.head_inputs import Predictions
+from trainer.models.causal_lm import build_tiny, freeze, plain_head
 from trainer.testing.equivalence import likeness, trace
+from trainer.training.evaluation import held_out_loss
 
 IDS = torch.randint(300, (4, 16), generator=torch.Generator().manual_seed(0))
 SMALL = {

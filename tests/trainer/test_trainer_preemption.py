@@ -19,7 +19,7 @@ import pytest
 from trainer import api
 from trainer.__main__ import _closed
 from trainer.errors import EXIT_PREEMPTED, DivergedError, PreemptedError
-from trainer.preemption import StopSignal
+from trainer.training.preemption import StopSignal
 
 # A library in the way of an import, which is told to stop while it loads and wraps whatever it sees.
 SLOW_LIBRARY = """
@@ -97,7 +97,7 @@ def test_a_signal_in_a_library_that_wraps_it_ends_with_75(small: tuple[str, ...]
 
 PATIENT = """
 import time
-from trainer.preemption import StopSignal
+from trainer.training.preemption import StopSignal
 
 stop = StopSignal()
 stop.install()
@@ -204,8 +204,8 @@ def test_a_preempted_run_closes_its_device_in_a_hurry_and_a_second_signal_still_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stop, device, left = StopSignal(), Closing(), list[int]()
-    monkeypatch.setattr("trainer.preemption.ECHO_S", 0.0)
-    monkeypatch.setattr("trainer.preemption.os._exit", left.append)
+    monkeypatch.setattr("trainer.training.preemption.ECHO_S", 0.0)
+    monkeypatch.setattr("trainer.training.preemption.os._exit", left.append)
     device.then = lambda: stop._receive(signal.SIGTERM, None)
     with pytest.raises(PreemptedError), _closed(cast(Any, device), stop):
         stop._receive(signal.SIGTERM, None)

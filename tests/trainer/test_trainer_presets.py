@@ -19,16 +19,16 @@ from torch import nn
 
 from trainer import api, pipeline
 from trainer.api import check
-from trainer.compose import keys
 from trainer.config import HfModelConfig
+from trainer.config.compose import keys
 from trainer.data import remote
-from trainer.device import open_device
+from trainer.devices.device import open_device
 from trainer.errors import ConfigError
+from trainer.models.subln import SubLN
 from trainer.pipeline import Outcome
-from trainer.preemption import StopSignal
 from trainer.quant.ternary import ternary_layers
-from trainer.stages.subln import SubLN
 from trainer.telemetry import Telemetry
+from trainer.training.preemption import StopSignal
 
 NAMES = {
     "smollm2_135m": "HuggingFaceTB/SmolLM2-135M",

@@ -8,13 +8,13 @@ from torch import nn
 
 from trainer.api import ConfigError, check
 from trainer.config import TinyModelConfig
-from trainer.device import open_device
-from trainer.loop import StagePlan, train
-from trainer.model import build_tiny
-from trainer.preemption import StopSignal
-from trainer.recompute import recompute_layers
+from trainer.devices.device import open_device
+from trainer.models.causal_lm import build_tiny
 from trainer.stages.pretrain import cross_entropy
 from trainer.testing.memory import peak_bytes
+from trainer.training.activation_checkpointing import recompute_layers
+from trainer.training.loop import StagePlan, train
+from trainer.training.preemption import StopSignal
 
 LAYERS, HIDDEN, TOKENS = 6, 64, 8 * 32
 SHAPE = (

@@ -9,7 +9,7 @@ import pytest
 import wandb
 
 from trainer.api import check
-from trainer.redaction import without_secrets
+from trainer.config.redaction import without_secrets
 from trainer.telemetry.wandb_run import open_wandb
 
 ENVIRONMENT = {

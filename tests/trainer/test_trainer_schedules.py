@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trainer.config import LambdaWarmupConfig, ScheduleConfig
 from trainer.quant.warmup import lambda_at
-from trainer.schedule import lr_factor
+from trainer.training.lr_schedule import lr_factor
 
 WARMUP = LambdaWarmupConfig(enabled=True, warmup_steps=4, schedule="linear", weights=True, activations=True)
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from trainer_precision import FLOAT32
 
 from trainer.api import ConfigError, check
-from trainer.device import Device
+from trainer.devices.device import Device
 from trainer.errors import DivergedError
 from trainer.optim.build import build_optimizer
 from trainer.pipeline import Outcome
-from trainer.step import TrainStep, micro_batches
+from trainer.training.train_step import TrainStep, micro_batches
 
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
 

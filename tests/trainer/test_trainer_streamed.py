@@ -15,12 +15,13 @@ import pytest
 from trainer_outcomes import weights_digest, without_times
 
 from trainer import __main__ as program
-from trainer import api, pipeline, teacher
+from trainer import api, pipeline
 from trainer.api import check
-from trainer.device import open_device
+from trainer.devices.device import open_device
 from trainer.pipeline import Outcome
-from trainer.preemption import StopSignal
+from trainer.teachers import local
 from trainer.telemetry import Telemetry
+from trainer.training.preemption import StopSignal
 
 Run = Callable[..., Outcome]
 
@@ -96,7 +97,7 @@ def test_text_that_is_not_there_is_refused_before_anything_is_computed(
     streamed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(StopSignal, "install", lambda stop: None)  # this process keeps its handlers
-    monkeypatch.setattr(teacher, "train", lambda *given, **named: pytest.fail("a teacher is trained"))
+    monkeypatch.setattr(local, "train", lambda *given, **named: pytest.fail("a teacher is trained"))
     arguments = [*streamed, "data.files=/no/such/*.parquet", f"run_dir={tmp_path / 'run'}"]
     assert program.main(arguments) == api.EXIT_CONFIG
     assert capsys.readouterr().err.splitlines() == [

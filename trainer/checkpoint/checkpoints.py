@@ -15,15 +15,15 @@ from types import TracebackType
 from torch import Tensor
 
 from trainer.checkpoint import layout
-from trainer.checkpoint.background import Writer
-from trainer.checkpoint.document import TENSORS, WEIGHTS, Document
-from trainer.checkpoint.find import Found
-from trainer.checkpoint.host import HostCopies, contribute
-from trainer.checkpoint.keep import Kept, Measured, Parts
+from trainer.checkpoint.background_writer import Writer
+from trainer.checkpoint.discover import Found
+from trainer.checkpoint.host_copy import HostCopies, contribute
+from trainer.checkpoint.manifest import TENSORS, WEIGHTS, Document
 from trainer.checkpoint.parts import MODEL
-from trainer.checkpoint.read import read
+from trainer.checkpoint.policy import Kept, Measured, Parts
+from trainer.checkpoint.reader import read
 from trainer.checkpoint.state import State, Stateful
-from trainer.checkpoint.write import Snapshot
+from trainer.checkpoint.writer import Snapshot
 from trainer.config import CheckpointConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import DivergedError, PreemptedError, TrainerError

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.checkpoint.state import State, StateError
-from trainer.distributed.whole import is_shared, shared_like
-from trainer.graph import placed, write
+from trainer.devices.lazy_tensor import placed, write
+from trainer.distributed.tensors import is_shared, shared_like
 
 OPTIMIZER = "optimizer"
 _KERNELS = ("fused", "foreach", "capturable")

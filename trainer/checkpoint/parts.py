@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainer.checkpoint.keep import Parts
 from trainer.checkpoint.optimizer_state import OPTIMIZER, OptimizerState
+from trainer.checkpoint.policy import Parts
 from trainer.checkpoint.state import State, StateError, Stateful
-from trainer.distributed.whole import shared_like
-from trainer.graph import placed, recorded
+from trainer.devices.lazy_tensor import placed, recorded
+from trainer.distributed.tensors import shared_like
 
 MODEL, RANDOM, BUFFERS, BATCHES = "model", "random", "buffers", "batches"
 

@@ -1,1 +1,1 @@
-"""The Hydra configuration: `config.yaml` and one folder per group. Read by `trainer.compose` only."""
+"""The Hydra configuration: `config.yaml` and one folder per group. Read by `trainer.config.compose` only."""

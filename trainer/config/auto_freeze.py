@@ -1,4 +1,4 @@
-"""When parameters that have come to rest are frozen. Read by `trainer.auto_freeze`."""
+"""When parameters that have come to rest are frozen. Read by `trainer.training.auto_freeze`."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class DeviceConfig:
             (or into `memory_target_gib`), and remember it; one that is named stays. Changes rounding only.
         memory_target_gib: memory that the run may take, on each chip, in GiB; what is estimated to take more
             is refused. null: what is free when it starts.
-        usd_per_hour: price of the machine; null asks the table in `trainer.cost`.
+        usd_per_hour: price of the machine; null asks the table in `trainer.cost.flops`.
         pricing: which price of the table: on demand, or of a spot machine, which may be taken away. Without
             effect beside `usd_per_hour`, and where that table has no such price `usd` is null.
     """

@@ -24,9 +24,9 @@ from trainer.data.encoder import Encoder, tokenizer_sha256
 from trainer.data.errors import DataError
 from trainer.data.feed import BATCHES, Feed, rows_before, rows_of, state_at
 from trainer.data.held_out import held_out, is_held_out, training_sample
-from trainer.data.lane import Lane
 from trainer.data.prefetch import Prefetched
 from trainer.data.shards import Order, Shards, open_shards
+from trainer.data.stream_reader import Lane
 from trainer.data.tokenizer import adopted, trained
 
 BLOCKS_PER_LANE = 16  # at least, or fewer lanes are used: with too few blocks one lane may have no text

@@ -1,6 +1,6 @@
 """How many bytes of text each token stands for, so that losses of different tokenizers can be compared.
 
-Called by `trainer.teacher`, once for the batches that every loss of a run is measured on.
+Called by `trainer.teachers.local`, once for the batches that every loss of a run is measured on.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from trainer import tpu_host
 from trainer.config import Config
 from trainer.counted import counted
+from trainer.devices import tpu_host
 from trainer.errors import ConfigError
 
 KEY = "device.parallel"

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from trainer.api import MODEL_FOLDER, RESULT_FILE
 from trainer.console import Lines
 from trainer.counted import counted
-from trainer.environment import before_torch
+from trainer.devices.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, TrainerError
 from trainer.sizes import shown
 
@@ -66,7 +66,7 @@ def _refuse(run_dir: Path, out: Path) -> None:
 def _export(run_dir: Path, out: Path, *, packed: bool) -> None:
     before_torch()
     from trainer.export.checkpoint import export
-    from trainer.student_folder import load
+    from trainer.models.student_folder import load
 
     saved = load(run_dir / MODEL_FOLDER)
     if saved.config_sha256 != _config_sha256(run_dir / RESULT_FILE):

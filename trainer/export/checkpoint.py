@@ -15,8 +15,8 @@ from trainer.export.errors import ExportError
 from trainer.export.readback import read_back
 from trainer.export.target import Target, choose
 from trainer.export.tensors import quantization, tensors
+from trainer.models.student_folder import SavedStudent
 from trainer.quant.ternary import ternary_layers
-from trainer.student_folder import SavedStudent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from trainer.stages.subln import BEFORE, EPS
+from trainer.models.subln import BEFORE, EPS
 
 MODULE = "modeling_subln"
 

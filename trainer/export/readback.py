@@ -22,10 +22,10 @@ from torch.nn import functional as F
 
 from trainer.export.errors import ExportError
 from trainer.export.target import Target
-from trainer.model import run
+from trainer.models.causal_lm import run
+from trainer.models.subln import SubLN
 from trainer.quant.activations import int8_activation
 from trainer.quant.ternary import TernaryLinear
-from trainer.stages.subln import SubLN
 
 # Root mean square of the logits' differences over that of the logits.
 AS_IT_IS = 0.3  # 30 layers of random weights: 0.05 in float32, 0.10 in bfloat16; a wrong class: about 1

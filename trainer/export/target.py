@@ -14,7 +14,7 @@ from typing import Any, cast
 from torch import nn
 
 from trainer.export.own_class import with_subln
-from trainer.stages.subln import SubLN
+from trainer.models.subln import SubLN
 
 BITNET = "BitNetForCausalLM"
 

@@ -21,11 +21,11 @@ from torch.optim import Optimizer
 
 from trainer.config import Config
 from trainer.console import Lines
-from trainer.device import Device
+from trainer.devices.device import Device
 from trainer.errors import ConfigError
 from trainer.memory_log.estimates import estimates
 from trainer.memory_log.hlo import hlo_sizes
-from trainer.model import embedding_count
+from trainer.models.causal_lm import embedding_count
 
 SCHEMA = 1
 LEVELS = ("basic", "tensors", "metrics", "hlo")

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainer.distributed.whole import shared_like, whole
-from trainer.graph import passing, placed
+from trainer.devices.lazy_tensor import passing, placed
+from trainer.distributed.tensors import shared_like, whole
 
 MAX_NORM_GROWTH = 1.01  # gamma of the norm-growth limiter, §4.1
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trainer.graph import recorded as on_graph
+from trainer.devices.lazy_tensor import recorded as on_graph
 
 _BUFFER = "max_logit_H"
 _PREFIX = "recording_"

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from trainer.config import OptimizerConfig
+from trainer.devices.lazy_tensor import placed, recorded, write
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.distributed.whole import is_shared
-from trainer.graph import placed, recorded, write
-from trainer.model import hidden_matrices
+from trainer.distributed.tensors import is_shared
+from trainer.models.causal_lm import hidden_matrices
 from trainer.optim.adamw_8bit import build_adamw_8bit
 from trainer.optim.apollo import Apollo
 from trainer.optim.muon import Float32Muon, PlainMuon, muon_dtype

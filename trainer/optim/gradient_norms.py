@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from trainer.distributed.whole import whole
-from trainer.model import hidden_matrices
+from trainer.distributed.tensors import whole
+from trainer.models.causal_lm import hidden_matrices
 
 
 class GradientNorms:

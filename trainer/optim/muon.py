@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from trainer.config import OptimizerConfig
-from trainer.device import auto_dtype
-from trainer.distributed.whole import shared_like, whole
+from trainer.devices.device import auto_dtype
+from trainer.distributed.tensors import shared_like, whole
 
 
 def muon_dtype(config: OptimizerConfig, device: torch.device) -> torch.dtype | None:

@@ -68,7 +68,7 @@ class Dimensions:
         return replace(self, layers=layers or self.layers, vectors=self.vectors + more)
 
     def forward_flops(self, sequence_length: int) -> int:
-        """Of one token, as `trainer.cost` counts them."""
+        """Of one token, as `trainer.cost.flops` counts them."""
         weights = sum(o * i for o, i in self.matrices) + self.vocabulary * self.hidden
         return 2 * weights + 4 * sequence_length * self.layers * self.heads * self.head_size
 

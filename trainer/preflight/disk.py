@@ -12,7 +12,7 @@ from trainer.errors import ConfigError, MachineError
 from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.memory import stages
 from trainer.preflight.optimizer import held
-from trainer.preflight.room import free_disk, size_of
+from trainer.preflight.resources import free_disk, size_of
 from trainer.sizes import shown
 
 _SMALL = 2**20  # metrics, configuration and the like

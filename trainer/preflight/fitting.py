@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from trainer.config import Config
-from trainer.device import Device
+from trainer.devices.device import Device
 from trainer.errors import ConfigError
-from trainer.preflight.blueprint import Blueprint
 from trainer.preflight.memory import EVALUATION, StageMemory, evaluation_memory, stage_memory, stages
+from trainer.preflight.meta_model import Blueprint
 from trainer.sizes import shown
 
 _GIB = 2**30

@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 
 from trainer.config import Config
-from trainer.device import Device
-from trainer.preflight.blueprint import Blueprint
+from trainer.devices.device import Device
 from trainer.preflight.dimensions import Dimensions
+from trainer.preflight.meta_model import Blueprint
 from trainer.preflight.optimizer import held
 from trainer.preflight.trace import Stage, evaluation_peak, step_peak
 

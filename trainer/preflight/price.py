@@ -7,9 +7,9 @@ import time
 import torch
 
 from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config
-from trainer.cost import candidate_flops_per_token, usd
-from trainer.device import Device
-from trainer.peaks import peak_flops_per_second
+from trainer.cost.flops import candidate_flops_per_token, usd
+from trainer.cost.peak_flops import peak_flops_per_second
+from trainer.devices.device import Device
 from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.memory import stages, student_dimensions
 from trainer.preflight.trace import Stage

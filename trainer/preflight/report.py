@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer.config import Config
-from trainer.preflight.look import Look, line
+from trainer.preflight.preflight import Look, line
 from trainer.sizes import shown
 
 

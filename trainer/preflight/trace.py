@@ -17,20 +17,20 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import CachedTeacherConfig, Config, Stage2Config, Stage3Config, Stage19Config
-from trainer.device import Device
+from trainer.devices.device import Device
 from trainer.losses.distill_schedule import DistillWeight
+from trainer.losses.head_inputs import Predictions
 from trainer.losses.sparse import DTYPES, Sample, Targets
-from trainer.model import freeze
-from trainer.predictions import Predictions
-from trainer.preflight.blueprint import Blueprint
-from trainer.preflight.live import Live, shapes_alone
+from trainer.models.causal_lm import freeze
+from trainer.models.subln import normalised_projections, quantise
+from trainer.preflight.fake_trace import Live, shapes_alone
+from trainer.preflight.meta_model import Blueprint
 from trainer.quant.ternary import held_weights
 from trainer.quant.warmup import Lambda
-from trainer.recompute import recompute_layers
 from trainer.stages import distill, layerwise, pretrain
 from trainer.stages.distill_cached import from_cache
-from trainer.stages.subln import normalised_projections, quantise
-from trainer.step import Objective
+from trainer.training.activation_checkpointing import recompute_layers
+from trainer.training.train_step import Objective
 
 Stage = Stage19Config | Stage2Config | Stage3Config
 

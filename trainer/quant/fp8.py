@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import Stage2Config
-from trainer.device import Device, multiplies_float8
+from trainer.devices.device import Device, multiplies_float8
 from trainer.errors import ConfigError, MachineError
 from trainer.quant.ternary import TernaryLinear, ternary_layers
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import SaliencyConfig
-from trainer.distributed.whole import whole
+from trainer.distributed.tensors import whole
 from trainer.quant.shared import SharedScalar
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from trainer.graph import recorded, write
+from trainer.devices.lazy_tensor import recorded, write
 
 
 class SharedScalar(nn.Module):

@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from trainer.beside import NOTHING, Beside
-from trainer.checkpoint.keep import FORGET, Keep
+from trainer.checkpoint.policy import FORGET, Keep
 from trainer.config import FieldError, HttpTeacherConfig, Stage3Config
 from trainer.config.distill import check_attention_heads
 from trainer.data import Feed
-from trainer.device import Device
+from trainer.devices.device import Device
 from trainer.errors import ConfigError
-from trainer.layer_match import matched_layers
-from trainer.loop import Objective, StagePlan, StageTrace, Watch, train
 from trainer.losses.attention_relation import relation_divergence
 from trainer.losses.candidates import candidate_divergence
 from trainer.losses.distillation import bitdistill_loss, tempered_divergence
-from trainer.losses.logits import next_token_loss
-from trainer.model import depth, embedding_count, key_heads, run
-from trainer.preemption import StopSignal
+from trainer.losses.next_token import next_token_loss
+from trainer.models.causal_lm import depth, embedding_count, key_heads, run
+from trainer.models.layer_mapping import matched_layers
+from trainer.models.projections import Projections, attention_layers, widths
 from trainer.quant.warmup import Lambda
 from trainer.stages.distill_cached import cached_text, from_cache
-from trainer.stages.projections import Projections, attention_layers, widths
+from trainer.training.hooks import NOTHING, Beside
+from trainer.training.loop import Objective, StagePlan, StageTrace, Watch, train
+from trainer.training.preemption import StopSignal
 
 if TYPE_CHECKING:
-    from trainer.remote_teacher.feed import TaughtFeed
+    from trainer.teachers.http.feed import TaughtFeed
 
 NAME = "stage3"
 
@@ -56,8 +56,8 @@ def check(student: nn.Module, config: Stage3Config, sample_BT: Tensor, *, stop: 
             raise ConfigError(error.problem, key=error.key) from error
     if config.max_steps and config.teacher.kind == "http":
         # Only here: an HTTP client takes a second to import.
-        from trainer.remote_teacher.asker import Asker
-        from trainer.remote_teacher.look import look
+        from trainer.teachers.http.health_check import look
+        from trainer.teachers.http.request_thread import Asker
 
         vocab_size = embedding_count(student)
         with Asker(config.teacher, vocab_size=vocab_size, stop=stop) as asker:
@@ -119,8 +119,8 @@ def _taught(
     stop: StopSignal,
 ) -> TaughtFeed:
     """The batches with the answers of the teacher's server, which is asked until the stack is closed."""
-    from trainer.remote_teacher.asker import Asker
-    from trainer.remote_teacher.feed import TaughtFeed
+    from trainer.teachers.http.feed import TaughtFeed
+    from trainer.teachers.http.request_thread import Asker
 
     asker = stack.enter_context(Asker(config, vocab_size=embedding_count(student), stop=stop))
     taught = TaughtFeed(batches, asker, prefetch=config.prefetch, device=device.torch_device)

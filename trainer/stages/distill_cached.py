@@ -13,25 +13,25 @@ from torch import Tensor, nn
 
 from trainer.config import CachedTeacherConfig, Stage3Config
 from trainer.data import Feed
-from trainer.device import Device
+from trainer.devices.device import Device
 from trainer.losses import chunked
 from trainer.losses.distillation import bitdistill_loss
 from trainer.losses.gathered import candidate_logits
+from trainer.losses.head_inputs import read
 from trainer.losses.sparse import Targets, log_weights, sampled_cross_entropy, sparse_divergence
-from trainer.model import embedding_count
-from trainer.predictions import read
-from trainer.step import Objective
+from trainer.models.causal_lm import embedding_count
+from trainer.training.train_step import Objective
 
 if TYPE_CHECKING:
-    from trainer.teacher_cache.feed import CachedFeed
+    from trainer.teachers.cached.feed import CachedFeed
 
 
 def cached_text(
     batches: Feed, config: Stage3Config, teacher: CachedTeacherConfig, *, device: Device
 ) -> CachedFeed:
     """The batches with what is kept of them. Raises TrainerError: it cannot be read."""
-    from trainer.teacher_cache.feed import CachedFeed
-    from trainer.teacher_cache.read import open_cache
+    from trainer.teachers.cached.feed import CachedFeed
+    from trainer.teachers.cached.reader import open_cache
 
     rows = config.max_steps * config.batch_size
     anchor = None

@@ -10,23 +10,23 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor, nn
 
-from trainer.beside import NOTHING, Beside
-from trainer.checkpoint.keep import FORGET, Keep
+from trainer.checkpoint.policy import FORGET, Keep
 from trainer.config import SaliencyConfig, Stage19Config
-from trainer.device import Device
-from trainer.layer_match import matched_layers
-from trainer.loop import Objective, StagePlan, StageTrace, Watch, train
+from trainer.devices.device import Device
 from trainer.losses import distances
 from trainer.losses.combined import combined_loss
 from trainer.losses.distill_schedule import DistillWeight, distill_weight_at
-from trainer.losses.hidden import hidden_loss
+from trainer.losses.head_inputs import Predictions
+from trainer.losses.hidden_state_loss import hidden_loss
 from trainer.losses.layer_weights import layer_weights
-from trainer.model import depth
-from trainer.predictions import Predictions
-from trainer.preemption import StopSignal
+from trainer.models.causal_lm import depth
+from trainer.models.layer_mapping import matched_layers
 from trainer.quant.saliency import ColumnSaliency, Share, k_at
 from trainer.quant.ternary import ternary_layers
 from trainer.quant.warmup import Lambda
+from trainer.training.hooks import NOTHING, Beside
+from trainer.training.loop import Objective, StagePlan, StageTrace, Watch, train
+from trainer.training.preemption import StopSignal
 
 NAME = "stage1_9"
 

@@ -7,15 +7,15 @@ from contextlib import nullcontext
 
 from torch import Tensor, nn
 
-from trainer.beside import NOTHING, Beside
-from trainer.checkpoint.keep import FORGET, Keep
+from trainer.checkpoint.policy import FORGET, Keep
 from trainer.config import Stage2Config, Stage2DistillConfig
-from trainer.device import Device
-from trainer.loop import Objective, StagePlan, StageTrace, Watch, train
-from trainer.predictions import Predictions
-from trainer.preemption import StopSignal
+from trainer.devices.device import Device
+from trainer.losses.head_inputs import Predictions
 from trainer.quant.fp8 import fp8_products
 from trainer.quant.warmup import Lambda, lambda_at
+from trainer.training.hooks import NOTHING, Beside
+from trainer.training.loop import Objective, StagePlan, StageTrace, Watch, train
+from trainer.training.preemption import StopSignal
 
 NAME = "stage2"
 

@@ -6,7 +6,7 @@ imported. Killed, it goes on with the same command; with more steps, it adds row
 
 from __future__ import annotations
 
-from trainer.preemption import StopSignal
+from trainer.training.preemption import StopSignal
 
 _STOP = StopSignal()
 if __name__ == "__main__":
@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.api import MODEL_FOLDER, check
-from trainer.aside import leave
 from trainer.console import Lines
 from trainer.counted import counted
-from trainer.environment import before_torch
+from trainer.devices.background_calls import leave
+from trainer.devices.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, PreemptedError, TrainerError
 from trainer.sizes import shown
-from trainer.teacher_cache.asked import asked_for
+from trainer.teachers.cached.request import asked_for
 
 _OF = "--of"
 _USAGE = """\
@@ -80,11 +80,11 @@ def _build(given: Sequence[str], stop: StopSignal) -> None:
                 f"there is no student in {str(run_dir)!r}; run it with save_model=true", key=_OF
             )
         before_torch()
-        from trainer.device import open_device
-        from trainer.model import freeze, import_architectures
-        from trainer.student_folder import load
-        from trainer.teacher import load_ground
-        from trainer.teacher_cache.build import build
+        from trainer.devices.device import open_device
+        from trainer.models.causal_lm import freeze, import_architectures
+        from trainer.models.student_folder import load
+        from trainer.teachers.cached.build import build
+        from trainer.teachers.local import load_ground
 
         import_architectures(config.model)
         device = open_device(config.device)

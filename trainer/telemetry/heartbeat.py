@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.console import Lines
-from trainer.device import Device
+from trainer.devices.device import Device
 from trainer.telemetry.line import memory_mib
 
 SCHEMA = 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.device import Device
-from trainer.loop import Step
-from trainer.peaks import peak_flops_per_second
+from trainer.cost.peak_flops import peak_flops_per_second
+from trainer.devices.device import Device
+from trainer.training.loop import Step
 
 MIB = 2**20
 

@@ -20,13 +20,13 @@ from typing import Any, Protocol, TextIO
 from pydantic_core import from_json
 
 from trainer.console import Lines
-from trainer.device import Device
+from trainer.devices.device import Device
 from trainer.errors import TrainerError
-from trainer.loop import Step
 from trainer.result import Result
 from trainer.telemetry.health import Health
 from trainer.telemetry.heartbeat import Heartbeat
 from trainer.telemetry.line import Since, StageLines
+from trainer.training.loop import Step
 
 
 class Channel(Protocol):

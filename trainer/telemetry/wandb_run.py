@@ -13,11 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainer.aside import Aside
 from trainer.config import Config
+from trainer.config.redaction import without_secrets
 from trainer.console import Lines
+from trainer.devices.background_calls import Aside
 from trainer.errors import EXIT_PREEMPTED
-from trainer.redaction import without_secrets
 
 CLOSING_S = 30.0
 LEAVING_S = 5.0

@@ -22,15 +22,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from trainer.compose import compose_config
 from trainer.config import Config, TinyModelConfig
-from trainer.device import Device, open_device
-from trainer.loop import Step
-from trainer.model import build_tiny, freeze, run
-from trainer.preemption import StopSignal
+from trainer.config.compose import compose_config
+from trainer.devices.device import Device, open_device
+from trainer.models.causal_lm import build_tiny, freeze, run
+from trainer.models.subln import make_student
 from trainer.quant.warmup import Lambda
 from trainer.stages import distill, layerwise, pretrain
-from trainer.stages.subln import make_student
+from trainer.training.loop import Step
+from trainer.training.preemption import StopSignal
 
 Stage = Literal["stage1_9", "stage2", "stage3"]
 _TRAIN: dict[Stage, Callable[..., object]] = {

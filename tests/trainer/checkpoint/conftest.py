@@ -12,8 +12,8 @@ from kept_runs import Attempt, Whole, came_to
 from trainer import __main__ as program
 from trainer.api import check
 from trainer.pipeline import Outcome
-from trainer.preemption import StopSignal
 from trainer.telemetry import Telemetry
+from trainer.training.preemption import StopSignal
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,8 @@ import torch
 from kept_runs import names
 
 from trainer.checkpoint import layout
-from trainer.checkpoint.document import (
+from trainer.checkpoint.discover import newest
+from trainer.checkpoint.manifest import (
     DOCUMENT,
     METRICS,
     TENSORS,
@@ -23,8 +24,7 @@ from trainer.checkpoint.document import (
     encode,
     verified,
 )
-from trainer.checkpoint.find import newest
-from trainer.checkpoint.write import Snapshot, retain, write
+from trainer.checkpoint.writer import Snapshot, retain, write
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "checkpoint_v1.json"
 

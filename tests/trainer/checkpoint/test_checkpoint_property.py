@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from trainer.api import check
 from trainer.checkpoint import layout
 from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.find import newest
+from trainer.checkpoint.discover import newest
 from trainer.checkpoint.state import State
 from trainer.config import CheckpointConfig
-from trainer.device import Device
+from trainer.devices.device import Device
 from trainer.errors import PreemptedError
-from trainer.loop import StagePlan, StageTrace, Step, train
-from trainer.preemption import StopSignal
+from trainer.training.loop import StagePlan, StageTrace, Step, train
+from trainer.training.preemption import StopSignal
 
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
 LENGTHS = {"first": 7, "second": 5}

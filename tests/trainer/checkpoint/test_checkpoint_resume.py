@@ -10,8 +10,8 @@ from kept_runs import Attempt, KilledError, Whole, came_to, kill, names, termina
 
 from trainer import pipeline
 from trainer.api import HEARTBEAT_FILE, METRICS_FILE, RESULT_FILE
-from trainer.checkpoint.document import decode
-from trainer.compose import groups
+from trainer.checkpoint.manifest import decode
+from trainer.config.compose import groups
 from trainer.errors import PreemptedError
 
 # A curriculum whose norms change from step to step, so that a forgotten average or rank would show.
@@ -152,7 +152,7 @@ def test_the_highest_memory_of_all_attempts_is_told_and_what_all_of_them_compile
     attempt: Attempt, tmp_path: Path, monkeypatch
 ) -> None:
     """A takeover in Stage 2 never sees the teacher and the student side by side in training."""
-    from trainer.device import Device
+    from trainer.devices.device import Device
 
     monkeypatch.setattr(Device, "peak_memory_bytes", lambda self: 5 * 2**30)
     monkeypatch.setattr(Device, "compile_seconds", lambda self: 3.0)

@@ -12,12 +12,12 @@ import pytest
 import torch
 from kept_runs import names
 
-from trainer.checkpoint import background, layout, write
+from trainer.checkpoint import background_writer, layout, writer
 from trainer.checkpoint.checkpoints import Checkpoints
-from trainer.checkpoint.document import WEIGHTS, verified
-from trainer.checkpoint.find import newest
-from trainer.checkpoint.keep import Parts
+from trainer.checkpoint.discover import newest
+from trainer.checkpoint.manifest import WEIGHTS, verified
 from trainer.checkpoint.parts import MODEL
+from trainer.checkpoint.policy import Parts
 from trainer.checkpoint.state import State
 from trainer.config import CheckpointConfig
 from trainer.errors import TrainerError
@@ -77,13 +77,13 @@ def _no_power_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Writing takes until the event is set."""
-    go, really = threading.Event(), background.write
+    go, really = threading.Event(), background_writer.write
 
-    def waiting(root: Path, snapshot: write.Snapshot) -> Path:
+    def waiting(root: Path, snapshot: writer.Snapshot) -> Path:
         assert go.wait(20)
         return really(root, snapshot)
 
-    monkeypatch.setattr(background, "write", waiting)
+    monkeypatch.setattr(background_writer, "write", waiting)
     yield go
     go.set()
 
@@ -140,7 +140,7 @@ def load(folder: Path) -> list[float]:
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, *calls: int) -> None:
     """The disk is full at these calls of the one function that writes tensors."""
-    made, really = [0], write.save_file
+    made, really = [0], writer.save_file
 
     def full(tensors: object, path: Path) -> None:
         made[0] += 1
@@ -149,7 +149,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, *calls: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         really(tensors, path)
 
-    monkeypatch.setattr(write, "save_file", full)
+    monkeypatch.setattr(writer, "save_file", full)
 
 
 def test_a_full_disk_does_not_end_the_run_while_an_older_checkpoint_stands(tmp_path, monkeypatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from data_texts import numbered, write_lines
 
 from trainer.api import check, quote
-from trainer.compose import keys
+from trainer.config.compose import keys
 from trainer.data import load
 
 SMALL = {

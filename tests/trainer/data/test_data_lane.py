@@ -1,4 +1,4 @@
-"""trainer.data.lane: nothing of the text is lost, shuffling stays within its chunk, and every place can be
+"""trainer.data.stream_reader: nothing of the text is lost, shuffling stays within its chunk, and every place can be
 come back to at the cost of one chunk."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from trainer.checkpoint.state import StateError
 from trainer.data import DataError
-from trainer.data.lane import Lane
+from trainer.data.stream_reader import Lane
 
 Blocks = list[list[str]]
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainer.device import Device
-from trainer.distributed.fsdp import Shards
+from trainer.devices.device import Device
 from trainer.distributed.ranks import Ranks
-from trainer.distributed.whole import is_shared
+from trainer.distributed.tensors import is_shared
 from trainer.errors import ConfigError
+from trainer.training.fsdp import Shards
 
 pytestmark = pytest.mark.timeout(600)  # processes that load torch, on a busy machine
 

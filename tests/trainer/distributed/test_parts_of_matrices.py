@@ -12,11 +12,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.optim import AdamW, Optimizer
 
-from trainer.checkpoint.host import HostCopies, contribute
+from trainer.checkpoint.host_copy import HostCopies, contribute
 from trainer.checkpoint.optimizer_state import OptimizerState
 from trainer.checkpoint.parts import Weights
 from trainer.checkpoint.state import State
-from trainer.distributed.whole import is_shared, shared_like, whole
+from trainer.distributed.tensors import is_shared, shared_like, whole
 from trainer.optim.apollo import Apollo
 from trainer.optim.muon import Float32Muon, PlainMuon
 

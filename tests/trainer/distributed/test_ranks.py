@@ -12,7 +12,7 @@ from trainer.api import check
 from trainer.config import sha256
 from trainer.distributed.launched import Launched
 from trainer.distributed.ranks import ALONE, Ranks, join
-from trainer.evaluate import in_turn
+from trainer.training.evaluation import in_turn
 
 
 @pytest.fixture

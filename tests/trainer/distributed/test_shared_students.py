@@ -12,10 +12,10 @@ from pretrained import save_stand_in
 from shared_runs import Started, metrics
 
 from trainer.api import MODEL_FOLDER, check, quote
-from trainer.device import open_device
-from trainer.evaluate import held_out_loss
-from trainer.student_folder import load
-from trainer.teacher import load_text
+from trainer.devices.device import open_device
+from trainer.models.student_folder import load
+from trainer.teachers.local import load_text
+from trainer.training.evaluation import held_out_loss
 
 pytestmark = pytest.mark.timeout(600)  # several processes, each of which loads torch
 

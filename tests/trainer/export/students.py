@@ -11,8 +11,8 @@ from torch import nn
 
 from trainer.api import check
 from trainer.config import QuantConfig
-from trainer.device import Device
-from trainer.stages.subln import make_student
+from trainer.devices.device import Device
+from trainer.models.subln import make_student
 
 VOCABULARY, LENGTH = 96, 32
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")

@@ -19,9 +19,9 @@ from transformers.integrations import bitnet
 from trainer.export import checkpoint
 from trainer.export.checkpoint import export
 from trainer.export.errors import ExportError
+from trainer.models.student_folder import SavedStudent
 from trainer.quant.activations import int8_activation
 from trainer.quant.ternary import ternary_layers
-from trainer.student_folder import SavedStudent
 
 
 def saved(model: nn.Module, tokenizer: Path) -> SavedStudent:

@@ -42,7 +42,7 @@ def test_transformers_measures_the_loss_of_the_run(
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from trainer.teacher import load_text
+    from trainer.teachers.local import load_text
 
     out = tmp_path / "out"
     assert main([str(run_dir), str(out), "--format", form]) == 0

@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRMSN
 from trainer.errors import ConfigError
 from trainer.losses import distances
 from trainer.losses.distances.kl import HeadKl
-from trainer.model import output_head, run
+from trainer.models.causal_lm import output_head, run
 
 B, T, H, V = 2, 5, 8, 37
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from trainer.losses.logits import next_token_loss
+from trainer.losses.next_token import next_token_loss
 
 
 def test_next_token_loss_of_uniform_predictions_is_the_log_of_the_vocabulary() -> None:

@@ -14,7 +14,7 @@ from trainer.losses.chunked import Read
 from trainer.losses.distillation import tempered_divergence
 from trainer.losses.gathered import candidate_logits
 from trainer.losses.sparse import log_weights, sampled_cross_entropy, sparse_divergence
-from trainer.teacher_cache.draw import Drawn, chances, draw
+from trainer.teachers.cached.sampling import Drawn, chances, draw
 from trainer.testing.memory import most_bytes
 
 N, V, H = 6, 11, 4

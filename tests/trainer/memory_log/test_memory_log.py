@@ -14,12 +14,12 @@ from trainer_outcomes import weights_digest
 from trainer import __main__ as program
 from trainer.api import MEMORY_FILE, check
 from trainer.config import sha256
-from trainer.device import Device, MemoryCounts, open_device
+from trainer.devices.device import Device, MemoryCounts, open_device
 from trainer.errors import ConfigError
 from trainer.memory_log.log import MemoryLog
-from trainer.model import build_tiny
+from trainer.models.causal_lm import build_tiny
 from trainer.pipeline import Outcome
-from trainer.preemption import StopSignal
+from trainer.training.preemption import StopSignal
 
 Run = Callable[..., Outcome]
 GAINS = "auto_freeze.parameters=['*.norm.weight']"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trainer_outcomes import weights_digest, without_times
 
 from trainer.api import check
-from trainer.model import build_tiny
+from trainer.models.causal_lm import build_tiny
 from trainer.optim.build import build_optimizer
 from trainer.optim.muon import Float32Muon, PlainMuon, orthogonalised
 from trainer.pipeline import Outcome

@@ -9,8 +9,8 @@ import pytest
 
 from trainer.api import check
 from trainer.errors import ConfigError
-from trainer.optim import fit
-from trainer.optim.fit import optimizers, require_model
+from trainer.optim import validate
+from trainer.optim.validate import optimizers, require_model
 
 
 def test_every_optimizer_is_found_by_its_key() -> None:
@@ -39,7 +39,7 @@ def test_the_second_stage_is_asked_before_the_first_is_trained(
     def refuse(model: object, *, key: str) -> None:
         raise ConfigError("no", key=key)
 
-    monkeypatch.setattr(fit, "clippable_attentions", refuse)
+    monkeypatch.setattr(validate, "clippable_attentions", refuse)
     with pytest.raises(ConfigError, match=r"^stage2\.optimizer: no"):
         run_small("stage2.optimizer.type=muonclip")
     assert (tmp_path / "metrics.jsonl").read_text() == ""

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.compose import compose_config
 from trainer.config import Config
-from trainer.device import Device, open_device
+from trainer.config.compose import compose_config
+from trainer.devices.device import Device, open_device
 from trainer.errors import ConfigError
-from trainer.preflight import finder, fitting, trace
+from trainer.preflight import batch_size_search, fitting, trace
 from trainer.preflight.memory import StageMemory
 
 GIB = 2**30
@@ -29,7 +29,7 @@ class FourChips(Device):
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / finder.KIND
+    return tmp_path / "cache" / batch_size_search.KIND
 
 
 @pytest.fixture
@@ -45,13 +45,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         )  # fmt: skip
 
     monkeypatch.setattr(fitting, "stage_memory", of_stage)
-    monkeypatch.setattr(finder, "at_most", lambda *_: 999 * GIB)
-    monkeypatch.setattr(finder, "free_memory", lambda device: 80 * GIB)
+    monkeypatch.setattr(batch_size_search, "at_most", lambda *_: 999 * GIB)
+    monkeypatch.setattr(batch_size_search, "free_memory", lambda device: 80 * GIB)
     return seen
 
 
 def sizes(config: Config, **more: int) -> tuple[int | None, int | None]:
-    found = finder.with_micro_batches(config, open_device(config.device), **more)
+    found = batch_size_search.with_micro_batches(config, open_device(config.device), **more)
     assert (found.stage1_9.batch_size, found.stage2.batch_size) == (12, 6)
     return found.stage1_9.micro_batch_size, found.stage2.micro_batch_size
 
@@ -77,7 +77,7 @@ def test_chips_share_a_micro_batch(small: tuple[str, ...], cache: Path, asked: l
     auto = [*small, *AUTO, "stage2.batch_size=8"]
     for target, expected in ((6, (4, 4)), (0.5, (4, 4)), (13, (4, 8)), (20, (12, 8))):
         config = compose_config([*auto, f"device.memory_target_gib={target}"])
-        found = finder.with_micro_batches(config, FourChips(**vars(open_device(config.device))))
+        found = batch_size_search.with_micro_batches(config, FourChips(**vars(open_device(config.device))))
         assert (found.stage1_9.micro_batch_size, found.stage2.micro_batch_size) == expected, target
 
 
@@ -103,23 +103,23 @@ def test_a_try_that_runs_out_of_memory_does_not_survive(
 ) -> None:
     config = compose_config(small)
     device = open_device(config.device)
-    plan = finder.blueprint(config, device)
+    plan = batch_size_search.blueprint(config, device)
     before = torch.get_rng_state()
-    assert finder.survives(config, config.stage1_9, plan, device, 2)
+    assert batch_size_search.survives(config, config.stage1_9, plan, device, 2)
     assert torch.equal(torch.get_rng_state(), before)
 
     def short(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(trace, "step_once", short)
-    assert not finder.survives(config, config.stage1_9, plan, device, 2)
+    assert not batch_size_search.survives(config, config.stage1_9, plan, device, 2)
 
 
 def test_a_run_with_found_micro_batches_ends_where_one_without_does(
     small: tuple[str, ...], run_small: Callable[..., object], cache_folder: Path, asked: list[str]
 ) -> None:
     tight = compose_config([*small, "device.auto_micro_batch=true", "device.memory_target_gib=3.5"])
-    found = finder.with_micro_batches(tight, open_device(tight.device))
+    found = batch_size_search.with_micro_batches(tight, open_device(tight.device))
     assert (found.stage1_9.micro_batch_size, found.stage2.micro_batch_size) == (2, 2)
     whole = run_small().result.metrics  # type: ignore[attr-defined]
     parts = run_small("stage1_9.micro_batch_size=2", "stage2.micro_batch_size=2").result.metrics  # type: ignore[attr-defined]
@@ -133,8 +133,8 @@ def test_a_model_that_cannot_be_looked_at_is_refused_in_one_line(
     def fail(*_: object) -> None:
         raise RuntimeError("no\nshapes")
 
-    monkeypatch.setattr(finder, "blueprint", fail)
+    monkeypatch.setattr(batch_size_search, "blueprint", fail)
     config = compose_config([*small, *AUTO])
     with pytest.raises(ConfigError, match=r"found \(RuntimeError: no shapes\); write false") as caught:
-        finder.with_micro_batches(config, open_device(config.device))
+        batch_size_search.with_micro_batches(config, open_device(config.device))
     assert caught.value.key == "device.auto_micro_batch"

@@ -13,12 +13,12 @@ import pytest
 
 from trainer import __main__ as program
 from trainer import api
-from trainer.compose import compose_config
 from trainer.config import Config
-from trainer.device import Device, open_device
-from trainer.preflight import fitting, look, room
-from trainer.preflight.look import Look
+from trainer.config.compose import compose_config
+from trainer.devices.device import Device, open_device
+from trainer.preflight import fitting, preflight, resources
 from trainer.preflight.memory import StageMemory
+from trainer.preflight.preflight import Look
 
 GIB = 2**30
 
@@ -36,23 +36,25 @@ def free_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """So many bytes are free."""
     free = [GIB]
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: usage(0, 0, free[0]))
+    monkeypatch.setattr(resources.shutil, "disk_usage", lambda path: usage(0, 0, free[0]))
     return free
 
 
 def looked(config: Config, folder: Path | None = None, *, closely: bool = False) -> Look:
-    return look.look(config, open_device(config.device), folder, closely=closely)
+    return preflight.look(config, open_device(config.device), folder, closely=closely)
 
 
 def test_a_small_run_is_one_line_without_an_estimate(
     small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "stage_memory", lambda *_, **__: pytest.fail("it looked closely"))
-    monkeypatch.setattr(look, "free_memory", lambda device: 8 * GIB)
+    monkeypatch.setattr(preflight, "stage_memory", lambda *_, **__: pytest.fail("it looked closely"))
+    monkeypatch.setattr(preflight, "free_memory", lambda device: 8 * GIB)
     found = looked(compose_config(small), tmp_path / "run")
     assert (found.refusals, found.stages) == ([], [])
-    assert look.line(found).startswith("preflight: memory below ")
-    assert re.search(r" MiB of 8\.00 GiB free, disk [\d.]+ [KM]iB of [\d.]+ [GMK]iB free", look.line(found))
+    assert preflight.line(found).startswith("preflight: memory below ")
+    assert re.search(
+        r" MiB of 8\.00 GiB free, disk [\d.]+ [KM]iB of [\d.]+ [GMK]iB free", preflight.line(found)
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -78,10 +80,10 @@ def estimates(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_evaluation(config, plan, device) -> StageMemory:
         return of_sequences("evaluation", config.eval.batch_size, device)
 
-    for module in (look, fitting):
+    for module in (preflight, fitting):
         monkeypatch.setattr(module, "stage_memory", of_stage)
         monkeypatch.setattr(module, "evaluation_memory", of_evaluation)
-    monkeypatch.setattr(look, "at_most", lambda *_: 999 * GIB)
+    monkeypatch.setattr(preflight, "at_most", lambda *_: 999 * GIB)
 
 
 @pytest.mark.usefixtures("estimates")
@@ -189,7 +191,7 @@ def test_a_refusal_is_status_2_before_the_teacher_and_force_goes_into_the_result
 def test_a_preflight_prints_the_table_and_computes_nothing(
     flag: str, small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
 ) -> None:
-    monkeypatch.setattr(look, "free_memory", lambda device: 8 * GIB)
+    monkeypatch.setattr(preflight, "free_memory", lambda device: 8 * GIB)
     assert program.main([*small, f"run_dir={tmp_path}/run", flag]) == 0
     text = capsys.readouterr().out
     for word in ("stage1_9", "stage2", "evaluation", "optimizer", "preflight: memory about 5.00 GiB", "disk"):
@@ -202,7 +204,7 @@ def test_a_preflight_prints_the_table_and_computes_nothing(
 def test_an_estimate_that_fails_does_not_keep_a_run_from_starting(
     small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "blueprint", lambda *_: 1 / 0)
+    monkeypatch.setattr(preflight, "blueprint", lambda *_: 1 / 0)
     found = looked(compose_config(small), tmp_path)
     assert found.refusals == []
-    assert look.line(found) == "preflight: memory not estimated (ZeroDivisionError: division by zero)"
+    assert preflight.line(found) == "preflight: memory not estimated (ZeroDivisionError: division by zero)"

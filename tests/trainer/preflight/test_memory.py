@@ -16,22 +16,22 @@ from torch import Tensor
 from trainer.api import check, quote
 from trainer.checkpoint.state import State
 from trainer.config import CachedTeacherConfig, Config
-from trainer.cost import forward_cost
+from trainer.cost.flops import forward_cost
 from trainer.data import Feed
-from trainer.device import Device, open_device
+from trainer.devices.device import Device, open_device
 from trainer.losses.sparse import DTYPES, Sample
-from trainer.model import freeze, parameter_count
+from trainer.models.causal_lm import freeze, parameter_count
+from trainer.models.subln import make_student
 from trainer.optim.build import build_optimizer
-from trainer.preemption import StopSignal
-from trainer.preflight.blueprint import Blueprint, blueprint
-from trainer.preflight.bound import at_most
 from trainer.preflight.memory import evaluation_memory, stage_memory, stages, student_dimensions
+from trainer.preflight.meta_model import Blueprint, blueprint
 from trainer.preflight.optimizer import held
 from trainer.preflight.trace import FEW
+from trainer.preflight.upper_bound import at_most
 from trainer.stages import distill, layerwise, pretrain
-from trainer.stages.subln import make_student
-from trainer.teacher_cache import read
+from trainer.teachers.cached import reader
 from trainer.testing.memory import peak_bytes
+from trainer.training.preemption import StopSignal
 
 # Small, but large enough that activations, weights and logits all count; deeper than what is estimated from.
 SHAPE = (
@@ -119,7 +119,7 @@ def measured(config: Config, plan: Blueprint, device: Device) -> int:
         assert teacher.kind == "cached"
         return ZeroCache(teacher)
 
-    with mock.patch.object(read, "open_cache", open_cache):
+    with mock.patch.object(reader, "open_cache", open_cache):
         return peak_bytes(lambda: train_stage(config, plan, device))
 
 

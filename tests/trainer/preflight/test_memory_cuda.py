@@ -7,9 +7,9 @@ import torch
 from test_memory import NO_WARMUP, ONLY, SHAPE, train_stage
 
 from trainer.api import check
-from trainer.device import open_device
-from trainer.preflight.blueprint import blueprint
+from trainer.devices.device import open_device
 from trainer.preflight.memory import stage_memory, stages
+from trainer.preflight.meta_model import blueprint
 
 LARGER = (
     "model.layers=6",

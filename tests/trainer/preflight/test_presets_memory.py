@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from trainer.api import check, quote
-from trainer.device import Device
-from trainer.preflight.blueprint import blueprint
+from trainer.devices.device import Device
 from trainer.preflight.memory import stage_memory, stages
+from trainer.preflight.meta_model import blueprint
 
 DOCS = Path(__file__).parents[3] / "docs" / "trainer.md"
 QWEN3 = {

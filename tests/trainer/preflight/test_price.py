@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.compose import compose_config
-from trainer.cost import RATES
-from trainer.device import Device
+from trainer.config.compose import compose_config
+from trainer.cost.flops import RATES
+from trainer.devices.device import Device
 from trainer.preflight import price
 from trainer.preflight.dimensions import teacher_dimensions
-from trainer.preflight.look import Look, line
+from trainer.preflight.preflight import Look, line
 
 H100 = Device(
     torch_device=torch.device("cuda"), dtype=torch.bfloat16, name="NVIDIA H100 80GB HBM3", attention="sdpa"

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from trainer import api
-from trainer.compose import compose_config
+from trainer.config.compose import compose_config
+from trainer.config.long_runs import LONG_STEPS, refusals, total_steps
 from trainer.errors import ConfigError
-from trainer.preflight.sanity import LONG_STEPS, refusals, total_steps
 
 GOOD = ("device=cuda", "device.dtype=bfloat16", "stage2.max_steps=20000")
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from sweeps.result import OUT_OF_MEMORY
-from trainer.compose import compose_config
-from trainer.device import open_device
+from trainer.config.compose import compose_config
+from trainer.devices.device import open_device
 from trainer.errors import DivergedError, OutOfMemory
-from trainer.preflight import look, shortage
+from trainer.preflight import oom, preflight
 from trainer.preflight.memory import StageMemory
 
 GIB = 2**30
@@ -22,8 +22,10 @@ def estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = StageMemory(
         name="stage2", micro_batch=8, weights=0, gradients=0, optimizer=0, activations=0, peak=3 * GIB
     )
-    monkeypatch.setattr(look, "stage_memory", lambda *_, **__: memory)
-    monkeypatch.setattr(look, "evaluation_memory", lambda *_: dataclasses.replace(memory, name="evaluation"))
+    monkeypatch.setattr(preflight, "stage_memory", lambda *_, **__: memory)
+    monkeypatch.setattr(
+        preflight, "evaluation_memory", lambda *_: dataclasses.replace(memory, name="evaluation")
+    )
 
 
 @pytest.mark.usefixtures("estimate")
@@ -41,7 +43,7 @@ def estimate(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_running_out_is_told_with_the_estimate(error: Exception, small: tuple[str, ...]) -> None:
     config = compose_config([*small, "stage1_9.max_steps=0"])
-    with pytest.raises(OutOfMemory) as raised, shortage.told(config, open_device(config.device)):
+    with pytest.raises(OutOfMemory) as raised, oom.told(config, open_device(config.device)):
         raise error
     text = str(raised.value)
     assert text.startswith("out of memory (")
@@ -61,6 +63,6 @@ def test_running_out_is_told_with_the_estimate(error: Exception, small: tuple[st
 )
 def test_other_errors_stay_what_they_are(error: Exception, small: tuple[str, ...]) -> None:
     config = compose_config(small)
-    with pytest.raises(type(error)) as raised, shortage.told(config, open_device(config.device)):
+    with pytest.raises(type(error)) as raised, oom.told(config, open_device(config.device)):
         raise error
     assert raised.value is error

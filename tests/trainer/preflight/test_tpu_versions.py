@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import tpu_host
 from trainer.api import check
-from trainer.device import open_device
+from trainer.devices import tpu_host, tpu_versions
+from trainer.devices.device import open_device
+from trainer.devices.tpu_versions import MATRIX, flash_obstacle, installed, misfits, pip_line, require
 from trainer.errors import ConfigError
-from trainer.preflight import tpu_versions
-from trainer.preflight.tpu_versions import MATRIX, flash_obstacle, installed, misfits, pip_line, require
 
 GOOD = {
     "python": "3.11.9",
@@ -201,7 +200,7 @@ def test_a_device_is_not_opened_with_versions_that_do_not_fit(monkeypatch: pytes
 
 def test_versions_are_read_and_nothing_is_imported() -> None:
     program = (
-        "import sys; from trainer.preflight.tpu_versions import installed; found = installed(); "
+        "import sys; from trainer.devices.tpu_versions import installed; found = installed(); "
         "print(found['python'], found['torch'], {'torch', 'torch_xla', 'jax'} & sys.modules.keys())"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -9,9 +9,9 @@ import pytest
 from fake_vllm import VOCABULARY, FakeVllm, bigrams
 
 from trainer.config import HttpTeacherConfig
-from trainer.preemption import StopSignal
-from trainer.remote_teacher.asker import Asker
-from trainer.remote_teacher.client import Backoff
+from trainer.teachers.http.client import Backoff
+from trainer.teachers.http.request_thread import Asker
+from trainer.training.preemption import StopSignal
 
 FAST = Backoff(first_s=0.01, most_s=0.02)
 

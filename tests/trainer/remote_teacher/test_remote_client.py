@@ -26,8 +26,8 @@ from fake_vllm import (
 from trainer.config import HttpTeacherConfig
 from trainer.errors import ConfigError, PreemptedError, TeacherServerError
 from trainer.losses.candidates import Candidates
-from trainer.preemption import StopSignal
-from trainer.remote_teacher.asker import Asker
+from trainer.teachers.http.request_thread import Asker
+from trainer.training.preemption import StopSignal
 
 IDS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
 MakeAsker = Callable[..., Asker]

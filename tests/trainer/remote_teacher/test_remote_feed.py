@@ -13,8 +13,8 @@ from torch import Tensor
 from trainer.checkpoint.state import State
 from trainer.data import Feed
 from trainer.errors import TeacherServerError
-from trainer.remote_teacher.asker import Asker
-from trainer.remote_teacher.feed import TaughtFeed
+from trainer.teachers.http.feed import TaughtFeed
+from trainer.teachers.http.request_thread import Asker
 
 CPU = torch.device("cpu")
 MakeAsker = Callable[..., Asker]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from trainer.config import HttpTeacherConfig
 from trainer.errors import ConfigError, TeacherServerError
-from trainer.remote_teacher.asker import Asker
-from trainer.remote_teacher.look import look
+from trainer.teachers.http.health_check import look
+from trainer.teachers.http.request_thread import Asker
 
 MakeAsker = Callable[..., Asker]
 Configure = Callable[..., HttpTeacherConfig]

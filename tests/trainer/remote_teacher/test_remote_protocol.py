@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from trainer.losses.candidates import NOTHING
-from trainer.remote_teacher.protocol import AnswerError, body, problem, read
+from trainer.teachers.http.protocol import AnswerError, body, problem, read
 
 IDS = [[1, 2, 3], [4, 0, 4]]
 

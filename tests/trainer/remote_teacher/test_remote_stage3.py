@@ -23,12 +23,12 @@ from trainer_precision import FLOAT32
 
 from trainer import __main__ as program
 from trainer import api
-from trainer.device import open_device
+from trainer.devices.device import open_device
 from trainer.errors import ConfigError, PreemptedError, TeacherServerError
-from trainer.model import run
+from trainer.models.causal_lm import run
 from trainer.pipeline import Outcome
-from trainer.preemption import StopSignal
-from trainer.teacher import load_ground
+from trainer.teachers.local import load_ground
+from trainer.training.preemption import StopSignal
 
 Run = Callable[..., Outcome]
 VOCABULARY = 300

@@ -10,7 +10,7 @@ from typing import Any
 from trainer_precision import FLOAT32
 
 from trainer.api import METRICS_FILE, quote
-from trainer.teacher_cache.build import Built
+from trainer.teachers.cached.build import Built
 
 VOCABULARY, LENGTH = 300, 16
 ON = (

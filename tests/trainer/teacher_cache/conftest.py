@@ -14,13 +14,13 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from trainer.api import check
-from trainer.compose import compose_tree, validate
 from trainer.config import Config
-from trainer.device import open_device
-from trainer.preemption import StopSignal
-from trainer.teacher import Ground, load_ground
-from trainer.teacher_cache.asked import asked_for
-from trainer.teacher_cache.build import Built, build
+from trainer.config.compose import compose_tree, validate
+from trainer.devices.device import open_device
+from trainer.teachers.cached.build import Built, build
+from trainer.teachers.cached.request import asked_for
+from trainer.teachers.local import Ground, load_ground
+from trainer.training.preemption import StopSignal
 
 
 @pytest.fixture(scope="session")

@@ -21,15 +21,15 @@ from trainer.data.errors import DataError
 from trainer.data.stage_text import stage_text
 from trainer.errors import ConfigError, TrainerError
 from trainer.losses.sparse import Sample
-from trainer.model import run
-from trainer.teacher import Ground
+from trainer.models.causal_lm import run
 from trainer.teacher_cache import __main__ as command
-from trainer.teacher_cache import build as module
-from trainer.teacher_cache.build import build
-from trainer.teacher_cache.draw import Drawn, draw
-from trainer.teacher_cache.index import INDEX, Index, decode
-from trainer.teacher_cache.place import Place
-from trainer.teacher_cache.read import Cache
+from trainer.teachers.cached import build as module
+from trainer.teachers.cached.build import build
+from trainer.teachers.cached.index import INDEX, Index, decode
+from trainer.teachers.cached.location import Place
+from trainer.teachers.cached.reader import Cache
+from trainer.teachers.cached.sampling import Drawn, draw
+from trainer.teachers.local import Ground
 
 ONE_BATCH = 1  # byte per shard: each is full with its first batch
 ROWS = 16

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainer.teacher_cache.draw import chances, draw
+from trainer.teachers.cached.sampling import chances, draw
 
 N, V = 3, 13
 

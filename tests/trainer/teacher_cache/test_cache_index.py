@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainer.teacher_cache.index import Index, Shard, UnreadableError, decode, differences, encode
+from trainer.teachers.cached.index import Index, Shard, UnreadableError, decode, differences, encode
 
 SPEC = {"teacher": "a" * 64, "seed": 0, "top_k": 5}
 

@@ -15,12 +15,12 @@ from trainer.config import Config
 from trainer.errors import ConfigError
 from trainer.losses.distillation import tempered_divergence
 from trainer.losses.sparse import Sample, Targets
-from trainer.model import build_tiny, run
+from trainer.models.causal_lm import build_tiny, run
 from trainer.pipeline import Outcome
 from trainer.stages.distill_cached import from_cache
-from trainer.teacher import Ground
 from trainer.teacher_cache import __main__ as command
-from trainer.teacher_cache.read import open_cache
+from trainer.teachers.cached.reader import open_cache
+from trainer.teachers.local import Ground
 
 Run = Callable[..., Outcome]
 
@@ -88,7 +88,7 @@ def test_a_runs_student_anchors_another_run(
 ) -> None:
     """The student of the stages before is the anchor: the first step finds it where it is, later ones do not."""
     from trainer import __main__ as program
-    from trainer.preemption import StopSignal
+    from trainer.training.preemption import StopSignal
 
     overrides = anchored(tmp_path / "teacher", tmp_path / "anchor")
     make(*overrides)

@@ -20,27 +20,27 @@ from trainer_outcomes import weights_digest, without_times
 from transformers.modeling_outputs import BaseModelOutput
 
 from trainer import __main__ as program
-from trainer import step
 from trainer.api import METRICS_FILE, check
 from trainer.checkpoint.state import State
 from trainer.config import Config, sha256
 from trainer.data.errors import DataError
+from trainer.data.labelled_feed import Taught
 from trainer.data.stage_text import stage_text
-from trainer.data.taught import Taught
-from trainer.device import open_device
+from trainer.devices.device import open_device
 from trainer.distributed.ranks import Ranks
 from trainer.errors import ConfigError, PreemptedError
 from trainer.losses.sparse import Sample, Targets
-from trainer.model import build_tiny
+from trainer.models.causal_lm import build_tiny
 from trainer.pipeline import Outcome
-from trainer.preemption import StopSignal
 from trainer.stages.distill_cached import cached_text, from_cache
-from trainer.step import TrainStep
-from trainer.teacher import Ground
 from trainer.teacher_cache import __main__ as command
-from trainer.teacher_cache.feed import CachedFeed
-from trainer.teacher_cache.read import open_cache
+from trainer.teachers.cached.feed import CachedFeed
+from trainer.teachers.cached.reader import open_cache
+from trainer.teachers.local import Ground
 from trainer.testing.memory import most_bytes
+from trainer.training import train_step as step
+from trainer.training.preemption import StopSignal
+from trainer.training.train_step import TrainStep
 
 Run = Callable[..., Outcome]
 PARTS = ("loss", "ce", "logits_kl")

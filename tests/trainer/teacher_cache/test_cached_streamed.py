@@ -13,13 +13,13 @@ from cached_runs import cached
 from trainer.api import check, quote
 from trainer.config import Config
 from trainer.data.stage_text import stage_text
-from trainer.device import open_device
-from trainer.preemption import StopSignal
-from trainer.teacher import Ground, load_text
-from trainer.teacher_cache.asked import asked_for
-from trainer.teacher_cache.build import Built, build
-from trainer.teacher_cache.feed import CachedFeed
-from trainer.teacher_cache.read import open_cache
+from trainer.devices.device import open_device
+from trainer.teachers.cached.build import Built, build
+from trainer.teachers.cached.feed import CachedFeed
+from trainer.teachers.cached.reader import open_cache
+from trainer.teachers.cached.request import asked_for
+from trainer.teachers.local import Ground, load_text
+from trainer.training.preemption import StopSignal
 
 
 def test_a_stream_is_gone_on_with_where_the_cache_ends_and_read_by_its_rows(

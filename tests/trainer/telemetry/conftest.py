@@ -10,7 +10,7 @@ import pytest
 from trainer import __main__ as program
 from trainer.api import check
 from trainer.pipeline import Outcome
-from trainer.preemption import StopSignal
+from trainer.training.preemption import StopSignal
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 from telemetry_steps import begun, lines_of, step
 
 from trainer.api import check
-from trainer.device import Device
+from trainer.devices.device import Device
 from trainer.telemetry import Telemetry
 from trainer.telemetry.health import Health, HealthWarning
 

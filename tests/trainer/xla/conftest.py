@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from trainer.environment import before_torch
+from trainer.devices.environment import before_torch
 
 # Read when torch_xla is loaded. LLVM takes ten times as long as the tests do to make their small graphs fast.
 os.environ.setdefault("PJRT_DEVICE", "CPU")

@@ -116,7 +116,7 @@ def _odd_shapes() -> list[list[list[int]]]:
     from stage_runs import on_each
 
     from trainer.api import check
-    from trainer.device import open_device
+    from trainer.devices.device import open_device
 
     class Odd(torch.nn.Module):
         def __init__(self) -> None:
@@ -136,10 +136,10 @@ def _run(folder: Path, overrides: Sequence[str]) -> list[int]:
     import torch_xla.debug.metrics as met
 
     from trainer import __main__ as program
-    from trainer import tpu_host
     from trainer.api import check
-    from trainer.preemption import StopSignal
-    from trainer.step import TrainStep
+    from trainer.devices import tpu_host
+    from trainer.training.preemption import StopSignal
+    from trainer.training.train_step import TrainStep
 
     step, compiled = TrainStep.__call__, list[int]()
 

@@ -14,15 +14,15 @@ from torch.optim import Optimizer
 from trainer_precision import FLOAT32
 
 from trainer.api import check
-from trainer.auto_freeze import auto_freeze
-from trainer.beside import Beside
-from trainer.device import Device, open_device
-from trainer.loop import Step
+from trainer.devices.device import Device, open_device
 from trainer.memory_log.log import MemoryLog
-from trainer.model import build_tiny, freeze
-from trainer.preemption import StopSignal
+from trainer.models.causal_lm import build_tiny, freeze
+from trainer.models.subln import make_student
 from trainer.stages import distill, layerwise, pretrain
-from trainer.stages.subln import make_student
+from trainer.training.auto_freeze import auto_freeze
+from trainer.training.hooks import Beside
+from trainer.training.loop import Step
+from trainer.training.preemption import StopSignal
 
 VOCABULARY, LENGTH, BATCH = 64, 16, 4
 SMALL = (

@@ -21,10 +21,10 @@ import torch
 from stage_runs import SMALL
 from torch import Tensor, nn
 
-from trainer import attention
 from trainer.api import check
-from trainer.device import Device, open_device
-from trainer.model import inputs
+from trainer.devices import xla_attention
+from trainer.devices.device import Device, open_device
+from trainer.models.causal_lm import inputs
 from trainer.optim import attention_logits
 
 pytestmark = pytest.mark.xla
@@ -35,10 +35,10 @@ HEADS, KEY_HEADS, SIZE = 4, 2, 8
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     """In bfloat16; whose flash attention may be called."""
-    from trainer import xla  # only here: the module needs torch_xla, this file is read without it
+    from trainer.devices import xla  # only here: the module needs torch_xla, this file is read without it
 
     device = open_device(check([*SMALL, "device=xla", "device.dtype=bfloat16"]).device)
-    attention.register(xla._flash_attention(None), "")
+    xla_attention.register(xla._flash_attention(None), "")
     return device
 
 
@@ -89,7 +89,7 @@ def test_sdpa_is_eager_attention_in_one_graph_without_the_cpu(exact: Device, win
     before = exact.counters()
     found = exact.fetch(step(exact, ours, ids_BT))
     after = exact.counters()
-    assert ours.config._attn_implementation == attention.NAME
+    assert ours.config._attn_implementation == xla_attention.NAME
     assert after["cpu_fallbacks"] == before["cpu_fallbacks"]
     assert after["compiles"] - before["compiles"] == 1
     theirs = mistral("eager", window)
@@ -113,7 +113,7 @@ def lowered(kernel: Callable[..., Any], *args: Any, use_cache: bool = False, **m
 
 def step_graph(device: Device, model: nn.Module, rows: int) -> str:
     """Of a forward and backward pass over so many sequences of 4,096 tokens."""
-    ids_BT = device.place(ids(attention.LONG, rows))
+    ids_BT = device.place(ids(xla_attention.LONG, rows))
     device.end_step()
     text = device.recorded_graph(step(device, model, ids_BT))
     model.zero_grad()
@@ -127,11 +127,11 @@ def kernels(graph: str) -> list[str]:
 
 def scores(graph: str) -> list[str]:
     """Shapes with a number for every two tokens."""
-    return re.findall(rf"\w+\[[\d,]*{attention.LONG},{attention.LONG}\]", graph)
+    return re.findall(rf"\w+\[[\d,]*{xla_attention.LONG},{xla_attention.LONG}\]", graph)
 
 
 def one_of(rows: int) -> str:
-    return f"bf16[{rows},{HEADS},{attention.LONG},{SIZE}]"
+    return f"bf16[{rows},{HEADS},{xla_attention.LONG},{SIZE}]"
 
 
 def test_the_graph_of_flash_attention_has_no_scores(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,13 +139,13 @@ def test_the_graph_of_flash_attention_has_no_scores(device: Device, monkeypatch:
     SDPA shows that one could see it."""
     import torch_xla.experimental.custom_kernel as custom
 
-    assert max(custom.FlashAttention.DEFAULT_BLOCK_SIZES.values()) == attention.BLOCK
+    assert max(custom.FlashAttention.DEFAULT_BLOCK_SIZES.values()) == xla_attention.BLOCK
     monkeypatch.setattr(custom, "trace_pallas", lowered)
     model = device.move(mistral(device.attention, window=None))
     flash = step_graph(device, model, 2)
     assert kernels(flash) == [one_of(2)] * 3  # forward; the gradients of keys and values; those of queries
     assert not scores(flash)
-    attention.register(lambda *given: pytest.fail("it was called"), "it is not to be used")
+    xla_attention.register(lambda *given: pytest.fail("it was called"), "it is not to be used")
     sdpa = step_graph(device, model, 2)
     assert not kernels(sdpa)
     assert scores(sdpa)
@@ -171,7 +171,7 @@ import json
 import conftest
 import torch_xla.experimental.custom_kernel as custom
 from test_xla_attention import SMALL, attention, check, kernels, lowered, mistral, open_device, scores, step_graph
-from trainer import xla
+from trainer.devices import xla
 device = open_device(check([*SMALL, "device=xla", "device.dtype=bfloat16", "device.num_chips=4"]).device)
 attention.register(xla._flash_attention(device.mesh), "")
 custom.trace_pallas = lowered
@@ -240,12 +240,12 @@ def test_flash_attention_computes_what_eager_attention_does(
     exact: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logits and gradients, by the kernels that a TPU would run, in several blocks."""
-    from trainer import xla
+    from trainer.devices import xla
 
     length = 256
-    attention.register(xla._flash_attention(None), "")
-    monkeypatch.setattr(attention, "LONG", length)
-    monkeypatch.setattr(attention, "BLOCK", length)
+    xla_attention.register(xla._flash_attention(None), "")
+    monkeypatch.setattr(xla_attention, "LONG", length)
+    monkeypatch.setattr(xla_attention, "BLOCK", length)
     names = interpreted(monkeypatch, length // 2)
     found = exact.fetch(step(exact, exact.move(mistral(exact.attention, None)), exact.place(ids(length))))
     assert names == ["_flash_attention_impl", "_flash_attention_bwd_dq", "_flash_attention_bwd_dkv"]

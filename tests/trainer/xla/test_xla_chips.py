@@ -9,8 +9,8 @@ import pytest
 from four_chips import CACHED, RUNS, in_four, trained, ways
 
 from trainer.api import ConfigError, check
-from trainer.device import open_device
-from trainer.optim.fit import require_device
+from trainer.devices.device import open_device
+from trainer.optim.validate import require_device
 
 pytestmark = pytest.mark.xla
 

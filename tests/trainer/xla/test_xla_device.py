@@ -13,8 +13,8 @@ import torch
 from stage_runs import SMALL
 
 from trainer.api import check
-from trainer.device import open_device
-from trainer.model import build_tiny, home
+from trainer.devices.device import open_device
+from trainer.models.causal_lm import build_tiny, home
 
 pytestmark = pytest.mark.xla
 
@@ -34,7 +34,7 @@ def test_tied_weights_stay_tied_on_the_way_there_as_a_copy_and_back() -> None:
 def test_compiled_graphs_of_a_tpu_are_kept_by_machine_and_versions_or_where_the_environment_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainer import xla  # only here: the module needs torch_xla, this file is read without it
+    from trainer.devices import xla  # only here: the module needs torch_xla, this file is read without it
 
     kept: list[str] = []
     monkeypatch.setattr("torch_xla._XLAC._xla_computation_cache_is_initialized", lambda: False)

@@ -17,11 +17,11 @@ from stage_runs import SMALL
 from torch import Tensor, nn
 
 from trainer.api import check
-from trainer.checkpoint.host import HostCopies
+from trainer.checkpoint.host_copy import HostCopies
 from trainer.config import CachedTeacherConfig
-from trainer.device import Device, MemoryCounts, open_device
+from trainer.devices.device import Device, MemoryCounts, open_device
 from trainer.losses.sparse import Sample, Targets
-from trainer.model import build_tiny, freeze
+from trainer.models.causal_lm import build_tiny, freeze
 from trainer.stages.distill import from_teacher
 from trainer.stages.distill_cached import from_cache
 from trainer.telemetry import Heartbeat
@@ -160,7 +160,7 @@ def test_several_chips_are_one_device_whose_memory_nobody_counts(
             raise RuntimeError("MemoryInfo not supported for SPMD virtual device.")
         return counted
 
-    from trainer import xla  # only here: the module needs torch_xla, this file is read without it
+    from trainer.devices import xla  # only here: the module needs torch_xla, this file is read without it
 
     monkeypatch.setattr(xla, "on_tpu", lambda: True)
     monkeypatch.setattr(xla.xm, "get_memory_info", of_one_chip)

@@ -17,9 +17,9 @@ from four_chips import in_four
 from trainer import __main__ as program
 from trainer.api import METRICS_FILE, MODEL_FOLDER, RESULT_FILE, check
 from trainer.errors import PreemptedError
-from trainer.preemption import StopSignal
-from trainer.step import TrainStep
-from trainer.student_folder import load
+from trainer.models.student_folder import load
+from trainer.training.preemption import StopSignal
+from trainer.training.train_step import TrainStep
 
 pytestmark = pytest.mark.xla
 
@@ -85,7 +85,7 @@ def attempt(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Iterator
                 end()
             return step(self, batch, number=number)  # type: ignore[arg-type]
 
-        monkeypatch.setattr("trainer.device.tpu_host.meant", lambda type_: kind == "xla")
+        monkeypatch.setattr("trainer.devices.device.tpu_host.meant", lambda type_: kind == "xla")
         monkeypatch.setattr(TrainStep, "__call__", ending)
         stop = StopSignal()
         stop.install()

@@ -13,8 +13,8 @@ from torch import Tensor
 from trainer.checkpoint.state import State
 from trainer.data import Feed
 from trainer.losses.sparse import Sample
-from trainer.teacher_cache import read
-from trainer.teacher_cache.draw import chances, draw
+from trainer.teachers.cached import reader
+from trainer.teachers.cached.sampling import chances, draw
 
 K, R = 6, 4
 CACHED = (
@@ -67,5 +67,5 @@ def run_cached(kind: str, *overrides: str) -> Ran:
     def numbered(*given: int) -> Iterator[Tensor]:
         return Text(plain(*given)) if len(given) == 2 else plain(*given)
 
-    with patch.object(read, "open_cache", Chance), patch.object(stage_runs, "ids", numbered):
+    with patch.object(reader, "open_cache", Chance), patch.object(stage_runs, "ids", numbered):
         return run_stage("stage3", kind, *CACHED, *overrides)

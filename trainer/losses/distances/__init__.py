@@ -16,7 +16,7 @@ from trainer.losses.distances.inner_product import inner_product
 from trainer.losses.distances.kl import HeadKl
 from trainer.losses.distances.mse import mse
 from trainer.losses.distances.mse_normalized import mse_normalized
-from trainer.model import output_head
+from trainer.models.causal_lm import output_head
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 """(student_BTH, teacher_BTH) → 0-d."""

@@ -1,0 +1,40 @@
+"""Copies of tensors in the host's memory, in buffers that are used again. Used by `checkpoints`.
+
+The copy is all that a checkpoint costs the training step. Fresh memory is dear: its first touch took 20 times
+as long as copying into it did (240 MB: 1.8 s and 0.08 s on 2 shared cores).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from trainer.devices.lazy_tensor import copied
+from trainer.distributed.tensors import whole
+
+
+class HostCopies:
+    """The last copies that were taken; `take` overwrites them."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies on the CPU, contiguous and detached, one for each name. What several processes have parts of
+        is put together, one at a time, while the others `contribute`."""
+        held, self._buffers = self._buffers, {}
+        for name, part in tensors.items():
+            tensor = whole(part.detach())
+            buffer = held.get(name)
+            if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
+                buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
+            self._buffers[name] = copied(buffer, tensor)
+        return self._buffers
+
+
+def contribute(tensors: Mapping[str, Tensor]) -> None:
+    """This process's parts of the same tensors, for the one that takes copies."""
+    for part in tensors.values():
+        whole(part.detach())

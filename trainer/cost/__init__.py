@@ -1,0 +1,1 @@
+"""Costs of a run: floating-point operations, peak rates of devices, dollars."""

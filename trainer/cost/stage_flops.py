@@ -1,0 +1,46 @@
+"""Floating-point operations of a stage's training, by token: what `cost` knows of models, losses and
+teachers, put together as the stage does. Called by `pipeline`."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from trainer.config import Config
+from trainer.cost.flops import (
+    candidate_flops_per_token,
+    forward_cost,
+    head_kl_flops_per_token,
+    relation_flops_per_token,
+    train_flops_per_token,
+)
+from trainer.models.causal_lm import depth, embedding_count, head_parameters
+from trainer.models.projections import attention_layers, widths
+from trainer.stages import distill, layerwise, pretrain
+
+
+def flops_per_token(config: Config, stage: str, student: nn.Module, teacher: nn.Module) -> float:
+    """What training costs in the stage of that name, the teacher included where the run computes it."""
+    length = config.data.sequence_length
+    beside = {
+        layerwise.NAME: True,
+        pretrain.NAME: config.stage2.distill.enabled,
+        distill.NAME: config.stage3.runs_teacher,  # what one elsewhere computes is not known
+    }[stage]
+    flops: float = train_flops_per_token(
+        forward_cost(student, length), forward_cost(teacher, length) if beside else None
+    )
+    if stage == layerwise.NAME and config.stage1_9.loss_type == "kl":
+        flops += head_kl_flops_per_token(teacher, depth(student))
+    if stage == distill.NAME and config.stage3.compares_attention:
+        projections = attention_layers(student)[config.stage3.attention_layer]
+        flops += relation_flops_per_token(widths(projections), length)
+    if stage == distill.NAME and config.stage3.teacher.kind == "cached":
+        vocabulary = embedding_count(student)
+        flops += candidate_flops_per_token(
+            head_parameters(student) // vocabulary,
+            vocabulary,
+            length,
+            tokens=config.stage3.teacher.logits_read,
+            whole=config.stage3.teacher.cross_entropy == "exact",
+        )
+    return flops

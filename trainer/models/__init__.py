@@ -1,0 +1,1 @@
+"""Student and teacher as modules: loading, SubLN, depth, layer mapping, and the saved student."""

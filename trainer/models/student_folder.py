@@ -1,0 +1,178 @@
+"""A finished student as a folder: written by `__main__` where `save_model` asks for it, read by `export`.
+
+    student.json          schema, transformers' configuration of the model, the form of quantisation
+    student.safetensors   the master weights, with SubLN's gains
+    tokenizer/            as transformers' AutoTokenizer loads it
+
+Master weights and not ternary ones, so that training can go on from here. The names of the files are not
+transformers': its classes would load this without a word, and leave SubLN and quantisation out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from pydantic import ValidationError
+from pydantic_core import from_json
+from torch import Tensor, nn
+
+from trainer.cache import MANIFEST
+from trainer.checkpoint.parts import Weights
+from trainer.config import QuantConfig
+from trainer.distributed.ranks import ALONE, Ranks
+from trainer.distributed.tensors import whole
+from trainer.errors import TrainerError
+from trainer.models.causal_lm import home
+from trainer.models.subln import quantise
+from trainer.quant.ternary import fully_quantised, ternary_layers
+from trainer.quant.warmup import Lambda
+
+SCHEMA = 1
+DOCUMENT, WEIGHTS, TOKENIZER = "student.json", "student.safetensors", "tokenizer"
+
+
+class StudentFolderError(TrainerError):
+    """A student cannot be written or read back.
+
+    Args:
+        folder: where.
+        problem: what is wrong, and what to do instead.
+    """
+
+    def __init__(self, folder: Path, problem: str) -> None:
+        self.folder, self.problem = folder, problem
+        super().__init__(f"{str(folder)!r}: {problem}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedStudent:
+    """What a folder holds: the student, evaluated at lambda 1, the folder of its tokenizer, and the digest of
+    the run's configuration, which its result has too."""
+
+    model: nn.Module
+    tokenizer: Path
+    config_sha256: str
+
+
+def save(
+    student: nn.Module, folder: Path, *, tokenizer: Path, config_sha256: str, ranks: Ranks = ALONE
+) -> None:
+    """Write a student, whole or not at all, in place of what is there.
+
+    Args:
+        ranks: the processes that share the run. All have to call, as each may have a part of the weights; the
+            first one writes.
+
+    Raises:
+        StudentFolderError: the disk refuses it.
+    """
+    if not fully_quantised(student):
+        raise ValueError("the student is not at lambda 1")
+    tensors = _gathered(home(student), keep=ranks.first)
+    if ranks.first:
+        _write(student, tensors, folder, tokenizer=tokenizer, config_sha256=config_sha256)
+
+
+def _gathered(student: nn.Module, *, keep: bool) -> dict[str, Tensor]:
+    """All weights as plain tensors on the CPU, tied ones once; nothing where they are not to be kept.
+
+    Not from the module's state dict: FSDP answers that with this process's part of each weight alone.
+    """
+    tensors = {}
+    for name, part in Weights(student).state().tensors.items():
+        tensor = whole(part.detach())
+        if keep:
+            tensors[name] = tensor.cpu().contiguous()
+    return tensors
+
+
+def _write(
+    student: nn.Module, tensors: dict[str, Tensor], folder: Path, *, tokenizer: Path, config_sha256: str
+) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        document = _document(student) | {"config_sha256": config_sha256}
+        (temporary / DOCUMENT).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        save_file(tensors, temporary / WEIGHTS)
+        shutil.copytree(tokenizer, temporary / TOKENIZER, ignore=shutil.ignore_patterns(MANIFEST))
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.replace(folder)
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
+        why = getattr(error, "strerror", None) or error
+        raise StudentFolderError(folder, f"cannot write the model: {why}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def load(folder: Path) -> SavedStudent:
+    """What `save` saved, on the CPU.
+
+    Raises:
+        StudentFolderError: it is not there, not whole, or of another version of this program.
+    """
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import load_model
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    document = _read(folder)
+    try:
+        quant = QuantConfig(**document["quant"])
+        config = AutoConfig.for_model(**document["model_config"])
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=getattr(torch, document["dtype"]), attn_implementation="eager"
+        )
+        with safe_open(folder / WEIGHTS, framework="pt") as weights:
+            gains = _normalised(set(weights.keys()))
+        quantise(model, Lambda(), quant, dict.fromkeys(gains, 1.0), blended=False)
+        load_model(model, folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise StudentFolderError(folder, f"{WEIGHTS} cannot be read: {error}") from error
+    except (KeyError, ValueError, RuntimeError, ValidationError) as error:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise StudentFolderError(folder, f"it does not fit this version of the program: {first}") from error
+    if generation := document.get("generation_config"):
+        model.generation_config = type(model.generation_config).from_dict(generation)
+    return SavedStudent(
+        model=model.eval(), tokenizer=folder / TOKENIZER, config_sha256=document["config_sha256"]
+    )
+
+
+def _document(student: nn.Module) -> dict[str, Any]:
+    model = cast(Any, student)
+    return {
+        "schema": SCHEMA,
+        "dtype": str(next(student.parameters()).dtype).removeprefix("torch."),
+        "quant": asdict(ternary_layers(student)[0].config),
+        "model_config": model.config.to_dict(),
+        "generation_config": model.generation_config.to_dict() if model.generation_config else None,
+    }
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        document = from_json((folder / DOCUMENT).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise StudentFolderError(folder, "there is no saved student; run with save_model=true") from error
+    except (OSError, ValueError) as error:
+        raise StudentFolderError(folder, f"{DOCUMENT} cannot be read: {error}") from error
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != SCHEMA:
+        raise StudentFolderError(folder, f"{DOCUMENT} has schema {schema}, and this version reads {SCHEMA}")
+    return cast(dict[str, Any], document)
+
+
+def _normalised(names: set[str]) -> set[str]:
+    """Linear layers that have a SubLN, from the names of the tensors."""
+    stems = {name.removesuffix(".norm.weight") for name in names if name.endswith(".norm.weight")}
+    return {stem for stem in stems if f"{stem}.projection.weight" in names}

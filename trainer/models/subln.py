@@ -1,0 +1,241 @@
+"""Stage 1: the teacher's copy becomes a student. SubLN layers go in, linear layers become ternary ones.
+
+Nothing is trained here. SubLN is the normalisation before the attention output and the MLP down projection
+that BitNet needs (arXiv:2510.13998 §3.1). No gain makes a normalisation the identity: it takes away how large
+one token is beside another. With a gain of 1 it damages what the teacher knows, since it changes the scale of
+what those projections see; so the gain is set to the scale that they saw. What is left of the damage goes
+where lambda blends the normalisation in, or where there is none (`Stage1Config.subln`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trainer.config import FieldError, QuantConfig, Stage1Config
+from trainer.devices.device import Device
+from trainer.errors import ConfigError
+from trainer.models.causal_lm import depth, inputs, is_head
+from trainer.models.depth import keep_layers
+from trainer.models.layer_mapping import matched_layers
+from trainer.quant.activations import Int8Input
+from trainer.quant.ternary import TernaryLinear
+from trainer.quant.warmup import Lambda
+
+# Llama's names, which SmolLM, Qwen, Mistral, Gemma and others share.
+BEFORE = ("o_proj", "down_proj")
+ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # each reads the very same tensor
+EPS = 1e-6  # where the model's own normalisations have none
+
+
+class _RmsNorm(torch.autograd.Function):
+    """RMS normalisation with its gradient written out.
+
+    torch composes it of a dozen passes over the activations on a CPU, which made it dearer than the
+    quantisers; this has five, and agrees with `nn.RMSNorm` (there is a test).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_TI: Tensor, gain_I: Tensor, eps: float) -> Tensor:
+        x32_TI = x_TI.float()
+        norm_T1 = torch.linalg.vector_norm(x32_TI, dim=-1, keepdim=True)
+        inverse_T1 = norm_T1.square_().div_(x_TI.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x_TI, gain_I, inverse_T1)
+        normed_TI: Tensor = (x32_TI * inverse_T1).mul_(gain_I)
+        return normed_TI.to(x_TI.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x_TI, gain_I, inverse_T1 = ctx.saved_tensors
+        unit_TI, grad_TI = x_TI.float() * inverse_T1, grads[0].float()
+        grad_gain_I = (grad_TI * unit_TI).flatten(0, -2).sum(dim=0).to(gain_I.dtype)
+        scaled_TI = grad_TI * gain_I
+        shared_T1 = torch.linalg.vecdot(scaled_TI, unit_TI).unsqueeze(-1).div_(x_TI.shape[-1])
+        grad_x_TI = scaled_TI.addcmul_(unit_TI, shared_T1, value=-1).mul_(inverse_T1)
+        return grad_x_TI.to(x_TI.dtype), grad_gain_I, None
+
+
+class SubLN(nn.Module):
+    """RMS normalisation over the last dimension, in float32, times a gain [I].
+
+    Args:
+        features: I.
+        gain: what all of the gain is at first.
+        like: has the gain's dtype and device.
+        eps: is added to the mean square. The model's own, so that the student is a network with one eps.
+        strength: the share of the normalised values in the output, `blended`; None: all of it.
+    """
+
+    def __init__(
+        self, features: int, gain: float, like: Tensor, *, eps: float = EPS, strength: Lambda | None = None
+    ) -> None:
+        super().__init__()
+        self.eps, self.strength = eps, strength
+        self.weight = nn.Parameter(torch.full((features,), gain, dtype=like.dtype, device=like.device))
+
+    def forward(self, x_TI: Tensor) -> Tensor:
+        """[..., I] → [..., I], in the input's dtype."""
+        # torch has no annotation for `apply`
+        if self.strength is None:
+            return cast(Tensor, _RmsNorm.apply(x_TI, self.weight, self.eps))  # type: ignore[no-untyped-call]
+        x32_TI = x_TI.float()
+        normed_TI = _RmsNorm.apply(x32_TI, self.weight, self.eps)  # type: ignore[no-untyped-call]
+        return torch.lerp(x32_TI, normed_TI, self.strength.weights.value).to(x_TI.dtype)
+
+
+def make_student(
+    teacher: nn.Module,
+    config: Stage1Config,
+    calibration: Sequence[Tensor],
+    *,
+    quant: QuantConfig,
+    device: Device,
+) -> tuple[nn.Module, Lambda]:
+    """A ternary copy of the teacher, and the lambda that all its layers obey (1 at first).
+
+    Args:
+        calibration: training batches [B, T]; read where the gains are measured.
+
+    Raises:
+        ConfigError: a part of the model would stay in full precision, a layer without a SubLN, or scale
+            groups do not fit a layer.
+    """
+    _check_architecture(teacher)
+    student = copy.deepcopy(teacher).requires_grad_(True)
+    if config.keep_layers is not None:
+        keep_layers(student, matched_layers(config.keep_layers, depth(student)))
+    gains: dict[str, float] = {}
+    if config.subln in ("calibrated", "blended"):
+        gains = _input_scales(student, calibration, device)
+    elif config.subln == "ones":
+        gains = dict.fromkeys(normalised_projections(student), 1.0)
+    strength = Lambda().to(device.torch_device)
+    quantise(student, strength, quant, gains, blended=config.subln == "blended")
+    return student, strength
+
+
+def quantise(
+    model: nn.Module, strength: Lambda, quant: QuantConfig, gains: Mapping[str, float], *, blended: bool
+) -> None:
+    """Replaces the linear layers of `model`, all but the head, and puts a SubLN before each that has a gain.
+
+    Raises:
+        ConfigError: scale groups do not fit a layer.
+    """
+    eps = float(getattr(model.config, "rms_norm_eps", EPS))
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, nn.Linear) or is_head(model, module):
+            continue
+        try:
+            quant.check_group(name, module.in_features)
+        except FieldError as error:
+            raise ConfigError(error.problem, key=f"quant.{error.key}") from None
+        ternary: nn.Module = TernaryLinear(module, strength, quant)
+        if name in gains:
+            norm = SubLN(
+                module.in_features,
+                gains[name],
+                module.weight,
+                eps=eps,
+                strength=strength if blended else None,
+            )
+            ternary = nn.Sequential(OrderedDict(norm=norm, projection=ternary))
+        parent, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(parent), attribute, ternary)
+    _share_inputs(model)
+
+
+def _share_inputs(model: nn.Module) -> None:
+    """Lets the layers that read one tensor quantise it once. Where they do not, nothing but time is lost."""
+    for module in model.modules():
+        for names in ONE_INPUT:
+            layers = [
+                layer for name in names if isinstance(layer := getattr(module, name, None), TernaryLinear)
+            ]
+            if len(layers) > 1:
+                shared = Int8Input(layers[0].strength.activations, readers=len(layers))
+                for layer in layers:
+                    layer.quantise_input = shared
+
+
+def normalised_projections(model: nn.Module) -> dict[str, nn.Linear]:
+    """The linear layers that a SubLN goes before, by name. Raises ConfigError if there are none."""
+    found = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and name.rpartition(".")[2] in BEFORE
+    }
+    if not found:
+        raise ConfigError(
+            f"{type(model).__name__} has no linear layers named {' or '.join(BEFORE)}; "
+            "take a model of the Llama family",
+            key="model.name",
+        )
+    return found
+
+
+def _check_architecture(model: nn.Module) -> None:
+    """What is not made of linear layers would stay in full precision in silence: experts kept as one 3-D
+    parameter, convolutions, layers of another kind."""
+    kind = type(model).__name__
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 3:
+            raise ConfigError(
+                f"{kind} keeps {name} as one {parameter.ndim}-dimensional tensor, which would not go ternary "
+                "(a mixture of experts?); take a dense model of the Llama family",
+                key="model.name",
+            )
+    found = list(normalised_projections(model))
+    for name in _layers_with(model, found):
+        inside = {path.rpartition(".")[2] for path in found if path.startswith(f"{name}.")}
+        missing = [each for each in BEFORE if each not in inside]
+        if missing:
+            raise ConfigError(
+                f"{kind} has no linear layer named {' or '.join(missing)} in {name}; "
+                "take a model whose layers are all of the Llama family's kind",
+                key="model.name",
+            )
+
+
+def _layers_with(model: nn.Module, projections: Sequence[str]) -> Iterator[str]:
+    """The decoder layers: members of the outermost lists in which any of the projections stands."""
+    outermost: list[str] = []
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList) or any(name.startswith(f"{outer}.") for outer in outermost):
+            continue
+        if any(projection.startswith(f"{name}.") for projection in projections):
+            outermost.append(name)
+            yield from (f"{name}.{index}" for index in range(len(module)))
+
+
+@torch.no_grad()
+def _input_scales(model: nn.Module, batches: Sequence[Tensor], device: Device) -> dict[str, float]:
+    """Mean over tokens of the root mean square of each projection's input."""
+    seen: dict[str, list[Tensor]] = {name: [] for name in normalised_projections(model)}
+
+    def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            seen[name].append(inputs[0].float().square().mean(dim=-1).sqrt().mean())
+
+        return hook
+
+    handles = [
+        module.register_forward_pre_hook(watch(name))
+        for name, module in normalised_projections(model).items()
+    ]
+    try:
+        model.eval()
+        for ids_BT in batches:
+            with device.autocast():
+                # Nobody reads the predictions, which would be the largest tensor of all.
+                cast(Any, model).get_decoder()(**inputs(device.place(ids_BT)))
+            device.end_step()  # what is recorded is a graph for each batch, not one for all
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: float(torch.stack(scales).mean()) for name, scales in seen.items()}

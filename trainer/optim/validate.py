@@ -1,0 +1,70 @@
+"""Whether every optimizer of a run can do its work here. Asked before any training, by `__main__` and others.
+
+`optim.build` would refuse the same, but only when its stage begins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from trainer.config import Config, OptimizerConfig
+from trainer.counted import counted
+from trainer.devices.device import Device
+from trainer.errors import ConfigError
+from trainer.optim.adamw_8bit import require_bitsandbytes
+from trainer.optim.qk_clip import clippable_attentions
+
+
+def require_packages(config: Config) -> None:
+    """Raises ConfigError if an optimizer needs a package that is not installed."""
+    for key, optimizer in optimizers(config):
+        if optimizer.type == "adamw_8bit":
+            require_bitsandbytes(key)
+
+
+def require_device(config: Config, device: Device) -> None:
+    """Raises ConfigError if the device cannot do what the configuration asks of a stage."""
+    if device.kind != "xla":
+        return
+    for key, optimizer in optimizers(config):
+        if optimizer.type == "adamw_8bit":
+            raise ConfigError("adamw_8bit has no kernels for XLA; write adamw or apollo", key=f"{key}.type")
+    if device.recompute and config.stage3.max_steps and config.stage3.attention_weight:
+        raise ConfigError(
+            "recomputation on XLA hides from Stage 3 what its layers project; write false, or "
+            "stage3.attention_weight=0",
+            key="device.recompute",
+        )
+    for name, stage in (
+        ("stage1_9", config.stage1_9),
+        ("stage2", config.stage2),
+        ("stage3", config.stage3),
+    ):
+        size = stage.micro_batch_size or stage.batch_size
+        if stage.max_steps and size % device.chips:
+            which = "micro_batch_size" if stage.micro_batch_size else "batch_size"
+            raise ConfigError(
+                f"{counted(size, 'sequence')} cannot be shared out evenly among {device.chips} chips; "
+                f"write a multiple of {device.chips}, or fewer chips in device.num_chips",
+                key=f"{name}.{which}",
+            )
+
+
+def require_model(config: Config, model: nn.Module) -> None:
+    """Raises ConfigError if an optimizer cannot train a model of this kind."""
+    for key, optimizer in optimizers(config):
+        if optimizer.type == "muonclip":
+            clippable_attentions(model, key=key)
+
+
+def optimizers(part: Any, key: str = "") -> Iterator[tuple[str, OptimizerConfig]]:
+    """Every optimizer below a part of the configuration and its key, but for those of stages left out."""
+    if isinstance(part, OptimizerConfig):
+        yield key, part
+    elif dataclasses.is_dataclass(part) and getattr(part, "max_steps", None) != 0:
+        for field in dataclasses.fields(part):
+            yield from optimizers(getattr(part, field.name), f"{key}.{field.name}" if key else field.name)

@@ -1,0 +1,156 @@
+"""The largest micro-batch of each stage that memory holds, for `device.auto_micro_batch`. For `__main__`.
+
+By the estimate first; a GPU then tries a step of the real size, and takes a smaller one where that runs out
+of memory. A CPU has no such try: its kernel kills whoever takes too much. What was found is remembered per
+device, model, sequence length and stage in the cache that workers of a machine share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic_core import from_json
+
+from trainer.cache import cache_root
+from trainer.config import Config
+from trainer.devices.device import Device
+from trainer.errors import ConfigError, TrainerError
+from trainer.preflight import fitting, trace
+from trainer.preflight.memory import stages, student_dimensions
+from trainer.preflight.meta_model import Blueprint, blueprint
+from trainer.preflight.optimizer import held
+from trainer.preflight.preflight import share
+from trainer.preflight.resources import free_memory
+from trainer.preflight.trace import Stage
+from trainer.preflight.upper_bound import at_most
+
+KIND = "micro_batches"
+_FILLED = 0.9  # of the memory: the estimate knows tensors, and not what libraries take beside them
+
+
+def with_micro_batches(config: Config, device: Device, *, processes: int = 1) -> Config:
+    """The configuration with a micro-batch for every stage that names none, where it asks for that.
+
+    Each divides what one process computes of `batch_size`, so the effective batch stays. One that does not
+    fit either is 1; the look that follows refuses it.
+
+    Raises:
+        ConfigError: the model cannot be looked at, or not be tried.
+    """
+    if not config.device.auto_micro_batch or config.device.parallel == "fsdp":
+        return config
+    try:
+        return _fitted(config, device, processes)
+    except TrainerError:
+        raise
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(
+            f"no micro-batch could be found ({why}); write false, and a stage's micro_batch_size yourself",
+            key="device.auto_micro_batch",
+        ) from error
+
+
+def _fitted(config: Config, device: Device, processes: int) -> Config:
+    own = share(config, processes)
+    plan = blueprint(own, device)
+    found: dict[str, Any] = {}
+    for name, stage in stages(own):
+        if stage.micro_batch_size is None:
+            size = _size(own, name, stage, plan, device)
+            found[name] = dataclasses.replace(getattr(config, name), micro_batch_size=size)
+    return dataclasses.replace(config, **found)
+
+
+def remembered_at(config: Config, stage: Stage, plan: Blueprint, device: Device) -> Path:
+    """The file of a stage's micro-batch: named after all that decides it but what is free by chance."""
+    text = json.dumps(_spec(config, stage, plan, device), sort_keys=True)
+    return cache_root() / KIND / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def _size(config: Config, name: str, stage: Stage, plan: Blueprint, device: Device) -> int:
+    path = remembered_at(config, stage, plan, device)
+    size = _read(path, stage.batch_size)
+    if size is None:
+        size = _found(config, name, stage, plan, device)
+        _write(path, {"micro_batch_size": size, "spec": _spec(config, stage, plan, device)})
+    return size
+
+
+def _found(config: Config, name: str, stage: Stage, plan: Blueprint, device: Device) -> int:
+    free = fitting.limit(config, free_memory(device))
+    if free is None or 2 * at_most(config, plan.dimensions) <= free:
+        return stage.batch_size
+    free = int(_FILLED * free)
+    size = fitting.largest_micro_batch(config, name, plan, device, free=free) or device.chips
+    while device.kind == "cuda" and size > 1 and not survives(config, stage, plan, device, size):
+        size = max(each for each in range(1, size) if stage.batch_size % each == 0)
+    return size
+
+
+def survives(config: Config, stage: Stage, plan: Blueprint, device: Device, micro_batch: int) -> bool:
+    """Whether a step of that size, of models with random weights, leaves the device with memory to spare."""
+    state = held(student_dimensions(config, plan.dimensions), stage.optimizer).state
+    try:
+        with torch.random.fork_rng(devices=[]), device.torch_device:
+            reserved = torch.empty(state, dtype=torch.uint8)
+            trace.step_once(config, stage, plan, device, micro_batch=micro_batch)
+            del reserved
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        if device.kind == "cuda":
+            torch.cuda.empty_cache()
+    return True
+
+
+def _spec(config: Config, stage: Stage, plan: Blueprint, device: Device) -> dict[str, Any]:
+    ignored = ("max_steps", "micro_batch_size", "schedule")
+    return {
+        "device": device.name,
+        "chips": device.chips,
+        "dtype": str(device.dtype),
+        "compile": device.compile,
+        "recompute": device.recompute,
+        "memory_target_gib": config.device.memory_target_gib,
+        "model": asdict(plan.dimensions),
+        "sequence_length": config.data.sequence_length,
+        "quant": asdict(config.quant),
+        "stage1": asdict(config.stage1),
+        "stage": {
+            "name": type(stage).__name__,
+            **{key: value for key, value in asdict(stage).items() if key not in ignored},
+            "optimizer": stage.optimizer.type,
+        },
+        "torch": torch.__version__,
+    }
+
+
+def _read(path: Path, batch: int) -> int | None:
+    """What is remembered, if it is a divisor of the batch; a damaged file is nothing."""
+    try:
+        size = from_json(path.read_bytes())["micro_batch_size"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return size if isinstance(size, int) and 0 < size <= batch and batch % size == 0 else None
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    """Whole or not at all; where the cache cannot be written, the next run looks again."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        draft.replace(path)
+    except OSError:
+        return
+    finally:
+        draft.unlink(missing_ok=True)

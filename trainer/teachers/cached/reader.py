@@ -1,0 +1,128 @@
+"""A cache's predictions by the numbers of rows. Opened by `stages.distill`, read by `feed`."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.data.errors import DataError
+from trainer.errors import TrainerError
+from trainer.losses.sparse import Sample
+from trainer.teachers.cached.compatibility import read_index
+from trainer.teachers.cached.index import Index, Shard
+from trainer.teachers.cached.location import Place
+from trainer.teachers.cached.request import PATH
+
+IDS = "ids"
+PARTS = ("topk_idx", "topk_logits", "rand_idx", "rand_logits")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """Of one row or of several: the text [T], and the candidates' ids and logits [P, C]."""
+
+    text: Tensor
+    ids: Tensor
+    logits: Tensor
+
+
+class Cache:
+    """The first `rows` of a cache.
+
+    Args:
+        folder: on this machine.
+        preload: read it all now, and see that it is what was written; otherwise rows are read when they are
+            asked for.
+
+    Raises:
+        TrainerError: a file is missing, or is not what was written.
+    """
+
+    def __init__(self, folder: Path, index: Index, *, rows: int, preload: bool) -> None:
+        self._folder = folder
+        self._shards = [shard for shard in index.shards if shard.first < rows]
+        self._firsts = [shard.first for shard in self._shards]
+        self._loaded: dict[str, Any] = {}
+        self.digest = index.digest(rows)
+        for shard in self._shards:
+            self._loaded[shard.file] = self._load(shard) if preload else self._open(shard)
+
+    def rows(self, numbers: Sequence[int], ids_BT: Tensor) -> Sample:
+        """What is kept of those rows, on the CPU.
+
+        Args:
+            ids_BT: their text, int64, which must be the text that was kept.
+
+        Raises:
+            DataError: it is not.
+        """
+        found = [self._row(number) for number in numbers]
+        for number, row, ids_T in zip(numbers, found, ids_BT, strict=True):
+            if not torch.equal(row.text.long(), ids_T):
+                raise DataError(
+                    f"row {number} of the text is not the one that the teacher's cache was made with; build "
+                    "the cache anew in another folder"
+                )
+        return Sample(
+            ids=torch.stack([row.ids for row in found]), logits=torch.stack([row.logits for row in found])
+        )
+
+    def _row(self, number: int) -> _Kept:
+        shard = self._shards[bisect_right(self._firsts, number) - 1]
+        loaded, at = self._loaded[shard.file], number - shard.first
+        if isinstance(loaded, _Kept):
+            return _Kept(text=loaded.text[at], ids=loaded.ids[at], logits=loaded.logits[at])
+        return _joined({name: loaded.get_slice(name)[at] for name in (IDS, *PARTS)})
+
+    def _load(self, shard: Shard) -> _Kept:
+        from safetensors.torch import load
+
+        try:
+            data = (self._folder / shard.file).read_bytes()
+        except OSError as error:
+            raise self._unusable(shard, error.strerror or str(error)) from error
+        if hashlib.sha256(data).hexdigest() != shard.sha256:
+            raise self._unusable(shard, "it is not what was written")
+        return _joined(load(data))
+
+    def _open(self, shard: Shard) -> Any:
+        from safetensors import SafetensorError, safe_open
+
+        path = self._folder / shard.file
+        try:
+            if path.stat().st_size != shard.size:
+                raise self._unusable(shard, "it is not what was written")
+            return safe_open(path, framework="pt")
+        except (OSError, SafetensorError) as error:
+            raise self._unusable(shard, getattr(error, "strerror", None) or str(error)) from error
+
+    def _unusable(self, shard: Shard, why: str) -> TrainerError:
+        return TrainerError(
+            f"cannot use {self._folder / shard.file} of the teacher's cache: {why}; the command that built "
+            "the cache mends it"
+        )
+
+
+def _joined(tensors: Mapping[str, Tensor]) -> _Kept:
+    """The candidates in one: a batch of what is in memory is then copied once."""
+    return _Kept(
+        text=tensors[IDS],
+        ids=torch.cat([tensors["topk_idx"], tensors["rand_idx"]], dim=-1),
+        logits=torch.cat([tensors["topk_logits"], tensors["rand_logits"]], dim=-1),
+    )
+
+
+def open_cache(path: str, *, rows: int, preload: bool) -> Cache:
+    """That of a run which `match.check` has passed. Raises TrainerError."""
+    folder = Place(path).here()
+    index = read_index(Place(str(folder)), path, key=PATH)
+    if index is None or index.rows < rows:
+        raise TrainerError(f"the cache at {path} has become shorter than the run")
+    return Cache(folder, index, rows=rows, preload=preload)

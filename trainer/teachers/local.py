@@ -1,0 +1,232 @@
+"""The full-precision model that a student is made from and aligned with, and what else runs share.
+
+`model=tiny`: trained once on the corpus, kept in the cache. `model=hf`: the pretrained model itself.
+Called by `pipeline`, and by `api.prepare` ahead of many runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from pydantic_core import from_json
+from torch import Tensor, nn
+
+from trainer.api import Prepared, Progress
+from trainer.cache import artifact
+from trainer.config import Config, FieldError, TinyModelConfig
+from trainer.data import (
+    Corpus,
+    DataError,
+    MissingError,
+    TokenizerError,
+    eval_batches,
+    load,
+    local_folder,
+    scored_bytes,
+)
+from trainer.devices.device import Device, dtype_name, open_device
+from trainer.distributed.ranks import ALONE
+from trainer.errors import ConfigError
+from trainer.models.causal_lm import (
+    build_tiny,
+    depth,
+    embedding_count,
+    freeze,
+    load_pretrained,
+    load_tiny,
+    output_head,
+    save,
+    seed_everything,
+)
+from trainer.optim.muon import muon_dtype
+from trainer.optim.validate import require_packages
+from trainer.stages.pretrain import cross_entropy
+from trainer.training.evaluation import held_out_loss
+from trainer.training.loop import StagePlan, train
+from trainer.training.preemption import StopSignal
+
+NAME = "teacher"
+_LOSS_FILE = "held_out.json"
+_MODEL_FOLDER = "model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What a run starts from: the text, the batches [B, T] that losses are measured on, the bytes that their
+    scored tokens stand for (None: the tokenizer does not tell), and the teacher."""
+
+    corpus: Corpus
+    held_out: list[Tensor]
+    held_out_bytes: int | None
+    teacher: nn.Module
+
+
+def load_text(config: Config) -> tuple[Corpus, list[Tensor]]:
+    """The text in the ids that the model reads, and the held-out batches. Raises ConfigError, DataError."""
+    own_tokenizer = config.model.name if config.model.kind == "hf" else None
+    try:
+        corpus = load(config.data, own_tokenizer=own_tokenizer)
+    except TokenizerError as error:
+        key = "data.tokenizer" if config.data.tokenizer else "model.name"
+        raise ConfigError(str(error), key=key) from error
+    try:
+        held_out = eval_batches(
+            corpus.held_out,
+            batch_size=config.eval.batch_size,
+            sequence_length=config.data.sequence_length,
+            batches=config.eval.batches,
+        )
+    except DataError as error:
+        raise ConfigError(str(error), key="eval.batches") from error
+    return corpus, held_out
+
+
+def load_ground(config: Config, *, device: Device, stop: StopSignal, progress: Progress) -> Ground:
+    """Corpus and frozen teacher, built if they are not there yet. Raises TrainerError."""
+    progress("corpus", None)
+    corpus, held_out = load_text(config)
+    if config.model.kind == "hf":
+        progress(f"loading {config.model.name}", None)
+        try:
+            name = local_folder(config.model.name)
+        except MissingError as error:
+            raise ConfigError(str(error), key="model.name") from error
+        teacher = load_pretrained(name, dtype=config.model.dtype, attention=device.attention)
+        _check_fit(teacher, config, corpus)
+    else:
+        folder = _trained(config, config.model, corpus, held_out, device=device, stop=stop, progress=progress)
+        teacher = load_tiny(folder / _MODEL_FOLDER, attention=device.attention)
+    return Ground(
+        corpus=corpus,
+        held_out=held_out,
+        held_out_bytes=scored_bytes(corpus, held_out),
+        teacher=freeze(device.move(teacher)),
+    )
+
+
+def _check_fit(model: nn.Module, config: Config, corpus: Corpus) -> None:
+    """Refuses a pretrained model that does not go with its tokenizer, the text's windows or the device."""
+    # Positions that a model was never trained on give losses that mean nothing.
+    longest = getattr(model.config, "max_position_embeddings", None)
+    if isinstance(longest, int) and config.data.sequence_length > longest:
+        raise ConfigError(
+            f"{config.data.sequence_length} is more than the model's longest sequence ({longest}); write "
+            "that at most",
+            key="data.sequence_length",
+        )
+    embeddings = embedding_count(model)
+    if corpus.vocab_size > embeddings:
+        raise ConfigError(
+            f"its tokenizer has {corpus.vocab_size} entries, but the model only {embeddings} embeddings; "
+            "name a model together with the tokenizer that it was trained with",
+            key="model.name",
+        )
+    try:
+        config.check_depth(depth(model))
+    except FieldError as error:
+        raise ConfigError(error.problem, key=error.key) from error
+    if config.stage1_9.max_steps and config.stage1_9.loss_type == "kl":
+        output_head(model)
+    if config.device.dtype == "float32" and any(p.dtype == torch.bfloat16 for p in model.parameters()):
+        raise ConfigError(
+            "products of bfloat16 weights are bfloat16; write model.dtype=float32 or device.dtype=bfloat16",
+            key="device.dtype",
+        )
+
+
+def prepare_all(config: Config, progress: Progress) -> Prepared:
+    """What `api.prepare` promises."""
+    device, stop = open_device(config.device), StopSignal()
+    require_packages(config)
+    progress("corpus", None)
+    corpus, held_out = load_text(config)
+    if config.model.kind == "hf":
+        return Prepared(
+            data_sha256=corpus.sha256,
+            tokenizer=corpus.tokenizer_dir,
+            teacher=config.model.name,
+            teacher_loss=None,
+        )
+    folder = _trained(config, config.model, corpus, held_out, device=device, stop=stop, progress=progress)
+    return Prepared(
+        data_sha256=corpus.sha256,
+        tokenizer=corpus.tokenizer_dir,
+        teacher=str(folder / _MODEL_FOLDER),
+        teacher_loss=float(from_json((folder / _LOSS_FILE).read_text())["loss"]),
+    )
+
+
+def _trained(
+    config: Config,
+    model: TinyModelConfig,
+    corpus: Corpus,
+    held_out: list[Tensor],
+    *,
+    device: Device,
+    stop: StopSignal,
+    progress: Progress,
+) -> Path:
+    orthogonalised = muon_dtype(model.teacher.optimizer, device.torch_device)
+    spec = {
+        "recipe": 1,  # raise it when the training of teachers changes
+        "model": asdict(model),
+        "data": corpus.order_sha256,
+        "vocab_size": corpus.vocab_size,
+        "sequence_length": config.data.sequence_length,
+        "device": device.kind,  # not its threads: runs with one and with two share a teacher
+        "dtype": dtype_name(device.dtype),
+        "muon_dtype": None if orthogonalised is None else dtype_name(orthogonalised),
+        "eval": asdict(config.eval),  # the loss that is kept with it was measured so
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }
+
+    def build(folder: Path) -> None:
+        _train(config, model, corpus, held_out, folder, device=device, stop=stop, progress=progress)
+
+    progress(NAME, None)
+    return artifact("teachers", spec, build)
+
+
+def _train(
+    config: Config,
+    model: TinyModelConfig,
+    corpus: Corpus,
+    held_out: list[Tensor],
+    folder: Path,
+    *,
+    device: Device,
+    stop: StopSignal,
+    progress: Progress,
+) -> None:
+    recipe, length = model.teacher, config.data.sequence_length
+    device = dataclasses.replace(device, ranks=ALONE)
+    seed_everything(recipe.seed)
+    teacher = device.move(
+        build_tiny(model, vocab_size=corpus.vocab_size, sequence_length=length, attention=device.attention)
+    )
+    plan = StagePlan(
+        name=NAME,
+        steps=recipe.max_steps,
+        optimizer=recipe.optimizer,
+        schedule=recipe.schedule,
+        micro_batch_size=recipe.micro_batch_size,
+    )
+    with corpus.batches(batch_size=recipe.batch_size, sequence_length=length, seed=recipe.seed) as feed:
+        train(
+            plan,
+            teacher,
+            cross_entropy(teacher),
+            feed,
+            device=device,
+            stop=stop,
+            watch=lambda step: progress(NAME, step.step / step.of),
+        )
+    measured = held_out_loss(teacher, held_out, device=device, stage=NAME)
+    (folder / _LOSS_FILE).write_text(json.dumps({"loss": measured.mean, "sem": measured.sem}) + "\n")
+    save(teacher, folder / _MODEL_FOLDER)

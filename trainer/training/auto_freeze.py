@@ -1,0 +1,187 @@
+"""Auto-freeze: parameters that have come to rest are rounded to float16 and frozen. Built by `pipeline`,
+asked by `loop` after every step.
+
+Looks compare copies in the host's memory with those of the look before; the device is asked for nothing else,
+so on XLA no graph is broken, and only a freeze, which changes the graph, compiles once more. All parameters
+that are watched are one thing: they are frozen together, once in a run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from trainer.checkpoint.host_copy import HostCopies
+from trainer.checkpoint.state import State, StateError
+from trainer.config import AutoFreezeConfig, Config
+from trainer.counted import counted
+from trainer.errors import ConfigError
+from trainer.optim.validate import optimizers
+
+PART = "auto_freeze"
+"""The name of its state in a checkpoint."""
+
+_KEY = "auto_freeze.parameters"
+_SHOWN = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """One look.
+
+    Args:
+        numbers: for the step's line of metrics.
+        decision: for people; "" where nothing was decided.
+        froze: whether the parameters were frozen.
+    """
+
+    numbers: Mapping[str, float]
+    decision: str = ""
+    froze: bool = False
+
+
+class AutoFreeze:
+    """Watches parameters over the stages of one run, and freezes them. A part of a checkpoint.
+
+    Args:
+        watched: by name; all are trained.
+    """
+
+    def __init__(self, config: AutoFreezeConfig, watched: Mapping[str, nn.Parameter]) -> None:
+        self._config, self._watched = config, dict(watched)
+        self._copies = (HostCopies(), HostCopies())  # of this look, and of the one before
+        self._before: Mapping[str, Tensor] = {}
+        self._stable, self._looks, self._frozen = 0, 0, False
+        self._on_freeze: Callable[[], None] = lambda: None
+
+    def begin(self, on_freeze: Callable[[], None]) -> None:
+        """A stage begins, and with it a new story: rates and losses are others.
+
+        Args:
+            on_freeze: called when parameters are trained no longer: now, or in the attempt that is gone on
+                with.
+        """
+        self._before, self._stable, self._on_freeze = {}, 0, on_freeze
+
+    def look(self, step: int) -> Look | None:
+        """After the one-based `step`; None where it is not time for a look, or all is frozen."""
+        config = self._config
+        if self._frozen or step % config.every_steps or step < config.start_step:
+            return None
+        now = self._copies[self._looks % 2].take(self._watched)
+        before, self._before = self._before, now
+        self._looks += 1
+        rounded = {name: value.half().to(value.dtype) for name, value in now.items()}
+        distance = _largest(now, rounded)
+        numbers = {"auto_freeze_fp16_distance": distance}
+        if before:
+            change = _largest(before, now)
+            self._stable = self._stable + 1 if change < config.threshold else 0
+            numbers["auto_freeze_max_change"] = change
+            numbers["auto_freeze_mean_change"] = _mean_change(before, now)
+        decision, frozen = self._decide(rounded, distance, numbers.get("auto_freeze_max_change", math.nan))
+        if frozen:
+            self._freeze(rounded)
+        numbers |= {"auto_freeze_stable": self._stable, "auto_freeze_frozen": frozen}
+        # JSON knows no infinity: what no float16 can hold, and a change that is not a number, is left out.
+        finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        return Look(numbers=finite, decision=decision, froze=frozen > 0)
+
+    def _decide(self, rounded: Mapping[str, Tensor], distance: float, change: float) -> tuple[str, int]:
+        """What is decided, in words, and how many parameters are to be frozen."""
+        if self._stable < self._config.patience:
+            return "", 0
+        count = counted(len(rounded), "parameter")
+        rest = (
+            f"auto_freeze: {count} at rest for {counted(self._stable, 'look')} (change {change:.3g}, below "
+            f"{self._config.threshold:.3g})"
+        )
+        if not math.isfinite(distance):
+            return f"{rest}, but not frozen: they hold numbers that no float16 can", 0
+        if self._config.dry_run:
+            return (f"{rest}; dry run: not frozen" if self._stable == self._config.patience else ""), 0
+        return f"{rest}: rounded to float16 (by at most {distance:.3g}) and frozen", len(rounded)
+
+    def _freeze(self, values: Mapping[str, Tensor]) -> None:
+        """The parameters take these values for good."""
+        with torch.no_grad():
+            for name, parameter in self._watched.items():
+                parameter.copy_(values[name])
+        self._stop_training()
+
+    def _stop_training(self) -> None:
+        for parameter in self._watched.values():
+            parameter.requires_grad_(False)
+            parameter.grad = None
+        self._frozen, self._before = True, {}
+        self._on_freeze()
+
+    def state(self) -> State:
+        values = {"stable": self._stable, "looks": self._looks, "frozen": self._frozen}
+        return State(tensors=self._before, values=values)
+
+    def restore(self, state: State) -> None:
+        if state.tensors and state.tensors.keys() != self._watched.keys():
+            raise StateError(PART, "it watches other parameters")
+        self._before = dict(state.tensors)
+        self._stable, self._looks = state.values["stable"], state.values["looks"]
+        if state.values["frozen"]:
+            self._stop_training()
+
+
+def auto_freeze(config: Config, student: nn.Module) -> AutoFreeze | None:
+    """What watches the student's parameters; None where nobody asked for it.
+
+    Raises:
+        ConfigError: a pattern matches nothing, nothing would be left to train, or an optimizer goes on
+            changing what is frozen.
+    """
+    if not config.auto_freeze.enabled:
+        return None
+    trained = {name: p for name, p in student.named_parameters() if p.requires_grad}
+    for pattern in config.auto_freeze.parameters:
+        if not any(fnmatchcase(name, pattern) for name in trained):
+            shown = ", ".join(list(trained)[:_SHOWN])
+            raise ConfigError(
+                f"no parameter of the student matches {pattern!r}; there are {shown} and "
+                f"{max(0, len(trained) - _SHOWN)} more",
+                key=_KEY,
+            )
+    watched = {
+        name: parameter
+        for name, parameter in trained.items()
+        if any(fnmatchcase(name, pattern) for pattern in config.auto_freeze.parameters)
+    }
+    if len(watched) == len(trained):
+        raise ConfigError("they match all parameters: nothing would be left to train; name fewer", key=_KEY)
+    for key, optimizer in optimizers(config):
+        scaled = [name for name in watched if ".q_proj." in name or ".k_proj." in name]
+        if optimizer.type == "muonclip" and scaled and not key.startswith("model."):
+            raise ConfigError(
+                f"muonclip ({key}) goes on scaling {scaled[0]}, frozen or not; write muon, or leave queries "
+                "and keys out",
+                key=_KEY,
+            )
+    return AutoFreeze(config.auto_freeze, watched)
+
+
+def _largest(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> float:
+    """The largest difference of two numbers; NaN or infinite where one is."""
+    return max(
+        (_difference(before[name], value).max().item() for name, value in now.items()),
+        key=lambda value: math.inf if math.isnan(value) else value,
+    )
+
+
+def _mean_change(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> float:
+    total = sum(_difference(before[name], value).double().sum().item() for name, value in now.items())
+    return total / sum(value.numel() for value in now.values())
+
+
+def _difference(before: Tensor, now: Tensor) -> Tensor:
+    return (now.float() - before.float()).abs()

@@ -1,0 +1,83 @@
+"""FSDP2 (`torch.distributed.fsdp.fully_shard`): each process keeps a part of every parameter, of its
+gradient and of the optimizer's state, and has a whole decoder layer only while it computes it. Used by
+`sharing`.
+
+The rows of a parameter are dealt out to the processes. The teacher is not trained and stays whole everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from trainer.devices.device import Device
+from trainer.errors import ConfigError
+from trainer.training.parallel import Losses, Sharing, Together, mean_of
+
+
+class Shards(Sharing):
+    """A model that is in parts while it is trained, and whole in between."""
+
+    may_hold_weights = False  # whole weights, held for a step, are what nobody has room for
+
+    def __init__(self, model: nn.Module, device: Device) -> None:
+        _require_one_dtype(model)
+        self._ranks = device.ranks
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor.detach(), src=0)
+        mesh = init_device_mesh(device.kind, (device.ranks.world,))
+        layers = [fully_shard(layer, mesh=mesh) for layer in cast(Any, model).get_decoder().layers]
+        # The embeddings, the head and the last norm: all that is in no layer is whole for the whole step.
+        self._together = fully_shard(Together(model), mesh=mesh, reshard_after_forward=False)
+        self._layers = cast(list[FSDPModule], layers)
+        if device.recompute:
+            # Gathering the next layer while this one recomputes its inside has been a deadlock. FSDP fetches
+            # nothing ahead by itself once it is told what to fetch; what it is told is there already.
+            for part in (self._together, *self._layers):
+                part.set_modules_to_backward_prefetch([part])
+        with torch.no_grad():  # whoever runs first is the root, and an evaluation begins with a layer
+            self(lambda ids: {}, torch.empty(0))
+
+    def __call__(self, objective: Losses, ids: Tensor) -> Mapping[str, Tensor]:
+        losses: dict[str, Tensor] = cast(nn.Module, self._together)(objective, ids)
+        return losses
+
+    def adding(self, *, last: bool) -> AbstractContextManager[Any]:
+        self._together.set_requires_gradient_sync(last)
+        return nullcontext()
+
+    def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return mean_of(parts, self._ranks)
+
+    def share_out(self) -> None:
+        for layer in self._layers:
+            layer.set_reshard_after_forward(True)
+            layer.reshard()
+        self._together.reshard()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            for part in (self._together, *self._layers):
+                part.set_reshard_after_forward(False, recurse=False)
+                part.unshard()
+
+
+def _require_one_dtype(model: nn.Module) -> None:
+    """FSDP moves the parameters of a layer as one tensor."""
+    dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()})
+    if len(dtypes) > 1:
+        raise ConfigError(
+            f"fsdp needs parameters of one dtype, and the model has {' and '.join(dtypes)}; "
+            f"write model.dtype={dtypes[0]}",
+            key="device.parallel",
+        )

@@ -1,0 +1,120 @@
+"""One training step: forward and backward in micro-batches, clipping, the optimizer. Called by `loop`.
+
+Shapes: B sequences of a step, b of a micro-batch, T tokens; `ids_BT`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from trainer.devices.device import Device, micro_batches
+from trainer.distributed.tensors import whole
+from trainer.errors import TrainerError
+from trainer.optim.build import OptimizerSet
+from trainer.optim.gradient_norms import GradientNorms
+from trainer.quant.ternary import held_weights
+from trainer.training.compilation import compiled, tell_failure
+from trainer.training.parallel import Sharing
+from trainer.training.step_results import Stepped
+
+Objective = Callable[[Tensor], Mapping[str, Tensor]]
+"""ids_BT → tensors; `loss`, which is 0-d, is minimised, the others are logged: 0-d ones as numbers, 1-D ones
+(a number per layer, say) only where a line is written, as they would be many.
+
+Each is a mean over sequences that count alike, so that the mean over micro-batches is that over the batch.
+A function of the ids and the weights alone: it may be called again with the same ids, and compiled.
+"""
+
+
+class TrainStep:
+    """The step of one stage, over a model and the optimizer of its parameters.
+
+    Args:
+        stage: its name, for errors.
+        micro_batch_size: sequences per forward and backward pass; None: the whole batch in one.
+        max_grad_norm: gradients are scaled down to this norm; 0 switches clipping off.
+        sharing: with the other processes of the run; None: there are none.
+        again: called before the micro-batches of a step are computed once more; None: nobody need know.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        optimizer: OptimizerSet,
+        *,
+        device: Device,
+        stage: str,
+        micro_batch_size: int | None,
+        max_grad_norm: float,
+        sharing: Sharing | None = None,
+        again: Callable[[], None] | None = None,
+    ) -> None:
+        self._model, self._eager, self._optimizer = model, objective, optimizer
+        self._objective = compiled(objective) if device.compile else objective
+        self._device, self._stage = device, stage
+        self._micro_batch_size = micro_batch_size
+        self._max_grad_norm = max_grad_norm or math.inf
+        self._gradient_norms = GradientNorms(model)
+        self._sharing = sharing or Sharing()
+        self._again = again
+
+    def __call__(self, batch: Tensor | Sequence[Tensor], *, number: int) -> Stepped:
+        """Takes the one-based step `number` on a batch that is on the device: [B, T], or in its micro-batches
+        [b, T] already.
+
+        Raises:
+            DivergedError: a loss or the gradient is not finite. The weights are those before the step. A
+                device that records its steps does not look: whoever reads what they came to does.
+        """
+        parts = self._sharing.mean(self.accumulate(batch))
+        losses = {name: part for name, part in parts.items() if part.ndim == 0}
+        details = {name: part for name, part in parts.items() if part.ndim}
+        details |= self._gradient_norms() | self._optimizer.readings()
+        norm = whole(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm))
+        stepped = Stepped(losses, norm, details, stage=self._stage)
+        if self._device.looks_before_it_updates:
+            stepped.refuse_divergence(number)  # the one place of a step that waits for the device
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return stepped
+
+    def accumulate(self, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
+        """Adds the gradient of the mean loss over a batch to the parameters', which must have none; returns
+        the mean of each part of the loss. Of processes that share the batch each has its own rows: the
+        gradient is that of all of them, the means are its own."""
+        micro = micro_batches(batch, self._micro_batch_size) if isinstance(batch, Tensor) else batch
+        try:
+            return self._backward(self._objective, micro)
+        except Exception as error:
+            # Compilers fail in many ways, and late: the backward pass is compiled when it first runs.
+            if self._objective is self._eager or isinstance(error, (TrainerError, torch.OutOfMemoryError)):
+                raise
+            self._optimizer.zero_grad()  # what the micro-batches before this one left
+            if self._again:
+                self._again()
+            parts = self._backward(self._eager, micro)  # an error of the objective's own is raised here
+            self._objective = self._eager
+            tell_failure(error)
+            return parts
+
+    def _backward(self, objective: Objective, micro: Sequence[Tensor]) -> dict[str, Tensor]:
+        total: dict[str, Tensor] = {}
+        hold = len(micro) > 1 and self._sharing.may_hold_weights
+        with held_weights(self._model) if hold else nullcontext():
+            for number, ids_bT in enumerate(micro, start=1):
+                with self._sharing.adding(last=number == len(micro)):
+                    with self._device.autocast():
+                        computed = self._sharing(objective, ids_bT)
+                        losses = {name: loss / len(micro) for name, loss in computed.items()}
+                    # torch has no annotation here
+                    losses["loss"].backward()  # type: ignore[no-untyped-call]
+                for name, loss in losses.items():
+                    share = loss.detach().float()
+                    total[name] = total[name] + share if name in total else share
+        return total
