@@ -32,7 +32,7 @@ from trainer.api import check
 from trainer.config import Config
 from trainer.cost.flops import forward_cost
 from trainer.devices.device import Device, multiplies_float8, open_device
-from trainer.losses.distill_schedule import DistillWeight
+from trainer.losses.hidden_state_loss import DistillWeight
 from trainer.models.causal_lm import parameter_count
 from trainer.models.subln import make_student
 from trainer.optim.build import build_optimizer

@@ -14,7 +14,7 @@ from torch import nn
 from trainer.api import METRICS_FILE, check
 from trainer.config import Config, TinyModelConfig
 from trainer.devices.device import Device
-from trainer.losses.layer_weights import layer_weights
+from trainer.losses.hidden_state_loss import layer_weights
 from trainer.models.causal_lm import build_tiny, freeze, run
 from trainer.models.layer_mapping import matched_layers
 from trainer.models.subln import make_student

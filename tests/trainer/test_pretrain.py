@@ -77,7 +77,7 @@ def test_without_a_weight_the_teacher_is_not_run(run_small: Run, monkeypatch: py
         frozen.append(not any(parameter.requires_grad for parameter in model.parameters()))
         return run(model, ids_BT, **others)
 
-    monkeypatch.setattr("trainer.losses.head_inputs.run", spying)
+    monkeypatch.setattr("trainer.losses.next_token.run", spying)
     run_small("stage1_9.max_steps=0")
     assert len(frozen) >= 6
     assert not any(frozen)

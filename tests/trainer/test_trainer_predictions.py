@@ -12,7 +12,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, Granite
 from trainer.api import check
 from trainer.devices.device import open_device
 from trainer.losses import chunked
-from trainer.losses.head_inputs import Predictions
+from trainer.losses.next_token import NextTokenLoss
 from trainer.models.causal_lm import build_tiny, freeze, plain_head
 from trainer.testing.equivalence import likeness, trace
 from trainer.training.evaluation import held_out_loss
@@ -62,22 +62,22 @@ def test_large_logits_are_chunked_and_small_ones_are_not(
     chunks: list[int] = []
     compute = chunked.head_losses
 
-    def counting(student: chunked.Read, *args: object, **kwargs: object) -> object:
+    def counting(student: chunked.HeadInputs, *args: object, **kwargs: object) -> object:
         chunks.append(len(student.states))
         return compute(student, *args, **kwargs)  # type: ignore[arg-type]
 
     model = tiny(0)
     monkeypatch.setattr(chunked, "head_losses", counting)
-    small = Predictions(model)(IDS)
+    small = NextTokenLoss(model)(IDS)
     assert not chunks
     monkeypatch.setattr(chunked, "_CPU_ELEMENTS", 3000)
-    torch.testing.assert_close(Predictions(model)(IDS).total, small.total)
+    torch.testing.assert_close(NextTokenLoss(model)(IDS).total, small.total)
     assert chunks == [4 * 15]
 
 
 def test_the_parts_and_hidden_states_are_the_same_either_way(request: pytest.FixtureRequest) -> None:
     student, teacher = tiny(0), freeze(tiny(1))
-    predict = Predictions(student, teacher, factor=2.0, temperature=3.0, hidden=True)
+    predict = NextTokenLoss(student, teacher, factor=2.0, temperature=3.0, hidden=True)
     plain = predict(IDS)
     request.getfixturevalue("large")
     ours = predict(IDS)
@@ -111,14 +111,14 @@ def test_logits_that_are_more_than_a_product_are_left_to_the_model(model: object
     assert plain_head(this) is None
     logits = this(input_ids=IDS).logits
     expected = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), IDS[:, 1:].flatten())
-    torch.testing.assert_close(Predictions(this)(IDS).total, expected)
+    torch.testing.assert_close(NextTokenLoss(this)(IDS).total, expected)
 
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_chunks_compile_into_one_graph() -> None:
     student, teacher = tiny(0), freeze(tiny(1))
-    predict = Predictions(student, teacher)
+    predict = NextTokenLoss(student, teacher)
     counter = CompileCounter()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         ours = torch.compile(lambda ids: predict(ids).total, backend=counter, fullgraph=True)(IDS)

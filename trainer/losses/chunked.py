@@ -34,7 +34,7 @@ _CPU_ELEMENTS, _ELEMENTS = 2**22, 2**25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
+class HeadInputs:
     """Hidden states [N, H] or [B, T, H], and the weights [V, H] of the head that reads them, in the states'
     dtype."""
 
@@ -52,10 +52,10 @@ class HeadLosses:
 
 
 def head_losses(
-    student: Read,
+    student: HeadInputs,
     labels_N: Tensor,
     *,
-    teacher: Read | None = None,
+    teacher: HeadInputs | None = None,
     factor: float = 1.0,
     temperature: float = 1.0,
     chunk_elements: int | None = None,

@@ -26,10 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.losses.chunked import Read, suitable_elements
+from trainer.losses.chunked import HeadInputs, suitable_elements
 
 
-def candidate_logits(read: Read, ids_NC: Tensor, *, chunk_elements: int | None = None) -> Tensor:
+def candidate_logits(read: HeadInputs, ids_NC: Tensor, *, chunk_elements: int | None = None) -> Tensor:
     """z [N, C] in float32 at least, with gradients for the states and the head; [B, T, C] if the states are
     [B, T, H].
 

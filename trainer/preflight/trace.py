@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from trainer.config import CachedTeacherConfig, Config, Stage2Config, Stage3Config, Stage19Config
 from trainer.devices.device import Device
-from trainer.losses.distill_schedule import DistillWeight
-from trainer.losses.head_inputs import Predictions
+from trainer.losses.hidden_state_loss import DistillWeight
+from trainer.losses.next_token import NextTokenLoss
 from trainer.losses.sparse import DTYPES, Sample, Targets
 from trainer.models.causal_lm import freeze
 from trainer.models.subln import normalised_projections, quantise
@@ -95,7 +95,7 @@ def evaluation_peak(config: Config, plan: Blueprint, device: Device) -> int:
     """Bytes alive at most while the held-out loss is measured, weights of both models included."""
 
     def run(live: Live, models: Models, config: Config) -> None:
-        predict = Predictions(models.student.eval())
+        predict = NextTokenLoss(models.student.eval())
         ids_BT = torch.zeros(config.eval.batch_size, config.data.sequence_length, dtype=torch.long)
         live.begin("forward")
         with torch.no_grad(), device.autocast():

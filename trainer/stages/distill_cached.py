@@ -17,7 +17,7 @@ from trainer.devices.device import Device
 from trainer.losses import chunked
 from trainer.losses.distillation import bitdistill_loss
 from trainer.losses.gathered import candidate_logits
-from trainer.losses.head_inputs import read
+from trainer.losses.next_token import head_inputs
 from trainer.losses.sparse import Targets, log_weights, sampled_cross_entropy, sparse_divergence
 from trainer.models.causal_lm import embedding_count
 from trainer.training.train_step import Objective
@@ -56,7 +56,7 @@ def from_cache(
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         kept = said(len(ids_BT))
         samples = [kept.teacher] if kept.anchor is None else [kept.teacher, kept.anchor]
-        reading, _ = read(student, ids_BT)
+        reading, _ = head_inputs(student, ids_BT)
         positions = reading.states.shape[:-1]
         labels_N = ids_BT[:, 1:].reshape(positions)
         ids = [sample.ids.reshape(*positions, -1) for sample in samples]

@@ -13,12 +13,15 @@ from torch import Tensor, nn
 from trainer.checkpoint.policy import FORGET, Keep
 from trainer.config import SaliencyConfig, Stage19Config
 from trainer.devices.device import Device
-from trainer.losses import distances
-from trainer.losses.combined import combined_loss
-from trainer.losses.distill_schedule import DistillWeight, distill_weight_at
-from trainer.losses.head_inputs import Predictions
-from trainer.losses.hidden_state_loss import hidden_loss
-from trainer.losses.layer_weights import layer_weights
+from trainer.losses import hidden_distances
+from trainer.losses.hidden_state_loss import (
+    DistillWeight,
+    combined_loss,
+    distill_weight_at,
+    hidden_loss,
+    layer_weights,
+)
+from trainer.losses.next_token import NextTokenLoss
 from trainer.models.causal_lm import depth
 from trainer.models.layer_mapping import matched_layers
 from trainer.quant.saliency import ColumnSaliency, Share, k_at
@@ -91,9 +94,9 @@ def alignment(
     layers = depth(student)
     matched = matched_layers(layers, depth(teacher))
     weights = layer_weights(config.layer_weights, layers)
-    measures = distances.of_layers(config.loss_type, teacher, layers)
+    measures = hidden_distances.layer_distances(config.loss_type, teacher, layers)
 
-    predict = Predictions(student, teacher, hidden=True)
+    predict = NextTokenLoss(student, teacher, hidden=True)
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         predicted = predict(ids_BT)

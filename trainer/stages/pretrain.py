@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from trainer.checkpoint.policy import FORGET, Keep
 from trainer.config import Stage2Config, Stage2DistillConfig
 from trainer.devices.device import Device
-from trainer.losses.head_inputs import Predictions
+from trainer.losses.next_token import NextTokenLoss
 from trainer.quant.fp8 import fp8_products
 from trainer.quant.warmup import Lambda, lambda_at
 from trainer.training.hooks import NOTHING, Beside
@@ -72,7 +72,7 @@ def pretrain(
 def cross_entropy(model: nn.Module) -> Objective:
     """The objective of plain pre-training; the teacher is trained with it too."""
 
-    predict = Predictions(model)
+    predict = NextTokenLoss(model)
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         return {"loss": predict(ids_BT).total}
@@ -86,7 +86,7 @@ def taught(student: nn.Module, teacher: nn.Module, config: Stage2DistillConfig) 
     Gradients of the divergence shrink with τ²; with the factor, the weight means the same at every τ.
     """
     factor = config.weight * config.temperature**2
-    predict = Predictions(student, teacher, factor=factor, temperature=config.temperature)
+    predict = NextTokenLoss(student, teacher, factor=factor, temperature=config.temperature)
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         predicted = predict(ids_BT)

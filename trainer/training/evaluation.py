@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trainer.devices.device import Device
 from trainer.errors import DivergedError
-from trainer.losses.head_inputs import Predictions
+from trainer.losses.next_token import NextTokenLoss
 from trainer.quant.ternary import fully_quantised
 
 
@@ -54,7 +54,7 @@ def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device
     if not fully_quantised(model):
         raise RuntimeError(f"a loss was asked for at {stage}, where the student is not fully quantised")
     model.eval()
-    predict, ranks, mine = Predictions(model), device.ranks, []
+    predict, ranks, mine = NextTokenLoss(model), device.ranks, []
     for ids_BT in batches[ranks.rank :: ranks.world]:
         placed = device.place(ids_BT)
         with device.autocast():

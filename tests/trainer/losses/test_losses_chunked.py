@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainer.losses.chunked import Read, head_losses
+from trainer.losses.chunked import HeadInputs, head_losses
 from trainer.testing.memory import peak_bytes
 
 
@@ -24,12 +24,16 @@ def reads(
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
-    student = Read(states=draw(tokens, 5).requires_grad_(True), head=draw(vocabulary, 5).requires_grad_(True))
-    teacher = Read(states=draw(tokens, 3), head=draw(vocabulary, 3))
+    student = HeadInputs(
+        states=draw(tokens, 5).requires_grad_(True), head=draw(vocabulary, 5).requires_grad_(True)
+    )
+    teacher = HeadInputs(states=draw(tokens, 3), head=draw(vocabulary, 3))
     return student, teacher, torch.randint(vocabulary, (tokens,), generator=generator)
 
 
-def whole(student: Read, teacher: Read | None, labels: Tensor, factor: float, temperature: float) -> Tensor:
+def whole(
+    student: HeadInputs, teacher: HeadInputs | None, labels: Tensor, factor: float, temperature: float
+) -> Tensor:
     """The reference: torch's own losses of all logits at once."""
     z = student.states @ student.head.t()
     ce = F.cross_entropy(z, labels)
@@ -71,7 +75,7 @@ def test_loss_and_gradients_are_those_of_whole_logits(
 def test_chunks_of_rows_are_those_of_tokens_one_after_the_other(chunk: int) -> None:
     """Of 3 sequences of 5 tokens: all at once, two tokens of each and then the last, and one of each at the least."""
     student, teacher, labels = reads(15)
-    rows = [Read(states=read.states.view(3, 5, -1), head=read.head) for read in (student, teacher)]
+    rows = [HeadInputs(states=read.states.view(3, 5, -1), head=read.head) for read in (student, teacher)]
     flat = head_losses(student, labels, teacher=teacher, factor=2.0)
     ours = head_losses(rows[0], labels.view(3, 5), teacher=rows[1], factor=2.0, chunk_elements=chunk)
     torch.testing.assert_close((ours.total, ours.ce, ours.kl), (flat.total, flat.ce, flat.kl))
@@ -92,7 +96,7 @@ def test_the_parts_are_told_without_a_gradient() -> None:
 
 
 def test_uniform_predictions_cost_the_log_of_the_vocabulary() -> None:
-    student = Read(states=torch.ones(6, 4), head=torch.zeros(10, 4))
+    student = HeadInputs(states=torch.ones(6, 4), head=torch.zeros(10, 4))
     ours = head_losses(student, torch.arange(6), teacher=student, chunk_elements=20)
     assert ours.ce.item() == pytest.approx(math.log(10))
     assert ours.kl is not None
@@ -116,7 +120,7 @@ def test_what_is_not_finite_is_not_hidden() -> None:
     student, teacher, labels = reads(7)
     states = student.states.detach().clone()
     states[3, 2] = math.nan
-    poisoned = Read(states=states.requires_grad_(True), head=student.head)
+    poisoned = HeadInputs(states=states.requires_grad_(True), head=student.head)
     losses = head_losses(poisoned, labels, teacher=teacher, chunk_elements=22)
     losses.total.backward()
     assert losses.total.isnan()

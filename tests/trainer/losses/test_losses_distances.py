@@ -6,11 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.losses.distances import WITHOUT_HEAD
-from trainer.losses.distances.cosine import cosine
-from trainer.losses.distances.inner_product import inner_product
-from trainer.losses.distances.mse import mse
-from trainer.losses.distances.mse_normalized import mse_normalized
+from trainer.losses.hidden_distances import WITHOUT_HEAD, cosine, inner_product, mse, mse_normalized
 
 REFERENCES = {
     "mse_normalized": lambda s, t: sum((a - b) ** 2 for a, b in zip(_unit(s), _unit(t), strict=True)),

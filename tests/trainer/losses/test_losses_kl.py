@@ -13,8 +13,8 @@ from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRMSNorm
 
 from trainer.errors import ConfigError
-from trainer.losses import distances
-from trainer.losses.distances.kl import HeadKl
+from trainer.losses import hidden_distances
+from trainer.losses.hidden_distances import HeadKl
 from trainer.models.causal_lm import output_head, run
 
 B, T, H, V = 2, 5, 8, 37
@@ -137,7 +137,7 @@ def test_the_last_layer_is_compared_by_the_models_own_predictions(tied: bool) ->
         parameter.add_(0.1 * torch.randn_like(parameter))
     ids = torch.randint(V, (B, T))
     ours, theirs = (run(model, ids, hidden=True) for model in (student, teacher))
-    first, _, last = distances.of_layers("kl", teacher, 3)
+    first, _, last = hidden_distances.layer_distances("kl", teacher, 3)
     expected = F.kl_div(
         ours.logits.flatten(0, 1).log_softmax(-1),
         theirs.logits.flatten(0, 1).log_softmax(-1),

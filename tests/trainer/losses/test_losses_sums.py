@@ -10,12 +10,14 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 from trainer.config import DistillScheduleConfig
-from trainer.losses.combined import combined_loss
-from trainer.losses.distances import WITHOUT_HEAD
-from trainer.losses.distances.kl import HeadKl
-from trainer.losses.distill_schedule import DistillWeight, distill_weight_at
-from trainer.losses.hidden_state_loss import hidden_loss
-from trainer.losses.layer_weights import layer_weights
+from trainer.losses.hidden_distances import WITHOUT_HEAD, HeadKl
+from trainer.losses.hidden_state_loss import (
+    DistillWeight,
+    combined_loss,
+    distill_weight_at,
+    hidden_loss,
+    layer_weights,
+)
 
 HEAD = nn.Linear(8, 11, bias=False).requires_grad_(False)
 

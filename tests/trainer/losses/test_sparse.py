@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainer.losses.chunked import Read
+from trainer.losses.chunked import HeadInputs
 from trainer.losses.distillation import tempered_divergence
 from trainer.losses.gathered import candidate_logits
 from trainer.losses.sparse import log_weights, sampled_cross_entropy, sparse_divergence
@@ -53,7 +53,7 @@ def test_with_every_token_among_them_the_losses_are_the_dense_ones_and_so_are_th
     log_w = weights(top_k, negatives)
 
     named = torch.cat([labels.int().unsqueeze(-1), ids], dim=-1)
-    ours = candidate_logits(Read(states=states, head=head), named, chunk_elements=3 * H * (V + 1))
+    ours = candidate_logits(HeadInputs(states=states, head=head), named, chunk_elements=3 * H * (V + 1))
     sparse = {
         "kl": sparse_divergence(ours[:, 1:], theirs, log_w, temperature=temperature),
         "ce": sampled_cross_entropy(ours[:, 0], ours[:, 1:], log_w, ids_NC=ids, labels_N=labels),
@@ -154,7 +154,7 @@ def test_gathered_logits_are_those_of_the_whole_head_in_chunks_of_any_size(
     given = {"states": seeded(1, *positions, H), "head": seeded(2, V, H)}
     for name, tensor in given.items():
         tensor.requires_grad_(name != frozen)
-    ours = candidate_logits(Read(**given), ids, chunk_elements=chunk_elements)
+    ours = candidate_logits(HeadInputs(**given), ids, chunk_elements=chunk_elements)
     dense = (given["states"] @ given["head"].T).gather(-1, ids)
     torch.testing.assert_close(ours, dense)
     trained = [tensor for name, tensor in given.items() if name != frozen]
@@ -173,7 +173,7 @@ def test_products_are_of_the_states_dtype_and_sums_over_positions_are_not() -> N
     states = torch.ones(512, H, dtype=torch.bfloat16)
     head = torch.ones(V, H).requires_grad_()
     ids = torch.zeros(512, 1, dtype=torch.int32)
-    logits = candidate_logits(Read(states=states, head=head), ids, chunk_elements=H)
+    logits = candidate_logits(HeadInputs(states=states, head=head), ids, chunk_elements=H)
     assert logits.dtype == torch.float32
     (grad,) = torch.autograd.grad(logits.sum() / 512, head)
     assert grad.dtype == torch.float32
@@ -183,7 +183,7 @@ def test_products_are_of_the_states_dtype_and_sums_over_positions_are_not() -> N
 def test_a_tied_head_gets_the_gradients_of_both_of_its_uses() -> None:
     table = seeded(1, V, H).requires_grad_()
     ids = torch.tensor([[1, 2], [2, 2], [0, 9]])
-    sparse = candidate_logits(Read(states=table[:3] * 2, head=table), ids)
+    sparse = candidate_logits(HeadInputs(states=table[:3] * 2, head=table), ids)
     dense = (table[:3] * 2 @ table.T).gather(-1, ids)
     torch.testing.assert_close(
         torch.autograd.grad(sparse.square().sum(), table)[0],
@@ -209,9 +209,9 @@ def test_at_a_long_sequence_and_a_large_vocabulary_no_tensor_is_as_large_as_all_
     sizes: list[int] = []
 
     def step() -> None:
-        logits = candidate_logits(Read(states=states, head=head), ids)
+        logits = candidate_logits(HeadInputs(states=states, head=head), ids)
         sizes.append(logits.nbytes)
-        named = candidate_logits(Read(states=states, head=head), labels.unsqueeze(-1)).squeeze(-1)
+        named = candidate_logits(HeadInputs(states=states, head=head), labels.unsqueeze(-1)).squeeze(-1)
         loss = sparse_divergence(logits, theirs, log_w, temperature=5.0)
         loss = loss + sampled_cross_entropy(named, logits, log_w, ids_NC=ids, labels_N=labels)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -26,7 +26,7 @@ from trainer.data import Corpus, Feed
 from trainer.data.stage_text import stage_text
 from trainer.devices.device import Device, dtype_name
 from trainer.losses.chunked import suitable_elements
-from trainer.losses.head_inputs import read
+from trainer.losses.next_token import head_inputs
 from trainer.losses.sparse import DTYPES
 from trainer.result import code_version
 from trainer.teachers.cached.compatibility import (
@@ -157,7 +157,7 @@ class _Predictor:
         chance = [chances(self._seed, first + row, shape[1], config.negatives) for row in range(shape[0])]
         chance_NR = torch.from_numpy(np.concatenate(chance)).to(self._device.torch_device)
         with self._device.autocast():
-            reading, _ = read(self._model, self._device.place(ids_bT))
+            reading, _ = head_inputs(self._model, self._device.place(ids_bT))
         states_NH, head_VH = reading.states.flatten(0, -2), reading.head.to(reading.states.dtype)
         size = max(1, suitable_elements(states_NH.device) // len(head_VH))
         drawn: list[Drawn] = []
