@@ -32,7 +32,6 @@ from trainer.api import (
 from trainer.checkpoint import layout, run_folder
 from trainer.config import Config, long_runs, sha256
 from trainer.config.redaction import redact
-from trainer.console import Lines
 from trainer.devices.background_calls import leave
 from trainer.devices.environment import before_torch, keep_freed_memory
 from trainer.distributed import launched
@@ -45,6 +44,7 @@ from trainer.errors import (
     PreemptedError,
     TrainerError,
 )
+from trainer.text import Lines
 
 if TYPE_CHECKING:
     from trainer.checkpoint.checkpoints import Checkpoints

@@ -7,13 +7,13 @@ import pytest
 import analysis.labels
 import runners.counted
 import sweeps.counted
-import trainer.counted
+import trainer.text
 
 ROOMS = {
     "analysis": analysis.labels.counted,
     "runners": runners.counted.counted,
     "sweeps": sweeps.counted.counted,
-    "trainer": trainer.counted.counted,
+    "trainer": trainer.text.counted,
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.sizes import shown
+from trainer.text import shown
 
 MIB, GIB = 2**20, 2**30
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainer.checkpoint.writer import Snapshot, retain, write
-from trainer.counted import counted
+from trainer.text import counted
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

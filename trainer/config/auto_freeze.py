@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from trainer.config.fields import STRICT, AboveZero, Count, FieldError, Positive, Text
-from trainer.counted import counted
+from trainer.text import counted
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

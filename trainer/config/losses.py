@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import from_json
 
 from trainer.config.fields import STRICT, AboveZero, FieldError, NonNegative
-from trainer.counted import counted
+from trainer.text import counted
 
 LossType = Literal["mse_normalized", "cosine", "mse", "kl", "inner_product"]
 LAYER_WEIGHTS = ("progressive", "uniform", "exponential")

@@ -21,7 +21,7 @@ from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.quant import QuantConfig
 from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
 from trainer.config.telemetry import MemoryLogConfig, TelemetryConfig, WandbConfig
-from trainer.counted import counted
+from trainer.text import counted
 
 _NOT_IN_PARTS = {"adamw_8bit": "adamw", "muonclip": "muon"}
 _SHOWN = ("wandb", "telemetry", "memory_log", "log_every")

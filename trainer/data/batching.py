@@ -13,9 +13,9 @@ import numpy.typing as npt
 import torch
 
 from trainer.checkpoint.state import State
-from trainer.counted import counted
 from trainer.data.errors import DataError
 from trainer.data.feed import Feed, rows_before, rows_of, state_at
+from trainer.text import counted
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 

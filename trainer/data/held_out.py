@@ -16,11 +16,11 @@ import numpy as np
 from pydantic_core import from_json
 
 from trainer.cache import artifact
-from trainer.counted import counted
 from trainer.data.batching import Tokens
 from trainer.data.encoder import Encoder, tokenizer_sha256
 from trainer.data.errors import DataError
 from trainer.data.shards import Shards
+from trainer.text import counted
 
 FORMAT = 1  # raise it when the same spec would give other tokens
 SAMPLE_SEED = 0  # of the order in which text is looked through here, under every seed of a run

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from trainer.counted import counted
 from trainer.data.errors import DataError
 from trainer.data.stdlib import Document
+from trainer.text import counted
 
 LONG_LINE = 12  # characters; shorter lines ("else:", "return") are common to all programs
 NEAR_DUPLICATE = 0.5

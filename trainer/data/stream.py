@@ -18,7 +18,6 @@ import torch
 
 from trainer.checkpoint.state import State, StateError
 from trainer.config.data import StreamConfig
-from trainer.counted import counted
 from trainer.data.corpus import Corpus
 from trainer.data.encoder import Encoder, tokenizer_sha256
 from trainer.data.errors import DataError
@@ -28,6 +27,7 @@ from trainer.data.prefetch import Prefetched
 from trainer.data.shards import Order, Shards, open_shards
 from trainer.data.stream_reader import Lane
 from trainer.data.tokenizer import adopted, trained
+from trainer.text import counted
 
 BLOCKS_PER_LANE = 16  # at least, or fewer lanes are used: with too few blocks one lane may have no text
 

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.checkpoint.state import StateError
-from trainer.counted import counted
 from trainer.data.encoder import Encoder, Ids
 from trainer.data.errors import DataError
 from trainer.data.feed import BATCHES
+from trainer.text import counted
 
 _START = (0, 0, 0, 0, 0, 0)
 

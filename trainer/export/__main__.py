@@ -13,11 +13,9 @@ from pathlib import Path
 from pydantic_core import from_json
 
 from trainer.api import MODEL_FOLDER, RESULT_FILE
-from trainer.console import Lines
-from trainer.counted import counted
 from trainer.devices.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, TrainerError
-from trainer.sizes import shown
+from trainer.text import Lines, counted, shown
 
 _DESCRIPTION = """\
 Writes the student of a finished run (RUN_DIR, trained with save_model=true) as a checkpoint that

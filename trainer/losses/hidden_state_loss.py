@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from trainer.config import DistillScheduleConfig
-from trainer.counted import counted
 from trainer.losses.hidden_distances import Distance
 from trainer.quant.shared import SharedScalar
+from trainer.text import counted
 
 
 @dataclass(frozen=True, kw_only=True)

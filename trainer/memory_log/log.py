@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.config import Config
-from trainer.console import Lines
 from trainer.devices.device import Device
 from trainer.errors import ConfigError
 from trainer.memory_log.estimates import estimates
 from trainer.memory_log.hlo import hlo_sizes
 from trainer.models.causal_lm import embedding_count
+from trainer.text import Lines
 
 SCHEMA = 1
 LEVELS = ("basic", "tensors", "metrics", "hlo")

@@ -12,11 +12,11 @@ from typing import Any
 from torch import nn
 
 from trainer.config import Config, OptimizerConfig
-from trainer.counted import counted
 from trainer.devices.device import Device
 from trainer.errors import ConfigError
 from trainer.optim.adamw_8bit import require_bitsandbytes
 from trainer.optim.qk_clip import clippable_attentions
+from trainer.text import counted
 
 
 def require_packages(config: Config) -> None:

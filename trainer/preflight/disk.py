@@ -7,13 +7,12 @@ from pathlib import Path
 
 from trainer.checkpoint.layout import FOLDER
 from trainer.config import Config
-from trainer.counted import counted
 from trainer.errors import ConfigError, MachineError
 from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.memory import stages
 from trainer.preflight.optimizer import held
 from trainer.preflight.resources import free_disk, size_of
-from trainer.sizes import shown
+from trainer.text import counted, shown
 
 _SMALL = 2**20  # metrics, configuration and the like
 

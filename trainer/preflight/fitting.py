@@ -10,7 +10,7 @@ from trainer.devices.device import Device
 from trainer.errors import ConfigError
 from trainer.preflight.memory import EVALUATION, StageMemory, evaluation_memory, stage_memory, stages
 from trainer.preflight.meta_model import Blueprint
-from trainer.sizes import shown
+from trainer.text import shown
 
 _GIB = 2**30
 # A compiled step keeps fewer activations than the estimate counts: between 6 % less (A10G) and half (A40) in

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 import torch
 
 from trainer.config import Config
-from trainer.counted import counted
 from trainer.devices.device import Device
 from trainer.errors import OutOfMemory, TrainerError
 from trainer.preflight.memory import StageMemory
 from trainer.preflight.preflight import look
-from trainer.sizes import shown
+from trainer.text import counted, shown
 
 # How torch's allocator on a CPU says it, and XLA of a TPU's memory, in errors of no kind of their own.
 _CPU = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory")

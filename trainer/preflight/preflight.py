@@ -16,7 +16,7 @@ from trainer.preflight.memory import StageMemory, evaluation_memory, stage_memor
 from trainer.preflight.meta_model import Blueprint, blueprint
 from trainer.preflight.resources import free_memory
 from trainer.preflight.upper_bound import at_most
-from trainer.sizes import shown
+from trainer.text import shown
 
 
 @dataclass(kw_only=True)

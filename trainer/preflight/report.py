@@ -8,7 +8,7 @@ from rich.table import Table
 
 from trainer.config import Config
 from trainer.preflight.preflight import Look, line
-from trainer.sizes import shown
+from trainer.text import shown
 
 
 def show(found: Look, config: Config) -> None:

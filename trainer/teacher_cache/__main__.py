@@ -18,13 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.api import MODEL_FOLDER, check
-from trainer.console import Lines
-from trainer.counted import counted
 from trainer.devices.background_calls import leave
 from trainer.devices.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, PreemptedError, TrainerError
-from trainer.sizes import shown
 from trainer.teachers.cached.request import asked_for
+from trainer.text import Lines, counted, shown
 
 _OF = "--of"
 _USAGE = """\

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from trainer.sizes import shown
+from trainer.text import shown
 
 PLATEAU_STEPS = 1000
 _LOOK_EVERY = 100  # steps

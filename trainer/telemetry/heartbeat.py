@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.console import Lines
 from trainer.devices.device import Device
 from trainer.telemetry.line import memory_mib
+from trainer.text import Lines
 
 SCHEMA = 1
 CLOSING_S = 5.0  # that `close` waits for a disk that hangs

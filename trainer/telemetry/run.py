@@ -19,13 +19,13 @@ from typing import Any, Protocol, TextIO
 
 from pydantic_core import from_json
 
-from trainer.console import Lines
 from trainer.devices.device import Device
 from trainer.errors import TrainerError
 from trainer.result import Result
 from trainer.telemetry.health import Health
 from trainer.telemetry.heartbeat import Heartbeat
 from trainer.telemetry.line import Since, StageLines
+from trainer.text import Lines
 from trainer.training.loop import Step
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from trainer.console import Lines
 from trainer.errors import MachineError
+from trainer.text import Lines
 
 FOLDER = "tensorboard"
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from trainer.config import Config
 from trainer.config.redaction import without_secrets
-from trainer.console import Lines
 from trainer.devices.background_calls import Aside
 from trainer.errors import EXIT_PREEMPTED
+from trainer.text import Lines
 
 CLOSING_S = 30.0
 LEAVING_S = 5.0

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from trainer.checkpoint.host_copy import HostCopies
 from trainer.checkpoint.state import State, StateError
 from trainer.config import AutoFreezeConfig, Config
-from trainer.counted import counted
 from trainer.errors import ConfigError
 from trainer.optim.validate import optimizers
+from trainer.text import counted
 
 PART = "auto_freeze"
 """The name of its state in a checkpoint."""

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from trainer.config import CachedTeacherConfig, Config
-from trainer.counted import counted
 from trainer.data.corpus import Corpus
 from trainer.data.encoder import tokenizer_sha256
 from trainer.errors import ConfigError
@@ -17,6 +16,7 @@ from trainer.models.causal_lm import embedding_count, plain_head
 from trainer.teachers.cached.index import INDEX, Index, Spec, UnreadableError, decode, differences
 from trainer.teachers.cached.location import Place
 from trainer.teachers.cached.request import Asked, asked_for
+from trainer.text import counted
 
 STAGE = "stage3"
 COMMAND = "python -m trainer.teacher_cache"

@@ -18,10 +18,10 @@ import aiohttp
 from google.api_core import exceptions, retry
 
 from trainer.config import HttpTeacherConfig
-from trainer.counted import counted
 from trainer.errors import ConfigError, TeacherServerError
 from trainer.losses.candidates import Candidates
 from trainer.teachers.http import protocol
+from trainer.text import counted
 
 _LEAST_S = 1.0  # what the last request is given, so that it may tell more than that it was cut short
 PASSING = {408, 425, 429, 500, 502, 503, 504}

@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
-from trainer.counted import counted
 from trainer.losses.candidates import NOTHING, Candidates
+from trainer.text import counted
 
 PATH = "/v1/completions"
 _TOO_MUCH = 1.01  # probabilities that add up to more are none; below it is rounding

@@ -1,0 +1,63 @@
+"""Words for people: counts with their noun, sizes with their unit, and lines that nobody has to read.
+
+Used wherever the trainer says something to a person; documents for programs have numbers, with the unit in
+their names. The packages may not import each other, so each has its own `counted`;
+`tests/contracts/test_counted.py` compares them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TextIO
+
+_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return the number with its noun: `1 process`, `2 processes`. `plural` is given where an s is not enough."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def byte_size(size: float) -> str:
+    """Return bytes as three digits and a unit: `128 GiB`, `0.55 GiB`, `93.8 MiB`.
+
+    The unit is the largest of which there is at least a tenth: two decimals of a GiB would hide a small size.
+    """
+    if not size:
+        return "0 MiB"
+    unit, name = next((each for each in _UNITS if size >= each[0] / 10), _UNITS[-1])
+    value = size / unit
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{decimals}f} {name}"
+
+
+class Lines:
+    """Write lines to a stream, each flushed; after the first that cannot be written, no more are tried.
+
+    A reader who left (`| head -1`) or a full disk behind `>` must not end a run.
+    """
+
+    def __init__(self, out: TextIO | None) -> None:
+        self._out = out
+
+    def write(self, line: str) -> None:
+        """Write one line, given without its newline."""
+        if self._out is None:
+            return
+        try:
+            self._out.write(line + "\n")
+            self._out.flush()
+        except OSError:
+            _discard_the_rest(self._out)
+            self._out = None
+
+
+def _discard_the_rest(out: TextIO) -> None:
+    """Redirect the stream to the null device: Python flushes it at exit and would end with status 120."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: no file is behind this stream
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, out.fileno())
+        finally:
+            os.close(nowhere)
