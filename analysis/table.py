@@ -45,7 +45,7 @@ SEM = "_sem"
 # What tells our own table from a foreign one that happens to have a column `trial`.
 OWN_COLUMNS = frozenset(("trial", "status", "attempt", "generator"))
 
-# As `sweeps.csv_format` has them; a contract test keeps them so.
+# As `sweeps.text.csv_format` has them; a contract test keeps them so.
 _FORMULA = re.compile(r"'*\s*[=+\-@\t\r\n＝＋－＠]")
 _NUMBER = re.compile(
     r"'*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE

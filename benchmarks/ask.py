@@ -17,9 +17,9 @@ from unittest import mock
 
 from benchmarks.problems import METRIC, PROBLEMS
 from benchmarks.samplers import ax_client, completed
-from sweeps.optimizer import Optimizer
-from sweeps.reproducible import one_thread, silence
-from sweeps.trial import Trial
+from sweeps.search.determinism import one_thread, silence
+from sweeps.search.optimizer import Optimizer
+from sweeps.trials.record import Trial
 
 PROBLEM = PROBLEMS["hartmann6"]
 SOBOL = 12

@@ -21,14 +21,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from benchmarks.fleet import Fault, Fleet, Remote, bucket, loss_of, nap_space
-from sweeps.counted import counted
 from sweeps.experiment import Experiment
-from sweeps.space import Lease
-from sweeps.storage.gcs import GcsStore
-from sweeps.storage.gcs_wire import Patience
-from sweeps.trial import Trial
-from sweeps.upkeep import ailments
-from sweeps.upkeep.survey import survey
+from sweeps.space.definition import Lease
+from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.store import GcsStore
+from sweeps.text.counted import counted
+from sweeps.trials.record import Trial
+from sweeps.upkeep import diagnostics
+from sweeps.upkeep.inventory import survey
 
 LEASE = Lease(heartbeat_s=0.5, expire_s=3.0, max_attempts=1000)
 # Patience outlasts every partition below, as two minutes outlast the usual one.
@@ -154,7 +154,7 @@ def account(report: Report, experiment: Experiment, fleet: Fleet) -> None:
     report.handed_back += reasons["released"]
     report.problems += [f"worker died: {death}" for death in fleet.deaths()]
     seen = survey(experiment.store)
-    findings = ailments.examine(seen, experiment.space, experiment.store.location)
+    findings = diagnostics.examine(seen, experiment.space, experiment.store.location)
     report.problems += [f"doctor: {found.what}" for found in findings if found.level == "problem"]
     if [record.trial for record in records] != list(range(experiment.space.run_cap or 0)):
         report.problems.append(f"indices are {[record.trial for record in records]}")

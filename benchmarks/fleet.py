@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sweeps import trial
 from sweeps.errors import EXIT_PREEMPTED
 from sweeps.experiment import Experiment
-from sweeps.space import Lease, Objective, Program, Range, Search, Space, Value
+from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space, Value
 from sweeps.storage.base import Store
-from sweeps.storage.gcs import GcsStore
-from sweeps.storage.gcs_wire import Patience
-from sweeps.trial import Trial
+from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.store import GcsStore
+from sweeps.trials import record as trial
+from sweeps.trials.record import Trial
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS))  # the fake bucket is the tests', and is installed nowhere
@@ -39,7 +39,13 @@ from fake_gcs import Fault, Remote  # noqa: E402 - it is found only now
 
 __all__ = ["Fault", "Fleet", "Remote", "bucket", "nap", "nap_space", "premade"]
 
-PRELOAD = ["benchmarks.fleet", "sweeps.worker", "sweeps.optimizer", "gcsfs.core", "google.api_core.retry"]
+PRELOAD = [
+    "benchmarks.fleet",
+    "sweeps.worker.loop",
+    "sweeps.search.optimizer",
+    "gcsfs.core",
+    "google.api_core.retry",
+]
 
 
 @contextmanager
@@ -196,8 +202,8 @@ def _member(
     url: str, endpoint: str, patience: Patience, name: str, diary: str, skew_s: float, gate: Any
 ) -> None:
     """What `sweep worker` does, on a machine whose clock may be wrong."""
-    from sweeps.stopping import Stop
-    from sweeps.worker import work
+    from sweeps.worker.loop import work
+    from sweeps.worker.signals import Stop
 
     right = time.time
     time.time = lambda: right() + skew_s

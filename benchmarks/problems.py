@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sweeps.space import Choice, Objective, Parameter, Program, Range, Search, Space, Value
+from sweeps.space.definition import Choice, Objective, Parameter, Program, Range, Search, Space, Value
 
 METRIC = "loss"
 

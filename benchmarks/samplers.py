@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.problems import METRIC, Problem
-from sweeps.optimizer import Optimizer
-from sweeps.reproducible import one_thread, silence
-from sweeps.space import Choice, Fixed, Range, Value
-from sweeps.trial import Trial
+from sweeps.search.determinism import one_thread, silence
+from sweeps.search.optimizer import Optimizer
+from sweeps.space.definition import Choice, Fixed, Range, Value
+from sweeps.trials.record import Trial
 
 SOBOL = 5
 """Ax's own default; the same for ours, so that only the rest differs."""

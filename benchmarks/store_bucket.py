@@ -24,13 +24,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from benchmarks.fleet import Fleet, Remote, bucket, nap_space, premade
-from sweeps.asking import Asking
 from sweeps.experiment import Experiment
-from sweeps.records import Records
-from sweeps.space import Lease, Value
-from sweeps.storage.gcs import GcsStore
-from sweeps.storage.gcs_wire import Patience
-from sweeps.trial import Generator, Trial
+from sweeps.search.allocation import Asking
+from sweeps.space.definition import Lease, Value
+from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.store import GcsStore
+from sweeps.trials.record import Generator, Trial
+from sweeps.trials.repository import Records
 
 LATENCY_S = 0.04
 

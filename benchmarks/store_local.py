@@ -17,15 +17,15 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-from sweeps import trial
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Complete
-from sweeps.space import Objective, Program, Range, Search, Space
+from sweeps.space.definition import Objective, Program, Range, Search, Space
 from sweeps.storage.base import Store
 from sweeps.storage.local import LocalStore
-from sweeps.trial import Trial
+from sweeps.trials import record as trial
+from sweeps.trials.lifecycle import Complete
+from sweeps.trials.record import Trial
 
-PRELOAD = ["benchmarks.store_local", "sweeps.worker", "gcsfs.core", "optuna", "optuna.storages.journal"]
+PRELOAD = ["benchmarks.store_local", "sweeps.worker.loop", "gcsfs.core", "optuna", "optuna.storages.journal"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def _run(
 
 def space(name: str, function: str, trials: int, **lease: Any) -> Space:
     """A sweep of function objectives over one number."""
-    from sweeps.space import Lease
+    from sweeps.space.definition import Lease
 
     return Space(
         name=name,
@@ -135,7 +135,7 @@ def _prepare_ours(folder: str, trials: int) -> None:
 
 
 def _cycle_ours(folder: str) -> Callable[[], bool]:
-    from sweeps.worker import identity
+    from sweeps.worker.loop import identity
 
     experiment, me = Experiment.open(LocalStore(Path(folder) / "sweep")), identity()
     experiment.trials()  # Optuna's load_study reads its trials, too

@@ -12,14 +12,17 @@ import shlex
 import time
 from collections.abc import Callable
 
-from sweeps import json_reader, lifecycle, space, space_problem, storable
-from sweeps.asking import Asking
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
-from sweeps.records import Records
-from sweeps.redaction import redact
-from sweeps.space import Space
+from sweeps.search.allocation import Asking
+from sweeps.space import definition as space
+from sweeps.space import space_problem
+from sweeps.space.definition import Space
 from sweeps.storage.base import NotFound, Store
-from sweeps.trial import Trial
+from sweeps.text import json_reader
+from sweeps.trials import lifecycle, storable
+from sweeps.trials.record import Trial
+from sweeps.trials.redaction import redact
+from sweeps.trials.repository import Records
 
 SWEEP_KEY = "sweep.json"
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sweeps import lifecycle
-from sweeps.trial import Trial
+from sweeps.trials import lifecycle
+from sweeps.trials.record import Trial
 
 
 class Silence:

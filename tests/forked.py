@@ -17,7 +17,7 @@ from pathlib import Path
 
 PRELOAD = [
     *("torch.distributed", "trainer.pipeline", "transformers.models.llama.modeling_llama"),
-    *("sweeps.optimizer", "sweeps.worker"),
+    *("sweeps.search.optimizer", "sweeps.worker.loop"),
 ]
 """For all tests of the session: there is one server, and whoever comes first starts it."""
 

@@ -78,7 +78,7 @@ def cli(verbose: int) -> None:
     """
     import logging
 
-    from sweeps.redaction import RedactingFormatter
+    from sweeps.trials.redaction import RedactingFormatter
 
     level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
     handler = logging.StreamHandler(sys.stderr)
@@ -130,8 +130,8 @@ def _tell(error: click.ClickException) -> None:
 
 
 def _print_error(told: str) -> None:
-    from sweeps.printable import escape_controls
-    from sweeps.redaction import redact
+    from sweeps.text.printable import escape_controls
+    from sweeps.trials.redaction import redact
 
     print(escape_controls(redact(f"sweep: error: {told}")), file=sys.stderr)
 
@@ -140,8 +140,8 @@ def _print_traceback(kind: type[BaseException], error: BaseException, trace: Tra
     """What Python prints of an error that nobody foresaw, without secrets."""
     import traceback
 
-    from sweeps.printable import escape_controls
-    from sweeps.redaction import redact
+    from sweeps.text.printable import escape_controls
+    from sweeps.trials.redaction import redact
 
     told = "".join(traceback.format_exception(kind, error, trace))
     print(escape_controls(redact(told)), end="", file=sys.stderr)

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import click
 
-from sweeps import json_reader, lifecycle
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import format_option, print_csv, print_json
-from sweeps.counted import counted
 from sweeps.errors import EXIT_FAILED, IllegalTransition, InputError
-from sweeps.export import flat
-from sweeps.overrides import to_overrides
-from sweeps.printable import escape_controls
-from sweeps.regular_file import MAX_BYTES
-from sweeps.result import Failed, parse_result, stated_failure
+from sweeps.export.table import flat
+from sweeps.space.overrides import to_overrides
+from sweeps.text import json_reader
+from sweeps.text.counted import counted
+from sweeps.text.printable import escape_controls
+from sweeps.text.regular_file import MAX_BYTES
+from sweeps.trials import lifecycle
+from sweeps.worker.result import Failed, parse_result, stated_failure
 
 
 @click.command()
@@ -28,7 +29,7 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
     It stays yours until `sweep tell` reports it: no heartbeat is expected and no worker takes it over.
     Exit status 1 when the sweep has no trial left to hand out.
     """
-    from sweeps.worker import identity
+    from sweeps.worker.loop import identity
 
     experiment = open_sweep(storage, name)
     record = experiment.ask(f"ask-{identity()}", leased=False)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps import export
 from sweeps.cli.output import echo
-from sweeps.counted import counted
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
+from sweeps.export import table
+from sweeps.text.counted import counted
 
 if TYPE_CHECKING:
     from runners.pool import Pool
@@ -90,7 +90,7 @@ def _left(pool: Pool, workers: int, experiment: Experiment) -> str:
     if experiment.space.run_cap is None:
         return "the sweep has no run_cap, so nobody knows how long it goes on"
     each = Rate(name="", usd_per_hour=pool.dollars_per_hour or 0.0, kind="", dated="")
-    rows = [{**export.nested(record), "seconds": export.seconds(record)} for record in experiment.trials()]
+    rows = [{**table.nested(record), "seconds": table.seconds(record)} for record in experiment.trials()]
     told = cost(rows, experiment.space.run_cap, each)
     if told.expected is None:
         return "what the sweep costs is known when its first trial is done"

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps import ax_export, optuna_journal, wandb_table
-from sweeps import export as tables
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import echo
 from sweeps.cli.prices import price, price_options
 from sweeps.cli.rerun import command_line
-from sweeps.counted import counted
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
-from sweeps.insight import insight
-from sweeps.redaction import redact_trials
+from sweeps.export import ax_export, optuna_journal, wandb_table
+from sweeps.export import table as tables
+from sweeps.export.insight import insight
+from sweeps.text.counted import counted
+from sweeps.trials.redaction import redact_trials
 
 if TYPE_CHECKING:
     from analysis.costs import Rate

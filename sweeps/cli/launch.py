@@ -18,8 +18,8 @@ from sweeps.cli.dollars import guard
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import echo, print_json
 from sweeps.cli.pool_options import make_pool, pool_options
-from sweeps.counted import counted
 from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, SweepError
+from sweeps.text.counted import counted
 
 if TYPE_CHECKING:
     from runners.pool import Pool

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sweeps import csv_format
-from sweeps.printable import escape_controls, escape_json
+from sweeps.text import csv_format
+from sweeps.text.printable import escape_controls, escape_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,7 @@ def print_json(document: Any) -> None:
 
 def echo(text: str, *, err: bool = False) -> None:
     """Print text for people that may hold words of programs: without secrets and escape sequences."""
-    from sweeps.redaction import redact
+    from sweeps.trials.redaction import redact
 
     click.echo(escape_controls(redact(text)), err=err)
 

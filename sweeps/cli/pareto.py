@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from sweeps import export
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import echo, format_option, print_csv, print_json, print_table, shorten
 from sweeps.cli.prices import price, price_options
-from sweeps.counted import counted
 from sweeps.errors import InputError
-from sweeps.redaction import redact_trials
-from sweeps.space import Space
+from sweeps.export import table as export
+from sweeps.space.definition import Space
+from sweeps.text.counted import counted
+from sweeps.trials.redaction import redact_trials
 
 if TYPE_CHECKING:
     import pandas as pd

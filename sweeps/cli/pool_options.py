@@ -163,7 +163,7 @@ def make_pool(runner: Runner, experiment: Experiment, given: dict[str, Any]) -> 
 
 def _environment(given: tuple[str, ...]) -> dict[str, str]:
     """The variables of --env. Raises `InputError` for a secret, which artifacts and pool files would show."""
-    from sweeps.redaction import holds_secret
+    from sweeps.trials.redaction import holds_secret
 
     pairs = [_pair("env", text) for text in given]
     for name, value in pairs:
@@ -177,7 +177,7 @@ def _environment(given: tuple[str, ...]) -> dict[str, str]:
 
 def _without_secrets(option: str, lines: tuple[str, ...]) -> tuple[str, ...]:
     """The lines. Raises `InputError` for one with a secret in it."""
-    from sweeps.redaction import holds_secret
+    from sweeps.trials.redaction import holds_secret
 
     for number, line in enumerate(lines, 1):
         if holds_secret(line):

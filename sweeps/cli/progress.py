@@ -13,13 +13,13 @@ import click
 
 from sweeps.cli.output import echo, shorten
 from sweeps.experiment import Experiment
-from sweeps.export import seconds
-from sweeps.overrides import to_overrides
-from sweeps.printable import escape_controls, escape_json
-from sweeps.redaction import redact
-from sweeps.space import Value
-from sweeps.trial import Trial
-from sweeps.worker import Watcher
+from sweeps.export.table import seconds
+from sweeps.space.definition import Value
+from sweeps.space.overrides import to_overrides
+from sweeps.text.printable import escape_controls, escape_json
+from sweeps.trials.record import Trial
+from sweeps.trials.redaction import redact
+from sweeps.worker.loop import Watcher
 
 if TYPE_CHECKING:
     from rich.progress import Progress

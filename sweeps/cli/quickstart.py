@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps import brake, control
 from sweeps.cli.locate import exists, new_store, remember
 from sweeps.cli.output import console, echo
 from sweeps.cli.rerun import command_line
 from sweeps.cli.show import print_trials, running_line, running_rows, status_lines
-from sweeps.counted import counted
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
 from sweeps.experiment import Experiment
-from sweeps.export import best, document
-from sweeps.printable import escape_controls
-from sweeps.space import Space
-from sweeps.subprocess_run import describe_exit
+from sweeps.export.table import best, document
+from sweeps.space.definition import Space
+from sweeps.text.counted import counted
+from sweeps.text.printable import escape_controls
+from sweeps.trials import brake, control
+from sweeps.worker.process import describe_exit
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -86,7 +86,7 @@ def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path)
 
 
 def _space() -> Space:
-    from sweeps.space_file import load
+    from sweeps.space.space_file import load
 
     with resources.as_file(resources.files("search_spaces") / SPACE) as file:
         return load(file)
@@ -178,7 +178,7 @@ def _prepare(space: Space) -> None:
 
     It comes before the sweep is made: that loads torch, and torch reads the trainer's settings only once.
     """
-    from sweeps.objective import prepare
+    from sweeps.worker.program import prepare
 
     with _preparing() as report:
         prepare(space, os.cpu_count() or 1, report)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from sweeps.overrides import to_overrides
-from sweeps.space import Space
-from sweeps.trial import Trial
+from sweeps.space.definition import Space
+from sweeps.space.overrides import to_overrides
+from sweeps.trials.record import Trial
 
 RUN_DIR = "runs/best"
 """Where a command that is run by hand keeps its files."""

@@ -11,7 +11,7 @@ from sweeps.cli.locate import new_store, open_sweep, remember, storage_options
 from sweeps.cli.output import echo
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
 from sweeps.experiment import Experiment
-from sweeps.space import Space
+from sweeps.space.definition import Space
 from sweeps.storage.urls import is_remote
 
 REMOTE_EXPIRE_S = 150.0
@@ -32,7 +32,7 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool) -> None:
     The program is checked too: the trainer's config is composed with sampled values, so that a misspelt key
     fails here and not after the first trial was paid for.
     """
-    from sweeps.space_file import load
+    from sweeps.space.space_file import load
 
     experiment = create_sweep(load(space_file), storage, skip_if_exists=skip_if_exists)
     click.echo(experiment.store.url)
@@ -41,9 +41,9 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool) -> None:
 
 def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> Experiment:
     """Check the space against Ax and the program, then write it; nothing is written if a check fails."""
-    from sweeps import objective
-    from sweeps.probes import probes
-    from sweeps.redaction import refuse_secrets
+    from sweeps.space.probes import probes
+    from sweeps.trials.redaction import refuse_secrets
+    from sweeps.worker import program
 
     refuse_secrets(space)
     store = new_store(storage, space.name)
@@ -52,9 +52,9 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
         click.echo(
             f"sweep: lease.expire_s is {REMOTE_EXPIRE_S:g} in a bucket, the time a request may need", err=True
         )
-    objective.check(space, probes(space))
+    program.check(space, probes(space))
     if space.search.method != "grid":
-        from sweeps import optimizer  # a grid needs no Ax, whose import takes seconds
+        from sweeps.search import optimizer  # a grid needs no Ax, whose import takes seconds
 
         optimizer.check(space)
     _warn_of_no_surrogate(space)  # of a space that is refused, nothing else is told
@@ -111,8 +111,8 @@ def worker(
     when its lease runs out. One that cannot start the program leaves with 2: it is in the wrong folder.
     """
     from sweeps.cli.progress import watcher
-    from sweeps.stopping import Stop
-    from sweeps.worker import Limits, work
+    from sweeps.worker.loop import Limits, work
+    from sweeps.worker.signals import Stop
 
     experiment = open_sweep(storage, name)
     stop = Stop()

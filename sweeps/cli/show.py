@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweeps import brake, budget, control, export
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import console, echo, format_option, print_csv, print_json, print_table, shorten
 from sweeps.cli.prices import price, price_options
 from sweeps.cli.rerun import command_line
-from sweeps.counted import counted
 from sweeps.errors import EXIT_FAILED
 from sweeps.experiment import Experiment
-from sweeps.overrides import to_overrides
-from sweeps.printable import escape_controls
-from sweeps.redaction import redact_trials
-from sweeps.space import Space
-from sweeps.trial import Trial
+from sweeps.export import table
+from sweeps.space.definition import Space
+from sweeps.space.overrides import to_overrides
+from sweeps.text.counted import counted
+from sweeps.text.printable import escape_controls
+from sweeps.trials import brake, budget, control
+from sweeps.trials.record import Trial
+from sweeps.trials.redaction import redact_trials
 
 if TYPE_CHECKING:
     from analysis.costs import Rate
@@ -80,10 +81,10 @@ def trials(storage: str | None, name: str | None, style: str) -> None:
     experiment = open_sweep(storage, name)
     records = redact_trials(experiment.trials())
     if style == "json":
-        print_json([export.nested(record) for record in records])
+        print_json([table.nested(record) for record in records])
     elif style == "csv":
-        rows = [export.flat(record) for record in records]
-        print_csv(rows, export.columns(rows))
+        rows = [table.flat(record) for record in records]
+        print_csv(rows, table.columns(rows))
     elif not records:
         click.echo(f"no trials yet; start some with `sweep worker --storage {experiment.store.url}`")
     else:
@@ -100,14 +101,14 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
     With several objectives it is the best by the first one; see `sweep pareto` for the trade-off.
     """
     experiment = open_sweep(storage, name)
-    record = export.best(experiment.space, redact_trials(experiment.trials()))
+    record = table.best(experiment.space, redact_trials(experiment.trials()))
     if style == "json":
         print_json(None if record is None else _best_document(experiment.space, record))
     elif record is None:
         within = " within the outcome constraints" if experiment.space.outcome_constraints else ""
         click.echo(f"sweep: no trial is completed yet{within}; see `sweep status`", err=True)
     elif style == "csv":
-        print_csv([export.flat(record)])
+        print_csv([table.flat(record)])
     else:
         echo(best_line(experiment.space, record))
         click.echo(escape_controls(command_line(experiment.space, record)))
@@ -117,13 +118,13 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
 
 def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
     """The document of `sweep status --format json`."""
-    found = export.best(experiment.space, records)
+    found = table.best(experiment.space, records)
     switch = control.switch(experiment.store)
     return {
         "url": experiment.store.url,
         "name": experiment.space.name,
         "run_cap": experiment.space.run_cap,
-        "trials": export.counts(records),
+        "trials": table.counts(records),
         "best": None if found is None else _trial_result(found),
         "state": switch.state,
         "why": switch.why or None,
@@ -136,7 +137,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     imported = sum(record.generator == "imported" for record in records)
     cap = "" if space.run_cap is None else f" of {space.run_cap}"
     extra = f" and {imported} imported" if imported else ""
-    told = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in export.counts(records).items() if n)
+    told = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in table.counts(records).items() if n)
     lines = [
         f"sweep   {space.name}  ({experiment.store.url})",
         f"trials  {len(records) - imported}{cap}{extra}{': ' if told else ''}{told}",
@@ -152,7 +153,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         lines.append(f"budget  {told}")
     if line := _cost_line(space, records, rate):
         lines.append(f"cost    {line}")
-    if (found := export.best(space, records)) is not None:
+    if (found := table.best(space, records)) is not None:
         lines.append(f"best    {best_line(space, found)}")
     return lines
 
@@ -161,7 +162,7 @@ def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str
     """Dollars so far and expected; "" where nothing costs anything."""
     from analysis.costs import cost
 
-    rows = [{**export.nested(record), "seconds": export.seconds(record)} for record in records]
+    rows = [{**table.nested(record), "seconds": table.seconds(record)} for record in records]
     told = cost(rows, space.run_cap, rate)
     if rate is None and not told.so_far:
         return ""
@@ -190,7 +191,7 @@ def print_trials(space: Space, records: Sequence[Trial]) -> None:
         row |= {name: record.parameters.get(name) for name in varied}
         for metric in space.metrics():
             row[metric] = record.metrics.get(metric)
-        taken = export.seconds(record)
+        taken = table.seconds(record)
         row["seconds"] = None if taken is None else round(taken, 1)
         if any(other.error for other in records):
             row["error"] = (record.error or "").partition("\n")[0][:100]
@@ -247,12 +248,12 @@ def running_rows(experiment: Experiment, records: Sequence[Trial]) -> list[dict[
 
 
 def _status_row(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
-    found = export.best(experiment.space, records)
+    found = table.best(experiment.space, records)
     row: dict[str, Any] = {
         "name": experiment.space.name,
         "url": experiment.store.url,
         "run_cap": experiment.space.run_cap,
-        **export.counts(records),
+        **table.counts(records),
         "best": None if found is None else found.trial,
     }
     return row | {m: None if found is None else found.metrics.get(m) for m in experiment.space.metrics()}

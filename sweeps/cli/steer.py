@@ -7,9 +7,9 @@ import platform
 
 import click
 
-from sweeps import control, lifecycle
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.errors import IllegalTransition, InputError
+from sweeps.trials import control, lifecycle
 
 
 @click.command()

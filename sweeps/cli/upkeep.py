@@ -12,9 +12,9 @@ import click
 
 from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import echo, print_json, shorten
-from sweeps.counted import counted
 from sweeps.errors import EXIT_DONE, EXIT_FAILED
-from sweeps.redaction import redact
+from sweeps.text.counted import counted
+from sweeps.trials.redaction import redact
 
 if TYPE_CHECKING:
     from runners.runner import Health
@@ -50,7 +50,7 @@ def import_(storage: str | None, name: str | None, again: bool, table: Path) -> 
     and rows that the sweep has already, are left out. Imported trials do not count towards the run cap.
     """
     from sweeps.upkeep.importing import import_table
-    from sweeps.worker import identity
+    from sweeps.worker.loop import identity
 
     experiment = open_sweep(storage, name)
     done = import_table(experiment, table, worker=f"import-{identity()}", again=again)
@@ -151,8 +151,8 @@ def repair(ctx: click.Context, storage: str | None, name: str | None, yes: bool,
     written anew, dead leases and the files of lost attempts removed. Workers may go on meanwhile. Exit
     status 1 if a step failed.
     """
+    from sweeps.upkeep.inventory import survey
     from sweeps.upkeep.repair import carry_out, plan
-    from sweeps.upkeep.survey import survey
 
     experiment = open_sweep(storage, name)
     found = survey(experiment.store)

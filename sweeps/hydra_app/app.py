@@ -16,7 +16,7 @@ from types import ModuleType
 
 from sweeps.errors import InputError
 from sweeps.hydra_app.callback import RUN_DIR
-from sweeps.overrides import quote
+from sweeps.space.overrides import quote
 
 CALLBACK = "sweeps.hydra_app.callback.WriteResult"
 

@@ -16,7 +16,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from sweeps.counted import counted
+from sweeps.text.counted import counted
 
 RUN_DIR = "SWEEP_RUN_DIR"
 

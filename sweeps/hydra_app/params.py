@@ -16,8 +16,8 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 
 from sweeps.errors import InputError
-from sweeps.overrides import to_overrides
-from sweeps.space import Value
+from sweeps.space.definition import Value
+from sweeps.space.overrides import to_overrides
 
 AX_KEYS = {"type", "bounds", "values", "value", "log_scale", "value_type", "is_ordered"}
 

@@ -21,14 +21,14 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeps import export
 from sweeps.cli.output import echo
-from sweeps.counted import counted
 from sweeps.errors import EXIT_FAILED, EXIT_PREEMPTED, InputError, SpaceError, SweepError
 from sweeps.experiment import Experiment
+from sweeps.export import table
 from sweeps.hydra_app import app, params
-from sweeps.overrides import to_overrides
-from sweeps.space import Space, to_json
+from sweeps.space.definition import Space, to_json
+from sweeps.space.overrides import to_overrides
+from sweeps.text.counted import counted
 
 LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
@@ -102,7 +102,7 @@ def space_of(
     hydra_overrides: Sequence[str],
 ) -> Space:
     """The search space that the settings describe, judged as a search space file is. Raises `InputError`."""
-    from sweeps.space_file import loads
+    from sweeps.space.space_file import loads
 
     metrics = _listed(settings["metric"])
     goals = _listed(settings["direction"])
@@ -138,7 +138,7 @@ def _listed(told: Any) -> list[str]:
 
 def _compose(space: Space, fixed: Sequence[str], config: DictConfig, config_loader: ConfigLoader) -> None:
     """The configuration of some trials, so that a misspelt key fails before compute is spent."""
-    from sweeps.probes import probes
+    from sweeps.space.probes import probes
 
     for parameters in probes(space):
         overrides = [*fixed, *to_overrides(parameters)]
@@ -151,8 +151,8 @@ def _compose(space: Space, fixed: Sequence[str], config: DictConfig, config_load
 
 def _worked(experiment: Experiment, config: DictConfig) -> dict[str, float | None] | None:
     from sweeps.cli.progress import watcher
-    from sweeps.stopping import Stop
-    from sweeps.worker import Limits, work
+    from sweeps.worker.loop import Limits, work
+    from sweeps.worker.signals import Stop
 
     folder = Path(config.hydra.sweep.dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def _worked(experiment: Experiment, config: DictConfig) -> dict[str, float | Non
     if tally.preempted_by:
         echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
         raise SystemExit(EXIT_PREEMPTED)
-    best = export.best(experiment.space, experiment.trials())
+    best = table.best(experiment.space, experiment.trials())
     if best is None:
         click.echo("sweep: no trial has a result; `sweep trials` says why", err=True)
         raise SystemExit(EXIT_FAILED)

@@ -21,9 +21,9 @@ from typing import NoReturn
 import filelock
 
 from sweeps.errors import AlreadyExists, Busy, Conflict, DamagedObject, StoreUnavailable, WriteRefused
-from sweeps.regular_file import MAX_BYTES, NotRegular, kind_of, open_regular
 from sweeps.storage.base import Entry, NotFound
 from sweeps.storage.keys import checked_key, checked_prefix
+from sweeps.text.regular_file import MAX_BYTES, NotRegular, kind_of, open_regular
 
 LOCK_TIMEOUT_S = 5.0
 """A write takes milliseconds. Whoever has held a lock for so long is stopped, or its disk does not answer."""

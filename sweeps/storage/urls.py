@@ -10,14 +10,14 @@ from urllib.parse import unquote, urlsplit
 
 from sweeps.errors import InputError
 from sweeps.storage.base import Store
-from sweeps.storage.gcs_names import SCHEME, parse_url
+from sweeps.storage.gcs.names import SCHEME, parse_url
 from sweeps.storage.local import LocalStore
 
 
 def open_store(url: str) -> Store:
     """The store at `url`; nothing is contacted or made yet. Raises `InputError`."""
     if is_remote(url):
-        from sweeps.storage.gcs import GcsStore
+        from sweeps.storage.gcs.store import GcsStore
 
         return GcsStore(url)
     return LocalStore(local_path(url))

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from sweeps import storable
-from sweeps.constraints import parse
-from sweeps.export import METRIC, PARAMETER, TRIAL_COLUMNS
-from sweeps.result import needed_metrics
-from sweeps.space import Choice, Fixed, Parameter, Range, Space, Value, same_value
-from sweeps.trial import STATUSES
+from sweeps.export.table import METRIC, PARAMETER, TRIAL_COLUMNS
+from sweeps.space.constraints import parse
+from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Value, same_value
+from sweeps.space.yaml_cursor import nearest
+from sweeps.trials import storable
+from sweeps.trials.record import STATUSES
 from sweeps.upkeep.tables import Cell, Row, Table, TableError
-from sweeps.yaml_tree import nearest
+from sweeps.worker.result import needed_metrics
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from sweeps.errors import EnvironmentFault, SweepNotFound
 from sweeps.experiment import Experiment
-from sweeps.export import counts
-from sweeps.upkeep import access, ailments, machine
+from sweeps.export.table import counts
+from sweeps.upkeep import access, diagnostics, machine
 from sweeps.upkeep.finding import Finding, Level
-from sweeps.upkeep.survey import survey
+from sweeps.upkeep.inventory import survey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ def examine(open_sweep: Callable[[], Experiment], *, expected: bool) -> Diagnosi
         found = survey(experiment.store)
         told = [f"{count} {status}" for status, count in counts(found.trials()).items() if count]
         facts["trials"] = ", ".join(told) or "none"
-        findings += ailments.examine(found, experiment.space, experiment.store.location)
+        findings += diagnostics.examine(found, experiment.space, experiment.store.location)
     except SweepNotFound as error:
         findings.append(_about("sweep", error, level="problem" if expected else "note"))
     except EnvironmentFault as error:

@@ -17,16 +17,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from sweeps import trial
-from sweeps.asking import ASK_KEY
-from sweeps.counted import counted
-from sweeps.domain import Domain
 from sweeps.errors import AlreadyExists, StoreUnavailable
 from sweeps.experiment import Experiment
-from sweeps.lease import ObjectLease
-from sweeps.redaction import redact_names
-from sweeps.space import Space
-from sweeps.trial import Trial
+from sweeps.search.allocation import ASK_KEY
+from sweeps.space.definition import Space
+from sweeps.space.domain import Domain
+from sweeps.text.counted import counted
+from sweeps.trials import record as trial
+from sweeps.trials.lease import ObjectLease
+from sweeps.trials.record import Trial
+from sweeps.trials.redaction import redact_names
 from sweeps.upkeep import tables
 from sweeps.upkeep.admission import Result, admit
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from sweeps import objective
-from sweeps.counted import counted
+from sweeps.text.counted import counted
 from sweeps.upkeep.finding import Finding
+from sweeps.worker import program
 
 DISTRIBUTION = "stagesweep"
 CACHE_VARIABLE = "STAGESWEEP_CACHE"
@@ -131,7 +131,7 @@ def _devices(root: Path) -> tuple[str, list[Finding]]:
                 where=platform.node(),
                 remedy=remedy,
             )
-            for what, remedy, needed in objective.tpu_misfits(tpu=tpu is not None)
+            for what, remedy, needed in program.tpu_misfits(tpu=tpu is not None)
         ]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return ", ".join([*gpus, *(["TPU"] if tpu else []), f"{cores} CPU cores"]), findings

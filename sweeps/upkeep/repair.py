@@ -15,17 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from sweeps import control, lifecycle, trial
-from sweeps.asking import ASK_KEY
-from sweeps.counted import counted
 from sweeps.errors import IllegalTransition, StoreConflict, SweepError
 from sweeps.experiment import Experiment
+from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
+from sweeps.text.counted import counted
+from sweeps.trials import control, lifecycle
+from sweeps.trials import record as trial
 from sweeps.upkeep import run_files
+from sweeps.upkeep.inventory import QUARANTINE, StoredRecord, Survey
 from sweeps.upkeep.machine import shown_bytes
 from sweeps.upkeep.runs import RUNS
-from sweeps.upkeep.survey import QUARANTINE, StoredRecord, Survey
 
 Kind = Literal["torn", "strange", "expired", "outdated", "lock", "superseded", "half", "draft"]
 

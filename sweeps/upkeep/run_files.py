@@ -11,10 +11,10 @@ from pathlib import Path
 
 from sweeps.errors import Conflict, StoreUnavailable
 from sweeps.storage.base import Store
-from sweeps.storage.bulk_manifest import MANIFEST
-from sweeps.storage.bulk_wire import Bucket
+from sweeps.storage.run_files.client import Bucket
+from sweeps.storage.run_files.manifest import MANIFEST
+from sweeps.upkeep.inventory import local_root
 from sweeps.upkeep.runs import RunFolder
-from sweeps.upkeep.survey import local_root
 
 
 def size(store: Store, run: RunFolder) -> int | None:

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sweeps.storage import bulk_manifest as manifest
 from sweeps.storage.base import Entry, Store
-from sweeps.storage.bulk_manifest import MANIFEST
-from sweeps.storage.bulk_wire import Bucket
-from sweeps.trial import Trial
+from sweeps.storage.run_files import manifest
+from sweeps.storage.run_files.client import Bucket
+from sweeps.storage.run_files.manifest import MANIFEST
+from sweeps.trials.record import Trial
 
 RUNS = "runs/"
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sweeps import csv_format, json_reader, storable
-from sweeps.counted import counted
 from sweeps.errors import InputError
-from sweeps.export import METRIC, PARAMETER
-from sweeps.regular_file import open_regular
+from sweeps.export.table import METRIC, PARAMETER
+from sweeps.text import csv_format, json_reader
+from sweeps.text.counted import counted
+from sweeps.text.regular_file import open_regular
+from sweeps.trials import storable
 
 Cell = bool | int | float | str | None
 

@@ -6,13 +6,13 @@ import pytest
 
 import analysis.labels
 import runners.counted
-import sweeps.counted
+import sweeps.text.counted
 import trainer.text
 
 ROOMS = {
     "analysis": analysis.labels.counted,
     "runners": runners.counted.counted,
-    "sweeps": sweeps.counted.counted,
+    "sweeps": sweeps.text.counted.counted,
     "trainer": trainer.text.counted,
 }
 

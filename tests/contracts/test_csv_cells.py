@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import table
-from sweeps import csv_format
+from sweeps.text import csv_format
 from sweeps.upkeep import tables
 
 FORMULAS = [

@@ -12,8 +12,8 @@ import pytest
 from fake_gcs import FakeGcs, Fault, Remote
 from gcsfs.core import GCSFileSystem
 
-from sweeps.storage.gcs import GcsStore
-from sweeps.storage.gcs_wire import Patience
+from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.store import GcsStore
 
 MIB = 2**20
 

@@ -14,12 +14,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sweeps.errors import InputError
-from sweeps.storage import bulk_manifest, urls
+from sweeps.storage import urls
 from sweeps.storage.base import Store
-from sweeps.storage.gcs import GcsStore
+from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.keys import checked_key
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
+from sweeps.storage.run_files import manifest
 
 PARTS = [
     ".",
@@ -142,7 +143,7 @@ def test_a_manifest_names_files_and_objects_below_its_own_folder_or_is_refused(n
     for document in ({name: entry("model")}, {"model": entry(name)}):
         data = json.dumps({"schema": 1, "files": document}).encode()
         try:
-            files = bulk_manifest.decode(data)
+            files = manifest.decode(data)
         except ValueError:
             continue
         for file, stored in files.items():

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Complete
-from sweeps.space import Objective, Program, Range, Space
-from sweeps.storage.bulk import Uploader, download
-from sweeps.storage.gcs import GcsStore
+from sweeps.space.definition import Objective, Program, Range, Space
+from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.upkeep.survey import survey
+from sweeps.storage.run_files.mirror import Uploader, download
+from sweeps.trials.lifecycle import Complete
+from sweeps.upkeep.inventory import survey
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(

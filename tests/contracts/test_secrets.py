@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import pytest
 
-import sweeps.redaction
+import sweeps.trials.redaction
 import trainer.config.redaction
 
 
@@ -20,6 +20,6 @@ def test_the_patterns_are_the_same_text() -> None:
 )
 def test_a_text_reads_alike_from_both_rooms(text: str) -> None:
     environment = {"MYSQL_PWD": "hunter2"}
-    shown = sweeps.redaction.redact(text, environment)
+    shown = sweeps.trials.redaction.redact(text, environment)
     assert trainer.config.redaction.redact(text, environment) == shown
     assert trainer.config.redaction.without_secrets([text], environment) == [shown]

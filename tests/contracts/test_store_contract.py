@@ -11,7 +11,7 @@ import pytest
 
 from sweeps.errors import AlreadyExists, Conflict
 from sweeps.storage.base import NotFound, Store
-from sweeps.storage.gcs import GcsStore
+from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
 

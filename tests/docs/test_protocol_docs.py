@@ -10,8 +10,8 @@ from typing import get_args
 
 import pytest
 
-from sweeps import lifecycle
-from sweeps.trial import Trial
+from sweeps.trials import lifecycle
+from sweeps.trials.record import Trial
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")

@@ -51,7 +51,7 @@ def test_links_to_files_lead_somewhere():
 
 
 def test_the_space_in_the_readme_is_one_that_init_accepts():
-    from sweeps.space_file import loads
+    from sweeps.space.space_file import loads
 
     (text,) = [body for name, body in BLOCKS if name == "yaml"]
     assert loads(text, "README.md").parameters

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweeps import space_file, space_limits, space_parameters
 from sweeps.errors import SpaceError
-from sweeps.space_file import loads
+from sweeps.space import space_file, space_limits, space_parameters
+from sweeps.space.space_file import loads
 
 TEXT = (Path(__file__).parents[2] / "docs" / "search-space.md").read_text(encoding="utf-8")
 # A YAML block, and the refusal shown right after it, if any.

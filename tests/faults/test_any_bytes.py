@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from what_programs_write import FUNCTION, SPACE, Sweep, add_pending, must_be_sound, sweep
 
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Abandon
-from sweeps.result import was_told_to_go
 from sweeps.storage.local import LocalStore
+from sweeps.trials.lifecycle import Abandon
+from sweeps.worker.result import was_told_to_go
 
 CASES = 10_000
 BATCH = 100

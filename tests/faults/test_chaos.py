@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import chaos
 from benchmarks.fleet import loss_of
-from sweeps.trial import Attempt, Trial
+from sweeps.trials.record import Attempt, Trial
 
 PARAMETERS = {"seconds": 1.5}
 

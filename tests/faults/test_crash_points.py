@@ -11,16 +11,16 @@ from collections.abc import Callable
 import pytest
 from fake_gcs import FakeGcs, Fault
 
-from sweeps import trial
-from sweeps.asking import ASK_KEY
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Complete
-from sweeps.space import Lease, Objective, Program, Range, Search, Space
-from sweeps.storage.gcs import GcsStore
-from sweeps.storage.gcs_wire import Patience
+from sweeps.search.allocation import ASK_KEY
+from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space
+from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.trial import Trial
+from sweeps.trials import record as trial
+from sweeps.trials.lifecycle import Complete
+from sweeps.trials.record import Trial
 
 EXPIRE_S = 30.0
 RECORD = trial.key(0)

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import trial, worker
 from sweeps.errors import Busy
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Complete
-from sweeps.space import Lease, Objective, Program, Range, Search, Space
-from sweeps.stopping import Stop
+from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.local import LocalStore
-from sweeps.trial import Trial
+from sweeps.trials import record as trial
+from sweeps.trials.lifecycle import Complete
+from sweeps.trials.record import Trial
+from sweeps.worker import loop
+from sweeps.worker.signals import Stop
 
 TRIALS = 4
 FUNCTIONS = str(Path(__file__).parents[1] / "sweeps" / "functions")
@@ -56,7 +57,7 @@ def worker_process(folder: str, key: str, content: bytes) -> None:
     sys.path.insert(0, FUNCTIONS)
     stop = Stop()
     stop.listen()
-    worker.work(Experiment.open(Freezing(folder, key, content)), stop=stop, watcher=Silent())
+    loop.work(Experiment.open(Freezing(folder, key, content)), stop=stop, watcher=Silent())
 
 
 @pytest.fixture
@@ -170,7 +171,7 @@ def test_a_report_is_tried_again_until_its_record_can_be_had(sweep, monkeypatch)
         return real(key, data, expected)
 
     monkeypatch.setattr(sweep.store, "replace", busy)
-    monkeypatch.setattr(worker, "_pauses", lambda: iter([0.0] * 9))
+    monkeypatch.setattr(loop, "_pauses", lambda: iter([0.0] * 9))
     done = Complete(worker="me", attempt=record.attempt, metrics={"loss": 0.5})
-    assert worker._report(sweep, record, done, Stop(), Silent()) == "completed"
+    assert loop._report(sweep, record, done, Stop(), Silent()) == "completed"
     assert sweep.trial(0).metrics == {"loss": 0.5}

@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
-from sweeps import early_stopping, experiment, heart, lifecycle, records, runlog, trial
+from sweeps import experiment
 from sweeps.errors import DamagedObject, StoreUnavailable
 from sweeps.experiment import Experiment
-from sweeps.heart import Heart
-from sweeps.space import EarlyTerminate, Lease, Objective, Program, Range, Search, Space
+from sweeps.space.definition import EarlyTerminate, Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.memory import MemoryStore
+from sweeps.trials import lifecycle, repository
+from sweeps.trials import record as trial
+from sweeps.worker import early_stopping, heartbeat, progress_log
+from sweeps.worker.heartbeat import Heart
 
 HEARTBEAT_S = 0.02
 SPACE = Space(
@@ -45,11 +48,11 @@ RAISED = [
     GeneratorExit(),
 ]
 PARTS: dict[str, tuple[Any, str]] = {
-    "read-progress": (runlog, "progress"),
-    "read-losses": (runlog.LossCurve, "points"),
+    "read-progress": (progress_log, "progress"),
+    "read-losses": (progress_log.LossCurve, "points"),
     "apply": (Experiment, "apply"),
-    "clean": (records.storable, "event"),
-    "redact": (records, "redact_event"),
+    "clean": (repository.storable, "event"),
+    "redact": (repository, "redact_event"),
     "transition": (lifecycle, "apply"),
     "encode": (trial, "encode"),
     "decode": (trial, "decode"),
@@ -58,7 +61,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     "clock": (MemoryStore, "now"),
     "judge": (early_stopping, "should_stop"),
     "list": (experiment.Experiment, "trials"),
-    "log": (heart.log, "warning"),
+    "log": (heartbeat.log, "warning"),
 }
 
 
@@ -71,7 +74,7 @@ class Running:
         record = self.experiment.ask("w")
         assert record is not None
         self.heart = Heart(self.experiment, record, lambda *_: self.shown())
-        (self.heart.folder / runlog.METRICS_FILE).write_text('{"step": 1, "loss": 2.0}\n')
+        (self.heart.folder / progress_log.METRICS_FILE).write_text('{"step": 1, "loss": 2.0}\n')
 
     def beats(self, count: int = 2) -> None:
         """Wait until the store has had so many more heartbeats."""
@@ -162,8 +165,8 @@ def test_a_log_that_cannot_be_written_does_not_end_the_heart(running, monkeypatc
 
 
 def test_progress_that_cannot_be_stored_does_not_hide_that_the_worker_lives(running, monkeypatch, caplog):
-    monkeypatch.setattr(records.storable, "event", lambda event: event)  # as if the cleaning had a hole
-    monkeypatch.setattr(runlog, "progress", lambda folder: {"stage": "\ud800"})
+    monkeypatch.setattr(repository.storable, "event", lambda event: event)  # as if the cleaning had a hole
+    monkeypatch.setattr(progress_log, "progress", lambda folder: {"stage": "\ud800"})
     running.beats(3)
     assert "its progress could not be stored" in caplog.text
 

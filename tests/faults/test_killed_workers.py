@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from sweeps.experiment import Experiment
-from sweeps.space import Lease, Objective, Program, Range, Search, Space
+from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.local import LocalStore
 
 TRIALS = 40
@@ -32,8 +32,8 @@ def worker_process(folder: str, environment: dict[str, str]) -> None:
     """What `sweep worker` does, in a process forked from the server."""
     import sys
 
-    from sweeps.stopping import Stop
-    from sweeps.worker import work
+    from sweeps.worker.loop import work
+    from sweeps.worker.signals import Stop
 
     os.environ.update(environment)
     sys.path.insert(0, FUNCTIONS)

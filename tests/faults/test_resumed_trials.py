@@ -21,14 +21,14 @@ import psutil
 import pytest
 from fake_gcs import FakeGcs
 
-from sweeps import objective
 from sweeps.experiment import Experiment
-from sweeps.space import Lease, Objective, Program, Range, Search, Space
+from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.base import NotFound, Store
-from sweeps.storage.bulk_manifest import MANIFEST, decode
-from sweeps.storage.gcs import GcsStore
+from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
-from sweeps.trial import run_prefix
+from sweeps.storage.run_files.manifest import MANIFEST, decode
+from sweeps.trials.record import run_prefix
+from sweeps.worker import program
 from trainer import api
 
 pytestmark = pytest.mark.timeout(400)  # three processes after each other, each of which loads torch
@@ -168,7 +168,7 @@ def check_against_a_run_that_was_never_ended(fleet: Fleet) -> None:
     (record,) = experiment.trials()
     assert (record.status, record.attempt) == ("completed", 2)
     whole = fleet.folder / "whole"
-    overrides = objective.trainer_overrides(experiment.space, record.parameters)
+    overrides = program.trainer_overrides(experiment.space, record.parameters)
     subprocess.run(
         api.command(overrides, whole), env=fleet.environment, check=True, stdout=subprocess.DEVNULL
     )

@@ -11,18 +11,21 @@ from typing import Any
 import pytest
 from what_programs_write import FUNCTION, SPACE, Sweep, must_be_sound, sweep
 
-from sweeps import control, json_reader, runlog, storable, trial, worker
-from sweeps.asking import ASK_KEY
 from sweeps.errors import DamagedObject, InputError, StoreUnavailable, UnstorableRecord
 from sweeps.experiment import SWEEP_KEY, Experiment
-from sweeps.lease import ObjectLease
-from sweeps.lifecycle import Complete, Fail, Heartbeat
-from sweeps.space import Objective
-from sweeps.storage import bulk_manifest
-from sweeps.storage.gcs_verdict import Answer, document
+from sweeps.search.allocation import ASK_KEY
+from sweeps.space.definition import Objective
+from sweeps.storage.gcs.classification import Answer, document
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.trial import Trial
+from sweeps.storage.run_files import manifest
+from sweeps.text import json_reader
+from sweeps.trials import control, storable
+from sweeps.trials import record as trial
+from sweeps.trials.lease import ObjectLease
+from sweeps.trials.lifecycle import Complete, Fail, Heartbeat
+from sweeps.trials.record import Trial
+from sweeps.worker import loop, progress_log
 
 DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
 HUGE = b"1" + b"0" * 400
@@ -210,16 +213,16 @@ class TestMetricsFiles:
             file.write(b'\n{"step": 2, "loss": 3.0}\n')
         tracemalloc.start()
         try:
-            losses = runlog.curve(tmp_path)
+            losses = progress_log.curve(tmp_path)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
         assert losses == ((1, 4.0), (2, 3.0))
-        assert peak < 4 * runlog.MAX_LINE
+        assert peak < 4 * progress_log.MAX_LINE
 
     def test_each_line_is_read_once_and_an_unfinished_one_again(self, tmp_path):
         file = tmp_path / "metrics.jsonl"
-        losses = runlog.LossCurve(tmp_path)
+        losses = progress_log.LossCurve(tmp_path)
         assert losses.points() == ()
         file.write_bytes(b'{"step": 1, "loss": 4.0}\n{"step": 2, "lo')
         assert losses.points() == ((1, 4.0),)
@@ -235,7 +238,7 @@ class TestMetricsFiles:
     def test_a_million_losses_are_thinned_as_they_come(self, tmp_path):
         lines = (f'{{"step": {step}, "loss": {step}.0}}\n' for step in range(100_000))
         (tmp_path / "metrics.jsonl").write_text("".join(lines))
-        losses = runlog.LossCurve(tmp_path)
+        losses = progress_log.LossCurve(tmp_path)
         points = losses.points()
         assert 64 <= len(points) <= 128
         assert points[0] == (0, 0.0)
@@ -359,7 +362,7 @@ class TestObjectsOfTheStore:
     @pytest.mark.parametrize("data", [DEEP, b'{"\\ud800": 1}'])
     def test_a_damaged_manifest_is_a_value_error(self, data):
         with pytest.raises(ValueError, match="not JSON"):
-            bulk_manifest.decode(data)
+            manifest.decode(data)
 
     @pytest.mark.parametrize("body", [DEEP, b"<html>", b"[]", b'{"name": "x"}'])
     def test_an_answer_of_no_storage_service_is_one_line(self, body):
@@ -418,4 +421,4 @@ def test_a_worker_may_be_called_anything():
     record = experiment.ask(HALF)
     assert record is not None
     assert record.worker == "\ufffd"
-    assert worker.identity()
+    assert loop.identity()

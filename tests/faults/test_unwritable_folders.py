@@ -18,15 +18,15 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import worker
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.experiment import Experiment
-from sweeps.export import replace_file
-from sweeps.lease import ObjectLease
-from sweeps.space import Fixed, Lease, Objective, Program, Range, Search, Space
-from sweeps.stopping import Stop
+from sweeps.export.table import replace_file
+from sweeps.space.definition import Fixed, Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
+from sweeps.trials.lease import ObjectLease
+from sweeps.worker import loop
+from sweeps.worker.signals import Stop
 
 LIMITED = """
 import resource
@@ -61,8 +61,8 @@ def space(*command: str, **lease: float) -> Space:
     )
 
 
-def run(experiment: Experiment) -> worker.Tally:
-    return worker.work(experiment, stop=Stop(), watcher=Silent())
+def run(experiment: Experiment) -> loop.Tally:
+    return loop.work(experiment, stop=Stop(), watcher=Silent())
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_run_folder_that_cannot_be_made_hands_the_trial_back(tmp_path):
 @pytest.mark.timeout(60)
 def test_a_result_waits_for_a_read_only_folder_no_longer_than_its_lease(tmp_path, broken_disk, monkeypatch):
     sweep = Experiment.create(LocalStore(tmp_path / "store"), space("true", heartbeat_s=0.3, expire_s=1.5))
-    monkeypatch.setattr(worker.objective, "run", lambda *args, **options: completed(broken_disk, tmp_path))
+    monkeypatch.setattr(loop.objective, "run", lambda *args, **options: completed(broken_disk, tmp_path))
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="choose a folder that you may write to"):
         run(sweep)
@@ -115,9 +115,9 @@ def test_a_result_waits_for_a_read_only_folder_no_longer_than_its_lease(tmp_path
     assert [record.status for record in sweep.trials()] == ["running"]  # until its lease has expired
 
 
-def completed(broken_disk, folder: Path) -> worker.Completed:
+def completed(broken_disk, folder: Path) -> loop.Completed:
     broken_disk(folder, errno.EROFS)
-    return worker.Completed(metrics={"loss": 1.0})
+    return loop.Completed(metrics={"loss": 1.0})
 
 
 def test_a_program_ended_for_the_size_of_its_files_costs_its_trial_no_attempt():

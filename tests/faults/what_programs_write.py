@@ -20,16 +20,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from sweeps import subprocess_run, trial, worker
 from sweeps.cli import main
 from sweeps.cli.progress import Lines
 from sweeps.experiment import Experiment
-from sweeps.space import Fixed, Lease, Objective, Program, Range, Search, Space
-from sweeps.stopping import Stop
+from sweeps.space.definition import Fixed, Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.base import Store
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.trial import Trial
+from sweeps.trials import record as trial
+from sweeps.trials.record import Trial
+from sweeps.worker import loop, process
+from sweeps.worker.signals import Stop
 
 COMMAND = Program(kind="command", command=("true",))
 FUNCTION = Program(kind="function", function=f"{__name__}:objective")
@@ -114,7 +115,7 @@ class Sweep:
         def program(argv: object, *, log_file: Path, env: Mapping[str, str], **_: object) -> int:
             return write(Path(env["SWEEP_RUN_DIR"]))
 
-        with mock.patch.object(subprocess_run, "run", program):
+        with mock.patch.object(process, "run", program):
             return self._work()
 
     def call(self, function: Callable[[], Any]) -> Trial:
@@ -135,9 +136,9 @@ class Sweep:
     def _work(self) -> Trial:
         index = add_pending(self.store)
         with watched(self.log, self.dead_threads), contextlib.redirect_stderr(io.StringIO()) as err:
-            limits = worker.Limits(max_trials=1)
+            limits = loop.Limits(max_trials=1)
             watcher = Lines(self.experiment)
-            tally = worker.work(self.experiment, stop=Stop(), watcher=watcher, limits=limits)
+            tally = loop.work(self.experiment, stop=Stop(), watcher=watcher, limits=limits)
         self.log += err.getvalue().splitlines()
         assert tally.ended.total() == 1
         return self.must_read_back(index)
@@ -175,7 +176,7 @@ def must_be_sound(url: str) -> None:
         ("status",), ("status", "--format", "json"), ("trials",), ("trials", "--format", "json"),
         ("trials", "--format", "csv"), ("doctor",), ("worker", "--exit-when-idle", "--max-trials", "1"),
     ):  # fmt: skip
-        with watched([], dead), mock.patch.object(subprocess_run, "run", _well_behaved):
+        with watched([], dead), mock.patch.object(process, "run", _well_behaved):
             ran = sweep(*argv, "--storage", url)
         assert ran.status == 0, (argv, ran.err, ran.out)
         assert "Traceback" not in ran.err  # that of a user's function stands in the table, on stdout

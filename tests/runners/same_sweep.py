@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweeps.experiment import Experiment
-from sweeps.space import Choice, Lease, Objective, Program, Search, Space
+from sweeps.space.definition import Choice, Lease, Objective, Program, Search, Space
 from sweeps.storage.local import LocalStore
-from sweeps.trial import Trial
+from sweeps.trials.record import Trial
 
 TRIALS = 20
 CALL_SECONDS = 0.7

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweeps.experiment import Experiment
-from sweeps.space import Fixed, Lease, Objective, Program, Range, Search, Space
+from sweeps.space.definition import Fixed, Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.memory import MemoryStore
 
 

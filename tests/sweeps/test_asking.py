@@ -11,14 +11,15 @@ from dataclasses import replace
 import pytest
 from fake_gcs import FakeGcs
 
-from sweeps import asking, control, lifecycle
-from sweeps.asking import ASK_KEY
 from sweeps.experiment import Experiment
-from sweeps.optimizer import Optimizer
-from sweeps.space import Budget, Search
-from sweeps.stopping import Interrupted
-from sweeps.storage.gcs import GcsStore
+from sweeps.search import allocation
+from sweeps.search.allocation import ASK_KEY
+from sweeps.search.optimizer import Optimizer
+from sweeps.space.definition import Budget, Search
+from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.memory import MemoryStore
+from sweeps.trials import control, lifecycle
+from sweeps.worker.signals import Interrupted
 
 
 class Bucket(MemoryStore):
@@ -147,14 +148,14 @@ def test_the_sobol_phase_does_not_grow_because_its_points_are_made_early(space, 
 @pytest.mark.parametrize("state", ["paused", "stopped"])
 def test_a_sweep_that_was_closed_meanwhile_gets_no_more(space, clock, state, monkeypatch):
     experiment = searching(space, clock)
-    make_own = asking.Asking._make_own
+    make_own = allocation.Asking._make_own
 
     def close(self, claim):
         made = make_own(self, claim)
         control.write(experiment.store, state, by="test")
         return made
 
-    monkeypatch.setattr(asking.Asking, "_make_own", close)
+    monkeypatch.setattr(allocation.Asking, "_make_own", close)
     assert ask_after(experiment, "a", "b", "c").status == "running"
     assert statuses(experiment) == "cccr"
 
@@ -176,31 +177,31 @@ def test_a_worker_that_is_told_to_go_meanwhile_still_has_its_trial_in_hand(bucke
 
 
 def test_whatever_goes_wrong_with_the_others_trials_ours_is_run(bucket, monkeypatch):
-    candidate = asking.Asking._candidate
+    candidate = allocation.Asking._candidate
 
     def broken(self, records):
         if records:
             raise RuntimeError("no memory")
         return candidate(self, records)
 
-    monkeypatch.setattr(asking.Asking, "_candidate", broken)
+    monkeypatch.setattr(allocation.Asking, "_candidate", broken)
     assert ask_after(bucket, "other").trial == 0
     assert statuses(bucket) == "r"
 
 
 def test_it_ends_before_the_first_heartbeat_is_overdue(space, monkeypatch):
     """Only the time can end it."""
-    monkeypatch.setattr(asking, "_spare", lambda newest, rivals: 10**6)
+    monkeypatch.setattr(allocation, "_spare", lambda newest, rivals: 10**6)
     endless = replace(space, run_cap=None, lease=replace(space.lease, heartbeat_s=0.4))
     experiment = Experiment.create(Bucket(), endless)
     made = []
-    candidate = asking.Asking._candidate
+    candidate = allocation.Asking._candidate
 
     def timed(self, records):
         made.append(time.monotonic())
         return candidate(self, records)
 
-    monkeypatch.setattr(asking.Asking, "_candidate", timed)
+    monkeypatch.setattr(allocation.Asking, "_candidate", timed)
     ask_after(experiment, "other")
     assert len(made) > 1
     assert made[-1] - made[1] < 0.2 + 0.1

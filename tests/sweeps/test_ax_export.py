@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sweeps import ax_export
 from sweeps.errors import InputError
-from sweeps.space import Choice, Fixed, Objective, Program, Range, Space
-from sweeps.trial import Trial
+from sweeps.export import ax_export
+from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space
+from sweeps.trials.record import Trial
 
 SPACE = Space(
     name="case",

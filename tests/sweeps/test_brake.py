@@ -12,17 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps import brake, control, worker
 from sweeps.errors import SweepClosed
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Complete, Fail, Retry
-from sweeps.space import Brake, Program
-from sweeps.stopping import Stop
+from sweeps.space.definition import Brake, Program
 from sweeps.storage.base import Store
-from sweeps.storage.gcs import GcsStore
+from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.trial import Attempt, Trial
+from sweeps.trials import brake, control
+from sweeps.trials.lifecycle import Complete, Fail, Retry
+from sweeps.trials.record import Attempt, Trial
+from sweeps.worker import loop
+from sweeps.worker.signals import Stop
 
 KEY_ERROR = "KeyError: 'lr'"
 
@@ -341,7 +342,7 @@ class Told:
 def test_eight_workers_on_a_broken_program_use_up_few_trials_and_go_on_when_it_is_mended(
     space, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(worker, "_PAUSED_POLL_S", 0.02)
+    monkeypatch.setattr(loop, "_PAUSED_POLL_S", 0.02)
     code = (
         "[ -e mended ] || { echo \"KeyError: 'lr'\"; exit 1; }; "
         'echo \'{"loss": 1}\' > "$SWEEP_RUN_DIR/result.json"'
@@ -353,7 +354,7 @@ def test_eight_workers_on_a_broken_program_use_up_few_trials_and_go_on_when_it_i
     watchers = [Told(lambda: mended.wait(60)) for _ in range(8)]
 
     def work(watcher: Told) -> None:
-        worker.work(Experiment.open(store), stop=Stop(), watcher=watcher)
+        loop.work(Experiment.open(store), stop=Stop(), watcher=watcher)
 
     threads = [threading.Thread(target=work, args=(watcher,)) for watcher in watchers]
     for thread in threads:
@@ -380,7 +381,7 @@ def test_a_worker_that_shall_not_wait_leaves_and_says_why(space, limits):
     program = Program(kind="function", function="objectives_for_tests:lacks_a_key")
     experiment = Experiment.create(MemoryStore(), replace(space, program=program))
     watcher = Told()
-    tally = worker.work(experiment, stop=Stop(), watcher=watcher, limits=worker.Limits(**limits))
+    tally = loop.work(experiment, stop=Stop(), watcher=watcher, limits=loop.Limits(**limits))
     assert tally.ended == {"failed": 3}
     (line,) = watcher.lines
     assert "has paused itself: 3 trials in a row failed with: KeyError: 'lr'; mend the cause" in line

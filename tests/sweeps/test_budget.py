@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.budget import exceeded, spent
-from sweeps.space import Budget
-from sweeps.trial import Attempt, Trial
+from sweeps.space.definition import Budget
+from sweeps.trials.budget import exceeded, spent
+from sweeps.trials.record import Attempt, Trial
 
 HOUR = 3600.0
 

@@ -17,15 +17,15 @@ import pytest
 from fake_gcs import FakeGcs, Fault
 
 from sweeps.errors import StoreUnavailable
-from sweeps.storage import bulk_manifest as manifest
-from sweeps.storage.bulk import Pace, Uploader, download
-from sweeps.storage.bulk_exchange import PART_UNIT, Tempo
-from sweeps.storage.bulk_manifest import Digest, Stored
-from sweeps.storage.bulk_scan import Stamp, ripe, scan
-from sweeps.storage.bulk_upload import FolderUpload
-from sweeps.storage.gcs import GcsStore
-from sweeps.storage.gcs_wire import Patience
+from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
+from sweeps.storage.run_files import manifest
+from sweeps.storage.run_files.exchange import PART_UNIT, Tempo
+from sweeps.storage.run_files.manifest import Digest, Stored
+from sweeps.storage.run_files.mirror import Pace, Uploader, download
+from sweeps.storage.run_files.scan import Stamp, ripe, scan
+from sweeps.storage.run_files.upload import FolderUpload
 
 PREFIX = "runs/000012/attempt-1"
 QUICK = Patience(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
@@ -217,8 +217,8 @@ class TestFaults:
 KILLED = """
 import sys
 from pathlib import Path
-from sweeps.storage.bulk import Pace, Uploader
-from sweeps.storage.gcs import GcsStore
+from sweeps.storage.run_files.mirror import Pace, Uploader
+from sweeps.storage.gcs.store import GcsStore
 store = GcsStore(sys.argv[1], endpoint=sys.argv[2])
 uploader = Uploader(store, Path(sys.argv[3]), sys.argv[4], pace=Pace(scan_s=0.05, chunk_bytes=2**18))
 uploader.start()

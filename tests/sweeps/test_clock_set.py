@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from sweeps import budget, lifecycle
 from sweeps.experiment import Experiment
-from sweeps.lease import ObjectLease
-from sweeps.lifecycle import Claim, Heartbeat
 from sweeps.silence import Silence
-from sweeps.space import Budget
+from sweeps.space.definition import Budget
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.trial import Trial
-from sweeps.upkeep import ailments
-from sweeps.upkeep.survey import survey
+from sweeps.trials import budget, lifecycle
+from sweeps.trials.lease import ObjectLease
+from sweeps.trials.lifecycle import Claim, Heartbeat
+from sweeps.trials.record import Trial
+from sweeps.upkeep import diagnostics
+from sweeps.upkeep.inventory import survey
 
 HOUR = 3600.0
 EXPIRE_S = 30.0
@@ -108,7 +108,7 @@ def test_doctor_tells_of_a_heartbeat_in_the_future_in_words_that_hold(space, clo
     clock.advance(-HOUR)
     (told,) = [
         finding.what
-        for finding in ailments.examine(survey(experiment.store), space, experiment.store.location)
+        for finding in diagnostics.examine(survey(experiment.store), space, experiment.store.location)
         if finding.kind == "expired"
     ]
     assert "3600 s in the future" in told

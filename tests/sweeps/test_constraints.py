@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.constraints import Linear, parse
+from sweeps.space.constraints import Linear, parse
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,6}(\.[A-Za-z0-9_]{1,6}){0,2}(/[a-z]{1,3})?", fullmatch=True)
 numbers = st.floats(min_value=-1e9, max_value=1e9, allow_subnormal=False)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.domain import ENUMERABLE, Domain, from_unit, to_unit
-from sweeps.space import Choice, Fixed, Objective, Parameter, Program, Range, Space
+from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Program, Range, Space
+from sweeps.space.domain import ENUMERABLE, Domain, from_unit, to_unit
 
 
 def domain(*parameters: Parameter, constraints: tuple[str, ...] = ()) -> Domain:

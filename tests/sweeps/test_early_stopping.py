@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeps import worker
-from sweeps.early_stopping import should_stop
 from sweeps.experiment import Experiment
-from sweeps.optimizer import AxError, Optimizer, PercentileEarlyStoppingStrategy, falls_behind
-from sweeps.outcomes import Outcomes
-from sweeps.space import EarlyTerminate, Lease, Objective, Program, Range, Search, Space
-from sweeps.stopping import Stop
+from sweeps.search.optimizer import AxError, Optimizer, PercentileEarlyStoppingStrategy, falls_behind
+from sweeps.search.outcomes import Outcomes
+from sweeps.space.definition import EarlyTerminate, Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.memory import MemoryStore
-from sweeps.trial import Trial
+from sweeps.trials.record import Trial
+from sweeps.worker import loop
+from sweeps.worker.early_stopping import should_stop
+from sweeps.worker.signals import Stop
 
 EARLY = EarlyTerminate(percentile=50.0, min_trials=3, min_step=10.0)
 
@@ -156,8 +156,8 @@ class TestWhenNobodyIsStopped:
 
     def test_while_too_few_have_come_as_far_neither_torch_nor_ax_is_imported(self):
         code = (
-            "import sys\nfrom sweeps.early_stopping import should_stop\n"
-            "from sweeps.space import EarlyTerminate, Objective, Program, Space\nfrom sweeps.trial import Trial\n"
+            "import sys\nfrom sweeps.worker.early_stopping import should_stop\n"
+            "from sweeps.space.definition import EarlyTerminate, Objective, Program, Space\nfrom sweeps.trials.record import Trial\n"
             "space = Space(name='a', objectives=(Objective(metric='l'),), parameters=(), "
             "program=Program(kind='command'), early_terminate=EarlyTerminate())\n"
             "record = Trial(trial=1, status='running', parameters={}, generator='sobol', curve=((50.0, 1.0),))\n"
@@ -264,7 +264,7 @@ class TestAWorker:
             run_cap=6,
         )
         experiment = Experiment.create(MemoryStore(), space)
-        tally = worker.work(experiment, stop=Stop(), watcher=Silence())
+        tally = loop.work(experiment, stop=Stop(), watcher=Silence())
         records = experiment.trials()
         assert [record.status for record in records] == ["completed"] * 3 + ["early_stopped"] + [
             "completed"

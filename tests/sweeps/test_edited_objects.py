@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from sweeps.domain import Domain
-from sweeps.encoding import Encoding
 from sweeps.errors import DamagedObject
 from sweeps.experiment import SWEEP_KEY, Experiment
+from sweeps.search.encoding import Encoding
+from sweeps.space.domain import Domain
 from sweeps.storage.memory import MemoryStore
-from sweeps.trial import Trial, encode, key
-from sweeps.upkeep import ailments
-from sweeps.upkeep.survey import survey
+from sweeps.trials.record import Trial, encode, key
+from sweeps.upkeep import diagnostics
+from sweeps.upkeep.inventory import survey
 
 
 def with_first_parameter(**changes: object):
@@ -84,7 +84,7 @@ def test_doctor_names_a_record_outside_of_the_space_and_the_search_goes_on(
     metrics = {"loss": 1.0} if status == "completed" else {}
     record = Trial(trial=0, status=status, parameters=parameters, generator="sobol", metrics=metrics)
     experiment.store.create(key(0), encode(record, "token"))
-    (finding,) = ailments.examine(survey(experiment.store), experiment.space, experiment.store.location)
+    (finding,) = diagnostics.examine(survey(experiment.store), experiment.space, experiment.store.location)
     assert (finding.kind, finding.level) == ("outside", level)
     assert finding.what.startswith("trial 0 is outside of the search space: ")
     assert re.search(told, finding.what)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.domain import Domain
-from sweeps.encoding import Encoding, Interval, Options
-from sweeps.space import Choice, Fixed, Objective, Parameter, Program, Range, Space, Value
+from sweeps.search.encoding import Encoding, Interval, Options
+from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Program, Range, Space, Value
+from sweeps.space.domain import Domain
 
 
 def encoding(*parameters: Parameter, constraints: tuple[str, ...] = ()) -> Encoding:

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from sweeps import lifecycle, trial
-from sweeps.asking import ASK_KEY
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
 from sweeps.experiment import SWEEP_KEY, Experiment
-from sweeps.lifecycle import Complete, Fail, Release
-from sweeps.records import Records
+from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.memory import MemoryStore
+from sweeps.trials import lifecycle
+from sweeps.trials import record as trial
+from sweeps.trials.lifecycle import Complete, Fail, Release
+from sweeps.trials.repository import Records
 
 
 def finish(experiment: Experiment, record, loss: float = 1.0):

@@ -10,16 +10,16 @@ from dataclasses import replace
 import pytest
 from fake_gcs import FakeGcs, Fault
 
-from sweeps import trial
 from sweeps.cli.progress import Lines
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Complete
-from sweeps.space import Program, Space
-from sweeps.stopping import Stop
-from sweeps.storage.bulk import download
-from sweeps.storage.gcs import GcsStore
-from sweeps.storage.gcs_wire import Patience
-from sweeps.worker import work as work_on
+from sweeps.space.definition import Program, Space
+from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.run_files.mirror import download
+from sweeps.trials import record as trial
+from sweeps.trials.lifecycle import Complete
+from sweeps.worker.loop import work as work_on
+from sweeps.worker.signals import Stop
 
 QUICK = Patience(total_s=20.0, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.2)
 

@@ -9,8 +9,8 @@ import pytest
 from fake_gcs import FakeGcs, Fault
 
 from sweeps.errors import AlreadyExists, Conflict
-from sweeps.storage.gcs import GcsStore
-from sweeps.storage.gcs_wire import Patience
+from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.store import GcsStore
 
 SLOW_WAITS = Patience(total_s=20.0, attempt_s=2.0, first_wait_s=5.0, longest_wait_s=5.0)
 

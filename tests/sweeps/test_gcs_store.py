@@ -19,8 +19,8 @@ from fake_gcs import FakeGcs, Fault
 
 from sweeps.errors import AlreadyExists, Conflict, InputError, StoreUnavailable
 from sweeps.storage.base import NotFound
-from sweeps.storage.gcs import GcsStore
-from sweeps.storage.gcs_wire import Patience
+from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.store import GcsStore
 
 QUICK = Patience(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
 SHORT = Patience(total_s=0.6, attempt_s=0.3, first_wait_s=0.02, longest_wait_s=0.1)
@@ -380,8 +380,8 @@ class TestProcesses:
         program.write_text(
             "import sys, json\n"
             "from sweeps.errors import AlreadyExists\n"
-            "from sweeps.storage.gcs import GcsStore\n"
-            "from sweeps.storage.gcs_wire import Patience\n"
+            "from sweeps.storage.gcs.store import GcsStore\n"
+            "from sweeps.storage.gcs.client import Patience\n"
             "store, me = GcsStore(sys.argv[1], patience=Patience(first_wait_s=0.02)), sys.argv[2].encode()\n"
             "store.list('')\n"
             "print('ready', flush=True)\n"

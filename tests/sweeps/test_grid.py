@@ -1,4 +1,4 @@
-"""sweeps.grid: every configuration once and in order, by whomever and whatever happens to the trials."""
+"""sweeps.search.grid: every configuration once and in order, by whomever and whatever happens to the trials."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from sweeps import lifecycle
 from sweeps.experiment import Experiment
-from sweeps.grid import Grid
-from sweeps.space import Choice, Fixed, Range, Search, Space
+from sweeps.search.grid import Grid
+from sweeps.space.definition import Choice, Fixed, Range, Search, Space
 from sweeps.storage.memory import MemoryStore
+from sweeps.trials import lifecycle
 
 GRID = Search(method="grid")
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sweeps.insight import LEAST, MOST, insight
-from sweeps.space import Choice, Fixed, Objective, Program, Range, Search, Space
-from sweeps.trial import Trial
+from sweeps.export.insight import LEAST, MOST, insight
+from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Search, Space
+from sweeps.trials.record import Trial
 
 pytestmark = pytest.mark.timeout(600)  # a fit takes seconds, or minutes on a busy machine
 

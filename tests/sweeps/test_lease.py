@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sweeps.errors import StoreUnavailable
-from sweeps.lease import ObjectLease
 from sweeps.storage.memory import MemoryStore
+from sweeps.trials.lease import ObjectLease
 
 
 def lease(store, heartbeat_s=10.0, expire_s=30.0) -> ObjectLease:

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sweeps import lifecycle
 from sweeps.errors import IllegalTransition
-from sweeps.lifecycle import (
+from sweeps.trials import lifecycle
+from sweeps.trials.lifecycle import (
     Abandon,
     Claim,
     Complete,
@@ -21,7 +21,7 @@ from sweeps.lifecycle import (
     StopEarly,
     apply,
 )
-from sweeps.trial import FINISHED, Trial, decode, encode
+from sweeps.trials.record import FINISHED, Trial, decode, encode
 
 EXPIRE = Expire(after_s=30, max_attempts=3)
 

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import objective, runlog
 from sweeps.errors import CannotStart, InputError
-from sweeps.result import Completed, Failed, NotStarted, Preempted, died
-from sweeps.space import Objective, Program
-from sweeps.stopping import Stop
-from sweeps.trial import Trial
+from sweeps.space.definition import Objective, Program
+from sweeps.trials.record import Trial
+from sweeps.worker import program as objective
+from sweeps.worker import progress_log
+from sweeps.worker.result import Completed, Failed, NotStarted, Preempted, died
+from sweeps.worker.signals import Stop
 
 RECORD = Trial(
     trial=4, status="running", parameters={"x": 0.5, "n": 10}, generator="sobol", attempt=1, worker="w", heartbeat=1.0
@@ -340,14 +341,14 @@ class TestProgress:
             '{"st',
         ]
         (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-        assert runlog.progress(tmp_path) == {"stage": "2", "step": 2, "of": 9}
+        assert progress_log.progress(tmp_path) == {"stage": "2", "step": 2, "of": 9}
 
     def test_what_no_record_can_hold_is_left_out(self, tmp_path):
         (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": NaN, "done": Infinity}\n')
-        assert runlog.progress(tmp_path) == {"step": 1}
+        assert progress_log.progress(tmp_path) == {"step": 1}
 
     def test_nothing_written_is_nothing_known(self, tmp_path):
-        assert runlog.progress(tmp_path) == {}
+        assert progress_log.progress(tmp_path) == {}
 
 
 class TestCurve:
@@ -360,22 +361,22 @@ class TestCurve:
             "half a li",
         ]
         (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-        assert runlog.curve(tmp_path) == ((1.0, 4.0), (2.0, 3.0))
+        assert progress_log.curve(tmp_path) == ((1.0, 4.0), (2.0, 3.0))
 
     def test_programs_without_stages_have_one_too(self, tmp_path):
         (tmp_path / "metrics.jsonl").write_text('{"step": 5, "loss": 1.5}\n')
-        assert runlog.curve(tmp_path) == ((5.0, 1.5),)
+        assert progress_log.curve(tmp_path) == ((5.0, 1.5),)
 
     def test_a_long_run_is_thinned_so_that_records_stay_small(self, tmp_path):
         (tmp_path / "metrics.jsonl").write_text(
             "\n".join(json.dumps({"step": i, "loss": i}) for i in range(10_000))
         )
-        curve = runlog.curve(tmp_path)
+        curve = progress_log.curve(tmp_path)
         assert 32 <= len(curve) <= 64
         assert curve[0] == (0.0, 0.0)
 
     def test_nothing_written_is_no_curve(self, tmp_path):
-        assert runlog.curve(tmp_path) == ()
+        assert progress_log.curve(tmp_path) == ()
 
 
 class TestCheck:

@@ -10,9 +10,19 @@ from typing import Any
 import pytest
 
 from sweeps.errors import NothingToAsk, SpaceError
-from sweeps.optimizer import Candidate, Optimizer, check
-from sweeps.space import Choice, Fixed, Objective, Parameter, Program, Range, Search, Space, Value
-from sweeps.trial import Trial
+from sweeps.search.optimizer import Candidate, Optimizer, check
+from sweeps.space.definition import (
+    Choice,
+    Fixed,
+    Objective,
+    Parameter,
+    Program,
+    Range,
+    Search,
+    Space,
+    Value,
+)
+from sweeps.trials.record import Trial
 
 Objectives = tuple[Objective, ...]
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from sweeps.optimizer import Optimizer
-from sweeps.space import Objective, Program, Range, Search, Space, Value
-from sweeps.trial import Attempt, Status, Trial
+from sweeps.search.optimizer import Optimizer
+from sweeps.space.definition import Objective, Program, Range, Search, Space, Value
+from sweeps.trials.record import Attempt, Status, Trial
 
 LOSS = (Objective(metric="loss"),)
 Report = tuple[Status, dict[str, float | None]]

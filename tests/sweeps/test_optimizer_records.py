@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from sweeps.errors import NothingToAsk
-from sweeps.optimizer import Candidate, Optimizer
-from sweeps.space import Choice, Objective, Program, Range, Search, Space, Value
-from sweeps.trial import Trial
+from sweeps.search.optimizer import Candidate, Optimizer
+from sweeps.space.definition import Choice, Objective, Program, Range, Search, Space, Value
+from sweeps.trials.record import Trial
 
 
 def space(seed: int = 3, **rest: object) -> Space:
@@ -255,7 +255,7 @@ def test_a_surrogate_that_breaks_down_gives_way_to_sobol_and_says_so(
         raise RuntimeError("singular matrix")
 
     monkeypatch.setattr(Optimizer, "_fitted", broken)
-    with caplog.at_level(logging.WARNING, logger="sweeps.optimizer"):
+    with caplog.at_level(logging.WARNING, logger="sweeps.search.optimizer"):
         (candidate,) = ask(history(6))
     assert candidate.generator == "sobol"
     assert caplog.messages == ["trial 6 comes from Sobol, because the surrogate failed: singular matrix"]

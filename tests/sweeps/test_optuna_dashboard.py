@@ -11,9 +11,9 @@ from wsgiref.util import setup_testing_defaults
 
 import pytest
 
-from sweeps import optuna_journal
-from sweeps.space import Choice, Fixed, Objective, Program, Range, Space
-from sweeps.trial import Trial
+from sweeps.export import optuna_journal
+from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space
+from sweeps.trials.record import Trial
 
 optuna = pytest.importorskip("optuna")
 optuna_dashboard = pytest.importorskip("optuna_dashboard")

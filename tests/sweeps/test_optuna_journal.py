@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import optuna_journal
 from sweeps.errors import InputError
-from sweeps.space import Choice, Fixed, Objective, Program, Range, Space
-from sweeps.trial import Trial
+from sweeps.export import optuna_journal
+from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space
+from sweeps.trials.record import Trial
 
 SPACE = Space(
     name="case",

@@ -12,11 +12,11 @@ from fake_gcs import FakeGcs
 from fake_gcs.api import Quirk
 
 from sweeps.errors import StoreUnavailable
-from sweeps.storage.bulk import Pace, Uploader, download
-from sweeps.storage.bulk_exchange import PART_UNIT
-from sweeps.storage.gcs import GcsStore
-from sweeps.storage.gcs_wire import Patience
-from sweeps.trial import Trial
+from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.run_files.exchange import PART_UNIT
+from sweeps.storage.run_files.mirror import Pace, Uploader, download
+from sweeps.trials.record import Trial
 from sweeps.upkeep.runs import half_uploads, run_folders
 
 PREFIX = "runs/000012/attempt-1"

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from sweeps.errors import SpaceError
-from sweeps.outcomes import Outcomes, has_failed
-from sweeps.space import Objective, Program, Range, Space
-from sweeps.trial import Status, Trial
+from sweeps.search.outcomes import Outcomes, has_failed
+from sweeps.space.definition import Objective, Program, Range, Space
+from sweeps.trials.record import Status, Trial
 
 
 def outcomes(*constraints: str) -> Outcomes:

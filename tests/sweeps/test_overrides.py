@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from sweeps.overrides import quote, split, to_overrides
-from sweeps.space import Value
+from sweeps.space.definition import Value
+from sweeps.space.overrides import quote, split, to_overrides
 
 PARSER = OverridesParser.create()
 

@@ -8,12 +8,12 @@ import uuid
 import pytest
 from fake_gcs import FakeGcs, Fault
 
-from sweeps import trial
 from sweeps.errors import DamagedObject, StoreUnavailable
 from sweeps.experiment import Experiment
-from sweeps.storage.gcs import GcsStore
-from sweeps.storage.gcs_wire import Patience
-from sweeps.trial import Trial
+from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.store import GcsStore
+from sweeps.trials import record as trial
+from sweeps.trials.record import Trial
 
 RECORDS, LATENCY_S = 40, 0.05
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps import lifecycle, records
 from sweeps.errors import Conflict
-from sweeps.lifecycle import Abandon, Claim
-from sweeps.records import Records
 from sweeps.storage.memory import MemoryStore
-from sweeps.trial import Trial
+from sweeps.trials import lifecycle, repository
+from sweeps.trials.lifecycle import Abandon, Claim
+from sweeps.trials.record import Trial
+from sweeps.trials.repository import Records
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_the_last_listing_is_remembered_with_our_own_changes(store):
 def test_it_is_forgotten_when_it_is_old(store, monkeypatch):
     mine = Records(store)
     mine.all()
-    monkeypatch.setattr(records, "_YOUNG_S", -1.0)
+    monkeypatch.setattr(repository, "_YOUNG_S", -1.0)
     assert mine.lately() == []
 
 

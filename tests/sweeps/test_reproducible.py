@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sweeps.reproducible import one_thread, seeded, silence, stable_seed
+from sweeps.search.determinism import one_thread, seeded, silence, stable_seed
 
 
 def test_stable_seeds_are_these_numbers_everywhere():

@@ -15,19 +15,19 @@ from fake_gcs import FakeGcs, Fault
 
 from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Release
-from sweeps.resuming import bring_checkpoints
-from sweeps.space import Program
-from sweeps.stopping import Stop
-from sweeps.storage import bulk_bring
+from sweeps.space.definition import Program
 from sweeps.storage.base import Store
-from sweeps.storage.bulk import Pace, Uploader
-from sweeps.storage.gcs import GcsStore
-from sweeps.storage.gcs_wire import Patience
+from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.trial import Trial, run_prefix
-from sweeps.worker import work
+from sweeps.storage.run_files import fetch
+from sweeps.storage.run_files.mirror import Pace, Uploader
+from sweeps.trials.lifecycle import Release
+from sweeps.trials.record import Trial, run_prefix
+from sweeps.worker.loop import work
+from sweeps.worker.resuming import bring_checkpoints
+from sweeps.worker.signals import Stop
 
 QUICK = Patience(total_s=1.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
 PACE = Pace(scan_s=0.05, growing_s=0.05, patience_s=1, first_wait_s=0.02, longest_wait_s=0.1)
@@ -44,7 +44,7 @@ def stores(request: pytest.FixtureRequest, gcs: FakeGcs, tmp_path: Path) -> tupl
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_bring, "Pace", lambda: PACE)
+    monkeypatch.setattr(fetch, "Pace", lambda: PACE)
 
 
 def claimed(attempt: int, trial: int = 3) -> Trial:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeps.sequence import BATCH, DRAWS, Point, SobolSequence
+from sweeps.search.sequence import BATCH, DRAWS, Point, SobolSequence
 
 
 class Counting:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.overrides import to_overrides
-from sweeps.space import (
+from sweeps.space.definition import (
     Brake,
     Budget,
     Choice,
@@ -24,8 +23,9 @@ from sweeps.space import (
     Space,
     Value,
 )
-from sweeps.space_checks import middle
-from sweeps.space_file import load, loads
+from sweeps.space.overrides import to_overrides
+from sweeps.space.space_checks import middle
+from sweeps.space.space_file import load, loads
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "search_spaces").glob("*.yaml"))

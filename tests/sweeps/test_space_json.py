@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.space import (
+from sweeps.space.definition import (
     Brake,
     Budget,
     Choice,
@@ -29,7 +29,7 @@ from sweeps.space import (
     same_value,
     to_json,
 )
-from sweeps.trial import Attempt, Trial, decode, encode
+from sweeps.trials.record import Attempt, Trial, decode, encode
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

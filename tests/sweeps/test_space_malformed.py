@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeps.errors import EXIT_INPUT, SpaceError
-from sweeps.space import from_json, to_json
-from sweeps.space_file import load, loads
+from sweeps.space.definition import from_json, to_json
+from sweeps.space.space_file import load, loads
 
 BASE = """\
 name: good

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sweeps import startable
+from sweeps.worker import startable
 
 PYTHON = sys.executable
 

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from sweeps import stopping
+from sweeps.worker import signals as stopping
 
 TOLD = """
 import os, signal, sys, time
-from sweeps import stopping
+from sweeps.worker import signals as stopping
 stopping.ECHO_S = float(sys.argv[1])
 stop = stopping.Stop()
 stop.listen()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sweeps.errors import InputError
-from sweeps.storage.gcs import GcsStore
+from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.urls import is_remote, join, local_path, name_of, open_store, parent
 

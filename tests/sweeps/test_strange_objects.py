@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 from strange import KINDS, stand_in
 
-from sweeps import control, trial
-from sweeps.asking import ASK_KEY
 from sweeps.errors import AlreadyExists, Conflict, DamagedObject
 from sweeps.experiment import SWEEP_KEY, Experiment
-from sweeps.lease import ObjectLease
+from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.trial import Trial
-from sweeps.upkeep import ailments
+from sweeps.trials import control
+from sweeps.trials import record as trial
+from sweeps.trials.lease import ObjectLease
+from sweeps.trials.record import Trial
+from sweeps.upkeep import diagnostics
 from sweeps.upkeep.doctor import examine
+from sweeps.upkeep.inventory import survey
 from sweeps.upkeep.repair import carry_out, plan
-from sweeps.upkeep.survey import survey
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -41,7 +42,7 @@ def local(root: Path, space) -> Experiment:
 
 
 def findings(experiment: Experiment) -> list[tuple[str, str]]:
-    found = ailments.examine(survey(experiment.store), experiment.space, experiment.store.location)
+    found = diagnostics.examine(survey(experiment.store), experiment.space, experiment.store.location)
     return [(finding.kind, Path(finding.where).name) for finding in found]
 
 
@@ -146,4 +147,4 @@ def test_a_lease_renewed_at_no_time_at_all_is_free_to_take(space, renewed):
 
 
 def survey_findings(experiment: Experiment):
-    return ailments.examine(survey(experiment.store), experiment.space, experiment.store.location)
+    return diagnostics.examine(survey(experiment.store), experiment.space, experiment.store.location)

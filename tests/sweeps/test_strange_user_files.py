@@ -11,9 +11,10 @@ from strange import KINDS, stand_in
 
 from analysis.errors import AnalysisError
 from analysis.table import read as read_analysis
-from sweeps import space_file, subprocess_run
 from sweeps.errors import EnvironmentFault, InputError
+from sweeps.space import space_file
 from sweeps.upkeep import tables
+from sweeps.worker import process
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -68,7 +69,7 @@ def test_a_search_space(tmp_path: Path, kind: str) -> None:
 def test_a_log_that_a_program_shall_write_into(tmp_path: Path, kind: str) -> None:
     stand_in(kind, tmp_path / "log.txt")
     error = outcome(
-        lambda: subprocess_run.run(
+        lambda: process.run(
             ["true"], log_file=tmp_path / "log.txt", env={}, should_stop=lambda: False, grace_s=1
         )
     )

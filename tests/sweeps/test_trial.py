@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.lifecycle import Claim, Complete, Expire, apply
-from sweeps.trial import Trial, decode, encode, key, run_prefix
+from sweeps.trials.lifecycle import Claim, Complete, Expire, apply
+from sweeps.trials.record import Trial, decode, encode, key, run_prefix
 
 VALUES = st.one_of(
     st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False, allow_infinity=False), st.text()

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import wandb
 
-from sweeps import wandb_table
 from sweeps.errors import InputError
-from sweeps.space import Objective, Program, Range, Space
-from sweeps.trial import Trial
+from sweeps.export import wandb_table
+from sweeps.space.definition import Objective, Program, Range, Space
+from sweeps.trials.record import Trial
 
 SPACE = Space(
     name="case",

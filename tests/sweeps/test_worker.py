@@ -9,14 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from sweeps import control, worker
 from sweeps.errors import CannotStart, DamagedObject, StoreUnavailable
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Abandon, Claim, Complete, Heartbeat
-from sweeps.space import Brake, Budget, Lease, Program
-from sweeps.stopping import Stop
+from sweeps.space.definition import Brake, Budget, Lease, Program
 from sweeps.storage.memory import MemoryStore
-from sweeps.trial import Trial
+from sweeps.trials import control
+from sweeps.trials.lifecycle import Abandon, Claim, Complete, Heartbeat
+from sweeps.trials.record import Trial
+from sweeps.worker import loop
+from sweeps.worker.signals import Stop
 
 
 class Diary:
@@ -53,8 +54,8 @@ LIMITS = {"max_trials", "max_hours", "leave_when_idle"}
 
 def work(experiment, **changes):
     diary = changes.pop("watcher", Diary())
-    limits = worker.Limits(**{name: changes.pop(name) for name in LIMITS & changes.keys()})
-    tally = worker.work(experiment, stop=changes.pop("stop", Stop()), watcher=diary, limits=limits, **changes)
+    limits = loop.Limits(**{name: changes.pop(name) for name in LIMITS & changes.keys()})
+    tally = loop.work(experiment, stop=changes.pop("stop", Stop()), watcher=diary, limits=limits, **changes)
     return tally, diary
 
 
@@ -127,7 +128,7 @@ def test_a_program_that_says_75_hands_the_trial_back_and_the_worker_goes(command
 
 def test_a_program_that_is_ended_with_its_worker_hands_the_trial_back_for_free(command_space, monkeypatch):
     """A machine that goes ends everything at once; our own signal comes a moment after the program's."""
-    monkeypatch.setattr(worker, "SIGNAL_S", 30.0)
+    monkeypatch.setattr(loop, "SIGNAL_S", 30.0)
     stop = Stop()
     space = replace(
         command_space, program=Program(kind="command", command=("sh", "-c", "kill $$", "${overrides}"))
@@ -147,7 +148,7 @@ def test_a_program_that_is_ended_with_its_worker_hands_the_trial_back_for_free(c
 
 
 def test_a_program_that_always_says_75_does_not_go_round_for_ever(command_space, monkeypatch):
-    monkeypatch.setattr(worker, "SIGNAL_S", 0.0)
+    monkeypatch.setattr(loop, "SIGNAL_S", 0.0)
     space = replace(
         command_space,
         program=Program(kind="command", command=("sh", "-c", "exit 75", "${overrides}")),
@@ -209,7 +210,7 @@ def test_a_worker_that_was_taken_over_stops_its_program_and_reports_nothing(comm
     def take_over(record) -> None:
         Diary.started(diary, record)
         other = Experiment.open(experiment.store)
-        other.apply(0, worker.lifecycle.Release(worker=record.worker, attempt=1))
+        other.apply(0, loop.lifecycle.Release(worker=record.worker, attempt=1))
         other.apply(0, Claim(worker="other"))
         other.apply(0, Complete(worker="other", attempt=2, metrics={"loss": 0.5}))
 
@@ -271,7 +272,7 @@ class TestLeaving:
         assert work(experiment)[0].ended == {"completed": 7}
 
     def test_a_used_up_space_is_the_end_and_no_error(self, experiment, caplog):
-        from sweeps.space import Choice
+        from sweeps.space.definition import Choice
 
         space = replace(
             experiment.space,
@@ -286,7 +287,7 @@ class TestLeaving:
 
 
 def test_two_workers_are_told_apart_on_one_host():
-    assert worker.identity() != worker.identity()
+    assert loop.identity() != loop.identity()
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])
@@ -322,7 +323,7 @@ class TestSteering:
         assert diary.told[-1][0] == "closed"
 
     def test_a_paused_sweep_makes_its_workers_wait_until_it_is_resumed(self, experiment, monkeypatch):
-        monkeypatch.setattr(worker, "_PAUSED_POLL_S", 0.01)
+        monkeypatch.setattr(loop, "_PAUSED_POLL_S", 0.01)
         control.write(experiment.store, "paused", "me")
         diary = Diary()
 
@@ -433,7 +434,11 @@ class TestTheMachineIsAtFault:
 
     @pytest.mark.parametrize(
         "where",
-        ["sweeps.objective.run", "sweeps.runlog.curve", "sweeps.worker.bring_checkpoints"],
+        [
+            "sweeps.worker.program.run",
+            "sweeps.worker.progress_log.curve",
+            "sweeps.worker.loop.bring_checkpoints",
+        ],
         ids=["running", "reporting", "fetching"],
     )
     @pytest.mark.parametrize(
@@ -461,7 +466,7 @@ class TestTheMachineIsAtFault:
         assert "trial 3 is given up here" in caplog.text
 
     def test_a_result_is_kept_until_the_store_answers_again(self, experiment, monkeypatch):
-        monkeypatch.setattr(worker, "_pauses", lambda: iter([0.0] * 5))
+        monkeypatch.setattr(loop, "_pauses", lambda: iter([0.0] * 5))
         refused = []
         original = Experiment.apply
 
@@ -476,7 +481,7 @@ class TestTheMachineIsAtFault:
         assert refused == [0, 0, 0]
 
     def test_a_store_that_stays_away_is_told_at_last(self, experiment, monkeypatch):
-        monkeypatch.setattr(worker, "_pauses", lambda: iter([0.0] * 2))
+        monkeypatch.setattr(loop, "_pauses", lambda: iter([0.0] * 2))
         original = Experiment.apply
 
         def away(self, index, event):
@@ -489,10 +494,10 @@ class TestTheMachineIsAtFault:
             work(experiment)
 
     def test_pauses_grow_and_end(self):
-        pauses = list(worker._pauses())
+        pauses = list(loop._pauses())
         assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
         assert max(pauses) == 60.0
-        assert worker.PATIENCE_S <= sum(pauses) <= worker.PATIENCE_S + 60
+        assert loop.PATIENCE_S <= sum(pauses) <= loop.PATIENCE_S + 60
 
     def test_a_run_that_says_nan_keeps_its_heart(self, command_space):
         """A diverging program logs NaN; its worker must not fall silent over that."""

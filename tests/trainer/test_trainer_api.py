@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from sweeps.overrides import to_overrides
+from sweeps.space.overrides import to_overrides
 from trainer import api
 from trainer.config.compose import compose_tree
 

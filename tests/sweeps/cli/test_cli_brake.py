@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from sweeps import control
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Fail
 from sweeps.storage.local import LocalStore
+from sweeps.trials import control
+from sweeps.trials.lifecycle import Fail
 
 TRAIN = """\
 import json, os, sys

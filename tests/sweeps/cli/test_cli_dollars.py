@@ -8,8 +8,8 @@ import pytest
 
 from sweeps.cli import dollars, launch
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Complete
 from sweeps.storage.local import LocalStore
+from sweeps.trials.lifecycle import Complete
 
 PRICED = ("launch", "local", "--devices", "none", "--price", "RunPod H100")
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import trial
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Complete, Fail
 from sweeps.storage.local import LocalStore
+from sweeps.trials import record as trial
+from sweeps.trials.lifecycle import Complete, Fail
 
 SECRET = "s3cr3t-of-postgres"
 ESCAPES = "\x1b]0;owned\x07 [red]\x9b31m"

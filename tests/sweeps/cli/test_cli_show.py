@@ -16,9 +16,10 @@ import click
 import pandas as pd
 import pytest
 
-from sweeps import export, trial
 from sweeps.experiment import Experiment
+from sweeps.export import table as export
 from sweeps.storage.local import LocalStore
+from sweeps.trials import record as trial
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -104,8 +105,8 @@ class TestTrialsAndBest:
 
     def test_a_command_can_be_run_again_by_hand(self):
         from sweeps.cli.rerun import command_line
-        from sweeps.space import Objective, Program, Space
-        from sweeps.trial import Trial
+        from sweeps.space.definition import Objective, Program, Space
+        from sweeps.trials.record import Trial
 
         command = ("${python}", "train.py", "--out=${run_dir}/${trial}", "${overrides}")
         space = Space(

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Fail
 from sweeps.storage.local import LocalStore
+from sweeps.trials.lifecycle import Fail
 
 
 def state(sweep) -> str:

@@ -19,9 +19,9 @@ from runners.tpu_vm import client, watch
 from runners.tpu_vm.runner import TpuVm
 from sweeps.cli.locate import open_sweep
 from sweeps.cli.progress import Lines
-from sweeps.stopping import Stop
-from sweeps.worker import Limits
-from sweeps.worker import work as work_on
+from sweeps.worker.loop import Limits
+from sweeps.worker.loop import work as work_on
+from sweeps.worker.signals import Stop
 
 POOL = ("tpu-vm", "--workers", "2", "--accelerator", "v6e-4", "--spot", "--secret", "HF_TOKEN")
 OPTIONS = ("--option", "project=p", "--option", "zones=us-east5-b,us-central2-b")

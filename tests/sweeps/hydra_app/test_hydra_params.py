@@ -14,7 +14,7 @@ from sweeps.hydra_app import app
 from sweeps.hydra_app.params import read
 from sweeps.hydra_app.settings import StageSweeperConf
 from sweeps.hydra_app.sweeping import space_of
-from sweeps.space import Choice, Fixed, Range
+from sweeps.space.definition import Choice, Fixed, Range
 
 SEARCHED = [
     ("x=interval(1e-4,1e-2)", {"min": 1e-4, "max": 1e-2}),

@@ -9,7 +9,7 @@ import pytest
 from upkeep_cases import healthy, put
 
 from sweeps.experiment import Experiment
-from sweeps.space import Space
+from sweeps.space.definition import Space
 from sweeps.storage.base import Store
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore

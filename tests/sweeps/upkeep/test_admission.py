@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from sweeps.space import Choice, Fixed, Range
+from sweeps.space.definition import Choice, Fixed, Range
 from sweeps.upkeep.admission import admit
 from sweeps.upkeep.tables import Row, Table, TableError
 

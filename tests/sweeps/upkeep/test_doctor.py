@@ -10,19 +10,19 @@ from dataclasses import replace
 import pytest
 from upkeep_cases import make_gap, make_ownerless, overwrite, put, tear
 
-from sweeps import control, trial
-from sweeps.asking import ASK_KEY
 from sweeps.errors import StoreUnavailable, SweepNotFound
 from sweeps.experiment import Experiment
+from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.upkeep import ailments, doctor
-from sweeps.upkeep.survey import survey
+from sweeps.trials import control, record
+from sweeps.upkeep import diagnostics, doctor
+from sweeps.upkeep.inventory import survey
 
 
 def found(experiment: Experiment) -> dict[tuple[str, str], str]:
     """Kind and level of every finding about the sweep, with where it is."""
-    findings = ailments.examine(survey(experiment.store), experiment.space, experiment.store.location)
+    findings = diagnostics.examine(survey(experiment.store), experiment.space, experiment.store.location)
     assert all(finding.what for finding in findings)
     return {(finding.kind, finding.level): finding.where for finding in findings}
 
@@ -55,18 +55,18 @@ def supersede(experiment: Experiment) -> None:
 
 
 def age(experiment: Experiment) -> None:
-    document = json.loads(experiment.store.read(trial.key(0))[0])
+    document = json.loads(experiment.store.read(record.key(0))[0])
     del document["curve"], document["failure"]
-    overwrite(experiment.store, trial.key(0), json.dumps(document).encode())
+    overwrite(experiment.store, record.key(0), json.dumps(document).encode())
 
 
 def renew(experiment: Experiment) -> None:
-    data = experiment.store.read(trial.key(0))[0].replace(b'"schema": 1', b'"schema": 2')
-    overwrite(experiment.store, trial.key(0), data)
+    data = experiment.store.read(record.key(0))[0].replace(b'"schema": 1', b'"schema": 2')
+    overwrite(experiment.store, record.key(0), data)
 
 
 def swap(experiment: Experiment) -> None:
-    overwrite(experiment.store, trial.key(0), experiment.store.read(trial.key(1))[0])
+    overwrite(experiment.store, record.key(0), experiment.store.read(record.key(1))[0])
 
 
 def leave_lock(experiment: Experiment) -> None:

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from sweeps import export, trial
-from sweeps.asking import ASK_KEY
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
-from sweeps.lease import ObjectLease
-from sweeps.space import Search
+from sweeps.export import table as export
+from sweeps.search.allocation import ASK_KEY
+from sweeps.space.definition import Search
 from sweeps.storage.memory import MemoryStore
+from sweeps.trials import record as trial
+from sweeps.trials.lease import ObjectLease
 from sweeps.upkeep import importing
 from sweeps.upkeep.importing import import_table
 from sweeps.upkeep.tables import TableError

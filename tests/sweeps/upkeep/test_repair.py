@@ -9,17 +9,18 @@ from dataclasses import replace
 import pytest
 from upkeep_cases import make_gap, make_ownerless, overwrite, put, tear
 
-from sweeps import control, trial
-from sweeps.asking import ASK_KEY
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
-from sweeps.lifecycle import Complete
+from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.base import NotFound
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.upkeep import ailments
+from sweeps.trials import control
+from sweeps.trials import record as trial
+from sweeps.trials.lifecycle import Complete
+from sweeps.upkeep import diagnostics
+from sweeps.upkeep.inventory import survey
 from sweeps.upkeep.repair import carry_out, plan
-from sweeps.upkeep.survey import survey
 
 
 def planned(experiment: Experiment):
@@ -57,7 +58,7 @@ def test_a_torn_record_is_moved_aside_and_workers_go_on(tended):
     assert entry.key.startswith("quarantine/000000.json-2")
     assert [record.trial for record in tended.trials()] == [1, 2]
     assert tended.ask("w1").trial == 2
-    findings = ailments.examine(survey(tended.store), tended.space, tended.store.location)
+    findings = diagnostics.examine(survey(tended.store), tended.space, tended.store.location)
     assert findings == []  # the gap is accounted for
 
 

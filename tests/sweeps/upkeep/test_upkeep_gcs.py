@@ -11,13 +11,13 @@ from fake_gcs import FakeGcs, Fault
 from upkeep_cases import healthy, made, put, tear
 
 from sweeps.experiment import Experiment
-from sweeps.storage.bulk_exchange import Pace, Tempo
-from sweeps.storage.bulk_upload import FolderUpload
-from sweeps.storage.gcs import GcsStore
-from sweeps.storage.gcs_wire import Patience
-from sweeps.upkeep import ailments, doctor
+from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.run_files.exchange import Pace, Tempo
+from sweeps.storage.run_files.upload import FolderUpload
+from sweeps.upkeep import diagnostics, doctor
+from sweeps.upkeep.inventory import survey
 from sweeps.upkeep.repair import carry_out, plan
-from sweeps.upkeep.survey import survey
 
 QUICK = Patience(total_s=20.0, attempt_s=2.0, first_wait_s=0.02, longest_wait_s=0.2)
 
@@ -88,7 +88,7 @@ def test_halves_of_uploads_are_listed_with_their_size_and_removed(gcs, bucket, s
         ("half", store.location(none)),
     ]
     assert all("2.0 KiB" in step.what and "(1 object)" in step.what for step in steps)
-    findings = ailments.examine(survey(store), space, store.location)
+    findings = diagnostics.examine(survey(store), space, store.location)
     assert ("half", "note") in [(f.kind, f.level) for f in findings]
     assert [carry_out(step).state for step in steps] == ["done", "done"]
     gone = {f"{prefix}/checkpoints/10/model" for prefix in (half, none)}

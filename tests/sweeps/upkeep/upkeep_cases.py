@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sweeps import trial
 from sweeps.experiment import Experiment
 from sweeps.storage.base import Store
-from sweeps.trial import Attempt, Trial
+from sweeps.trials import record as trial
+from sweeps.trials.record import Attempt, Trial
 
 
 def healthy(now: float) -> list[Trial]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from shared_runs import assert_the_same, lines
 
-from sweeps import subprocess_run
+from sweeps.worker import process
 from trainer import api
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -45,9 +45,7 @@ def test_a_worker_stops_a_shared_trial_and_goes_on_with_it(
         return (folder / api.METRICS_FILE).exists() and len(lines(folder)) > 8
 
     def run(should_stop: Callable[[], bool]) -> int:
-        return subprocess_run.run(
-            command, log_file=log, env=ENVIRONMENT, should_stop=should_stop, grace_s=300
-        )
+        return process.run(command, log_file=log, env=ENVIRONMENT, should_stop=should_stop, grace_s=300)
 
     assert run(some_steps_are_done) == 75, log.read_text()
     assert run(lambda: False) == 0, log.read_text()

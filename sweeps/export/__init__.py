@@ -1,0 +1,1 @@
+"""Trials as a table, and in the formats of other tools."""

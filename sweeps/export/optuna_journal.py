@@ -1,0 +1,130 @@
+"""The sweep as an Optuna journal, for those who know optuna-dashboard: `sweep export --optuna journal.log`.
+
+It is a copy at one moment, written by Optuna itself: `optuna-dashboard journal.log` opens it. Optuna is no
+dependency of ours; whoever wants this has it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sweeps.errors import InputError
+from sweeps.export.table import replace_file
+from sweeps.space.definition import Choice, Fixed, Range, Space
+from sweeps.trials.record import Trial
+
+STATES = {
+    "completed": "COMPLETE",
+    "failed": "FAIL",
+    "abandoned": "FAIL",
+    "early_stopped": "PRUNED",
+    "running": "RUNNING",
+    "pending": "WAITING",
+}
+
+
+def write(path: Path, space: Space, records: Sequence[Trial]) -> None:
+    """Write the journal to `path`, whole or not at all; what was there is replaced.
+
+    Raises:
+        InputError: Optuna is not installed, or `path` is a folder.
+        StoreUnavailable: the file cannot be written.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise InputError("--optuna needs Optuna: pip install optuna") from None
+    replace_file(path, lambda draft: _write(optuna, draft, space, records))
+
+
+def _write(optuna: Any, draft: Path, space: Space, records: Sequence[Trial]) -> None:
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would greet the new study on stderr
+    try:
+        journal = optuna.storages.journal
+        storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(draft)))
+        study = optuna.create_study(
+            storage=storage,
+            study_name=space.name,
+            directions=[objective.goal for objective in space.objectives],
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # naming the metrics is "experimental" since 3.2
+            study.set_metric_names([objective.metric for objective in space.objectives])
+        distributions = _distributions(optuna, space)
+        study.add_trials([_frozen(optuna, space, record, distributions) for record in records])
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
+def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
+    kinds = optuna.distributions
+    found = {}
+    for parameter in space.parameters:
+        match parameter:
+            case Range(kind="int"):
+                found[parameter.name] = kinds.IntDistribution(
+                    int(parameter.min), int(parameter.max), log=parameter.log
+                )
+            case Range():
+                found[parameter.name] = kinds.FloatDistribution(
+                    parameter.min, parameter.max, log=parameter.log
+                )
+            case Choice():
+                found[parameter.name] = kinds.CategoricalDistribution(parameter.values)
+            case Fixed():
+                found[parameter.name] = kinds.CategoricalDistribution((parameter.value,))
+    return found
+
+
+def _frozen(optuna: Any, space: Space, record: Trial, distributions: dict[str, Any]) -> Any:
+    state = optuna.trial.TrialState[STATES[record.status]]
+    values = [record.metrics.get(objective.metric) for objective in space.objectives]
+    if record.status == "completed" and None in values:
+        state = optuna.trial.TrialState.FAIL  # it reported no result that the study could hold
+    complete = state == optuna.trial.TrialState.COMPLETE
+    inside = {
+        name: value
+        for name, value in record.parameters.items()
+        if name in distributions and _contains(distributions[name], value)
+    }
+    told = {
+        "status": record.status,
+        "generator": record.generator,
+        "attempt": record.attempt,
+        **({"error": record.error.partition("\n")[0]} if record.error else {}),
+        **{name: value for name, value in record.metrics.items() if value is not None},
+        **{f"outside.{name}": value for name, value in record.parameters.items() if name not in inside},
+    }
+    started = None if record.status == "pending" else _time(record.started or record.created)
+    return optuna.trial.FrozenTrial(
+        number=record.trial,
+        trial_id=record.trial,
+        state=state,
+        value=None,
+        values=values if complete else None,
+        datetime_start=started,
+        datetime_complete=_time(record.ended or record.created) if state.is_finished() else None,
+        params=inside,
+        distributions={name: distributions[name] for name in inside},
+        user_attrs=told,
+        system_attrs={},
+        intermediate_values={int(step): loss for step, loss in record.curve},
+    )
+
+
+def _contains(distribution: Any, value: Any) -> bool:
+    """Whether Optuna takes the value; imported trials may lie outside the space."""
+    try:
+        return bool(distribution._contains(distribution.to_internal_repr(value)))
+    except (ValueError, TypeError):
+        return False
+
+
+def _time(seconds: float) -> datetime:
+    """Optuna's times have no zone and are local; ours are the store's, shown in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)

@@ -1,0 +1,183 @@
+"""The trials as tables: nested documents for JSON, flat rows for CSV and Parquet, and the best trial.
+
+The command line, the report and `analysis/` (through exported files) read what is made here. A flat row has
+the columns TRIAL_COLUMNS, then `param.<name>` per parameter, then one column per metric.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sweeps.errors import InputError, StoreUnavailable
+from sweeps.space import constraints
+from sweeps.space.definition import Space
+from sweeps.text import csv_format
+from sweeps.trials.record import STATUSES, Trial
+
+SCHEMA = 1
+TRIAL_COLUMNS = ("trial", "status", "attempt", "generator", "worker", "seconds", "error")
+PARAMETER, METRIC = "param.", "metric."
+
+
+def document(space: Space, url: str, trials: Sequence[Trial]) -> dict[str, Any]:
+    """The whole sweep as one JSON object: what `sweep export TABLE.json` writes and the report is made of."""
+    return {
+        "schema": SCHEMA,
+        "name": space.name,
+        "url": url,
+        "objectives": [{"metric": o.metric, "goal": o.goal} for o in space.objectives],
+        "run_cap": space.run_cap,
+        "trials": [
+            nested(record) | {"worker": _worker(record), "seconds": seconds(record)} for record in trials
+        ],
+    }
+
+
+def nested(record: Trial) -> dict[str, Any]:
+    """One trial as `sweep trials --format json` shows it."""
+    return {
+        "trial": record.trial,
+        "status": record.status,
+        "attempt": record.attempt,
+        "generator": record.generator,
+        "parameters": dict(record.parameters),
+        "metrics": dict(record.metrics),
+        "error": record.error,
+    }
+
+
+def flat(record: Trial) -> dict[str, Any]:
+    """One trial as a row. A metric that is called like a column of the table gets the prefix `metric.`."""
+    row: dict[str, Any] = {
+        "trial": record.trial,
+        "status": record.status,
+        "attempt": record.attempt,
+        "generator": record.generator,
+        "worker": _worker(record),
+        "seconds": seconds(record),
+        "error": record.error,
+    }
+    row |= {PARAMETER + name: value for name, value in record.parameters.items()}
+    row |= {(METRIC + name if name in TRIAL_COLUMNS else name): v for name, v in record.metrics.items()}
+    return row
+
+
+def seconds(record: Trial) -> float | None:
+    """How long the present or last attempt took or has taken to its last heartbeat, by the store's clock."""
+    end = record.ended if record.ended is not None else record.heartbeat
+    if record.started is None or end is None:
+        return None
+    return max(0.0, end - record.started)
+
+
+def counts(trials: Sequence[Trial]) -> dict[str, int]:
+    """How many trials are in each status, zeros included, in the order of a trial's life."""
+    return {status: sum(record.status == status for record in trials) for status in STATUSES}
+
+
+def best(space: Space, trials: Sequence[Trial]) -> Trial | None:
+    """The completed trial that is best by the first objective among those within the outcome constraints."""
+    objective = space.objectives[0]
+    bounds = [constraints.parse(text) for text in space.outcome_constraints]
+
+    def is_feasible(record: Trial) -> bool:
+        return all(bound.holds(_numbers(record)) for bound in bounds)
+
+    candidates = [
+        record
+        for record in trials
+        if record.status == "completed"
+        and record.metrics.get(objective.metric) is not None
+        and is_feasible(record)
+    ]
+    if not candidates:
+        return None
+    sign = 1.0 if objective.goal == "minimize" else -1.0
+    return min(candidates, key=lambda record: sign * _numbers(record)[objective.metric])
+
+
+def write(path: Path, space: Space, url: str, trials: Sequence[Trial]) -> None:
+    """Write the table to `path`, in the format of its suffix, whole or not at all.
+
+    Raises:
+        InputError: the suffix is none of .csv, .parquet, .json.
+        StoreUnavailable: the file cannot be written.
+    """
+    writers: dict[str, Callable[[Path], None]] = {
+        ".csv": lambda draft: _write_csv(draft, [flat(record) for record in trials]),
+        ".parquet": lambda draft: _write_parquet(draft, [flat(record) for record in trials]),
+        ".json": lambda draft: _write_json(draft, document(space, url, trials)),
+    }
+    if path.suffix.lower() not in writers:
+        raise InputError(f"{path}: the name must end in {' or '.join(writers)}")
+    replace_file(path, writers[path.suffix.lower()])
+
+
+def replace_file(path: Path, write_draft: Callable[[Path], object]) -> None:
+    """Let `write_draft` fill a file that then takes the name `path`, whole or not at all.
+
+    Raises:
+        InputError: `path` is a folder.
+        StoreUnavailable: the file cannot be written.
+    """
+    if not path.name or path.is_dir():
+        raise InputError(f"{str(path)!r}: this is a folder; give a file's name")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    try:
+        write_draft(draft)
+        draft.replace(path)
+    except OSError as error:
+        with suppress(OSError):  # a read-only folder refuses that, too
+            draft.unlink(missing_ok=True)
+        raise StoreUnavailable(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """TRIAL_COLUMNS, then the parameters, then the metrics, each in order of appearance."""
+    seen = dict.fromkeys(key for row in rows for key in row)
+    parameters = [name for name in seen if name.startswith(PARAMETER)]
+    metrics = [name for name in seen if name not in TRIAL_COLUMNS and not name.startswith(PARAMETER)]
+    return [*TRIAL_COLUMNS, *parameters, *metrics]
+
+
+def _write_csv(draft: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with draft.open("w", newline="", encoding="utf-8") as file:
+        csv_format.write(file, columns(rows), rows)
+
+
+def _write_parquet(draft: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    names = columns(rows)
+    table = pyarrow.table({name: _column([row.get(name) for row in rows]) for name in names})
+    parquet.write_table(table.replace_schema_metadata({"stagesweep.schema": str(SCHEMA)}), draft)
+
+
+def _column(values: list[Any]) -> list[Any]:
+    """One type per column, as Parquet wants it: integers and floats become floats, other mixtures text."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1:
+        return values
+    if kinds == {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [None if value is None else str(value) for value in values]
+
+
+def _write_json(draft: Path, content: Mapping[str, Any]) -> None:
+    draft.write_text(
+        json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+
+
+def _worker(record: Trial) -> str | None:
+    return record.worker or (record.history[-1].worker if record.history else None)
+
+
+def _numbers(record: Trial) -> dict[str, float]:
+    return {name: value for name, value in record.metrics.items() if value is not None}

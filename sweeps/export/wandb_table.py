@@ -1,0 +1,61 @@
+"""The trials as a table in a run of Weights & Biases: `sweep export --wandb PROJECT`.
+
+The run belongs to the sweep's group, beside the runs of its trials (`wandb.mode` of the trainer). wandb's own
+environment variables count: WANDB_MODE=offline writes a folder that `wandb sync` sends later.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Literal
+
+from sweeps.errors import InputError, StoreUnavailable
+from sweeps.export.table import columns, flat
+from sweeps.space.definition import Space
+from sweeps.trials.record import Trial
+
+
+def log(project: str, space: Space, url: str, records: Sequence[Trial]) -> str:
+    """Log the table; returns where it is: the run's address, or the folder of an offline run.
+
+    Raises:
+        InputError: there is no trial yet, or the project's name is empty.
+        StoreUnavailable: wandb cannot be reached, or nobody is logged in.
+    """
+    if not project.strip():
+        raise InputError("--wandb is empty; give the project's name")
+    rows = [flat(record) for record in records]
+    if not rows:
+        raise InputError("there are no trials to log yet; start some with `sweep worker`")
+    import wandb
+
+    names = columns(rows)
+    try:
+        run = wandb.init(
+            project=project,
+            name=f"{space.name}-trials",
+            group=space.name,
+            job_type="trials",
+            config={"url": url, "objectives": {o.metric: o.goal for o in space.objectives}},
+            settings=wandb.Settings(silent=True),
+            # wandb reads them once in a process, when it is first used; what counts is what they say now.
+            mode=_mode(),
+            dir=os.environ.get("WANDB_DIR"),
+        )
+        # One type per column: what is missing or mixed is told as text or left empty.
+        data = [[_cell(row.get(name)) for name in names] for row in rows]
+        run.log({"trials": wandb.Table(columns=names, data=data, allow_mixed_types=True)})
+        run.finish()
+    except wandb.Error as error:
+        raise StoreUnavailable(f"wandb: {' '.join(str(error).split())}") from None
+    return str(run.url or run.dir)
+
+
+def _mode() -> Literal["online", "offline", "disabled", "shared"] | None:
+    said = os.environ.get("WANDB_MODE")
+    return next((mode for mode in ("online", "offline", "disabled", "shared") if mode == said), None)
+
+
+def _cell(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,243 @@
+"""Which trial a worker gets next: one that waits, one whose worker fell silent, or a new candidate.
+
+`experiment.ask` is this. `optimizer` is opened only where candidates are generated, because it imports Ax.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import time
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from sweeps.errors import AlreadyExists, Busy, StoreConflict, SweepClosed
+from sweeps.silence import Silence
+from sweeps.space.definition import Space, Value
+from sweeps.storage.base import Store
+from sweeps.trials import brake, budget, control, lifecycle
+from sweeps.trials.lease import ObjectLease
+from sweeps.trials.record import Generator, Trial
+from sweeps.trials.repository import Records
+from sweeps.worker.signals import Interrupted
+
+if TYPE_CHECKING:
+    from sweeps.search.grid import Grid
+    from sweeps.search.optimizer import Optimizer
+
+log = logging.getLogger(__name__)
+
+ASK_KEY = "ask.lock"
+_POLL_S = (0.05, 0.25)
+# Races that are lost before the trials are listed again: what is left of an old list is mostly gone.
+_TRIES = 3
+# A trial whose record somebody else keeps locked is not tried again before this.
+_STUCK_S = 30.0
+# Each takes a tenth of a second or, by the surrogate, a second; meanwhile our own trial waits.
+_MOST_SPARE = 15
+
+
+class Asking:
+    """Claims and makes trials of one sweep, for one worker at a time."""
+
+    def __init__(self, store: Store, space: Space, records: Records) -> None:
+        self._store, self._space, self._records = store, space, records
+        self._optimizer: Optimizer | None = None
+        self._stuck: dict[int, float] = {}  # index → the monotonic time until when it is left out
+        times = space.lease
+        self._silence = Silence(times.expire_s)
+        self._lease = ObjectLease(store, ASK_KEY, heartbeat_s=times.heartbeat_s, expire_s=times.expire_s)
+
+    def ask(self, worker: str, *, leased: bool, make: bool, wait: Callable[[float], object]) -> Trial | None:
+        """See `Experiment.ask`."""
+        claim = lifecycle.Claim(worker=worker, leased=leased)
+        if (claimed := self._claim_lately_known(claim)) is not None:
+            return claimed
+        rivals: set[str] = set()
+        while True:
+            records = self._records.all()
+            self._must_be_open(records)
+            claimed = self._take_over(records, claim) or self._claim_one(records, claim)
+            if claimed is not None:
+                return claimed
+            if self._claimable(records):
+                continue  # others were faster, and have left some
+            if not make or self.is_full(records):
+                return None
+            with self._lease.held(worker) as mine:
+                if mine and (made := self._make_own(claim)) is not None:
+                    self._make_for_others(made, len(rivals), wait)
+                    return made
+            if not mine:
+                rivals.add(self._lease.rival)
+                wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads workers out, guards nothing
+
+    def is_full(self, records: list[Trial]) -> bool:
+        """Whether the sweep has as many trials of its own as its run cap or its grid allows.
+
+        Imported ones are extra, but stand for their configuration in a grid.
+        """
+        own = sum(record.generator != "imported" for record in records)
+        if self._space.run_cap is not None and own >= self._space.run_cap:
+            return True
+        return self._grid is not None and not self._grid.left(records)
+
+    @cached_property
+    def _grid(self) -> Grid | None:
+        if self._space.search.method != "grid":
+            return None
+        from sweeps.search.grid import Grid  # with scipy, which the other methods need only beside Ax
+
+        return Grid(self._space)
+
+    def _must_be_open(self, records: list[Trial]) -> None:
+        url = self._store.url
+        while True:
+            switch = control.switch(self._store)
+            if switch.braked:
+                raise SweepClosed("braked", f"{url} has paused itself: {switch.why}; {brake.REMEDY}")
+            if switch.state == "paused":
+                raise SweepClosed("paused", f"{url} is paused; `sweep resume` opens it again")
+            if switch.state == "stopped":
+                raise SweepClosed("stopped", f"{url} is stopped; `sweep resume` opens it again")
+            if told := budget.exceeded(self._space.budget, records, self._store.now()):
+                raise SweepClosed("spent", f"the budget of {url} is reached: {told}")
+            why = brake.reason_to_pause(self._space.brake, records, since=switch.at)
+            if not why or (self.is_full(records) and not self._claimable(records)):  # nothing left to save
+                return
+            control.brake(self._store, switch, why)  # of all who come to this, one does it; all look again
+
+    # ---- trials that are there
+
+    def _claim_lately_known(self, claim: lifecycle.Claim) -> Trial | None:
+        """Claim from the last listing while it is young: the store refuses what has gone meanwhile."""
+        records = self._records.lately()
+        if not self._claimable(records) or brake.last_failed(records):  # others may have failed since
+            return None
+        self._must_be_open(records)
+        return self._claim_one(records, claim)
+
+    def _take_over(self, records: list[Trial], claim: lifecycle.Claim) -> Trial | None:
+        """Claim a trial whose worker fell silent; whoever sees it first does it.
+
+        One write ends the lost attempt and begins the next: a bucket takes one write a second of a name.
+        """
+        lease, now = self._space.lease, self._store.now()
+        event = lifecycle.Expire(after_s=lease.expire_s, max_attempts=lease.max_attempts)
+        for record in records:
+            if not self._silence.is_stale(record, now) or self._is_stuck(record):
+                continue
+            changed = lifecycle.apply(record, event, now)
+            if changed.status == "pending":
+                changed = lifecycle.apply(changed, claim, now)
+            if (stored := self._replace(changed)) is None:
+                continue
+            log.warning("trial %d: %s", stored.trial, stored.history[-1])
+            if stored.status == "running":
+                return stored
+        return None
+
+    def _claim_one(self, records: list[Trial], claim: lifecycle.Claim) -> Trial | None:
+        """Claim a pending trial; None if there is none, or others were faster a few times.
+
+        At random: workers that race for one name lose time; nothing else depends on it.
+        """
+        pending, now = self._claimable(records), self._store.now()
+        for record in random.sample(pending, min(_TRIES, len(pending))):
+            if (claimed := self._replace(lifecycle.apply(record, claim, now))) is not None:
+                return claimed
+        return None
+
+    def _claimable(self, records: list[Trial]) -> list[Trial]:
+        return [record for record in records if record.status == "pending" and not self._is_stuck(record)]
+
+    def _replace(self, changed: Trial) -> Trial | None:
+        """Store the trial; None where somebody was faster, or is stuck in the middle of a write of it."""
+        try:
+            return self._records.replace(changed)
+        except StoreConflict:
+            return None
+        except Busy as error:
+            log.warning("trial %d is left out for now: %s", changed.trial, error)
+            self._stuck[changed.trial] = time.monotonic() + _STUCK_S
+            return None
+
+    def _is_stuck(self, record: Trial) -> bool:
+        return self._stuck.get(record.trial, 0.0) > time.monotonic()
+
+    # ---- new ones, by who holds the lease
+
+    def _make_own(self, claim: lifecycle.Claim) -> Trial | None:
+        """Generate the next candidate and store it as running; None if somebody else was faster."""
+        records = self._records.all()
+        if self.is_full(records) or self._claimable(records):
+            return None
+        return self._make_one(records, claim)
+
+    def _make_one(self, records: list[Trial], claim: lifecycle.Claim | None = None) -> Trial | None:
+        """Generate the next candidate and store it, claimed or pending; None if its index was taken."""
+        index = records[-1].trial + 1 if records else 0
+        parameters, generator = self._candidate(records)
+        now = self._store.now()
+        fresh = Trial(trial=index, status="pending", parameters=parameters, generator=generator, created=now)
+        try:
+            return self._records.create(fresh if claim is None else lifecycle.apply(fresh, claim, now))
+        except AlreadyExists:
+            log.info("trial %d was made by another worker; adopting it", index)
+        except Busy as error:
+            log.warning("trial %d cannot be made: %s", index, error)
+        return None
+
+    def _make_for_others(self, made: Trial, rivals: int, wait: Callable[[float], object]) -> None:
+        """Generate pending trials for those who wait for the lease as we did.
+
+        In a bucket the lease changes hands every two seconds or so, since its name takes one change a second;
+        sixteen workers that start together would wait for half a minute. Each trial is stored before the next
+        is generated: it is the candidate that its taker would have been given. Our own trial, which is
+        running already, waits meanwhile: this ends before its heartbeat is overdue, and whatever goes wrong
+        here is no reason not to run it.
+        """
+        if self._store.write_interval_s == 0:
+            return
+        until = time.monotonic() + self._space.lease.heartbeat_s / 2
+        newest: Trial | None = made
+        try:
+            for count in itertools.count():
+                if newest is None or count >= _spare(newest, rivals) or time.monotonic() >= until:
+                    return
+                wait(0.0)  # whoever is told to go goes
+                records = self._records.lately()
+                if not records or newest.generator == "botorch":
+                    records = self._records.all()
+                    self._must_be_open(records)
+                if self.is_full(records):
+                    return
+                newest = self._make_one(records)
+        except (Exception, Interrupted) as error:  # noqa: BLE001 - see above
+            log.info("no more trials are made for others: %s", error)
+
+    def _candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
+        if self._space.baseline is not None and all(r.generator == "imported" for r in records):
+            return dict(self._space.baseline), "baseline"
+        if self._grid is not None:
+            return self._grid.left(records)[0], "grid"
+        if self._optimizer is None:
+            from sweeps.search.optimizer import Optimizer
+
+            self._optimizer = Optimizer(self._space)
+        self._optimizer.observe(records)
+        (candidate,) = self._optimizer.generate(1)
+        return dict(candidate.parameters), candidate.generator
+
+
+def _spare(newest: Trial, rivals: int) -> int:
+    """How many trials are made for others, where `rivals` had the lease before us, one after another.
+
+    A point of the Sobol sequence is the same whenever it is made: nothing is lost if nobody takes it yet. The
+    surrogate's candidate knows less the earlier it is made: the longer the queue was, the more of them.
+    """
+    if newest.generator == "botorch":
+        return min(rivals - 1, _MOST_SPARE)
+    return _MOST_SPARE if rivals else 0

@@ -1,0 +1,173 @@
+"""Which candidate comes next, as far as the records decide it: no Ax, no randomness but the seed's.
+
+`optimizer` lends it the points of the Sobol sequence and of the surrogate, and gets back whole parameters
+that are allowed and new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sweeps.errors import NothingToAsk
+from sweeps.search.determinism import stable_seed
+from sweeps.search.encoding import Encoding
+from sweeps.search.outcomes import Outcomes
+from sweeps.search.sequence import Point
+from sweeps.space.definition import Space, Value
+from sweeps.trials.record import Trial
+
+SOBOL_ATTEMPTS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Parameters for a new trial: the active ones, in the space's order, and who proposed them."""
+
+    parameters: Mapping[str, Value]
+    generator: Literal["sobol", "botorch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class News:
+    """What is new about the records; `anew` where everything learnt before must be forgotten first."""
+
+    anew: bool
+    changed: Sequence[Trial]
+    added: Sequence[Trial]
+
+
+class Candidates:
+    """The records of a sweep, and what to propose after them.
+
+    Args:
+        sobol: the point at a position of the Sobol sequence, or None where it has no further one.
+        surrogate: from the new trial's index and the candidates that were proposed just now, points to try in
+            turn; none where the surrogate fails.
+
+    Attributes:
+        records: all that were observed, in index order.
+        points: those that lie in this space, as the search sees them, by index.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        encoding: Encoding,
+        outcomes: Outcomes,
+        *,
+        sobol: Callable[[int], Point | None],
+        surrogate: Callable[[int, Sequence[Candidate]], Iterator[Point]],
+    ) -> None:
+        self._search, self._has_baseline = space.search, space.baseline is not None
+        self._domain, self._encoding, self._outcomes = encoding.domain, encoding, outcomes
+        self._sobol, self._surrogate = sobol, surrogate
+        self._configurations = self._domain.configurations()
+        self._start_over()
+
+    def observe(self, trials: Sequence[Trial]) -> News:
+        """Take in all records of the sweep, in index order, and tell what is new since the last call."""
+        follows = all(_may_follow(old, new) for old, new in zip(self.records, trials, strict=False))
+        anew = not follows or len(trials) < len(self.records)
+        if anew:
+            self._start_over()
+        known = len(self.records)
+        changed = [new for old, new in zip(self.records, trials, strict=False) if old.status != new.status]
+        self.records[:known] = trials[:known]
+        for record in trials[known:]:
+            self._add(record)
+        return News(anew=anew, changed=changed, added=trials[known:])
+
+    def _start_over(self) -> None:
+        self.records: list[Trial] = []
+        self.points: dict[int, dict[str, Value]] = {}
+        self._taken: set[Hashable] = set()
+
+    def _add(self, record: Trial) -> None:
+        """Imported results may be of another space: kept from being repeated, but not learnt from."""
+        self.records.append(record)
+        self._taken.add(self._domain.identity(record.parameters))
+        if (point := self._encoding.encode(record.parameters)) is not None:
+            self.points[record.trial] = point
+
+    def told(self) -> list[Trial]:
+        """The records that the search learns from."""
+        return [record for record in self.records if record.trial in self.points]
+
+    def waiting(self, found: Sequence[Candidate]) -> Iterator[tuple[int, dict[str, Value], list[str]]]:
+        """What has no result (yet), records before candidates: a place of its own, point, missing metrics."""
+        for index, record in enumerate(self.records):
+            if (missing := self._outcomes.missing(record)) and record.trial in self.points:
+                yield index, self.points[record.trial], missing
+        for index, candidate in enumerate(found, start=len(self.records)):
+            if (point := self._encoding.encode(candidate.parameters)) is not None:
+                yield index, point, list(self._outcomes.names.values())
+
+    def next(self, found: Sequence[Candidate]) -> Candidate:
+        """The candidate after the records and those that were found just now. Raises `NothingToAsk`."""
+        index = len(self.records) + len(found)
+        taken = self._taken | {self._domain.identity(candidate.parameters) for candidate in found}
+        left = self._left(taken)
+        if self._has_enough_results(found):
+            for point in self._surrogate(index, found):
+                parameters = self._encoding.decode(point)
+                if self._is_new(parameters, taken):
+                    return Candidate(parameters=parameters, generator="botorch")
+        for parameters in self._first_candidates(index):
+            if self._is_new(parameters, taken):
+                return Candidate(parameters=parameters, generator="sobol")
+        if left:
+            chosen = left[stable_seed(self._search.seed, index, "left") % len(left)]
+            return Candidate(parameters=chosen, generator="sobol")
+        raise NothingToAsk(
+            f"trial {index}: no new candidate in {SOBOL_ATTEMPTS} attempts; "
+            "widen the ranges or loosen the parameter constraints"
+        )
+
+    def _left(self, taken: set[Hashable]) -> list[dict[str, Value]]:
+        """The unused configurations of a small finite space; empty where they cannot be listed."""
+        if self._configurations is None:
+            return []
+        left = [parameters for identity, parameters in self._configurations.items() if identity not in taken]
+        if not left:
+            total = len(self._configurations)
+            raise NothingToAsk(
+                f"every configuration of the search space ({total}) was tried; add values to it"
+            )
+        return left
+
+    def _has_enough_results(self, found: Sequence[Candidate]) -> bool:
+        if self._search.method == "random" or not self._encoding.axes:
+            return False
+        live = sum(
+            r.status not in ("failed", "abandoned") and r.generator != "baseline" for r in self.records
+        )
+        complete = sum(not self._outcomes.missing(record) for record in self.told())
+        return live + len(found) >= self._search.sobol and complete >= max(1, self._search.sobol // 2)
+
+    def _first_candidates(self, count: int) -> Iterator[dict[str, Value]]:
+        """The middle of the space unless there is a baseline, then the Sobol sequence from where it is."""
+        if count == 0 and not self._has_baseline:
+            yield self._domain.middle()
+        if not self._encoding.axes:
+            return
+        # The first candidate is the baseline or the middle; the sequence is balanced only from its own start.
+        start = max(count - 1, 0)
+        for position in range(start, start + SOBOL_ATTEMPTS):
+            if (point := self._sobol(position)) is None:
+                return
+            yield self._encoding.decode(point)
+
+    def _is_new(self, parameters: Mapping[str, Value], taken: set[Hashable]) -> bool:
+        return self._domain.identity(parameters) not in taken and self._domain.allows(parameters)
+
+
+def _may_follow(old: Trial, new: Trial) -> bool:
+    """Whether what was made of the old record can become that of the new one (a retried trial's cannot)."""
+    if old is new:
+        return True
+    if (old.trial, old.generator, old.parameters) != (new.trial, new.generator, new.parameters):
+        return False
+    same_end = (old.status, old.failure, old.metrics) == (new.status, new.failure, new.metrics)
+    return not old.finished or same_end

@@ -1,0 +1,177 @@
+"""A space's parameters in the words of the search: safe names, and floats between 0 and 1.
+
+`optimizer` makes Ax parameters of the axes here, and passes every value through `encode` and `decode`. Why Ax
+does not get the ranges as they are: it refuses ranges narrower than 1.5e-5 (a learning rate from 1e-6 to
+1e-5), lists every integer of a range (gigabytes for 1 to 10^8), optimises its acquisition function in the
+given units, and its SymPy takes a parameter called `beta` for a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sweeps.search.determinism import stable_seed
+from sweeps.space.constraints import Linear
+from sweeps.space.definition import Choice, Range, Value, same_value
+from sweeps.space.domain import Domain, from_unit, to_unit
+
+WIDE = 100
+"""Integer ranges wider than this are searched as floats and rounded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A numeric axis: floats from 0 to 1, or the integers themselves."""
+
+    name: str
+    bounds: tuple[float, float] = (0.0, 1.0)
+    kind: Literal["int", "float"] = "float"
+    log: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """A discrete axis; `dependents` are the axes that exist only under a value."""
+
+    name: str
+    values: tuple[Value, ...]
+    kind: str
+    ordered: bool
+    dependents: Mapping[Value, list[str]]
+
+
+Axis = Interval | Options
+
+
+class Encoding:
+    """Translates between the searched parameters of a domain and the axes of the search.
+
+    Attributes:
+        domain: as given.
+        axes: one for every searched parameter, in the same order.
+        names: the parameter of each axis.
+        constraints: the parameter constraints in the axes' names and units, as text.
+    """
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+        self._names = {name: f"p{position}" for position, name in enumerate(domain.searched)}
+        self._units = {
+            name: self._unit_range(p)
+            for name, p in domain.searched.items()
+            if isinstance(p, Range) and _is_unit(p)
+        }
+        self.names: Mapping[str, str] = {axis: name for name, axis in self._names.items()}
+        self.axes: tuple[Axis, ...] = tuple(self._axis(p) for p in domain.searched.values())
+        self.constraints = tuple(self._scaled(constraint) for constraint in domain.constraints)
+
+    def encode(self, parameters: Mapping[str, Value]) -> dict[str, Value] | None:
+        """The searched parameters among these on their axes; None if they are not of this space."""
+        if self.domain.misfit(parameters) is not None:
+            return None
+        active = self.domain.active(parameters)
+        return {self._names[name]: self._encoded(name, parameters[name]) for name in active}
+
+    def filled(self, point: Mapping[str, Value], seed: int) -> dict[str, Value]:
+        """The point on all axes, those that are switched off at places drawn from the seed.
+
+        The surrogate sees all axes. Were they always in the middle when switched off, it would take every
+        other place for unknown land; spread out, they show that nothing depends on them.
+        """
+        return {
+            axis.name: point[axis.name] if axis.name in point else _drawn(axis, stable_seed(seed, axis.name))
+            for axis in self.axes
+        }
+
+    def decode(self, point: Mapping[str, Value]) -> dict[str, Value]:
+        """The whole parameters at a point: active ones only, fixed ones included, members of the space."""
+        values = {}
+        for name, axis in self._names.items():
+            if axis in point:
+                value = point[axis]
+                if name in self._units:
+                    value = from_unit(self._units[name], float(value))
+                values[name] = self.domain.member(name, value)
+        return self.domain.complete(values)
+
+    def value(self, axis: str, at: Value) -> Value:
+        """What a place on an axis stands for, rounded and within bounds like any parameter."""
+        name = self.names[axis]
+        place = from_unit(self._units[name], float(at)) if name in self._units else at
+        return self.domain.member(name, place)
+
+    def _unit_range(self, parameter: Range) -> Range:
+        """The float range that 0 to 1 stands for."""
+        if parameter.kind == "int" and self.domain.rounding(parameter.name) is round:
+            # Half a step on either side gives the first and the last integer the same share as the others.
+            return replace(parameter, min=parameter.min - 0.4999, max=parameter.max + 0.4999)
+        return parameter
+
+    def _axis(self, parameter: Range | Choice) -> Axis:
+        name = self._names[parameter.name]
+        if isinstance(parameter, Range):
+            if parameter.name in self._units:
+                return Interval(name=name)
+            return Interval(name=name, bounds=(parameter.min, parameter.max), kind="int", log=parameter.log)
+        switched = {
+            self._encoded(parameter.name, value): [self._names[c] for c in children if c in self._names]
+            for value, children in parameter.when
+        }
+        return Options(
+            name=name,
+            values=tuple(self._encoded(parameter.name, value) for value in parameter.values),
+            kind=_kind(parameter),
+            ordered=parameter.ordered or len(parameter.values) == 2,
+            dependents={value: names for value, names in switched.items() if names},
+        )
+
+    def _encoded(self, name: str, value: Value) -> Value:
+        """Raises ValueError or TypeError for a value of another space."""
+        parameter = self.domain.searched[name]
+        if isinstance(parameter, Choice):
+            if not any(same_value(value, member) for member in parameter.values):
+                raise ValueError(f"{value!r} is not among the values of {name}")
+            return float(value) if _kind(parameter) == "float" else value
+        if isinstance(value, bool | str):
+            raise TypeError(f"{name} is a number, not {value!r}")
+        return to_unit(self._units[name], value) if name in self._units else int(value)
+
+    def _scaled(self, constraint: Linear) -> str:
+        """The constraint over axes, its largest coefficient 1, as the samplers' tolerances expect.
+
+        Where it constrains a float, it is a little tighter than the user's: Ax may overstep it by 1e-8.
+        """
+        searched = [self.domain.searched[name] for name in constraint.coefficients]
+        margin = 1e-7 if any(isinstance(p, Range) and p.kind == "float" for p in searched) else 0.0
+        factors, bound = {}, constraint.bound
+        for name, factor in constraint.coefficients.items():
+            if name in self._units:
+                low, high = self._units[name].min, self._units[name].max
+                bound -= factor * low
+                factor *= high - low
+            factors[self._names[name]] = factor
+        size = max(abs(factor) for factor in factors.values())
+        left = " + ".join(f"{factor / size!r}*{name}" for name, factor in factors.items())
+        return f"{left} <= {bound / size - margin!r}"
+
+
+def _drawn(axis: Axis, seed: int) -> Value:
+    """A place on the axis, uniform over seeds from 0 to 2^32 - 1."""
+    if isinstance(axis, Options):
+        return axis.values[seed * len(axis.values) >> 32]
+    low, high = axis.bounds
+    return int(low) + (seed * int(high - low + 1) >> 32) if axis.kind == "int" else seed / 2**32
+
+
+def _is_unit(parameter: Range) -> bool:
+    return parameter.kind == "float" or parameter.max - parameter.min >= WIDE
+
+
+def _kind(parameter: Choice) -> str:
+    """Ax's word for the type of the values; integers among floats are floats."""
+    for kind in (bool, int, str):
+        if all(type(value) is kind for value in parameter.values):
+            return kind.__name__
+    return "float"

@@ -1,0 +1,142 @@
+"""Candidates for a sweep: Sobol's points first, then a surrogate's. `asking` and `sweep init` call this."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ax.core.experiment import Experiment
+
+from sweeps.errors import NothingToAsk, SpaceError
+from sweeps.search.candidates import Candidate, Candidates
+from sweeps.search.determinism import one_thread, seeded, silence, stable_seed
+from sweeps.search.encoding import Encoding
+from sweeps.search.optimizer import observations, sobol
+from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted
+from sweeps.search.optimizer.translation import blank_experiment, goal
+from sweeps.search.optimizer.view import SurrogateView
+from sweeps.search.outcomes import Outcomes
+from sweeps.search.sequence import Point, SobolSequence
+from sweeps.space.definition import Space, Value
+from sweeps.space.domain import Domain
+from sweeps.trials.record import Trial
+
+log = logging.getLogger(__name__)
+
+SURROGATE_ATTEMPTS = 2
+
+
+def check(space: Space) -> None:
+    """Raise SpaceError where Ax would refuse the space; `sweep init` calls it before compute is spent."""
+    try:
+        Optimizer(space).generate()
+    except NothingToAsk as error:
+        raise SpaceError(str(error), file=space.name, key="parameters") from None
+
+
+class Optimizer:
+    """Proposes candidates for one sweep.
+
+    The middle of the space (unless there is a baseline) and scrambled Sobol points come first, until there
+    are `search.sobol` live trials (neither failed nor abandoned, the baseline not counted) and half as many
+    have results. A Gaussian process over all results proposes the rest. Pending, running, abandoned and
+    failed trials are pending points for it: their neighbourhood loses its attraction, so that workers do not
+    follow each other into one place.
+
+    Raises:
+        SpaceError: Ax cannot search this space.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._encoding = Encoding(Domain(space))
+        self._outcomes = Outcomes(space)
+        blank = self._new_experiment()  # what the Sobol sequence is drawn from, whatever the records
+        self._sobol = SobolSequence(partial(sobol.draw, blank), space.search.seed)
+        self._candidates = Candidates(
+            space, self._encoding, self._outcomes, sobol=self._sobol_point, surrogate=self._surrogate_points
+        )
+        self._start_over()
+
+    def observe(self, trials: Sequence[Trial]) -> None:
+        """Take in all records of the sweep, in index order; only what is new since the last call costs."""
+        news = self._candidates.observe(trials)
+        if news.anew:
+            self._start_over()
+        for record in news.changed:
+            self._settle(record)
+        for record in news.added:
+            self._attach(record)
+
+    def generate(self, count: int = 1) -> list[Candidate]:
+        """Propose candidates that no observed trial has, failed and abandoned ones included.
+
+        Raises:
+            NothingToAsk: the space is finite and used up.
+        """
+        found: list[Candidate] = []
+        with one_thread(), silence("ax"):
+            while len(found) < count:
+                found.append(self._candidates.next(found))
+        return found
+
+    def view(self) -> SurrogateView:
+        """A fresh fit of all results, for `insight` to ask. Raises one of SURROGATE_FAILURES."""
+        with one_thread(), silence("ax"), seeded(stable_seed(self._space.search.seed, "view")):
+            records = {trial.index: index for index, trial in self._told.items()}
+            return SurrogateView(self._fitted(), self._encoding, self._outcomes, records)
+
+    def _start_over(self) -> None:
+        self._told: dict[int, Any] = {}  # index of the record → Ax's trial
+        self._ax = self._new_experiment()
+
+    def _new_experiment(self) -> Experiment:
+        return blank_experiment(self._space.name, self._encoding, self._outcomes)
+
+    def _attach(self, record: Trial) -> None:
+        if (point := self._candidates.points.get(record.trial)) is None:
+            return
+        metadata = self._metadata(point, record.trial)
+        self._told[record.trial] = observations.attach(self._ax, point, metadata)
+        self._settle(record)
+
+    def _settle(self, record: Trial) -> None:
+        if (trial := self._told.get(record.trial)) is not None:
+            observations.settle(trial, self._outcomes.ending(record))
+
+    def _pending(self, found: Sequence[Candidate]) -> dict[str, list[Any]]:
+        waiting = (
+            (point, self._metadata(point, index), missing)
+            for index, point, missing in self._candidates.waiting(found)
+        )
+        return observations.pending(self._ax, self._outcomes, waiting)
+
+    def _metadata(self, point: Mapping[str, Value], index: int) -> dict[str, Any]:
+        filled = self._encoding.filled(point, stable_seed(self._space.search.seed, index, "inactive"))
+        return observations.metadata(point, filled)
+
+    def _surrogate_points(self, index: int, found: Sequence[Candidate]) -> Iterator[Point]:
+        """Maximisers of the acquisition function, from different starts; none if the surrogate fails."""
+        seed, pending = self._space.search.seed, self._pending(found)
+        try:
+            with seeded(stable_seed(seed, index, "fit")):
+                adapter = self._fitted()
+            for attempt in range(SURROGATE_ATTEMPTS):
+                with seeded(stable_seed(seed, index, "acquire", attempt)):
+                    run = adapter.gen(n=1, pending_observations=pending)
+                yield run.arms[0].parameters
+        except SURROGATE_FAILURES as error:
+            log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
+
+    def _fitted(self) -> Any:
+        told = self._candidates.told()
+        data = observations.results(self._outcomes, told, self._told)
+        return fitted(self._ax, data, goal(self._outcomes, *self._outcomes.learnt(told)))
+
+    def _sobol_point(self, position: int) -> Point | None:
+        try:
+            return self._sobol[position]
+        except sobol.EXHAUSTED:
+            return None

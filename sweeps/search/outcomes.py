@@ -1,0 +1,155 @@
+"""Which of a trial's metrics the search looks at, and what it makes of them: no Ax here.
+
+`optimizer` tells Ax objectives, constraints and results in these words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from sweeps.errors import SpaceError
+from sweeps.space.constraints import Linear, parse
+from sweeps.space.definition import Space
+from sweeps.trials.record import Status, Trial
+
+SURVIVAL = "survival"
+"""Name of the metric that is 1 for a trial with results and 0 for one that `has_failed`."""
+
+
+Goals = Mapping[str, bool | None]
+"""For each metric whether less of it is better; None where neither is."""
+
+
+def has_failed(record: Trial) -> bool:
+    """Whether the trial's own parameters are at fault; lost workers say nothing about its region."""
+    return record.status == "failed" and record.failure != "lost"
+
+
+class Outcomes:
+    """The metrics that count: those of the objectives, then those of outcome constraints.
+
+    Attributes:
+        names: the search's name of each metric.
+        lower_is_better: for each objective's name.
+        goals: whether less is better, for every name; None where it is no objective, as for survival.
+        objective: all objectives, as Ax writes them.
+        constraints: the outcome constraints in these names, as text.
+
+    Raises:
+        SpaceError: for a bound relative to the baseline.
+    """
+
+    def __init__(self, space: Space) -> None:
+        constraints = [_absolute(text, space) for text in space.outcome_constraints]
+        constrained = [name for constraint in constraints for name in constraint.coefficients]
+        metrics = dict.fromkeys([*space.metrics(), *constrained])
+        self.names: Mapping[str, str] = MappingProxyType({m: f"m{i}" for i, m in enumerate(metrics)})
+        self.lower_is_better = {self.names[o.metric]: o.goal == "minimize" for o in space.objectives}
+        told = (*self.names.values(), SURVIVAL)
+        self.goals: Goals = {name: self.lower_is_better.get(name) for name in told}
+        self.objective = ", ".join(f"-{name}" if low else name for name, low in self.lower_is_better.items())
+        self.constraints = tuple(self._renamed(constraint) for constraint in constraints)
+        self._bounded = {
+            self.names[n] for c in constraints if len(c.coefficients) == 1 for n in c.coefficients
+        }
+
+    def means(self, record: Trial) -> dict[str, float]:
+        """The finite results of a trial that ended with any, by the search's names."""
+        if record.status not in ("completed", "early_stopped"):
+            return {}
+        found = ((name, record.metrics.get(metric)) for metric, name in self.names.items())
+        return {name: float(mean) for name, mean in found if mean is not None and math.isfinite(mean)}
+
+    def missing(self, record: Trial) -> list[str]:
+        """Names of the metrics that the trial has no result for (yet)."""
+        means = self.means(record)
+        return [name for name in self.names.values() if name not in means]
+
+    def ending(self, record: Trial) -> Status | None:
+        """As what the end of a trial is told to Ax; None while it has not ended."""
+        if not record.finished:
+            return None
+        if record.status == "completed":
+            return "completed"
+        if has_failed(record):
+            return "failed"
+        return "early_stopped" if self.means(record) else "abandoned"
+
+    def table(self, records: Sequence[Trial]) -> list[tuple[Trial, str, float, float]]:
+        """Every result as (record, name, mean, standard error), survival included, NaN for an unknown error.
+
+        A metric's errors count only if all its results have one: Ax cannot fit known beside unknown noise.
+        """
+        rows = [(record, name, mean) for record in records for name, mean in self.means(record).items()]
+        metrics = {name: metric for metric, name in self.names.items()}
+        errors = [_standard_error(record, metrics[name]) for record, name, _ in rows]
+        unknown = {name for (_, name, _), error in zip(rows, errors, strict=True) if math.isnan(error)}
+        results = [
+            (record, name, mean, math.nan if name in unknown else error)
+            for (record, name, mean), error in zip(rows, errors, strict=True)
+        ]
+        return [*results, *((record, SURVIVAL, mean, math.nan) for record, mean in self.survival(records))]
+
+    def learnt(self, records: Sequence[Trial]) -> list[str]:
+        """The constraints that follow from the results: the front's bounds, and to survive."""
+        return [*self.thresholds(records), *([f"{SURVIVAL} >= 0.5"] if self.survival(records) else [])]
+
+    def thresholds(self, records: Iterable[Trial]) -> list[str]:
+        """Bounds of the front that several objectives are searched for, where the user set none.
+
+        For each objective the worst result that is no outlier, or that lies on the present front, and a tenth
+        of the range beyond. Ax takes the worst on the front alone, and so hardly looks beyond its ends.
+        """
+        if len(self.lower_is_better) < 2:
+            return []
+        signs = {name: 1.0 if lower else -1.0 for name, lower in self.lower_is_better.items()}
+        means = [found for found in map(self.means, records) if signs.keys() <= found.keys()]
+        if not means:
+            return []
+        costs = np.array([[sign * found[name] for name, sign in signs.items()] for found in means])
+        return [
+            f"{name} {'<=' if sign > 0 else '>='} {sign * worst!r}"
+            for (name, sign), worst in zip(signs.items(), _worst(costs), strict=True)
+            if name not in self._bounded
+        ]
+
+    def survival(self, records: Sequence[Trial]) -> list[tuple[Trial, float]]:
+        """Which trials failed and which did not; empty where none failed.
+
+        A diverged or out-of-memory trial has no loss, but as a constraint it says what its region is like.
+        """
+        ended = [(r, 0.0 if has_failed(r) else 1.0) for r in records if has_failed(r) or self.means(r)]
+        return ended if any(not survived for _, survived in ended) else []
+
+    def _renamed(self, constraint: Linear) -> str:
+        terms = [f"{factor!r}*{self.names[name]}" for name, factor in constraint.coefficients.items()]
+        return f"{' + '.join(terms)} <= {constraint.bound!r}"
+
+
+def _worst(costs: npt.NDArray[np.float64]) -> list[float]:
+    """For each column of trials x objectives, the largest that counts, and a tenth of the range beyond it."""
+    no_worse = (costs[:, None] <= costs[None]).all(axis=-1)
+    better = (costs[:, None] < costs[None]).any(axis=-1)
+    on_front = ~np.any(no_worse & better, axis=0, keepdims=True).T
+    first, third = np.quantile(costs, (0.25, 0.75), axis=0)
+    counts = on_front | (costs <= third + 1.5 * (third - first))  # Tukey's fence
+    largest = np.where(counts, costs, -np.inf).max(axis=0)
+    return [float(worst) for worst in largest + 0.1 * (largest - costs.min(axis=0))]
+
+
+def _standard_error(record: Trial, metric: str) -> float:
+    error = record.metrics.get(f"{metric}_sem")
+    return float(error) if error is not None and math.isfinite(error) and error >= 0 else math.nan
+
+
+def _absolute(text: str, space: Space) -> Linear:
+    constraint = parse(text)
+    if "baseline" in constraint.coefficients:
+        problem = f"{text!r}: bounds relative to the baseline are not supported; write the number"
+        raise SpaceError(problem, file=space.name, key="outcome_constraints")
+    return constraint

@@ -1,0 +1,170 @@
+"""What of a `Space` is really searched, as values: no Ax, no randomness.
+
+`optimizer` asks it whether a proposal is allowed and new, and which configurations there are at all;
+`encoding` builds the coordinates of the search from it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from types import MappingProxyType
+
+from sweeps.space.constraints import parse
+from sweeps.space.definition import Choice, Fixed, Range, Space, Value, same_value
+from sweeps.space.space_checks import middle
+
+ENUMERABLE = 4096
+"""Finite spaces of up to this many configurations are listed, so that each can be tried and none twice."""
+
+RESOLUTION = 1e9
+"""Floats closer than a billionth of the range are one: transforms there and back round in the last bits."""
+
+SLACK = 1e-6
+"""How far a number may be from an integer that it stands for: optimizers overstep constraints by as much."""
+
+
+class Domain:
+    """The searched part of a space.
+
+    Attributes:
+        searched: the ranges and choices, by name, in the space's order.
+        fixed: the value of every other parameter.
+        constraints: the parameter constraints, each over ranges that always exist.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self.searched: Mapping[str, Range | Choice] = MappingProxyType(
+            {p.name: p for p in space.parameters if not isinstance(p, Fixed)}
+        )
+        self.fixed: Mapping[str, Value] = MappingProxyType(
+            {p.name: p.value for p in space.parameters if isinstance(p, Fixed)}
+        )
+        self.constraints = tuple(parse(text) for text in space.parameter_constraints)
+
+    def complete(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """The active parameters under these searched values, fixed ones included, in the space's order."""
+        every = {**self.fixed, **values}
+        return {name: every[name] for name in self._space.active(every)}
+
+    def middle(self) -> dict[str, Value]:
+        """The configuration in the middle of every parameter, as for what a baseline leaves out."""
+        return self.complete({name: middle(parameter) for name, parameter in self.searched.items()})
+
+    def active(self, parameters: Mapping[str, Value]) -> tuple[str, ...]:
+        """Names of the searched parameters that exist under these values."""
+        return tuple(name for name in self._space.active(parameters) if name in self.searched)
+
+    def member(self, name: str, value: Value) -> Value:
+        """The nearest value that the space has: within the bounds, an int or a float, a choice's own member.
+
+        An integer under constraints is rounded to the side that obeys them.
+
+        Raises:
+            ValueError: for what is not among a choice's values.
+        """
+        parameter = self.searched[name]
+        if isinstance(parameter, Choice):
+            for member in parameter.values:
+                if same_value(member, value):
+                    return member
+            raise ValueError(f"{value!r} is not among the values of {name}")
+        if parameter.kind == "int":
+            whole = self.rounding(name)(float(value))
+            return min(max(whole, int(parameter.min)), int(parameter.max))
+        return min(max(float(value), float(parameter.min)), float(parameter.max))
+
+    def rounding(self, name: str) -> Callable[[float], int]:
+        """How a number becomes an integer of this range without breaking a constraint that it obeyed."""
+        signs = {c.coefficients[name] > 0 for c in self.constraints if name in c.coefficients}
+        if signs == {True}:
+            return lambda number: math.floor(number + SLACK)
+        return (lambda number: math.ceil(number - SLACK)) if signs == {False} else round
+
+    def allows(self, parameters: Mapping[str, Value]) -> bool:
+        """Whether the parameter constraints hold, to the last bits: a program may well check them itself."""
+        return all(
+            constraint.holds({name: float(parameters[name]) for name in constraint.coefficients}, 1e-15)
+            for constraint in self.constraints
+        )
+
+    def misfit(self, parameters: Mapping[str, Value]) -> str | None:
+        """Return in one clause why these are no parameters of this space; None where they are."""
+        active = self.active(parameters)
+        for name in active:
+            if name not in parameters:
+                return f"{name} is missing"
+        for name, value in parameters.items():
+            if name in self.fixed:
+                if not same_value(value, self.fixed[name]):
+                    return f"{name} is {value!r}, not {self.fixed[name]!r}"
+            elif name not in self.searched:
+                return f"{name} is none of its parameters"
+            elif name not in active:
+                return f"{name} has a value, though it is switched off"
+            elif not _lies_in(self.searched[name], value):
+                return f"{name} is {_shown(value)}, outside of its range or values"
+        return None
+
+    def identity(self, parameters: Mapping[str, Value]) -> Hashable:
+        """Equal for parameters that are the same candidate, up to `RESOLUTION`."""
+        return frozenset((name, self._cell(name, value)) for name, value in parameters.items())
+
+    def configurations(self) -> Mapping[Hashable, dict[str, Value]] | None:
+        """Every allowed configuration by its identity; None if there are too many, or infinitely many."""
+        axes: list[tuple[Value, ...] | range] = []
+        for parameter in self.searched.values():
+            if isinstance(parameter, Choice):
+                axes.append(parameter.values)
+            elif parameter.kind == "int":
+                axes.append(range(int(parameter.min), int(parameter.max) + 1))
+            else:
+                return None
+        if math.prod(len(axis) for axis in axes) > ENUMERABLE:
+            return None
+        return {self.identity(parameters): parameters for parameters in self._allowed(axes)}
+
+    def _allowed(self, axes: list[tuple[Value, ...] | range]) -> Iterator[dict[str, Value]]:
+        for values in itertools.product(*axes):
+            parameters = self.complete(dict(zip(self.searched, values, strict=True)))
+            if self.allows(parameters):
+                yield parameters
+
+    def _cell(self, name: str, value: Value) -> Hashable:
+        """A stand-in that tells True from 1 and "1", and does not tell 1 from 1.0."""
+        parameter = self.searched.get(name)
+        if isinstance(value, bool | str) or not isinstance(parameter, Range) or parameter.kind == "int":
+            return (isinstance(value, bool), value)
+        place = to_unit(parameter, value) * RESOLUTION
+        return round(place) if math.isfinite(place) else value  # far outside: a record that somebody edited
+
+
+def _lies_in(parameter: Range | Choice, value: Value) -> bool:
+    """Whether the parameter can have the value, up to `RESOLUTION`."""
+    if isinstance(parameter, Choice):
+        return any(same_value(value, member) for member in parameter.values)
+    if isinstance(value, bool | str) or (parameter.kind == "int" and value != int(value)):
+        return False
+    slack = (parameter.max / 2 - parameter.min / 2) / RESOLUTION
+    return parameter.min - slack <= value <= parameter.max + slack
+
+
+def _shown(value: Value) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def to_unit(parameter: Range, value: float) -> float:
+    """Where the value lies in the range, 0 at `min` and 1 at `max`, on the scale that is searched."""
+    if parameter.log and value > 0:
+        return math.log(value / parameter.min) / math.log(parameter.max / parameter.min)
+    return (value / 2 - parameter.min / 2) / (parameter.max / 2 - parameter.min / 2)  # halves never overflow
+
+
+def from_unit(parameter: Range, unit: float) -> float:
+    """The inverse of `to_unit`, up to rounding."""
+    if parameter.log:
+        return parameter.min * math.exp(unit * math.log(parameter.max / parameter.min))
+    return parameter.min * (1.0 - unit) + parameter.max * unit

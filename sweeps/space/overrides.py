@@ -1,0 +1,64 @@
+"""A trial's parameters as Hydra overrides, quoted so that Hydra reads back the same value and type.
+
+`objective` builds the trainer's command line with it, `cli` prints the best trial for pasting, `space_file`
+uses `split`. Hydra itself is not imported: its grammar is small, and `sweep best` has to start quickly.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from sweeps.space.definition import Value
+
+# What Hydra's lexer would read as something other than text: https://hydra.cc/docs/advanced/override_grammar/basic/
+_RESERVED = frozenset(("true", "false", "null", "nan", "inf"))
+_BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*", re.ASCII)
+
+
+def to_overrides(parameters: Mapping[str, Value]) -> list[str]:
+    """One `key=value` per parameter, in their order. Raises ValueError on NaN, infinity and NUL."""
+    return [f"{key}={quote(value)}" for key, value in parameters.items()]
+
+
+def quote(value: Value) -> str:
+    """The value in Hydra's override grammar: composed and resolved, it is `value` again."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(int(value))  # int(): a subclass may print itself otherwise
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} cannot be an override: it is not a finite number")
+        return repr(float(value))
+    if "\0" in value:
+        raise ValueError(f"{value!r} cannot be an override: a command line holds no NUL")
+    if _BARE.fullmatch(value) and value.lower() not in _RESERVED:
+        return value
+    return _quoted(_literal(value))
+
+
+def _literal(text: str) -> str:
+    """Text that OmegaConf resolves to `text`: `${` would start an interpolation, so it is escaped."""
+    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", text)
+
+
+def _quoted(text: str) -> str:
+    """In single quotes. Backslashes count double only in front of a quote, the closing one included."""
+    escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + r"\'", text)
+    backslashes = len(escaped) - len(escaped.rstrip("\\"))
+    return f"'{escaped}{backslashes * chr(92)}'"
+
+
+def split(override: str) -> tuple[str, str]:
+    """The key, without Hydra's leading `+` or `~`, and the text behind the first `=`.
+
+    Raises:
+        ValueError: with a clause, for what is not of the form `key=value`.
+    """
+    key, equals, text = override.partition("=")
+    key = key.lstrip("+~").strip()
+    if not equals or not key or any(character.isspace() for character in key):
+        raise ValueError(f"{override!r} is not an override; write key=value")
+    return key, text

@@ -1,0 +1,61 @@
+"""A few points of a space that together touch every parameter, choice and bound.
+
+`sweep init` lets the program check them, so that a misspelt key or a value that the program refuses costs a
+second and not a night.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sweeps.space import constraints
+from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Value
+
+
+def probes(space: Space) -> list[dict[str, Value]]:
+    """Points of the space: its low and its high end, and every choice once, with what depends on it.
+
+    Points outside the parameter constraints are left out: no trial will ever have them.
+    """
+    low = {parameter.name: _end(parameter, 0) for parameter in space.parameters}
+    high = {parameter.name: _end(parameter, -1) for parameter in space.parameters}
+    points = [low, high, *({**base, **change} for base in (low, high) for change in _choices(space))]
+    if space.baseline is not None:
+        points.append({**low, **space.baseline})
+    found: list[dict[str, Value]] = []
+    for point in points:
+        active = {name: point[name] for name in space.active(point)}
+        if active not in found and _is_allowed(space, active):
+            found.append(active)
+    return found
+
+
+def _end(parameter: Parameter, which: int) -> Value:
+    match parameter:
+        case Fixed(value=value):
+            return value
+        case Choice(values=values):
+            return values[which]
+        case Range(kind="int"):
+            return int((parameter.min, parameter.max)[which])
+        case Range():
+            return float((parameter.min, parameter.max)[which])
+
+
+def _choices(space: Space) -> Iterator[dict[str, Value]]:
+    parents = space.parents()
+    for parameter in space.parameters:
+        if not isinstance(parameter, Choice):
+            continue
+        for value in parameter.values:
+            change: dict[str, Value] = {parameter.name: value}
+            name = parameter.name
+            while name in parents:  # switch on whatever it depends on
+                name, needed = parents[name]
+                change[name] = needed
+            yield change
+
+
+def _is_allowed(space: Space, point: Mapping[str, Value]) -> bool:
+    numbers = {name: float(value) for name, value in point.items() if not isinstance(value, str)}
+    return all(constraints.parse(text).holds(numbers) for text in space.parameter_constraints)

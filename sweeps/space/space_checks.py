@@ -1,0 +1,210 @@
+"""What the parts of a search space demand of each other: constraints that can be met, a baseline inside.
+
+`space_file` calls `parameter_constraints`, `outcome_constraints` and `baseline` once the parameters are read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+from scipy.optimize import linprog
+
+from sweeps.space.constraints import Linear, parse
+from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Range, Space, Value, same_value
+from sweeps.space.yaml_cursor import Cursor, nearest
+
+_ROOM = 1e-6
+"""Radius of the ball that must fit in, with every range scaled to 0..1; the solver is exact to about 1e-7."""
+
+
+def parameter_constraints(
+    section: Cursor, parameters: tuple[Parameter, ...]
+) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
+    """The parameters, narrowed by constraints on one of them, and the constraints on several.
+
+    A constraint on one parameter is a bound: as such it holds for logarithmic and conditional ranges too,
+    which Ax allows in no constraint.
+
+    Raises:
+        SpaceError: for a constraint that cannot be read, used or met.
+    """
+    by_name = {parameter.name: parameter for parameter in parameters}
+    conditional = _conditional(parameters)
+    several: dict[str, Linear] = {}
+    seen: list[Linear] = []
+    for item in section.items():
+        linear = _parsed(item, seen)
+        ranges = [_range(item, name, by_name) for name in linear.coefficients]
+        if len(ranges) == 1:
+            by_name[ranges[0].name] = _narrowed(item, ranges[0], linear)
+            continue
+        for parameter in ranges:
+            if parameter.log:
+                raise item.refusal(
+                    f"`{parameter.name}` is logarithmic, and the optimizer takes only linear ranges in a "
+                    "constraint on several parameters; give it distribution: "
+                    + ("int_uniform" if parameter.kind == "int" else "uniform")
+                )
+            if parameter.name in conditional:
+                raise item.refusal(
+                    f"`{parameter.name}` depends on a condition, and is not always there to constrain"
+                )
+        several[item.text()] = linear
+    narrowed = tuple(by_name[parameter.name] for parameter in parameters)
+    _check_feasible(section, narrowed, list(several.values()))
+    return narrowed, tuple(several)
+
+
+def outcome_constraints(section: Cursor, objectives: Sequence[Objective]) -> tuple[str, ...]:
+    """The constraints on metrics, as they stand. Raises SpaceError."""
+    seen: list[Linear] = []
+    bounded: set[str] = set()
+    for item in section.items():
+        linear = _parsed(item, seen)
+        for objective in objectives:
+            if objective.metric in linear.coefficients:
+                _check_threshold(item, linear, objective, alone=len(objectives) == 1)
+                if objective.metric in bounded:
+                    raise item.refusal(f"`{objective.metric}` has a threshold already; keep the tighter one")
+                bounded.add(objective.metric)
+    return tuple(item.text() for item in section.items())
+
+
+def _check_threshold(item: Cursor, linear: Linear, objective: Objective, *, alone: bool) -> None:
+    """Ax takes a constraint on an objective only as the worst value of interest, among several objectives."""
+    metric, goal = objective.metric, objective.goal
+    if alone or len(linear.coefficients) > 1:
+        raise item.refusal(f"`{metric}` is an objective, it is optimised anyway; constrain other metrics")
+    if (goal == "minimize") != (linear.coefficients[metric] > 0):
+        raise item.refusal(f"`{metric}` has the goal {goal}; a threshold for it must point the same way")
+
+
+def baseline(section: Cursor, space: Space) -> Mapping[str, Value]:
+    """A complete first trial: the file's values, and the middle of what it leaves out. Raises SpaceError."""
+    given = {key.text(): value for key, value in section.pairs()}
+    names = [parameter.name for parameter in space.parameters]
+    for key, _ in section.pairs():
+        if key.text() not in names:
+            raise key.refusal(f"not among the parameters; {nearest(key.text(), names)}")
+    values = {p.name: _inside(given[p.name], p) if p.name in given else middle(p) for p in space.parameters}
+    active = space.active(values)
+    for name, cursor in given.items():
+        if name not in active:
+            parent, value = space.parents()[name]
+            raise cursor.refusal(
+                f"it is switched off unless {parent} is {_shown(value)}; write that too, or take it out"
+            )
+    for text in space.parameter_constraints:
+        linear = parse(text).scaled()
+        numbers = {name: float(values[name]) for name in linear.coefficients}
+        if not linear.holds(numbers):
+            shown = ", ".join(f"{name} = {values[name]}" for name in linear.coefficients)
+            raise section.refusal(f"breaks `{text}` ({shown}); write values that obey it")
+    return MappingProxyType({name: values[name] for name in active})
+
+
+def middle(parameter: Parameter) -> Value:
+    """Where a baseline stands if its file does not say: geometric on a logarithmic range, first in a set."""
+    if isinstance(parameter, Fixed):
+        return parameter.value
+    if isinstance(parameter, Choice):
+        return parameter.values[(len(parameter.values) - 1) // 2 if parameter.ordered else 0]
+    if parameter.log:
+        centre = math.exp((math.log(parameter.min) + math.log(parameter.max)) / 2)
+    else:
+        centre = parameter.min / 2 + parameter.max / 2
+    centre = min(max(centre, parameter.min), parameter.max)
+    return round(centre) if parameter.kind == "int" else centre
+
+
+def _parsed(item: Cursor, seen: list[Linear]) -> Linear:
+    """The inequality, appended to those `seen` so far unless it says the same as one of them."""
+    try:
+        linear = parse(item.text())
+    except ValueError as error:
+        raise item.refusal(f"{error}") from None
+    if any(linear.scaled() == earlier.scaled() for earlier in seen):
+        raise item.refusal("says the same as one before it; keep one")
+    seen.append(linear)
+    return linear
+
+
+def _conditional(parameters: Sequence[Parameter]) -> frozenset[str]:
+    return frozenset(
+        child for p in parameters if isinstance(p, Choice) for _, children in p.when for child in children
+    )
+
+
+def _range(item: Cursor, name: str, by_name: Mapping[str, Parameter]) -> Range:
+    if name not in by_name:
+        raise item.refusal(f"`{name}` is not among the parameters; {nearest(name, by_name)}")
+    parameter = by_name[name]
+    if not isinstance(parameter, Range):
+        kind = "has a fixed value" if isinstance(parameter, Fixed) else "is a choice"
+        raise item.refusal(f"`{name}` {kind}; a constraint is about parameters with min: and max:")
+    return parameter
+
+
+def _narrowed(item: Cursor, parameter: Range, linear: Linear) -> Range:
+    """The range inside a constraint on it alone."""
+    (factor,) = linear.coefficients.values()
+    limit = min(max(linear.bound / factor, parameter.min - 1), parameter.max + 1)  # finite, for the rounding
+    low, high = (
+        (parameter.min, min(parameter.max, limit))
+        if factor > 0
+        else (max(parameter.min, limit), parameter.max)
+    )
+    if parameter.kind == "int":
+        low, high = math.ceil(low - 1e-9), math.floor(high + 1e-9)
+    if low >= high:
+        left = "nothing" if low > high else f"only {low}"
+        raise item.refusal(f"leaves {left} of `{parameter.name}` ({parameter.min} to {parameter.max})")
+    return replace(parameter, min=low, max=high)
+
+
+def _check_feasible(section: Cursor, parameters: Sequence[Parameter], constraints: Sequence[Linear]) -> None:
+    """There is room to search: a ball of some size lies inside all constraints and bounds."""
+    if not constraints:
+        return
+    ranges = [
+        p for p in parameters if isinstance(p, Range) and any(p.name in c.coefficients for c in constraints)
+    ]
+    low = {p.name: p.min for p in ranges}
+    rows = []
+    for constraint in (constraint.scaled() for constraint in constraints):
+        # In units of each range's width, so that the ball means the same in every direction.
+        row = np.array([constraint.coefficients.get(p.name, 0.0) * (p.max - p.min) for p in ranges])
+        offset = math.fsum(factor * low[name] for name, factor in constraint.coefficients.items())
+        length = math.hypot(*row)
+        rows.append([*(row / length), 1.0, (constraint.bound - offset) / length])
+    table = np.array(rows).clip(-len(ranges) - 2, len(ranges) + 2)  # no sum in the unit box is larger
+    solved = linprog(
+        c=[0.0] * len(ranges) + [-1.0],
+        A_ub=table[:, :-1],
+        b_ub=table[:, -1],
+        bounds=[(0.0, 1.0)] * len(ranges) + [(0.0, 1.0)],
+    )
+    if not solved.success or solved.x[-1] < _ROOM:
+        raise section.refusal("no values within min: and max: obey all of these at once with room to search")
+
+
+def _inside(cursor: Cursor, parameter: Parameter) -> Value:
+    value = cursor.value()
+    if isinstance(parameter, Range):
+        number = cursor.integer(least=-(2**53)) if parameter.kind == "int" else float(cursor.number())
+        if not parameter.min <= number <= parameter.max:
+            raise cursor.refusal(f"{cursor.kind()} is outside of {parameter.min} to {parameter.max}")
+        return number
+    allowed = (parameter.value,) if isinstance(parameter, Fixed) else parameter.values
+    for candidate in allowed:
+        if same_value(candidate, value):
+            return candidate
+    raise cursor.refusal(f"{cursor.kind()} is not among its values ({', '.join(map(_shown, allowed))})")
+
+
+def _shown(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,289 @@
+"""Search space files: YAML in, a validated `Space` out, or one line that says what to write instead.
+
+`sweep init` and `sweep quickstart` call `load`. The file's reference is docs/search-space.md. The parts:
+`yaml_tree` (safe YAML with line numbers), `space_parameters` (one parameter, conditions), `space_limits`
+(budget, brake and early stopping), `space_checks` (constraints and the baseline, which look at the whole).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from sweeps.errors import SpaceError
+from sweeps.space import space_checks, space_limits, space_parameters, yaml_cursor
+from sweeps.space.definition import (
+    Brake,
+    Budget,
+    Choice,
+    Fixed,
+    Lease,
+    Objective,
+    Parameter,
+    Program,
+    Range,
+    Search,
+    Space,
+)
+from sweeps.space.domain import ENUMERABLE
+from sweeps.space.overrides import split
+from sweeps.space.yaml_cursor import Cursor
+from sweeps.text.regular_file import open_regular
+
+KEYS = (
+    "name",
+    "objectives",
+    "outcome_constraints",
+    "program",
+    "parameters",
+    "parameter_constraints",
+    "search",
+    "run_cap",
+    "baseline",
+    "lease",
+    "budget",
+    "brake",
+    "early_terminate",
+)
+PROGRAM_KEYS = ("trainer", "command", "function")
+SEARCH_KEYS = ("method", "sobol", "seed")
+LEASE_KEYS = ("heartbeat_s", "expire_s", "max_attempts")
+_REQUIRED = {
+    "name": "name: my-sweep",
+    "objectives": "objectives: [{metric: final_loss, goal: minimize}]",
+    "program": "program: {trainer: {overrides: [model=tiny]}}",
+    "parameters": "parameters: {stage2.optimizer.lr: {min: 1.0e-3, max: 8.0e-3}}",
+}
+_HINTS = {
+    "early_stopping": "unknown key; write early_terminate: {type: percentile}",
+    "metric": "unknown key; write objectives: [{metric: final_loss, goal: minimize}]",
+    "method": "unknown key; write search: {method: bayes}",
+    "command": "unknown key; write program: {command: [...]}",
+    "constraints": "unknown key; write parameter_constraints: or outcome_constraints:",
+}
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
+_WORD = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
+_METRIC = re.compile(rf"{_WORD}(?:/{_WORD})*", re.ASCII)
+_IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
+_FUNCTION = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*:{_IDENTIFIER}", re.ASCII)
+_PLACEHOLDER = "${overrides}"
+
+
+def load(path: str | os.PathLike[str]) -> Space:
+    """The search space in the file. Raises SpaceError, also where the file cannot be read."""
+    file = os.fspath(path)
+    try:
+        with open_regular(Path(path)) as stream:
+            data = stream.read(yaml_cursor.MAX_BYTES + 1)
+    except FileNotFoundError:
+        told = "there is no such file; docs/search-space.md shows what to write into one"
+        raise SpaceError(told, file=file) from None
+    except IsADirectoryError:
+        raise SpaceError("a folder; name the YAML file in it", file=file) from None
+    except OSError as error:
+        raise SpaceError(f"cannot be read: {error.strerror or error}", file=file) from None
+    try:
+        # A byte cut off by the limit is no bad encoding: the size is reported.
+        text = data.decode("utf-8-sig", errors="replace" if len(data) > yaml_cursor.MAX_BYTES else "strict")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise SpaceError("not UTF-8 text; save the file as UTF-8", file=file, line=line) from None
+    return loads(text, file)
+
+
+def loads(text: str, file: str) -> Space:
+    """The search space in `text`; `file` is how errors call it. Raises SpaceError."""
+    root = yaml_cursor.parse(text, file)
+    entries = root.table(KEYS, _HINTS)
+    for key, example in _REQUIRED.items():
+        if key not in entries:
+            told = f"`{key}:` is missing; write such as {example}"
+            raise SpaceError(told, file=file, line=root.line, key=key)
+    objectives = _objectives(entries["objectives"])
+    parameters = space_parameters.read(entries["parameters"])
+    constraints: tuple[str, ...] = ()
+    if "parameter_constraints" in entries:
+        parameters, constraints = space_checks.parameter_constraints(
+            entries["parameter_constraints"], parameters
+        )
+    outcomes = entries.get("outcome_constraints")
+    space = Space(
+        name=_name(entries["name"]),
+        objectives=objectives,
+        parameters=parameters,
+        program=_program(entries["program"], parameters),
+        outcome_constraints=space_checks.outcome_constraints(outcomes, objectives) if outcomes else (),
+        parameter_constraints=constraints,
+        search=_search(entries["search"], parameters) if "search" in entries else Search(),
+        run_cap=entries["run_cap"].integer(least=1) if "run_cap" in entries else None,
+        lease=_lease(entries["lease"]) if "lease" in entries else Lease(),
+        budget=space_limits.budget(entries["budget"]) if "budget" in entries else Budget(),
+        brake=space_limits.brake(entries["brake"]) if "brake" in entries else Brake(),
+    )
+    if "early_terminate" in entries:
+        early = space_limits.early_terminate(entries["early_terminate"], space)
+        space = replace(space, early_terminate=early)
+    if "baseline" in entries and space.search.method == "grid":
+        raise entries["baseline"].refusal("a grid has every configuration already; take it out")
+    if "baseline" in entries:
+        space = replace(space, baseline=space_checks.baseline(entries["baseline"], space))
+    return space
+
+
+def _name(cursor: Cursor) -> str:
+    name = cursor.text()
+    if not _NAME.fullmatch(name):
+        raise cursor.refusal(
+            "becomes a folder: write up to 100 letters, digits, `.`, `_` and `-`, not starting with a dot"
+        )
+    return name
+
+
+def _objectives(section: Cursor) -> tuple[Objective, ...]:
+    objectives: list[Objective] = []
+    for item in section.items():
+        entries = item.table(("metric", "goal"))
+        if "metric" not in entries:
+            raise item.refusal("`metric:` is missing; write {metric: final_loss, goal: minimize}")
+        metric = entries["metric"].text()
+        if not _METRIC.fullmatch(metric):
+            raise entries["metric"].refusal(
+                "not the name of a metric; write letters, digits, `_`, dots and slashes"
+            )
+        if any(metric == objective.metric for objective in objectives):
+            raise entries["metric"].refusal(f"`{metric}` is an objective already")
+        goal: Literal["minimize", "maximize"] = "minimize"
+        if "goal" in entries and entries["goal"].one_of(("minimize", "maximize")) == "maximize":
+            goal = "maximize"
+        objectives.append(Objective(metric=metric, goal=goal))
+    return tuple(objectives)
+
+
+def _program(section: Cursor, parameters: tuple[Parameter, ...]) -> Program:
+    if section.kind() not in ("a mapping", "nothing"):
+        raise section.refusal(
+            'write {trainer: {overrides: [...]}}, {command: ["python", "train.py", "${overrides}"]} '
+            'or {function: "package.module:name"}'
+        )
+    entries = section.table(PROGRAM_KEYS)
+    if len(entries) != 1:
+        raise section.refusal("write exactly one of trainer:, command: and function:")
+    if "trainer" in entries:
+        return _trainer(entries["trainer"], parameters)
+    if "command" in entries:
+        return Program(kind="command", command=_command(entries["command"]))
+    return Program(kind="function", function=_function(entries["function"]))
+
+
+def _trainer(section: Cursor, parameters: tuple[Parameter, ...]) -> Program:
+    if section.kind() == "nothing":
+        return Program(kind="trainer")
+    entries = section.table(("overrides", "processes"))
+    return Program(
+        kind="trainer",
+        overrides=_overrides(entries["overrides"], parameters) if "overrides" in entries else (),
+        processes=entries["processes"].integer(least=1) if "processes" in entries else 1,
+    )
+
+
+def _overrides(section: Cursor, parameters: tuple[Parameter, ...]) -> tuple[str, ...]:
+    names = {parameter.name for parameter in parameters} | {"run_dir"}
+    overrides: list[str] = []
+    for item in section.items():
+        try:
+            key, _ = split(item.text())
+        except ValueError as error:
+            raise item.refusal(f"{error}") from None
+        if key in names:
+            raise item.refusal(
+                "run_dir is set by the worker"
+                if key == "run_dir"
+                else f"`{key}` is a parameter too; keep one"
+            )
+        if any(key == split(earlier)[0] for earlier in overrides):
+            raise item.refusal(f"`{key}` is overridden twice; keep one")
+        overrides.append(item.text())
+    return tuple(overrides)
+
+
+def _command(section: Cursor) -> tuple[str, ...]:
+    arguments = tuple(item.text() for item in section.items())
+    if _PLACEHOLDER not in arguments[1:]:
+        raise section.refusal(
+            f'has no element "{_PLACEHOLDER}" of its own; the parameters would not reach the program'
+        )
+    return arguments
+
+
+def _function(cursor: Cursor) -> str:
+    function = cursor.text()
+    if not _FUNCTION.fullmatch(function):
+        raise cursor.refusal("write package.module:function, with a colon before the function's name")
+    return function
+
+
+def _search(section: Cursor, parameters: tuple[Parameter, ...]) -> Search:
+    entries, search = section.table(SEARCH_KEYS), Search()
+    if "method" in entries:
+        match entries["method"].one_of(("bayes", "random", "grid")):
+            case "random":
+                search = replace(search, method="random")
+            case "grid":
+                _check_grid(section, entries, parameters)
+                search = replace(search, method="grid")
+    if "sobol" in entries:
+        search = replace(search, sobol=entries["sobol"].integer(least=1))
+    if "seed" in entries:
+        search = replace(search, seed=entries["seed"].integer(least=0, most=2**31 - 1))
+    return search
+
+
+def _check_grid(section: Cursor, entries: Mapping[str, Cursor], parameters: tuple[Parameter, ...]) -> None:
+    for key in ("sobol", "seed"):
+        if key in entries:
+            raise entries[key].refusal("has no effect on a grid; take it out")
+    for parameter in parameters:
+        if isinstance(parameter, Range) and parameter.kind == "float":
+            raise section.refusal(
+                f"a grid is finite, and `{parameter.name}` is a range of floats; give it values: [...]"
+            )
+    size = math.prod(_axis(parameter) for parameter in parameters)
+    if size > ENUMERABLE:
+        raise section.refusal(
+            f"the grid has {size} configurations, more than {ENUMERABLE}; "
+            "take values out, or write method: bayes"
+        )
+
+
+def _axis(parameter: Parameter) -> int:
+    match parameter:
+        case Fixed():
+            return 1
+        case Choice():
+            return len(parameter.values)
+        case Range():
+            return int(parameter.max) - int(parameter.min) + 1
+
+
+def _lease(section: Cursor) -> Lease:
+    entries, lease = section.table(LEASE_KEYS), Lease()
+    if "heartbeat_s" in entries:
+        lease = replace(lease, heartbeat_s=float(entries["heartbeat_s"].number()))
+    if "expire_s" in entries:
+        lease = replace(lease, expire_s=float(entries["expire_s"].number()))
+    if lease.heartbeat_s <= 0:
+        raise entries["heartbeat_s"].refusal("must be more than 0 seconds")
+    if lease.expire_s <= 2 * lease.heartbeat_s:
+        at = entries.get("expire_s") or entries["heartbeat_s"]
+        raise at.refusal(
+            f"expire_s ({lease.expire_s:g}) must be more than twice heartbeat_s ({lease.heartbeat_s:g}), "
+            "or one late heartbeat loses the trial"
+        )
+    if "max_attempts" in entries:
+        lease = replace(lease, max_attempts=entries["max_attempts"].integer(least=1))
+    return lease

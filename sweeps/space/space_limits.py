@@ -1,0 +1,111 @@
+"""The sections of a search space file that spare compute: `budget:`, `brake:` and `early_terminate:`.
+
+`space_file` calls `budget` and `brake`, and `early_terminate` once it knows the rest of the space.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sweeps.space.definition import Brake, Budget, EarlyTerminate, Space
+from sweeps.space.yaml_cursor import Cursor, nearest
+
+BUDGET_KEYS = ("effective_steps", "device_hours", "usd", "wall_hours")
+BRAKE_KEYS = ("first", "later")
+EARLY_TERMINATE_KEYS = ("type", "percentile", "min_trials", "min_step")
+
+_ANY_HOURS = "unknown key; write device_hours: (of all workers together) or wall_hours:"
+_BUDGET_HINTS = {
+    "steps": "unknown key; write effective_steps: (2 x Stage 1.9 steps + Stage 2 steps, of all trials)",
+    "trials": "unknown key; write run_cap: at the top level",
+    "run_cap": "stands at the top level, not under budget:",
+    "hours": _ANY_HOURS,
+    "gpu_hours": _ANY_HOURS,
+    "dollars": "unknown key; write usd:",
+    "cost": "unknown key; write usd:",
+}
+_EARLY_HINTS = {
+    "min_iter": "unknown key; write min_step:, the first step that counts",
+    "min_progression": "unknown key; write min_step:",
+    "min_curves": "unknown key; write min_trials:",
+    "percentile_threshold": "unknown key; write percentile:",
+    "max_iter": "unknown key; trials are stopped at any step from min_step: on",
+    "eta": "unknown key; there are no brackets, percentile: says how many of the worst are stopped",
+    "s": "unknown key; there are no brackets, percentile: says how many of the worst are stopped",
+}
+_TYPES = {
+    "hyperband": "not supported; write percentile, with percentile: 50 the worse half is stopped",
+    "asha": "not supported; write percentile, with percentile: 50 the worse half is stopped",
+    "median": "unknown; write percentile, with percentile: 50",
+}
+
+
+def budget(section: Cursor) -> Budget:
+    """What the whole sweep may spend. Raises SpaceError."""
+    entries = section.table(BUDGET_KEYS, _BUDGET_HINTS)
+    if not entries:
+        raise section.refusal(f"limits nothing; write one of {', '.join(BUDGET_KEYS)}, or take it out")
+    limits = {key: float(entry.number()) for key, entry in entries.items()}
+    for key, limit in limits.items():
+        if limit <= 0:
+            raise entries[key].refusal(f"{entries[key].kind()} is not more than 0; no trial could run")
+    return Budget(**limits)
+
+
+def brake(section: Cursor) -> Brake:
+    """After how many equal failures in a row the sweep pauses itself. Raises SpaceError."""
+    if section.kind() == "nothing":
+        return Brake(first=0, later=0)
+    if section.kind() not in ("a mapping", "nothing"):
+        raise section.refusal("write {first: 3, later: 5}; 0 switches it off")
+    counts = {key: _count(entry) for key, entry in section.table(BRAKE_KEYS).items()}
+    return replace(Brake(), **counts)
+
+
+def _count(cursor: Cursor) -> int:
+    return 0 if cursor.kind() == "nothing" else cursor.integer(least=0)
+
+
+def early_terminate(section: Cursor, space: Space) -> EarlyTerminate:
+    """When trials of `space` are stopped before their end. Raises SpaceError, also where they cannot be."""
+    entries = section.table(EARLY_TERMINATE_KEYS, _EARLY_HINTS)
+    if "type" not in entries:
+        raise section.refusal("`type:` is missing; write {type: percentile, percentile: 50}")
+    kind = entries["type"].text()
+    if kind != "percentile":
+        told = _TYPES.get(kind.lower()) or f"`{kind}` is unknown; {nearest(kind, ('percentile',))}"
+        raise entries["type"].refusal(told)
+    early = EarlyTerminate()
+    if "percentile" in entries:
+        early = replace(early, percentile=_percentile(entries["percentile"]))
+    if "min_trials" in entries:
+        early = replace(early, min_trials=entries["min_trials"].integer(least=1))
+    if "min_step" in entries:
+        early = replace(early, min_step=float(entries["min_step"].number()))
+        if early.min_step < 0:
+            raise entries["min_step"].refusal("a step is at least 0")
+    _check_fits(section, entries.get("min_trials", section), early, space)
+    return early
+
+
+def _percentile(cursor: Cursor) -> float:
+    percentile = float(cursor.number())
+    if not 0 < percentile < 100:
+        hint = "; 50 means the worse half" if percentile <= 1 else ""
+        raise cursor.refusal(f"{cursor.kind()} is not between 0 and 100 percent{hint}")
+    return percentile
+
+
+def _check_fits(section: Cursor, min_trials: Cursor, early: EarlyTerminate, space: Space) -> None:
+    """Refuse what could not work, or could not be noticed."""
+    if space.program.kind == "function":
+        raise section.refusal("a function reports no losses before its end; write program: {command: [...]}")
+    if len(space.objectives) > 1:
+        raise section.refusal(
+            "goes with one objective only: among several, a trial with a high loss may be on the front"
+        )
+    if space.run_cap is not None and early.min_trials >= space.run_cap:
+        raise min_trials.refusal(
+            f"min_trials ({early.min_trials}) must be less than run_cap ({space.run_cap}), "
+            "or no trial is ever stopped"
+        )

@@ -1,0 +1,243 @@
+"""The `parameters:` section of a search space file: ranges, choices, fixed values, and what depends on what.
+
+`space_file` calls `read`; the checks of one parameter against the others stand here too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from sweeps.space.definition import Choice, Fixed, Parameter, Range, Value, same_value
+from sweeps.space.yaml_cursor import Cursor, nearest
+
+MAX_VALUES = 1000
+MAX_BOUND = 1e100
+"""Bounds are multiplied and squared on the way to the optimizer, and must stay finite there."""
+
+_ID = r"[A-Za-z_][A-Za-z0-9_-]*"
+_PATH = rf"{_ID}(?:\.(?:{_ID}|0|[1-9][0-9]*))*"
+# `a.b.0.c`, and the groups `a/b` and `a@b.c`: https://hydra.cc/docs/advanced/override_grammar/basic/
+_KEY = re.compile(rf"(?:{_PATH}|{_ID}(?:/{_ID})+)(?:@{_PATH})?", re.ASCII)
+
+KEYS = ("min", "max", "distribution", "values", "ordered", "when", "value")
+_HINTS = {
+    "bounds": "unknown key; write min: and max:",
+    "type": "unknown key; the type follows from the values: 1 is an integer, 1.0 a float, true a boolean",
+    "log_scale": "unknown key; write distribution: log_uniform_values",
+    "scaling": "unknown key; write distribution: log_uniform_values",
+    "is_ordered": "unknown key; write ordered:",
+    "dependents": "unknown key; write when: {value: [names]}",
+    "dependent_parameters": "unknown key; write when: {value: [names]}",
+    "parameters": "parameters are not nested; write the dotted Hydra key, such as optimizer.lr",
+    "probabilities": "unknown key; all values are equally likely before the first results",
+    "q": "unknown key; list the steps under values:, with ordered: true",
+}
+DISTRIBUTIONS = {
+    "uniform": ("float", False),
+    "int_uniform": ("int", False),
+    "log_uniform_values": ("float", True),
+    "int_log_uniform": ("int", True),
+}
+_REFUSED = {
+    "log_uniform": "in W&B its bounds are exponents; write log_uniform_values, with the bounds themselves",
+    "loguniform": "unknown; write log_uniform_values",
+    "log": "unknown; write log_uniform_values",
+    "inv_log_uniform": "not supported; write log_uniform_values",
+    "inv_log_uniform_values": "not supported; write log_uniform_values",
+}
+
+
+def read(section: Cursor) -> tuple[Parameter, ...]:
+    """All parameters, in the file's order, checked one by one and against each other. Raises SpaceError."""
+    pairs = section.pairs()
+    for key, _ in pairs:
+        _check_name(key)
+    parameters = tuple(_parameter(key.text(), body) for key, body in pairs)
+    if all(isinstance(parameter, Fixed) for parameter in parameters):
+        raise section.refusal(
+            "there is nothing to search: give at least one parameter min: and max:, or values:"
+        )
+    _check_conditions(parameters, {key.text(): body for key, body in pairs})
+    return parameters
+
+
+def _check_name(key: Cursor) -> None:
+    name = key.text()
+    if name == "run_dir":
+        raise key.refusal("run_dir is set by the worker, a folder for each trial; take it out")
+    if not _KEY.fullmatch(name):
+        raise key.refusal("not a Hydra key; write letters, digits, `_` and dots, such as stage2.optimizer.lr")
+
+
+def _parameter(name: str, body: Cursor) -> Parameter:
+    entries = body.table(KEYS, _HINTS) if _is_table(body) else {}
+    given = [key for key in ("value", "values", "min", "max") if key in entries]
+    if given not in (["value"], ["values"], ["min", "max"]):
+        raise body.refusal(f"{_given(given)}; write either min: and max:, or values:, or value:")
+    for key in ("ordered", "when"):
+        if key in entries and "values" not in entries:
+            raise entries[key].refusal("goes only with values:")
+    if "value" in entries:
+        _check_undistributed(entries, "value", called="constant")
+        return Fixed(name=name, value=entries["value"].value())
+    if "values" in entries:
+        return _choice(name, entries)
+    return _range(name, entries)
+
+
+def _is_table(body: Cursor) -> bool:
+    """Whether it is a mapping. Raises SpaceError with the long form for somebody's short form."""
+    kind = body.kind()
+    if kind == "a mapping":
+        return True
+    if kind == "a list":
+        raise body.refusal("a list stands where a mapping belongs; write {values: [...]}")
+    if kind == "nothing":
+        return False
+    raise body.refusal(f"write {{value: {kind.strip('`')}}} for a fixed value")
+
+
+def _given(given: Sequence[str]) -> str:
+    return f"has {' and '.join(f'{key}:' for key in given)}" if given else "has neither bounds nor values"
+
+
+def _check_undistributed(entries: Mapping[str, Cursor], kind: str, *, called: str) -> None:
+    """No distribution beside `kind`, other than W&B's redundant word for it."""
+    if "distribution" in entries and entries["distribution"].text() != called:
+        raise entries["distribution"].refusal(f"{kind}: has no distribution; take it out")
+
+
+def _range(name: str, entries: Mapping[str, Cursor]) -> Range:
+    low, high = entries["min"], entries["max"]
+    integers = isinstance(low.number(), int) and isinstance(high.number(), int)
+    kind, log = ("int", False) if integers else ("float", False)
+    if "distribution" in entries:
+        kind, log = _distribution(entries["distribution"])
+    if kind == "int":
+        lower: float = low.integer(least=-(2**53))
+        upper: float = high.integer(least=-(2**53))
+    else:
+        lower, upper = float(low.number()), float(high.number())
+    for bound, at in ((lower, low), (upper, high)):
+        if abs(bound) > MAX_BOUND:
+            raise at.refusal(f"{at.kind()} is beyond {MAX_BOUND:g}; search its logarithm, or another unit")
+    if lower == upper:
+        raise high.refusal(f"max equals min; write {{value: {low.kind().strip('`')}}} for a fixed value")
+    if lower > upper:
+        raise high.refusal(f"max is below min; swap {low.kind()} and {high.kind()}")
+    if log and lower <= 0:
+        raise low.refusal(f"a logarithmic range must stay above zero, and min is {low.kind()}")
+    return Range(name=name, min=lower, max=upper, kind="int" if kind == "int" else "float", log=log)
+
+
+def _distribution(cursor: Cursor) -> tuple[str, bool]:
+    name = cursor.text()
+    if name in DISTRIBUTIONS:
+        return DISTRIBUTIONS[name]
+    if name in _REFUSED:
+        raise cursor.refusal(_REFUSED[name])
+    if name.startswith("q_"):
+        raise cursor.refusal(
+            "quantized distributions are not supported; list the steps under values:, with ordered: true"
+        )
+    if name in ("normal", "log_normal"):
+        raise cursor.refusal(
+            "a range must be bounded; write uniform or log_uniform_values, with min: and max:"
+        )
+    if name in ("constant", "categorical"):
+        raise cursor.refusal(
+            f"{name} goes with value{'s' * (name == 'categorical')}:, not with min: and max:"
+        )
+    raise cursor.refusal(f"`{name}` is unknown; {nearest(name, DISTRIBUTIONS)}")
+
+
+def _choice(name: str, entries: Mapping[str, Cursor]) -> Choice:
+    _check_undistributed(entries, "values", called="categorical")
+    listed = entries["values"]
+    values = _values(listed)
+    ordered = entries["ordered"].boolean() if "ordered" in entries else False
+    if ordered and isinstance(values[0], int | float) and list(values) != sorted(values, key=float):
+        raise listed.refusal("ordered: true needs ascending numbers; sort them")
+    when = _when(entries["when"], values) if "when" in entries else ()
+    return Choice(name=name, values=values, ordered=ordered, when=when)
+
+
+def _values(listed: Cursor) -> tuple[Value, ...]:
+    items = listed.items()
+    values = [item.value() for item in items]
+    if len(values) == 1:
+        raise listed.refusal(f"one value is no choice; write value: {items[0].kind().strip('`')}")
+    if len(values) > MAX_VALUES:
+        raise listed.refusal(
+            f"{len(values)} values; the optimizer takes {MAX_VALUES} at most, write min: and max:"
+        )
+    kinds = {_kind(value) for value in values}
+    if len(kinds) > 1:
+        raise listed.refusal(
+            f"mixes {' and '.join(sorted(kinds))}; give all values one type, quotes make text"
+        )
+    if any(isinstance(value, float) for value in values):
+        values = [float(value) for value in values]
+    for position, value in enumerate(values):
+        if any(same_value(value, earlier) for earlier in values[:position]):
+            raise items[position].refusal(f"{items[position].kind()} is listed twice")
+    return tuple(values)
+
+
+def _kind(value: Value) -> str:
+    if isinstance(value, bool):
+        return "booleans"
+    return "text" if isinstance(value, str) else "numbers"
+
+
+def _when(body: Cursor, values: Sequence[Value]) -> tuple[tuple[Value, tuple[str, ...]], ...]:
+    conditions: list[tuple[Value, tuple[str, ...]]] = []
+    for key, children in body.pairs():
+        written = key.value()
+        value = next((value for value in values if same_value(value, written)), None)
+        if value is None:
+            shown = ", ".join(_shown(value) for value in values)
+            raise key.refusal(f"{key.kind()} is not one of the values ({shown})")
+        if any(same_value(value, earlier) for earlier, _ in conditions):
+            raise key.refusal("written twice; put all names in one list")
+        conditions.append((value, tuple(child.text() for child in children.items())))
+    if not conditions:
+        raise body.refusal("is empty; write {value: [names of parameters]}")
+    return tuple(conditions)
+
+
+def _shown(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_conditions(parameters: Sequence[Parameter], bodies: Mapping[str, Cursor]) -> None:
+    """Children exist, have one parent, and no parameter switches itself on."""
+    parent_of: dict[str, str] = {}
+    for parameter in parameters:
+        if not isinstance(parameter, Choice):
+            continue
+        for child in _children(bodies[parameter.name]):
+            name = child.text()
+            if name not in bodies:
+                raise child.refusal(f"`{name}` is not among the parameters; {nearest(name, bodies)}")
+            if name in parent_of:
+                raise child.refusal(f"`{name}` depends on `{parent_of[name]}` already; one condition each")
+            parent_of[name] = parameter.name
+            if cycle := _cycle(name, parent_of):
+                raise child.refusal(f"`{name}` would depend on itself: {' -> '.join(cycle)}")
+
+
+def _children(body: Cursor) -> list[Cursor]:
+    """The names below `when:`, where they stand."""
+    when = {key.text(): value for key, value in body.pairs()}.get("when")
+    return [child for _, children in when.pairs() for child in children.items()] if when else []
+
+
+def _cycle(name: str, parent_of: Mapping[str, str]) -> list[str]:
+    path = [name]
+    while path[-1] in parent_of:
+        path.append(parent_of[path[-1]])
+        if path[-1] == name:
+            return path
+    return []

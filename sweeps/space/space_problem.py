@@ -1,0 +1,94 @@
+"""What is wrong with a search space that was read from `sweep.json`, which a person may have edited.
+
+`space_file` checks what users write, with lines and hints; this only makes sure that no number is infinite
+and no type is another one, so that nothing fails later in a worker. `experiment` asks when it opens a sweep.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from sweeps.space.constraints import parse
+from sweeps.space.definition import Choice, Fixed, Range, Space
+
+
+def problem(space: Space) -> str | None:
+    """Return in one clause what no search space has, or None."""
+    return next(_problems(space), None)
+
+
+def _problems(space: Space) -> Iterator[str]:
+    name: object = space.name  # the types are what is in doubt here
+    if not isinstance(name, str):
+        yield "name is not a text"
+    if space.program.kind not in ("trainer", "command", "function"):
+        yield f"program.kind {space.program.kind!r} is unknown"
+    for objective in space.objectives:
+        if objective.goal not in ("minimize", "maximize"):
+            yield f"the goal {objective.goal!r} of {objective.metric} is unknown"
+    for parameter in space.parameters:
+        if (clause := _of_parameter(parameter)) is not None:
+            yield f"parameter {parameter.name!r}: {clause}"
+    for parameter_name, value in (space.baseline or {}).items():
+        if not _is_value(value):
+            yield f"baseline: {parameter_name} is neither a finite number, a text nor a boolean"
+    for text in (*space.parameter_constraints, *space.outcome_constraints):
+        try:
+            parse(text)
+        except (ValueError, TypeError, AttributeError) as error:
+            yield f"constraint {text!r}: {error}"
+    yield from _of_settings(space)
+
+
+def _of_parameter(parameter: Range | Choice | Fixed) -> str | None:
+    match parameter:
+        case Fixed(value=value):
+            return None if _is_value(value) else "its value is neither a finite number, a text nor a boolean"
+        case Choice(values=values):
+            if values and all(map(_is_value, values)):
+                return None
+            return "its values are not finite numbers, texts or booleans"
+        case Range(min=low, max=high):
+            if not (_is_number(low) and _is_number(high)):
+                return f"its bounds {low!r} and {high!r} are not finite numbers"
+            if low >= high or (parameter.log and low <= 0):
+                return f"there is nothing between {low!r} and {high!r}" + (
+                    " on a logarithmic scale" if parameter.log else ""
+                )
+            return None if parameter.kind in ("int", "float") else f"its kind {parameter.kind!r} is unknown"
+
+
+def _of_settings(space: Space) -> Iterator[str]:
+    if space.search.method not in ("bayes", "random", "grid"):
+        yield f"search.method {space.search.method!r} is unknown"
+    counts: dict[str, object] = {"search.sobol": space.search.sobol, "search.seed": space.search.seed}
+    counts |= {"lease.max_attempts": space.lease.max_attempts, "program.processes": space.program.processes}
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            yield f"{name} is not a count"
+    times: dict[str, Any] = {f"budget.{name}": limit for name, limit in asdict(space.budget).items()}
+    times = {name: limit for name, limit in times.items() if limit is not None}
+    times |= {"lease.heartbeat_s": space.lease.heartbeat_s, "lease.expire_s": space.lease.expire_s}
+    for name, number in times.items():
+        if not _is_number(number) or number <= 0:
+            yield f"{name} is {number!r}, not a finite number above 0"
+    if (early := space.early_terminate) is not None:
+        for name, number in asdict(early).items():
+            if name != "type" and not _is_number(number):
+                yield f"early_terminate.{name} is {number!r}, not a finite number"
+
+
+def _is_value(value: object) -> bool:
+    return isinstance(value, bool | str) or _is_number(value)
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False

@@ -1,0 +1,254 @@
+"""YAML text as a tree in which every value knows its line, read safely and strictly.
+
+`space_file` and its parts read their input through a `Cursor`. Only the plain part of YAML is taken (no tags,
+anchors or aliases, one document); plain scalars are typed as in YAML 1.2, so that 1e-3 is a number, and what
+YAML 1.1 and 1.2 read differently (`on`, 010, 1:30, dates) is refused where a typed value is expected.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import yaml
+
+from sweeps.errors import SpaceError
+from sweeps.space.definition import Value
+
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 20
+MAX_INT = 2**53
+"""Larger integers are not exact once the optimizer holds them as doubles."""
+
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
+_NULL = frozenset(("", "~", "null", "Null", "NULL"))
+_TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+# What a person, YAML 1.1 and YAML 1.2 may understand differently: what it is, and what to write instead.
+_UNCLEAR = (
+    ("yes|no|on|off", "is a boolean to some YAML readers; write true or false, or quote it"),
+    (r"[-+]?0[0-9_]+(?:\.[0-9]*)?", "has a leading zero; drop it, or quote it"),
+    ("[-+]?0[xob][0-9a-f_]+", "is not decimal; write the decimal number, or quote it"),
+    (r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?(?:e[-+]?[0-9]+)?", "has a `_`; write the number without, or quote it"),
+    (r"[-+]?[0-9]+(?::[0-9]+)+(?:\.[0-9]*)?", "is a base-60 number to some YAML readers; quote it"),
+    ("[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*", "is a date to some YAML readers; quote it"),
+    (r"[-+]?\.?(?:nan|inf|infinity)", "is not a finite number; write a finite one, or quote it"),
+)
+_UNCLEAR_TEXTS = tuple((re.compile(text, re.I | re.A | re.S), advice) for text, advice in _UNCLEAR)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cursor:
+    """A YAML node and where it stands: what is wrong with it is refused with file, line and key."""
+
+    node: yaml.Node
+    file: str
+    path: str = ""
+
+    @property
+    def line(self) -> int:
+        """One-based."""
+        return int(self.node.start_mark.line) + 1
+
+    def refusal(self, problem: str) -> SpaceError:
+        """The error to raise about this node."""
+        key = _shortened(self.path, 120)
+        return SpaceError(_shortened(problem, 300), file=self.file, line=self.line, key=key)
+
+    def table(self, known: Collection[str], hints: Mapping[str, str] | None = None) -> dict[str, Cursor]:
+        """The entries of a mapping whose keys are all `known`; `hints` tells what to write for others."""
+        entries = {}
+        for key, value in self.pairs():
+            name = key.text()
+            if name not in known:
+                raise key.refusal((hints or {}).get(name) or f"unknown key; {nearest(name, known)}")
+            entries[name] = value
+        return entries
+
+    def pairs(self) -> list[tuple[Cursor, Cursor]]:
+        """Keys and values of a mapping, in order, keys unique."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self.refusal(f"{self.kind()} stands where `key: value` pairs belong")
+        pairs: list[tuple[Cursor, Cursor]] = []
+        lines: dict[str, int] = {}
+        for key, value in self.node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise Cursor(node=key, file=self.file, path=self.path).refusal("a key must be a plain word")
+            path = f"{self.path}.{key.value}" if self.path else key.value
+            at = Cursor(node=key, file=self.file, path=path)
+            if key.value in lines:
+                raise at.refusal(f"written twice, first in line {lines[key.value]}; keep one")
+            lines[key.value] = at.line
+            pairs.append((at, Cursor(node=value, file=self.file, path=path)))
+        return pairs
+
+    def items(self) -> list[Cursor]:
+        """The elements of a sequence that is not empty."""
+        if not isinstance(self.node, yaml.SequenceNode):
+            raise self.refusal(f"{self.kind()} stands where a list belongs; write [...]")
+        if not self.node.value:
+            raise self.refusal("the list is empty")
+        return [
+            Cursor(node=item, file=self.file, path=f"{self.path}[{position}]")
+            for position, item in enumerate(self.node.value)
+        ]
+
+    def kind(self) -> str:
+        """What it is, for messages."""
+        if isinstance(self.node, yaml.SequenceNode):
+            return "a list"
+        if isinstance(self.node, yaml.MappingNode):
+            return "a mapping"
+        return "nothing" if self._is_null() else f"`{_shortened(self.node.value)}`"
+
+    def text(self) -> str:
+        """A scalar as it was written: a name, an override. Never empty."""
+        if not isinstance(self.node, yaml.ScalarNode) or self._is_null() or not self.node.value:
+            raise self.refusal(f"{self.kind()} stands where text belongs")
+        return self._encodable(self.node.value)
+
+    def value(self) -> Value:
+        """A scalar as a boolean, an integer, a finite float or text."""
+        if not isinstance(self.node, yaml.ScalarNode):
+            raise self.refusal(f"{self.kind()} stands where one number, text or boolean belongs")
+        if self._is_null():
+            raise self.refusal("has no value; null cannot be searched, write 'null' in quotes for the text")
+        text = self._encodable(self.node.value)
+        if not self.node.style or self.node.style not in "'\"|>":
+            return self._plain(text)
+        return text
+
+    def number(self) -> int | float:
+        """A number. A boolean is none."""
+        value = self.value()
+        if isinstance(value, bool | str):
+            hint = ", it is in quotes" if getattr(self.node, "style", None) else ""
+            raise self.refusal(f"{self.kind()} is not a number{hint}")
+        return value
+
+    def integer(self, *, least: int, most: int = MAX_INT) -> int:
+        """An integer within limits."""
+        value = self.number()
+        if isinstance(value, float):
+            hint = f"; write {int(value)}" if value.is_integer() else ""
+            raise self.refusal(f"{self.kind()} is not an integer{hint}")
+        if not least <= value <= most:
+            raise self.refusal(
+                f"{value} is not " + (f"at least {least}" if value < least else f"at most {most}")
+            )
+        return value
+
+    def boolean(self) -> bool:
+        """true or false."""
+        value = self.value()
+        if not isinstance(value, bool):
+            raise self.refusal(f"{self.kind()} is not a boolean; write true or false")
+        return value
+
+    def one_of(self, allowed: Collection[str]) -> str:
+        """One of a few words."""
+        word = self.text()
+        if word not in allowed:
+            raise self.refusal(f"`{_shortened(word)}` is unknown; {nearest(word, allowed)}")
+        return word
+
+    def _is_null(self) -> bool:
+        return isinstance(self.node, yaml.ScalarNode) and not self.node.style and self.node.value in _NULL
+
+    def _encodable(self, text: str) -> str:
+        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+            raise self.refusal(
+                "holds a character that no command line or file can carry (NUL or half a surrogate pair)"
+            )
+        return text
+
+    def _plain(self, text: str) -> Value:
+        if text in _TRUTH:
+            return _TRUTH[text]
+        if _INT.fullmatch(text):
+            if len(text) > len(str(MAX_INT)) + 1 or abs(int(text)) > MAX_INT:
+                raise self.refusal(
+                    "the integer is too large to be exact (beyond 2**53); quote it to pass it on as text"
+                )
+            return int(text)
+        if _FLOAT.fullmatch(text):
+            if not math.isfinite(float(text)):
+                raise self.refusal(f"{self.kind()} is too large for a floating-point number")
+            return float(text)
+        for pattern, advice in _UNCLEAR_TEXTS:
+            if pattern.fullmatch(text):
+                raise self.refusal(f"{self.kind()} {advice}")
+        return text
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """`did you mean x?`, or the list of what there is."""
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean `{found[0]}`?" if found else f"known are: {', '.join(known)}"
+
+
+def parse(text: str, file: str) -> Cursor:
+    """The root of the one document in `text`. Raises SpaceError."""
+    if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
+        raise SpaceError(f"larger than {MAX_BYTES // 1024} KiB; a search space is smaller", file=file)
+    try:
+        _refuse_clever_yaml(text, file)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_error(error, file) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise SpaceError(
+            f"the character U+{ord(text[error.position]):04X} is not allowed in YAML", file=file, line=line
+        ) from None
+    if root is None:
+        raise SpaceError("the file is empty; docs/search-space.md shows what to write", file=file)
+    return Cursor(node=root, file=file)
+
+
+def _refuse_clever_yaml(text: str, file: str) -> None:
+    """Refuse what a search space has no use for, before anything is built from it."""
+    depth = documents = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        line = event.start_mark.line + 1 if event.start_mark else None
+        problem = ""
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            problem = "aliases (`*name`) are not supported; write the value out"
+        elif getattr(event, "anchor", None):
+            problem = "anchors (`&name`) are not supported; write the value out"
+        elif tag := getattr(event, "tag", None):
+            problem = f"tags (`{_shortened(tag)}`) are not supported; leave it out"
+        elif documents > 1:
+            problem = "a second document starts here; one file holds one search space"
+        elif depth > MAX_DEPTH:
+            problem = f"nested more than {MAX_DEPTH} levels deep"
+        if problem:
+            raise SpaceError(problem, file=file, line=line)
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> SpaceError:
+    """In our words for the usual slips, in PyYAML's for the others."""
+    problem, mark = " ".join((error.problem or "malformed").split()), error.problem_mark or error.context_mark
+    if "'\\t'" in problem:
+        problem = "a tab; YAML is indented with spaces"
+    elif "<block end>" in problem:
+        problem = "the indentation does not fit the lines above"
+    elif "end of stream" in problem and error.context_mark:
+        problem, mark = "what is opened here is never closed", error.context_mark
+    elif "expected ',' or" in problem and error.context_mark:
+        opened = error.context_mark.line + 1
+        problem = f"a comma or a closing bracket is missing; the bracket opens in line {opened}"
+    else:
+        problem = f"not YAML: {problem}" + (f", {error.context}" if error.context else "")
+    return SpaceError(problem, file=file, line=mark.line + 1 if mark else None)
+
+
+def _shortened(text: str, most: int = 60) -> str:
+    """On one line, whatever the user's text brings along."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 3] + "..."

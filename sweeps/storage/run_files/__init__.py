@@ -1,0 +1,1 @@
+"""Run folders of trials, mirrored into a bucket and fetched from there."""

@@ -1,0 +1,141 @@
+"""A run folder back from the bucket, as its last manifest has it. `bulk` hands `download` on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import IO
+
+from sweeps.errors import EnvironmentFault, StoreUnavailable
+from sweeps.storage.base import NotFound
+from sweeps.storage.run_files import manifest
+from sweeps.storage.run_files.client import Bucket, BulkWire, Changed, Remote
+from sweeps.storage.run_files.exchange import Tempo
+from sweeps.storage.run_files.manifest import MANIFEST, Stored
+
+log = logging.getLogger(__name__)
+
+_TRIES = 3  # of one file: bytes may be damaged on the way, and a growing file may grow meanwhile
+
+
+class FolderDownload:
+    """The objects below `prefix` and the files of `folder`; only those whose names begin with `below`."""
+
+    def __init__(self, store: Bucket, prefix: str, folder: Path, tempo: Tempo, *, below: str = "") -> None:
+        self._store, self._prefix, self._folder = store, prefix, folder
+        self._wire = BulkWire(store, prefix, tempo)
+        self._below = below
+        self._written: set[str] = set()
+
+    def run(self) -> tuple[str, ...] | None:
+        """The names of the files that are in the folder now, or None where there is no whole upload."""
+        for _ in range(_TRIES):
+            files = self._read_manifest()
+            if files is None:
+                break
+            try:
+                return self._fetch_all(files)
+            except Changed as changed:  # by a worker that still uploads; or somebody removed an object
+                log.info("%s", changed)
+        else:
+            log.warning("%s: half an upload is ignored", self._store.location(self._prefix))
+        self._take_back(frozenset())
+        return None
+
+    def _fetch_all(self, files: Mapping[str, Stored]) -> tuple[str, ...]:
+        objects = self._wire.listing()
+        there = {name for name, stored in files.items() if _is_there(stored, objects)}
+        for name, stored in files.items():
+            if name not in there and not stored.growing:
+                where = self._store.location(f"{self._prefix}/{stored.object}")
+                raise Changed(f"{where}: it is not there as its manifest says")
+        self._take_back(files.keys())
+        return tuple(sorted(name for name in files if name in there and self._fetch(name, files[name])))
+
+    def _take_back(self, kept: Set[str]) -> None:
+        """Remove what was written for a manifest that did not last, except for `kept`."""
+        for name in self._written - kept:
+            (self._folder / name).unlink(missing_ok=True)
+        self._written &= kept
+
+    def _read_manifest(self) -> dict[str, Stored] | None:
+        key = f"{self._prefix}/{MANIFEST}"
+        try:
+            files = manifest.decode(self._store.read(key)[0])
+            return {name: stored for name, stored in files.items() if name.startswith(self._below)}
+        except NotFound:
+            return None
+        except ValueError as error:
+            log.warning("%s: not a manifest (%s); the upload is ignored", self._store.location(key), error)
+            return None
+
+    def _fetch(self, name: str, stored: Stored) -> bool:
+        """Put the file into its place, whole; False for a growing file that was rewritten."""
+        target = self._folder / name
+        try:
+            if _holds(target, stored):
+                return True
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.parent.resolve().is_relative_to(self._folder.resolve()):
+                raise EnvironmentFault(f"{target.parent}: this link leads out of {self._folder}; remove it")
+            draft = target.with_name(f".{uuid.uuid4().hex}.draft")
+            try:
+                with draft.open("xb+") as file:
+                    if not self._receive(name, stored, file):
+                        return False
+                    file.flush()
+                    os.fsync(file.fileno())
+                draft.replace(target)
+                self._written.add(name)
+            finally:
+                draft.unlink(missing_ok=True)
+        except OSError as error:
+            raise EnvironmentFault(
+                f"{target}: cannot be written: {(error.strerror or str(error)).lower()}; free some space, or "
+                "let SWEEP_SCRATCH name a folder that you may write to"
+            ) from error
+        return True
+
+    def _receive(self, name: str, stored: Stored, file: IO[bytes]) -> bool:
+        generation = stored.generation
+        for _ in range(_TRIES):
+            file.seek(0)
+            file.truncate()
+            try:
+                if stored.growing:
+                    generation = self._wire.stat(stored.object).generation
+                self._wire.get(stored.object, generation, stored.size, file)
+            except Changed:
+                if not stored.growing:
+                    raise
+                continue
+            if manifest.digest(file, stored.size).sha256 == stored.sha256:
+                return True
+        if stored.growing:
+            log.warning("%s: left out, it was rewritten since its manifest", self._store.location(name))
+            return False
+        raise StoreUnavailable(
+            f"{self._store.location(f'{self._prefix}/{stored.object}')}: its bytes arrive damaged; try again"
+        )
+
+
+def _is_there(stored: Stored, objects: Mapping[str, Remote]) -> bool:
+    found = objects.get(stored.object)
+    if found is None:
+        return False
+    if stored.growing:
+        return found.size >= stored.size
+    # A service may keep silent about its md5; the generation stands for one content, too.
+    same = (found.generation, found.size) == (stored.generation, stored.size)
+    return same and found.md5 in (stored.md5, "")
+
+
+def _holds(path: Path, stored: Stored) -> bool:
+    """Whether the very content is there already, from a download that was cut short."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size != stored.size:
+        return False
+    with path.open("rb") as file:
+        return manifest.digest(file, stored.size).sha256 == stored.sha256

@@ -1,0 +1,114 @@
+"""The manifest of an uploaded run folder: what is there, whole, and how a reader can tell. Pure.
+
+The uploader writes it last, in one compare-and-swap, so that a reader sees one consistent state of the folder
+or the one before it, wherever the writer was killed. An object that no manifest names is half an upload.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import IO, Any
+
+from sweeps.storage.keys import checked_key
+from sweeps.text import json_reader
+from sweeps.text.counted import counted
+
+MANIFEST = "manifest.json"
+SCHEMA = 1
+_BLOCK = 2**20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digest:
+    """The content of a file. `md5` (in base64) is the one checksum that the service itself computes."""
+
+    size: int
+    sha256: str
+    md5: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A file in the bucket.
+
+    Args:
+        object: name of its object below the prefix: the file's own, unless an earlier content has that.
+        generation: the object's generation; a growing file may have a later one that only adds to it.
+        growing: whether the program appends to it.
+    """
+
+    object: str
+    generation: str
+    size: int
+    sha256: str
+    md5: str
+    growing: bool
+
+
+Files = Mapping[str, Stored]
+_FIELDS = {"object": str, "generation": str, "size": int, "sha256": str, "md5": str, "growing": bool}
+
+
+def digest(file: IO[bytes], size: int) -> Digest:
+    """The digest of the first `size` bytes. Raises `EOFError` if there are fewer."""
+    sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+    for block in blocks(file, size):
+        sha256.update(block)
+        md5.update(block)
+    return Digest(size=size, sha256=sha256.hexdigest(), md5=base64.b64encode(md5.digest()).decode())
+
+
+def blocks(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """The first `size` bytes in pieces. Raises `EOFError` if there are fewer."""
+    file.seek(0)
+    left = size
+    while left:
+        block = file.read(min(_BLOCK, left))
+        if not block:
+            raise EOFError(f"{counted(left, 'byte')} fewer than expected")
+        left -= len(block)
+        yield block
+
+
+def object_name(name: str, content: Digest, taken: bool) -> str:
+    """Where a file's content goes: under its own name, or beside it where another content has that."""
+    return f"{name}.{content.sha256[:12]}" if taken or name == MANIFEST else name
+
+
+def encode(files: Files) -> bytes:
+    document = {"schema": SCHEMA, "files": {name: asdict(files[name]) for name in sorted(files)}}
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def decode(data: bytes) -> dict[str, Stored]:
+    """The files that a manifest names. Raises `ValueError` for what this program did not write."""
+    document = json_reader.parse(data)
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise ValueError(f"it is not a manifest of schema {SCHEMA}")
+    files = document.get("files")
+    if not isinstance(files, dict):
+        raise ValueError("it names no files")  # noqa: TRY004 - to a caller it is one kind of bad data
+    return {_safe_name(name): _entry(name, entry) for name, entry in files.items()}
+
+
+def _entry(name: str, entry: Any) -> Stored:
+    if not isinstance(entry, dict) or {key: type(value) for key, value in entry.items()} != _FIELDS:
+        raise ValueError(f"{name!r}: its entry has other fields")
+    stored = Stored(**entry)
+    if stored.size < 0 or not stored.generation.isdecimal() or not _SHA256.fullmatch(stored.sha256):
+        raise ValueError(f"{name!r}: its entry is not a file's")
+    checked_key(stored.object)
+    return stored
+
+
+def _safe_name(name: str) -> str:
+    """The name itself. Raises `ValueError` for one that could lead out of the folder, or hide in it."""
+    if name.endswith("/") or any(part.startswith(".") for part in name.split("/")):
+        raise ValueError(f"not a file's name: {name!r}")
+    return checked_key(name)

@@ -1,0 +1,151 @@
+"""A lease on one object of the store: who generates candidates holds `ask.lock`.
+
+A lease is a hint that saves work, never a fence: its holder may stall and lose it without noticing. What must
+not happen twice is guarded where it happens (`create` of a trial's record). Times are the store's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from sweeps.errors import Busy, StoreConflict, SweepError
+from sweeps.storage.base import NotFound, Store
+from sweeps.text import json_reader
+from sweeps.trials import storable
+
+log = logging.getLogger(__name__)
+
+
+class ObjectLease:
+    """The lease in the object `key`; free for anybody `expire_s` after its last renewal.
+
+    Args:
+        heartbeat_s: seconds between renewals while it is held.
+        expire_s: seconds by the store's clock.
+
+    Attributes:
+        rival: who held it when it could last not be taken.
+    """
+
+    def __init__(self, store: Store, key: str, *, heartbeat_s: float, expire_s: float) -> None:
+        self._store, self._key = store, key
+        self._heartbeat_s, self._expire_s = heartbeat_s, expire_s
+        self._slow = store.write_interval_s > 0
+        self._version: str | None = None
+        self._written = 0.0
+        self._renewer: threading.Thread | None = None
+        self.rival = ""
+
+    @contextmanager
+    def held(self, holder: str) -> Iterator[bool]:
+        """Try once to take the lease; True inside the block if it is ours, renewed until the block ends.
+
+        Then it is given back. A store that takes changes of one name only slowly would refuse that for a
+        moment: there, the renewing thread sees to it, and only this lease's next `held` (and the end of the
+        process) waits for it.
+        """
+        self.settle()
+        if not self._acquire(holder):
+            yield False
+            return
+        done = threading.Event()
+        self._renewer = threading.Thread(
+            target=self._keep, args=(holder, done), name=f"lease-{self._key}", daemon=False
+        )
+        self._renewer.start()
+        try:
+            yield True
+        finally:
+            done.set()
+            if not self._slow:
+                self.settle()
+                self._release()
+
+    def settle(self) -> None:
+        """Wait until the renewing thread has ended, and with it what was held is given back."""
+        if self._renewer is not None:
+            self._renewer.join()
+            self._renewer = None
+
+    def _acquire(self, holder: str) -> bool:
+        self.rival = ""
+        try:
+            data, version = self._store.read(self._key)
+        except NotFound:
+            return self._take(holder, None)
+        lock = _parse(data)
+        # A renewal in the future is no sign of life either.
+        if abs(self._store.now() - lock.renewed) <= self._expire_s:
+            self.rival = lock.holder
+            return False
+        log.info("taking over %s: its holder has been silent for over %g s", self._key, self._expire_s)
+        return self._take(holder, version)
+
+    def _take(self, holder: str, expected: str | None) -> bool:
+        try:
+            return self._write(holder, expected)
+        except Busy as error:
+            log.warning("%s cannot be taken: %s", self._key, error)
+            return False
+
+    def _write(self, holder: str, expected: str | None) -> bool:
+        document = {"schema": 1, "holder": storable.line(holder), "renewed": self._store.now()}
+        data = json.dumps(document, allow_nan=False).encode()
+        try:
+            if expected is None:
+                self._version = self._store.create(self._key, data)
+            else:
+                self._version = self._store.replace(self._key, data, expected)
+        except StoreConflict:
+            return False
+        self._written = time.monotonic()
+        return True
+
+    def _keep(self, holder: str, done: threading.Event) -> None:
+        """Renew the lease until it is done with. Log why that fails once, not at every try."""
+        warned = ""
+        while not done.wait(self._heartbeat_s):
+            try:
+                if self._version is None or not self._write(holder, self._version):
+                    self._version = None  # taken over: the new holder's lease is not ours to touch
+                    return
+            except Exception as error:  # noqa: BLE001 - as long as it is held, nothing may end the renewing
+                if warned != (warned := storable.raised(error)):
+                    log.warning("%s could not be renewed, trying again: %s", self._key, warned)
+        if self._slow:
+            time.sleep(max(0.0, self._written + self._store.write_interval_s - time.monotonic()))
+            self._release()
+
+    def _release(self) -> None:
+        if self._version is None:
+            return
+        try:
+            self._store.delete(self._key, self._version)
+        except StoreConflict:
+            log.info("%s was taken over while it was held", self._key)
+        except SweepError as error:
+            log.warning("%s was not given back, it will expire: %s", self._key, error)
+        finally:
+            self._version = None
+
+
+class _Lock(NamedTuple):
+    """What the holder last wrote."""
+
+    holder: str
+    renewed: float
+
+
+def _parse(data: bytes) -> _Lock:
+    """What is in the lease's object; renewed at 0 for anything unreadable, which makes it free to take."""
+    try:
+        document = json_reader.parse(data)
+        return _Lock(storable.line(str(document.get("holder", ""))), float(document["renewed"]))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return _Lock("", 0.0)

@@ -1,0 +1,123 @@
+"""The trial records of one store, and what this process knows of them; every change is a compare-and-swap.
+
+`experiment` and `asking` work on it. Records and versions are remembered, so that a listing costs only the
+reads of what has changed since.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Iterator
+
+from sweeps.errors import Conflict, DamagedObject, StoreConflict
+from sweeps.storage.base import Store
+from sweeps.trials import lifecycle, storable
+from sweeps.trials import record as trial
+from sweeps.trials.record import Trial
+from sweeps.trials.redaction import redact_event
+
+_RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
+# A worker of instant trials claims from one listing for so long; where trials take longer it always lists.
+_YOUNG_S = 1.0
+
+
+class Records:
+    """Not for several threads at once: each has its own over the one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[int, tuple[Trial, str]] = {}
+        self._listed = float("-inf")
+
+    def all(self) -> list[Trial]:
+        """Every trial in index order; only records that changed since the last call are read.
+
+        Raises:
+            DamagedObject: a record is torn or was edited into something that it cannot be.
+        """
+        versions = {
+            int(match[1]): entry.version
+            for entry in self._store.list(trial.PREFIX)
+            if (match := _RECORD.fullmatch(entry.key))  # a foreign object is not ours to judge here
+        }
+        known = self._known
+        changed = [i for i, version in versions.items() if i not in known or known[i][1] != version]
+        known.update(zip(changed, self._fetch_all(changed), strict=True))
+        self._known, self._listed = {index: known[index] for index in sorted(versions)}, time.monotonic()
+        return [record for record, _ in self._known.values()]
+
+    def lately(self) -> list[Trial]:
+        """What the last listing gave, with our own changes since; empty once it is old, or known to be."""
+        if time.monotonic() - self._listed > _YOUNG_S:
+            return []
+        return [self._known[index][0] for index in sorted(self._known)]
+
+    def read(self, index: int) -> Trial:
+        """One trial as it is now. Raises `NotFound` or `DamagedObject`."""
+        self._known[index] = self._fetch(index)
+        return self._known[index][0]
+
+    def apply(self, index: int, event: lifecycle.Event) -> Trial:
+        """Store what the event makes of the trial, and return it; races are retried on fresh records.
+
+        Raises:
+            IllegalTransition: see `lifecycle.apply`.
+            UnstorableRecord: the record could not be read back; nothing was stored.
+        """
+        event = redact_event(storable.event(event))
+        while True:
+            record = self.read(index)
+            changed = lifecycle.apply(record, event, self._store.now())
+            if changed is record:
+                return record
+            try:
+                return self.replace(changed)
+            except Conflict:
+                continue
+
+    def replace(self, changed: Trial) -> Trial:
+        """Store the trial over the version that was read last.
+
+        Raises:
+            Conflict: another writer was faster; the record is forgotten.
+            UnstorableRecord: it could not be read back; nothing was stored.
+        """
+        data = trial.encode(changed, uuid.uuid4().hex)
+        try:
+            version = self._store.replace(trial.key(changed.trial), data, self._known[changed.trial][1])
+        except StoreConflict:
+            del self._known[changed.trial]  # the next listing reads it again
+            self._listed = float("-inf")
+            raise
+        return self._remember(data, version)
+
+    def create(self, record: Trial) -> Trial:
+        """Store a new trial. Raises `AlreadyExists` or `UnstorableRecord`."""
+        data = trial.encode(record, uuid.uuid4().hex)
+        return self._remember(data, self._store.create(trial.key(record.trial), data))
+
+    def _remember(self, data: bytes, version: str) -> Trial:
+        stored = trial.decode(data)
+        self._known[stored.trial] = (stored, version)
+        return stored
+
+    def _fetch_all(self, indices: list[int]) -> Iterator[tuple[Trial, str]]:
+        """Records in the order of `indices`. Raises as `_fetch` does, for the first that is not sound."""
+        found = self._store.read_many([trial.key(index) for index in indices])
+        for index, content in zip(indices, found, strict=True):
+            yield self._decoded(index, *content) if content is not None else self._fetch(index)
+
+    def _fetch(self, index: int) -> tuple[Trial, str]:
+        return self._decoded(index, *self._store.read(trial.key(index)))
+
+    def _decoded(self, index: int, data: bytes, version: str) -> tuple[Trial, str]:
+        try:
+            record = trial.decode(data)
+            if record.trial != index:
+                raise ValueError(f"it says trial {record.trial}")
+        except ValueError as error:
+            key = trial.key(index)
+            raise DamagedObject(key, str(error), self._store.location(key)) from None
+        return record, version

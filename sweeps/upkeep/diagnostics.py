@@ -1,0 +1,227 @@
+"""What is wrong with the records and the runs of a sweep, pure: a survey in, findings out.
+
+`doctor` calls `examine`. What `repair` can mend is told with `sweep repair` as its remedy.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator
+
+from sweeps.search.allocation import ASK_KEY
+from sweeps.space.definition import Space
+from sweeps.space.domain import Domain
+from sweeps.text.counted import counted
+from sweeps.trials import brake, control, lifecycle
+from sweeps.trials.record import Trial, key
+from sweeps.upkeep.finding import Finding
+from sweeps.upkeep.inventory import Survey
+from sweeps.upkeep.runs import RUNS
+
+_FORGOTTEN_S = 24 * 3600.0
+_REPAIR = "`sweep repair`"
+
+Where = Callable[[str], str]
+"""From a key to the place where a person finds the object."""
+
+
+def examine(survey: Survey, space: Space, where: Where) -> list[Finding]:
+    """Every finding, records before runs."""
+    return [
+        *_records(survey, where),
+        *_braked(survey, where),
+        *_lost(survey, where),
+        *_silent(survey, space, where),
+        *_duplicates(survey, space, where),
+        *_outside(survey, space, where),
+        *_runs(survey, where),
+        *_leftovers(survey, space, where),
+    ]
+
+
+def _records(survey: Survey, where: Where) -> Iterator[Finding]:
+    for stored in survey.of_state("torn"):
+        yield Finding(
+            kind="torn",
+            what=f"the record of trial {stored.index} cannot be read ({stored.reason}); workers stop at it",
+            where=where(stored.key),
+            remedy=f"put the original back, or let {_REPAIR} move it to quarantine/",
+        )
+    if survey.damaged_control is not None:
+        yield Finding(
+            kind="torn",
+            what=f"is the sweep paused? ({survey.damaged_control[0]}); workers stop at it",
+            where=where(control.KEY),
+            remedy=f"{_REPAIR} moves it to quarantine/, and the sweep goes on; then pause it if you meant to",
+        )
+    for oddity in survey.oddities:
+        record = "" if oddity.index is None else f" as the record of trial {oddity.index}"
+        yield Finding(
+            kind="strange",
+            what=f"what stands there cannot be read{record}: {oddity.reason}; workers stop at it",
+            where=where(oddity.key),
+            remedy=f"put the original back, or let {_REPAIR} move it to quarantine/ as it is",
+        )
+    for stored in survey.of_state("newer"):
+        yield Finding(
+            kind="newer",
+            what=f"a later version wrote the record of trial {stored.index} ({stored.reason})",
+            where=where(stored.key),
+            remedy="update this machine: pip install -U stagesweep",
+        )
+    if outdated := survey.outdated():
+        yield Finding(
+            kind="outdated",
+            level="note",
+            what=f"an earlier version wrote {_trials([stored.index for stored in outdated])}",
+            where=where(outdated[0].key),
+            remedy=f"{_REPAIR} writes them anew, once no older worker runs any more",
+        )
+
+
+def _braked(survey: Survey, where: Where) -> Iterator[Finding]:
+    if survey.switch is not None and survey.switch.braked:
+        yield Finding(
+            kind="braked",
+            what=f"the sweep has paused itself: {survey.switch.why}",
+            where=where(control.KEY),
+            remedy=f"{brake.REMEDY}; `sweep retry INDEX` gives a failed trial another try",
+        )
+
+
+def _lost(survey: Survey, where: Where) -> Iterator[Finding]:
+    for index in survey.gaps():
+        yield Finding(
+            kind="gap",
+            what=f"trial {index} has no record, though later trials have: somebody removed it",
+            where=where(key(index)),
+            remedy="put it back (a bucket keeps deleted objects for some days); no other trial is affected",
+        )
+    by_trial: defaultdict[int, list[int]] = defaultdict(list)
+    for run in survey.ownerless_runs():
+        by_trial[run.index].append(run.attempt)
+    for index, attempts in by_trial.items():
+        moved = index in survey.quarantined
+        yield Finding(
+            kind="ownerless",
+            level="note" if moved else "problem",
+            what=f"{counted(len(attempts), 'attempt')} of trial {index} left files, "
+            + ("and its record is in quarantine/" if moved else "but the trial has no record"),
+            where=where(f"{RUNS}{index:06d}"),
+            remedy="its result.json can be brought in with `sweep import`; then remove the folder by hand",
+        )
+
+
+def _silent(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
+    for record in survey.expired(space.lease.expire_s):
+        silent_s = survey.now - (record.heartbeat or 0.0)
+        yield Finding(
+            kind="expired",
+            what=f"trial {record.trial} is said to run on {record.worker}: {lifecycle.silence(silent_s)}",
+            where=where(key(record.trial)),
+            remedy=f"any worker takes it over; {_REPAIR} hands it back without one",
+        )
+    for record in survey.trials():
+        asked = record.status == "running" and record.heartbeat is None and record.started is not None
+        if asked and survey.now - (record.started or 0.0) > _FORGOTTEN_S:
+            days = (survey.now - (record.started or 0.0)) / 86400
+            yield Finding(
+                kind="untold",
+                level="note",
+                what=f"`sweep ask` handed trial {record.trial} out {days:.1f} days ago; nobody reported it",
+                where=where(key(record.trial)),
+                remedy=f"`sweep tell {record.trial} --result FILE`, or `sweep abandon {record.trial}`",
+            )
+
+
+def _duplicates(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
+    """Equal parameters in trials that were generated here; an import may well hold repeated measurements."""
+    domain = Domain(space)
+    alike: defaultdict[Hashable, list[Trial]] = defaultdict(list)
+    for record in survey.trials():
+        if record.generator != "imported":
+            alike[domain.identity(record.parameters)].append(record)
+    for records in alike.values():
+        if len(records) < 2:
+            continue
+        unfinished = [record.trial for record in records if not record.finished]
+        yield Finding(
+            kind="duplicate",
+            what=f"{_trials([record.trial for record in records])} have the same parameters",
+            where=where(key(records[-1].trial)),
+            remedy=f"`sweep abandon {unfinished[-1]}`"
+            if unfinished
+            else "nothing: both were run, and both count",
+        )
+
+
+def _outside(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
+    """Parameters that the space does not have: a record was edited, or is another sweep's."""
+    domain = Domain(space)
+    for record in survey.trials():
+        if (misfit := domain.misfit(record.parameters)) is None:
+            continue
+        yield Finding(
+            kind="outside",
+            level="note" if record.finished else "problem",
+            what=f"trial {record.trial} is outside of the search space: {misfit}",
+            where=where(key(record.trial)),
+            remedy="the search leaves its result out; put the original back, if somebody edited it"
+            if record.finished
+            else f"`sweep abandon {record.trial}`, or put the original back",
+        )
+
+
+def _runs(survey: Survey, where: Where) -> Iterator[Finding]:
+    if superseded := survey.superseded_runs():
+        yield Finding(
+            kind="superseded",
+            level="note",
+            what=f"files of {counted(len(superseded), 'attempt')} left; later ones completed the trials",
+            where=where(superseded[0].prefix),
+            remedy=f"{_REPAIR} tells their size and removes them",
+        )
+    if halves := survey.half_uploads():
+        yield Finding(
+            kind="half",
+            level="note",
+            what=f"{counted(len(halves), 'upload')} cut short: objects are left that no manifest names",
+            where=where(halves[0].prefix),
+            remedy=f"they are never read; {_REPAIR} tells their size and removes them",
+        )
+
+
+def _leftovers(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
+    if (lock := survey.dead_lock(space.lease.expire_s)) is not None:
+        yield Finding(
+            kind="lock",
+            level="note",
+            what=f"{lock.holder} left while generating a candidate",
+            where=where(ASK_KEY),
+            remedy=f"the next worker takes it over; {_REPAIR} removes it",
+        )
+    for draft in survey.drafts:
+        yield Finding(
+            kind="draft",
+            level="note",
+            what="a writer was killed before its draft took a record's place",
+            where=str(draft),
+            remedy=f"the record is whole; {_REPAIR} removes the draft",
+        )
+    for foreign in survey.foreign:
+        yield Finding(
+            kind="foreign",
+            level="note",
+            what="no version of this program writes an object of this name; it is left alone",
+            where=where(foreign),
+            remedy="move it elsewhere if you know what it is",
+        )
+
+
+def _trials(indices: list[int]) -> str:
+    """`trial 3`, `trials 3 and 7`, or the first few of many."""
+    if len(indices) == 1:
+        return f"trial {indices[0]}"
+    if len(indices) > 6:
+        return f"trials {', '.join(map(str, indices[:5]))} and {len(indices) - 5} more"
+    return f"trials {', '.join(map(str, indices[:-1]))} and {indices[-1]}"

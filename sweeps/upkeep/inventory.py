@@ -1,0 +1,275 @@
+"""Everything that lies in a sweep's store, read once and judged: what `ailments` and `repair` go by.
+
+Unlike `Experiment.trials` this does not stop at a record that cannot be read. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from sweeps.errors import DamagedObject
+from sweeps.search.allocation import ASK_KEY
+from sweeps.storage.base import NotFound, Store
+from sweeps.storage.local import LocalStore
+from sweeps.storage.urls import local_path
+from sweeps.text import json_reader
+from sweeps.trials import control, lifecycle
+from sweeps.trials import record as trial
+from sweeps.trials.record import Trial
+from sweeps.upkeep.runs import RUNS, RunFolder, half_uploads, run_folders
+
+QUARANTINE = "quarantine/"
+
+_RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
+_QUARANTINED = re.compile(rf"{QUARANTINE}(\d{{6}})\.json-.*")
+_FIELDS = frozenset(field.name for field in fields(Trial)) | {"schema"}
+_DRAFT_AGE_S = 3600.0
+"""A write takes milliseconds, on a struggling mount minutes: an older draft has lost its writer."""
+
+State = Literal["sound", "outdated", "newer", "torn"]
+"""sound: as this version writes it. outdated: readable, but of an earlier version. newer: of a later one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRecord:
+    """A trial's record as it lies in the store; `trial` is None where it cannot be read, for `reason`."""
+
+    index: int
+    key: str
+    version: str
+    data: bytes
+    state: State
+    trial: Trial | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskLock:
+    """The lease of whoever generates candidates, as its holder last wrote it."""
+
+    version: str
+    holder: str
+    renewed: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oddity:
+    """What stands in an object's place in a folder and can never be read: a pipe, a folder, a loop of links.
+
+    `index` is the trial whose record it should be, if it should be one.
+    """
+
+    key: str
+    reason: str
+    index: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What there is, at the store's time `now`.
+
+    Args:
+        halves: of runs in a bucket, the objects that no manifest names and that nobody uploads any more.
+        foreign: keys among records and runs that no version of this program writes.
+        quarantined: indices of records that were moved aside.
+        drafts: files that writers who were killed left behind (in a folder only).
+        oddities: what stands in place of records and of the sweep's other objects (in a folder only).
+        switch: of the sweep; None where it cannot be read.
+        damaged_control: why `control.json` cannot be read, with its bytes and version; None if it can.
+    """
+
+    now: float
+    records: Mapping[int, StoredRecord]
+    runs: tuple[RunFolder, ...]
+    halves: tuple[RunFolder, ...]
+    foreign: tuple[str, ...]
+    quarantined: frozenset[int]
+    ask_lock: AskLock | None
+    drafts: tuple[Path, ...]
+    oddities: tuple[Oddity, ...]
+    damaged_control: tuple[str, bytes, str] | None
+    switch: control.Switch | None = None
+
+    def of_state(self, state: State) -> list[StoredRecord]:
+        """The records of that state, in index order."""
+        return [stored for stored in self.records.values() if stored.state == state]
+
+    def outdated(self) -> list[StoredRecord]:
+        """Records to be written anew; a running trial's worker does that with its next heartbeat."""
+        running = {record.trial for record in self.trials() if record.status == "running"}
+        return [stored for stored in self.of_state("outdated") if stored.index not in running]
+
+    def trials(self) -> list[Trial]:
+        """Every trial whose record can be read, in index order."""
+        return [stored.trial for stored in self.records.values() if stored.trial is not None]
+
+    def expired(self, expire_s: float) -> list[Trial]:
+        """Running trials whose worker has been silent for longer than its lease."""
+        return [record for record in self.trials() if lifecycle.is_stale(record, self.now, expire_s)]
+
+    def dead_lock(self, expire_s: float) -> AskLock | None:
+        """The ask lock, if its holder has been silent for longer than its lease."""
+        lock = self.ask_lock
+        if lock is None or abs(self.now - lock.renewed) <= expire_s:  # false for NaN, too
+            return None
+        return lock
+
+    def superseded_runs(self) -> list[RunFolder]:
+        """Runs of attempts after which another attempt completed the trial."""
+        completed = {r.trial: r.attempt for r in self.trials() if r.status == "completed"}
+        return [run for run in self.runs if run.attempt < completed.get(run.index, 0)]
+
+    def half_uploads(self) -> list[RunFolder]:
+        """What uploads that were cut short have left, but for runs that are superseded or ownerless."""
+        others = {run.prefix for run in (*self.superseded_runs(), *self.ownerless_runs())}
+        return [run for run in self.halves if run.prefix not in others]
+
+    def ownerless_runs(self) -> list[RunFolder]:
+        """Runs of trials that have no record at all, not even a damaged one."""
+        known = self.records.keys() | self._odd_records()
+        return [run for run in self.runs if run.index not in known]
+
+    def gaps(self) -> list[int]:
+        """Indices below the highest that have neither a record nor one in quarantine."""
+        known = self.records.keys() | self.quarantined | self._odd_records()
+        return sorted(set(range(max(self.records, default=-1) + 1)) - known)
+
+    def _odd_records(self) -> set[int]:
+        return {oddity.index for oddity in self.oddities if oddity.index is not None}
+
+
+def survey(store: Store) -> Survey:
+    """Read what lies in the store. Raises `StoreUnavailable`."""
+    oddities = tuple(_oddities(store))
+    odd = {oddity.key for oddity in oddities}
+    entries = [entry for entry in store.list(trial.PREFIX) if "/".join(entry.key.split("/")[:2]) not in odd]
+    keys = {int(match[1]): entry.key for entry in entries if (match := _RECORD.fullmatch(entry.key))}
+    objects = store.list(RUNS)
+    runs = run_folders(objects)
+    in_runs = {entry.key for run in runs for entry in run.entries}
+    foreign = [entry.key for entry in entries if not _RECORD.fullmatch(entry.key)]
+    foreign += [entry.key for entry in objects if entry.key not in in_runs]
+    moved = (_QUARANTINED.fullmatch(key) for key in _in_quarantine(store))
+    now = store.now()
+    records = _records(store, keys)
+    trials = [stored.trial for stored in records.values() if stored.trial is not None]
+    switch, damaged_control = (None, None) if control.KEY in odd else _control(store)
+    return Survey(
+        now=now,
+        records=MappingProxyType(records),
+        runs=tuple(runs),
+        halves=tuple(half_uploads(store, runs, trials, now)),
+        foreign=tuple(foreign),
+        quarantined=frozenset(int(match[1]) for match in moved if match),
+        ask_lock=None if ASK_KEY in odd else _ask_lock(store),
+        drafts=tuple(_drafts(store, now)),
+        oddities=oddities,
+        damaged_control=damaged_control,
+        switch=switch,
+    )
+
+
+def local_root(store: Store) -> Path | None:
+    """The sweep's folder, where the store is one."""
+    return Path(local_path(store.url)) if isinstance(store, LocalStore) else None
+
+
+def _oddities(store: Store) -> Iterator[Oddity]:
+    """Whatever has the name of a record, of the switch or of the lease, and is no file."""
+    if not isinstance(store, LocalStore):
+        return
+    names = (f"{trial.PREFIX}{name}" for name in _names(Path(local_path(store.url), trial.PREFIX)))
+    for key in (control.KEY, ASK_KEY, *filter(_RECORD.fullmatch, names)):
+        if (reason := store.oddity(key)) is not None:
+            match = _RECORD.fullmatch(key)
+            yield Oddity(key=key, reason=reason, index=int(match[1]) if match else None)
+
+
+def _in_quarantine(store: Store) -> set[str]:
+    """What was moved aside; empty folders, too, which a listing does not show."""
+    keys = {entry.key for entry in store.list(QUARANTINE)}
+    if (root := local_root(store)) is not None:
+        keys |= {f"{QUARANTINE}{name}" for name in _names(root / QUARANTINE)}
+    return keys
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _records(store: Store, keys: Mapping[int, str]) -> dict[int, StoredRecord]:
+    found = zip(sorted(keys), store.read_many([keys[index] for index in sorted(keys)]), strict=True)
+    # None: gone since the listing.
+    return {i: _judged(i, keys[i], *content) for i, content in found if content is not None}
+
+
+def _judged(index: int, key: str, data: bytes, version: str) -> StoredRecord:
+    state: State
+    record, reason = None, ""
+    try:
+        record = _decoded(index, data)
+        state = "sound" if json_reader.parse(data).keys() == _FIELDS else "outdated"
+    except ValueError as error:
+        state, reason = "newer" if _is_newer(data) else "torn", str(error)
+    return StoredRecord(
+        index=index, key=key, version=version, data=data, state=state, trial=record, reason=reason
+    )
+
+
+def _decoded(index: int, data: bytes) -> Trial:
+    record = trial.decode(data)
+    if record.trial != index:
+        raise ValueError(f"it says trial {record.trial}")
+    return record
+
+
+def _is_newer(data: bytes) -> bool:
+    try:
+        schema = json_reader.parse(data)["schema"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return isinstance(schema, int) and schema > trial.SCHEMA
+
+
+def _ask_lock(store: Store) -> AskLock | None:
+    try:
+        data, version = store.read(ASK_KEY)
+    except NotFound:
+        return None
+    try:
+        document = json_reader.parse(data)
+        return AskLock(version=version, holder=str(document["holder"]), renewed=float(document["renewed"]))
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return AskLock(
+            version=version, holder="somebody unknown", renewed=0.0
+        )  # free to take, as `lease` says
+
+
+def _drafts(store: Store, now: float) -> list[Path]:
+    root = local_root(store)
+    if root is None:
+        return []
+    found = []
+    for draft in sorted((*root.glob(".*.draft"), *(root / trial.PREFIX).glob(".*.draft"))):
+        try:
+            if now - draft.stat().st_mtime > _DRAFT_AGE_S:
+                found.append(draft)
+        except FileNotFoundError:
+            continue  # its writer was alive
+    return found
+
+
+def _control(store: Store) -> tuple[control.Switch | None, tuple[str, bytes, str] | None]:
+    try:
+        return control.switch(store), None
+    except DamagedObject as error:
+        data, version = store.read(control.KEY)
+        return None, (error.reason, data, version)

@@ -1,0 +1,124 @@
+"""One program in a process of its own: started, watched, stopped, and its last words kept.
+
+`objective` uses it for the trainer and for commands. The child leads a process group, so that stopping it
+stops whatever it started; its output goes to a log file in the trial's run folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from sweeps.errors import EnvironmentFault
+from sweeps.text.regular_file import open_regular
+from sweeps.worker import parent_death
+
+LAST_LINES = 50
+GRACE_S = 25.0
+_POLL_S = 0.1
+_CUT_WORD = re.compile(r"\A\S*\s+")
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    log_file: Path,
+    env: Mapping[str, str],
+    should_stop: Callable[[], bool],
+    grace_s: float = GRACE_S,
+) -> int:
+    """Run `argv` to its end and return its exit status, negative for a signal (as `subprocess` does).
+
+    When `should_stop()` turns true, or the caller is interrupted, the child gets SIGTERM and `grace_s`
+    seconds to leave in order, then SIGKILL. Whatever it leaves running in its process group is killed.
+
+    Raises:
+        EnvironmentFault: this machine cannot start a process (no memory, no disk).
+    """
+    child = _start(argv, log_file, env)
+    try:
+        while not should_stop():
+            try:
+                return child.wait(_POLL_S)
+            except subprocess.TimeoutExpired:
+                continue
+        return _stop(child, grace_s)
+    except BaseException:
+        _stop(child, grace_s)
+        raise
+    finally:
+        _signal_group(child, signal.SIGKILL)
+
+
+def last_lines(log_file: Path, count: int = LAST_LINES, max_bytes: int = 8192) -> str:
+    """Return the end of the log, at most `count` lines and `max_bytes` bytes; "" if there is none.
+
+    It begins with a whole word: of a secret that is cut in two nobody could say that it is one.
+    """
+    try:
+        with open_regular(log_file) as file:
+            file.seek(0, os.SEEK_END)
+            start = max(0, file.tell() - max_bytes)
+            file.seek(start)
+            text = file.read(max_bytes).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    if start and (rest := _CUT_WORD.sub("", text, count=1)):
+        text = rest
+    return "\n".join(text.strip().splitlines()[-count:])
+
+
+def describe_exit(status: int) -> str:
+    """An exit status in words."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    if -status == signal.SIGKILL:
+        return f"killed by {name}, most likely for want of memory"
+    return f"killed by {name}"
+
+
+def _start(argv: Sequence[str], log_file: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    guarded = [sys.executable, "-I", "-S", parent_death.__file__, str(os.getpid()), *argv]
+    try:
+        with open(log_file, "ab", opener=_open_at_once) as log:
+            return subprocess.Popen(
+                guarded,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **env},
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise EnvironmentFault(f"cannot start {argv[0]}: {error}") from error
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    """Open without waiting for somebody to read, where a pipe stands; what is written then waits as ever."""
+    fd = os.open(name, flags | os.O_NONBLOCK, 0o666)
+    os.set_blocking(fd, True)
+    return fd
+
+
+def _stop(child: subprocess.Popen[bytes], grace_s: float) -> int:
+    _signal_group(child, signal.SIGTERM)
+    try:
+        return child.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        _signal_group(child, signal.SIGKILL)
+        return child.wait()
+
+
+def _signal_group(child: subprocess.Popen[bytes], signum: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended in the meantime
+        os.killpg(child.pid, signum)

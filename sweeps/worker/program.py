@@ -1,0 +1,233 @@
+"""What a trial runs: the trainer, a command line, or a Python function. The one file that knows `trainer`.
+
+`worker` calls `run`, `sweep init` calls `check`. The trainer and commands run in a process of their own, so
+that a crash or an out-of-memory kill is a failed trial with its last words in the record, not a dead worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeps.errors import CannotStart, EnvironmentFault, InputError
+from sweeps.space.definition import Space, Value
+from sweeps.space.overrides import to_overrides
+from sweeps.space.yaml_cursor import nearest
+from sweeps.trials import storable
+from sweeps.trials.record import Failure, Trial
+from sweeps.worker import process, startable
+from sweeps.worker.progress_log import METRICS_FILE
+from sweeps.worker.result import (
+    OUT_OF_MEMORY,
+    RESULT_FILE,
+    Failed,
+    NotStarted,
+    Outcome,
+    Preempted,
+    checked,
+    died,
+    needed_metrics,
+    read_refusal,
+    read_result,
+    was_limited,
+    was_told_to_go,
+)
+from sweeps.worker.signals import Interrupted, Stop
+from sweeps.worker.transient import network_was_lost
+
+log = logging.getLogger(__name__)
+
+LOG_FILE = "log.txt"
+PYTHON = "${python}"
+"""In a command: the Python that the worker itself runs in, wherever it lies on that machine."""
+
+CONFIG_FILE = "config.json"  # with which the trainer refuses to go on with other parameters
+
+
+def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Callable[[], bool]) -> Outcome:
+    """Run one trial to its end, with its files in `folder`.
+
+    The program is stopped when `stop` is requested (the worker has to go) or `wants_stop()` turns true
+    (somebody else has the trial now, or it is not worth finishing). A Python function runs in this thread,
+    and only `stop` can interrupt it.
+
+    Raises:
+        EnvironmentFault: this machine cannot run the program.
+    """
+    if space.program.kind == "function":
+        return _run_function(space, record, stop)
+
+    def should_stop() -> bool:
+        return stop.requested or wants_stop()
+
+    if should_stop():
+        return Preempted(detail="before the program was started")
+    for left_over in (RESULT_FILE, METRICS_FILE, CONFIG_FILE):  # of a record that was lost, its index reused
+        (folder / left_over).unlink(missing_ok=True)
+    argv, env = _command(space, record, folder)
+    if problem := startable.problem(argv):
+        return NotStarted(detail=problem)
+    log_file = folder / LOG_FILE
+    status = process.run(argv, log_file=log_file, env=env, should_stop=should_stop)
+    if status == 0 and not (should_stop() and not (folder / RESULT_FILE).exists()):
+        return read_result(space, folder / RESULT_FILE)
+    if was_limited(status):
+        raise EnvironmentFault(
+            "the program was ended because it may not write such large files here (SIGXFSZ); lift the limit "
+            "(ulimit -f) and start this worker again"
+        )
+    if should_stop() or was_told_to_go(status):
+        return Preempted(detail=f"the program {process.describe_exit(status)}")
+    stated = read_refusal(folder / RESULT_FILE)
+    return stated or died(status, log_file, argv, is_trainer=space.program.kind == "trainer")
+
+
+def require_startable(space: Space) -> None:
+    """Make sure that the sweep's program is here, as far as that can be told without running it.
+
+    Raises:
+        CannotStart: the command's program or script is not here, or the function cannot be loaded.
+    """
+    program = space.program
+    if program.kind == "function":
+        _load_function(program.function)
+    elif program.kind == "command":
+        template = [word.replace(PYTHON, sys.executable) for word in program.command]
+        if problem := startable.problem(template):
+            raise cannot_start(problem)
+
+
+def cannot_start(problem: str) -> CannotStart:
+    """The error of a worker that cannot start the sweep's program."""
+    return CannotStart(f"program: {problem}; start this in the folder and the environment of the program")
+
+
+def check(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
+    """Make sure that the program can start with each of the sampled parameters, before compute is spent.
+
+    Raises:
+        InputError: naming the override, the command or the function that cannot work.
+    """
+    program = space.program
+    require_startable(space)
+    if program.kind == "trainer":
+        from trainer import api
+        from trainer.errors import ConfigError
+
+        for metric in needed_metrics(space):
+            if metric not in api.METRICS:
+                known = f"known are: {', '.join(api.METRICS)}"
+                hint = nearest(metric, api.METRICS)
+                section = "objectives" if metric in space.metrics() else "outcome_constraints"
+                raise InputError(
+                    f"{section}: the trainer reports no {metric!r}; "
+                    + (hint if hint == known else f"{hint} ({known})")
+                )
+        for parameters in probes:
+            overrides = [*program.overrides, *to_overrides(parameters)]
+            try:
+                api.check(overrides, processes=program.processes)
+            except ConfigError as error:
+                raise InputError(f"the trainer refuses this space: {error}") from None
+
+
+def prepare(space: Space, threads: int, report: Callable[[str, float | None], None]) -> None:
+    """Build what all trials share (corpus, tokenizer, teacher) with that many threads, unless it is there.
+
+    Raises:
+        EnvironmentFault: it cannot be built on this machine.
+    """
+    if space.program.kind == "trainer":
+        from trainer import api
+        from trainer.errors import TrainerError
+
+        try:
+            api.prepare([*space.program.overrides, f"device.threads={threads}"], report)
+        except TrainerError as error:
+            raise EnvironmentFault(f"cannot prepare the trainer: {error}") from None
+
+
+def tpu_misfits(*, tpu: bool) -> list[tuple[str, str, bool]]:
+    """What keeps the trainer from computing through torch_xla with the versions that are installed here: what
+    is wrong, the command that mends it, and whether nothing works until then.
+
+    Args:
+        tpu: on a TPU; otherwise on XLA's own CPU device.
+    """
+    from trainer import api
+
+    return [(misfit.what, misfit.remedy, misfit.needed) for misfit in api.tpu_misfits(tpu=tpu)]
+
+
+def trainer_overrides(space: Space, parameters: Mapping[str, Value]) -> list[str]:
+    """The trial's overrides as one would type them behind `python -m trainer`."""
+    return [*space.program.overrides, *to_overrides(parameters)]
+
+
+def _command(space: Space, record: Trial, folder: Path) -> tuple[list[str], dict[str, str]]:
+    env = {"SWEEP_RUN_DIR": str(folder), "SWEEP_TRIAL": str(record.trial), "SWEEP_NAME": space.name}
+    if space.program.kind == "trainer":
+        from trainer import api
+
+        identity = to_overrides({"wandb.group": space.name, "wandb.name": f"{space.name}-{record.trial:06d}"})
+        overrides = [*trainer_overrides(space, record.parameters), *identity]
+        return api.command(overrides, folder, processes=space.program.processes), env
+    argv: list[str] = []
+    told = {PYTHON: sys.executable, "${run_dir}": str(folder), "${trial}": str(record.trial)}
+    for word in space.program.command:
+        argv += to_overrides(record.parameters) if word == "${overrides}" else [_filled(word, told)]
+    return argv, env
+
+
+def _filled(word: str, told: Mapping[str, str]) -> str:
+    """The word with its placeholders replaced, all at once: what replaces one is not looked through again."""
+    return re.sub("|".join(map(re.escape, told)), lambda found: told[found[0]], word)
+
+
+def _run_function(space: Space, record: Trial, stop: Stop) -> Outcome:
+    function = _load_function(space.program.function)
+    try:
+        with stop.interruptible():
+            metrics = function(dict(record.parameters))
+        return checked(space, metrics, f"the dict that {space.program.function} returned")
+    except Interrupted as interrupted:
+        return Preempted(detail=str(interrupted))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it raises fails its trial, not us
+        said, words = storable.raised(error), _last_words()
+        failure: Failure = "out_of_memory" if OUT_OF_MEMORY.search(said) else "crashed"
+        again = failure == "crashed" and network_was_lost(words)
+        return Failed(error=f"{said}\n{words}", failure=failure, again=again)
+
+
+def _last_words() -> str:
+    """The end of the traceback of the exception that is being handled."""
+    try:
+        words = traceback.format_exc()
+    except Exception:  # noqa: BLE001 - it is made of texts that the user's classes make
+        return "(no traceback: the exception cannot be printed)"
+    return "\n".join(words.strip().splitlines()[-process.LAST_LINES :])
+
+
+def _load_function(spelled: str) -> Callable[[dict[str, Value]], Any]:
+    module_name, _, name = spelled.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does: a user's module lies where the worker is started
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may fail in any way meanwhile
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CannotStart(
+            f"program.function: {spelled!r} cannot be loaded from this folder: {told}; start this in the "
+            "folder of the module, or name that in PYTHONPATH"
+        ) from None
+    if not callable(function):
+        raise CannotStart(f"program.function: {spelled!r} is not a function")
+    return function  # type: ignore[no-any-return]  # it is checked as far as Python can
