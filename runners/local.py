@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runners import pool_file
 from runners.counted import counted
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED, PoolError
-from runners.pool import Pool
-from runners.runner import Artifacts, Health, Place, Tell
-from runners.script import environment, worker_script
-from runners.tail import tails
+from runners.pools import pool_file
+from runners.pools.pool import Pool
+from runners.pools.runner import Artifacts, Health, Place, Tell
+from runners.pools.script import environment, worker_script
+from runners.pools.tail import tails
 
 GRACE_S = 30.0
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -120,8 +120,8 @@ class Local:
     def up(self, pool: Pool, tell: Tell) -> int:
         """Keep the pool until no worker is left: 0; 2 where one was refused its input, 1 where one was given
         up, 75 where a signal ended the pool."""
-        from runners.keep import keep
-        from runners.signals import Told
+        from runners.workers.signals import Told
+        from runners.workers.supervise_pool import keep
 
         told = Told()
         told.listen()

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED
-from runners.keep import keep
 from runners.local import Process
-from runners.pool import Pool
-from runners.signals import Told
+from runners.pools.pool import Pool
+from runners.workers.signals import Told
+from runners.workers.supervise_pool import keep
 
 
 def main(argv: Sequence[str]) -> int:

@@ -20,15 +20,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runners import launched
 from runners.counted import counted
 from runners.errors import EXIT_DONE, EXIT_PREEMPTED, EngineFailed, EngineMissing, PoolError
-from runners.pool import Pool
-from runners.private_file import write_private
-from runners.program import answer
-from runners.runner import Artifacts, Health, Place, PlaceState, Tell
-from runners.script import worker_script
-from runners.tail import tails
+from runners.pools import launched
+from runners.pools.pool import Pool
+from runners.pools.private_file import write_private
+from runners.pools.program import answer
+from runners.pools.runner import Artifacts, Health, Place, PlaceState, Tell
+from runners.pools.script import worker_script
+from runners.pools.tail import tails
 from runners.tend import tend
 
 NAME = "slurm"

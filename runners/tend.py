@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runners import tied
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
-from runners.restarts import POISON, Again, after_exit
+from runners.workers import die_with_parent
+from runners.workers.restarts import POISON, Again, after_exit
 
 _EVERY_S = 0.2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -93,7 +93,7 @@ def _listening() -> Iterator[_Notice]:
 
 def _run(argv: Sequence[str], notice: _Notice, grace_s: float, env: Mapping[str, str] | None) -> int:
     """The exit status of one life. Whatever ends this process in order ends the worker first."""
-    bound = [sys.executable, "-I", "-S", tied.__file__, str(os.getpid()), *argv]
+    bound = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid()), *argv]
     notice.worker = worker = subprocess.Popen(bound, stdin=subprocess.DEVNULL, env=env)
     try:
         if notice.heard():  # between the question and the start

@@ -16,9 +16,9 @@ from typing import Any
 
 from runners.errors import EXIT_PREEMPTED, PoolError
 from runners.kubernetes.options import KubernetesOptions, placement
-from runners.pool import Pool
-from runners.restarts import POISON
-from runners.script import worker_script
+from runners.pools.pool import Pool
+from runners.pools.script import worker_script
+from runners.workers.restarts import POISON
 
 POOL_LABEL = "stagesweep-pool"
 CONTAINER = "worker"

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from runners.engine_options import parse
 from runners.errors import PoolError
-from runners.pool import Pool
+from runners.pools.options import parse
+from runners.pools.pool import Pool
 
 Cluster = Literal["gke", "eks", "aks", "other"]
 

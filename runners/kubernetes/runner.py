@@ -16,9 +16,9 @@ from runners.errors import EXIT_DONE, EngineFailed, PoolError
 from runners.kubernetes.job import POOL_LABEL, job, secret_name
 from runners.kubernetes.kubectl import NAME, REMEDY, Kubectl
 from runners.kubernetes.options import KubernetesOptions, options_of
-from runners.pool import Pool
-from runners.runner import Artifacts, Health, Place, PlaceState, Tell
-from runners.yaml_text import yaml_text
+from runners.pools.pool import Pool
+from runners.pools.runner import Artifacts, Health, Place, PlaceState, Tell
+from runners.pools.yaml_text import yaml_text
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _STATES: dict[str, PlaceState] = {"Running": "running", "Succeeded": "done"}  # else it waits

@@ -14,8 +14,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED
-from runners.restarts import POISON
 from runners.tend import tend
+from runners.workers.restarts import POISON
 
 NAMESPACE = "stagesweep"
 _EVERY_S = 1.0

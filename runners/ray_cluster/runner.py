@@ -15,13 +15,13 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from runners import launched
 from runners.counted import counted
 from runners.errors import EXIT_DONE, EngineFailed, EngineMissing, PoolError
-from runners.pool import Pool
-from runners.program import answer
-from runners.runner import Artifacts, Health, Place, PlaceState, Tell
-from runners.script import worker_script
+from runners.pools import launched
+from runners.pools.pool import Pool
+from runners.pools.program import answer
+from runners.pools.runner import Artifacts, Health, Place, PlaceState, Tell
+from runners.pools.script import worker_script
 
 NAME = "ray"
 REMEDY = "pip install 'stagesweep[ray]'"

@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from runners.engine_options import parse
 from runners.errors import PoolError
-from runners.pool import Pool
+from runners.pools.options import parse
+from runners.pools.pool import Pool
 from runners.tpu_versions import largest_on_one_vm, runtime_version
 
 TPU_PREFIX = "tpu-"

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 from runners.counted import counted
 from runners.errors import EXIT_DONE, PoolError
-from runners.pool import Pool
-from runners.private_file import write_private
-from runners.runner import Artifacts, Health, Place, PlaceState, Tell
+from runners.pools.pool import Pool
+from runners.pools.private_file import write_private
+from runners.pools.runner import Artifacts, Health, Place, PlaceState, Tell
+from runners.pools.yaml_text import yaml_text
 from runners.skypilot.options import options_of
 from runners.skypilot.sky import NAME, REMEDY, Job, Sky, find
 from runners.skypilot.task import FILE, PYTHON, launch, task
-from runners.yaml_text import yaml_text
 
 
 class SkyPilot:

@@ -14,7 +14,7 @@ import click
 from pydantic_core import from_json
 
 from runners.errors import EngineFailed, EngineMissing
-from runners.runner import Tell
+from runners.pools.runner import Tell
 
 NAME = "skypilot"
 REMEDY = (

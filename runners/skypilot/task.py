@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from runners.errors import EXIT_PREEMPTED
-from runners.pool import Pool
-from runners.script import worker_script
+from runners.pools.pool import Pool
+from runners.pools.script import worker_script
 from runners.skypilot.options import SkyOptions, tpu_of
 from runners.tpu_versions import REQUIREMENTS, WHEELS, runtime_version
 

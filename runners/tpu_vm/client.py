@@ -17,7 +17,7 @@ from google.cloud import tpu_v2
 from google.protobuf.json_format import ParseDict
 
 from runners.errors import EngineFailed
-from runners.pool import Pool
+from runners.pools.pool import Pool
 from runners.tpu_vm import render
 from runners.tpu_vm.decide import Create, Delete, Outcome
 from runners.tpu_vm.names import vm_id, worker_of

@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from runners.restarts import POISON, End
 from runners.tpu_vm.seen import GOING, NODE_DEAD, QUEUED_DEAD, Holding, Kind, Seen, Thing
 from runners.tpu_vm.seen import holdings as holdings_of
+from runners.workers.restarts import POISON, End
 
 Ended = End | Literal["removed"]
 Outcome = Literal["accepted", "exists", "stockout", "refused", "unknown"]

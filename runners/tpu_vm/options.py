@@ -7,9 +7,9 @@ import re
 from pydantic import ConfigDict, field_validator
 from pydantic.dataclasses import dataclass
 
-from runners.engine_options import parse
 from runners.errors import PoolError
-from runners.pool import Pool
+from runners.pools.options import parse
+from runners.pools.pool import Pool
 from runners.tpu_versions import largest_on_one_vm, runtime_version
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")

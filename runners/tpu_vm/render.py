@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runners.pool import Pool
+from runners.pools.pool import Pool
 from runners.tpu_versions import runtime_version
 from runners.tpu_vm.names import labels, vm_id
 from runners.tpu_vm.options import TpuOptions

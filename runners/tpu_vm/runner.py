@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runners import engines, pool_file
 from runners.counted import counted
 from runners.errors import (
     EXIT_DONE,
@@ -26,8 +25,9 @@ from runners.errors import (
     EngineMissing,
     PoolError,
 )
-from runners.pool import Pool
-from runners.runner import Artifacts, Health, Place, PlaceState, Tell
+from runners.pools import engines, pool_file
+from runners.pools.pool import Pool
+from runners.pools.runner import Artifacts, Health, Place, PlaceState, Tell
 from runners.tpu_vm import render
 from runners.tpu_vm.decide import Wanted
 from runners.tpu_vm.names import vm_id
@@ -87,8 +87,8 @@ class TpuVm:
         options = options_of(pool)
         check_accelerator(pool, options)
         vms = _vms(pool)
-        from runners.signals import Told
         from runners.tpu_vm.watch import clear, watch
+        from runners.workers.signals import Told
 
         told = Told()
         told.listen()

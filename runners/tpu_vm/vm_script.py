@@ -12,8 +12,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from runners.pool import Pool
-from runners.script import worker_script
+from runners.pools.pool import Pool
+from runners.pools.script import worker_script
 from runners.tpu_versions import REQUIREMENTS, WHEELS
 from runners.tpu_vm.options import TpuOptions
 

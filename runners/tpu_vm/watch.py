@@ -13,7 +13,7 @@ from typing import Protocol
 from google.api_core import exceptions, retry
 
 from runners.errors import EngineFailed
-from runners.runner import Tell
+from runners.pools.runner import Tell
 from runners.tpu_vm.decide import Create, Delete, Ended, Memory, Outcome, Wanted, after, decide
 from runners.tpu_vm.seen import Seen
 

@@ -19,7 +19,7 @@ from sweeps.export import table
 from sweeps.text.counted import counted
 
 if TYPE_CHECKING:
-    from runners.pool import Pool
+    from runners.pools.pool import Pool
 
 ASK_ABOVE = 10.0
 """US dollars per hour that a pool may cost without a question, if no --max-dollars-per-hour is given."""

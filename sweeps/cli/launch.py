@@ -22,8 +22,8 @@ from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, SweepError
 from sweeps.text.counted import counted
 
 if TYPE_CHECKING:
-    from runners.pool import Pool
-    from runners.runner import Runner
+    from runners.pools.pool import Pool
+    from runners.pools.runner import Runner
 
     _Parameter = click.ParamType[str]
 else:
@@ -38,7 +38,7 @@ class RunnerName(_Parameter):
     name = "runner"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from runners.engines import ENGINES
+        from runners.pools.engines import ENGINES
 
         if value not in ENGINES:
             self.fail(f"{value!r} is none of {', '.join(ENGINES)}", param, ctx)
@@ -74,8 +74,8 @@ def launch(
     wrong (2) never. Ctrl-C, or `sweep down`, lets them hand their trials back; `sweep pool` shows them and
     changes their number.
     """
-    from runners import engines, launched
-    from runners.launching import launching
+    from runners.pools import engines, launched
+    from runners.pools.launching import launching
 
     with told_as_ours():
         engine = engines.runner(runner)
@@ -150,7 +150,7 @@ def say(line: str) -> None:
 
 def _refuse_a_second(engine: Runner, pool: Pool) -> None:
     """One pool of a sweep from here with each engine: what is known of a first one would be lost."""
-    from runners import launched, pool_file
+    from runners.pools import launched, pool_file
 
     if engine.keeps:
         found = pool_file.read(pool.folder)
@@ -169,7 +169,7 @@ def _refuse_a_second(engine: Runner, pool: Pool) -> None:
 
 def _detach(folder: Path) -> int:
     """The same command in a session of its own, without a terminal."""
-    from runners import pool_file
+    from runners.pools import pool_file
 
     argv = [*(word for word in sys.argv[1:] if word not in ("--detach", "--yes")), "--yes"]  # it was asked
     folder.mkdir(parents=True, exist_ok=True)

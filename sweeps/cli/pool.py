@@ -18,7 +18,7 @@ from sweeps.errors import EXIT_DONE, InputError, SweepError
 from sweeps.experiment import Experiment
 
 if TYPE_CHECKING:
-    from runners.pool import Pool
+    from runners.pools.pool import Pool
 
 _runner = click.argument("runner", type=RunnerName(), required=False)
 
@@ -44,7 +44,7 @@ def pool() -> None:
 @storage_options
 def status(runner: str | None, style: str, storage: str | None, name: str | None) -> int:
     """Where the workers are, as their engine sees it."""
-    from runners import engines
+    from runners.pools import engines
 
     rows: list[dict[str, str]] = []
     silent: list[SweepError] = []
@@ -74,7 +74,7 @@ def status(runner: str | None, style: str, storage: str | None, name: str | None
 @storage_options
 def scale(workers: int, runner: str | None, yes: bool, storage: str | None, name: str | None) -> None:
     """Have WORKERS workers from now on; those too many hand their trials back."""
-    from runners import engines
+    from runners.pools import engines
 
     with told_as_ours():
         experiment = open_sweep(storage, name)
@@ -104,7 +104,7 @@ def scale(workers: int, runner: str | None, yes: bool, storage: str | None, name
 @storage_options
 def logs(runner: str | None, worker: str | None, lines: int, storage: str | None, name: str | None) -> None:
     """What the workers wrote last."""
-    from runners import engines
+    from runners.pools import engines
 
     with told_as_ours():
         for engine, described in _pools(open_sweep(storage, name), runner):
@@ -138,7 +138,7 @@ def down(
     They hand their trials back, and go on from their checkpoints wherever the next worker is. With RUNNER
     also a pool that was launched elsewhere, if the engine finds its workers.
     """
-    from runners import engines, launched
+    from runners.pools import engines, launched
 
     ended = 0
     silent: list[SweepError] = []
@@ -180,9 +180,9 @@ def _told(silent: list[SweepError]) -> int:
 
 def _pools(experiment: Experiment, runner: str | None) -> list[tuple[str, Pool]]:
     """The pools that were launched from here; the one of `runner` also if it is not known of."""
-    from runners import launched, pool_file
-    from runners.engines import ENGINES
-    from runners.pool import Pool, worker_command
+    from runners.pools import launched, pool_file
+    from runners.pools.engines import ENGINES
+    from runners.pools.pool import Pool, worker_command
 
     found = []
     for engine in [runner] if runner else ENGINES:

@@ -19,8 +19,8 @@ from sweeps.experiment import Experiment
 from sweeps.storage.urls import is_remote, local_path
 
 if TYPE_CHECKING:
-    from runners.pool import Pool
-    from runners.runner import Runner
+    from runners.pools.pool import Pool
+    from runners.pools.runner import Runner
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -121,8 +121,8 @@ def make_pool(runner: Runner, experiment: Experiment, given: dict[str, Any]) -> 
     Args:
         given: the options' values under their names in `click`.
     """
-    from runners.engines import check
-    from runners.pool import Pool, worker_command
+    from runners.pools.engines import check
+    from runners.pools.pool import Pool, worker_command
 
     url, local = storage_url(experiment, runner.name), runner.name == "local"
     if not local and given["devices"] != "auto":

@@ -115,7 +115,7 @@ def _is_done(experiment: Experiment) -> bool:
 def _work(experiment: Experiment, workers: int) -> None:
     """Bring the sweep to its cap with local workers. Whatever ends this also ends them."""
     from runners.local import end, processes, start
-    from runners.pool import Pool, worker_command
+    from runners.pools.pool import Pool, worker_command
 
     logs, url = experiment.store.folder("logs"), experiment.store.url
     pool = Pool(

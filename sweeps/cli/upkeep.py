@@ -17,7 +17,7 @@ from sweeps.text.counted import counted
 from sweeps.trials.redaction import redact
 
 if TYPE_CHECKING:
-    from runners.runner import Health
+    from runners.pools.runner import Health
     from sweeps.upkeep.doctor import Diagnosis
     from sweeps.upkeep.repair import Mend, Outcome
 
@@ -97,7 +97,7 @@ def doctor(ctx: click.Context, storage: str | None, name: str | None, style: str
 
 def _engines() -> dict[str, Health]:
     """What `sweep launch` could use from here; none of it is a problem, because nobody needs them all."""
-    from runners.engines import ENGINES, runner
+    from runners.pools.engines import ENGINES, runner
 
     return {name: runner(name).health() for name in ENGINES}
 

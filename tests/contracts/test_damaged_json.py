@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from analysis import table
-from runners import launched, pool_file
 from runners.errors import EngineFailed, RunnerError
 from runners.kubernetes.kubectl import Kubectl
 from runners.kubernetes.options import KubernetesOptions
+from runners.pools import launched, pool_file
 from trainer import cache
 from trainer.checkpoint import manifest
 from trainer.teachers.cached import index

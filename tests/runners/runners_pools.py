@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from runners.engines import ENGINES, runner
-from runners.pool import Pool, worker_command
+from runners.pools.engines import ENGINES, runner
+from runners.pools.pool import Pool, worker_command
 
 URL = "gs://bucket/sweeps/toy"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from runners_pools import ENGINES, FULL, PLAIN, plain, suited
 
-from runners import engines
-from runners.engines import check, require, runner
 from runners.errors import EngineMissing, PoolError
-from runners.pool import Pool
+from runners.pools import engines
+from runners.pools.engines import check, require, runner
+from runners.pools.pool import Pool
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runners"
 GIVEN: dict[str, dict[str, object]] = {"kubernetes": {"accelerator": "nvidia-tesla-a100"}}

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from runners import restarts
-from runners.keep import keep
 from runners.local import Process, processes
-from runners.pool import Pool
+from runners.pools.pool import Pool
+from runners.workers import restarts
+from runners.workers.supervise_pool import keep
 
 
 @pytest.fixture(autouse=True)

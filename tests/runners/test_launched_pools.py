@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from runners_pools import FULL
 
-from runners import launched
 from runners.errors import RunnerError
-from runners.launched import Launched
+from runners.pools import launched
+from runners.pools.launched import Launched
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

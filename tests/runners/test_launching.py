@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from runners_pools import PLAIN
 
-from runners import launched
 from runners.errors import EngineFailed, EngineMissing, PoolError
-from runners.launching import launching
-from runners.pool import Pool
-from runners.runner import Place
+from runners.pools import launched
+from runners.pools.launching import launching
+from runners.pools.pool import Pool
+from runners.pools.runner import Place
 
 
 @dataclass

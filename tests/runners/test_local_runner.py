@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from runners.local import Process, end, processes, start
-from runners.pool import Pool
+from runners.pools.pool import Pool
 
 
 def a_pool(folder: Path, **fields: object) -> Pool:

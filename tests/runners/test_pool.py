@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runners_pools import PLAIN
 
 from runners.errors import PoolError
-from runners.pool import worker_command
+from runners.pools.pool import worker_command
 
 
 def test_a_worker_is_this_interpreter_with_the_sweeps_url():

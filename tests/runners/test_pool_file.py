@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runners import pool_file
-from runners.pool_file import Known, PoolFile
+from runners.pools import pool_file
+from runners.pools.pool_file import Known, PoolFile
 
 
 def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.private_file import write_private
+from runners.pools.private_file import write_private
 
 
 @pytest.mark.parametrize(("executable", "mode"), [(False, 0o600), (True, 0o700)])

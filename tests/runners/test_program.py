@@ -7,7 +7,7 @@ import re
 import pytest
 
 from runners.errors import EngineFailed, EngineMissing
-from runners.program import answer
+from runners.pools.program import answer
 
 TRACEBACK = """Traceback (most recent call last):
   File "cli.py", line 3, in main

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.restarts import HEALTHY_S, LONGEST_WAIT_S, Again, after_exit
+from runners.workers.restarts import HEALTHY_S, LONGEST_WAIT_S, Again, after_exit
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from same_sweep import assert_done, create, done, variables, wait_for
 
-from runners import pool_file
+from runners.pools import pool_file
 
 
 @pytest.mark.slow

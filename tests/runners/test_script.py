@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runners_pools import FULL, PLAIN, hostile
 
-from runners.script import worker_script
+from runners.pools.script import worker_script
 
 
 def run(script: str, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[bytes]:

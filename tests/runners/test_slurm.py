@@ -14,10 +14,10 @@ from runners_pools import PLAIN, hostile
 
 pytest.importorskip("submitit")
 
-from runners import launched
 from runners.errors import EngineFailed, EngineMissing, PoolError
-from runners.pool import Pool
-from runners.runner import Place
+from runners.pools import launched
+from runners.pools.pool import Pool
+from runners.pools.runner import Place
 from runners.slurm import RUNNER
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runners import restarts
 from runners.tend import tend
+from runners.workers import restarts
 
 
 def ends_with(folder: Path, *statuses: int) -> list[str]:

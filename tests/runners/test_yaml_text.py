@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from runners.yaml_text import yaml_text
+from runners.pools.yaml_text import yaml_text
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x85", "\u2028", "\u2029"])

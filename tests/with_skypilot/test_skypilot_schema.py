@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runners.pool import Pool, worker_command
+from runners.pools.pool import Pool, worker_command
 from runners.skypilot.runner import RUNNER
 
 sky = pytest.importorskip("sky", reason="make test-skypilot installs it")

@@ -15,8 +15,8 @@ from runners.errors import PoolError
 from runners.kubernetes.job import job, literal
 from runners.kubernetes.options import options_of
 from runners.kubernetes.runner import RUNNER
-from runners.pool import Pool
-from runners.script import worker_script
+from runners.pools.pool import Pool
+from runners.pools.script import worker_script
 
 PLAIN = plain("kubernetes")
 IMAGE = PLAIN.options

@@ -12,10 +12,10 @@ from hypothesis import given
 from runners_pools import PLAIN, hostile
 
 from runners.errors import EngineMissing, PoolError
-from runners.pool import Pool
+from runners.pools.pool import Pool
+from runners.pools.runner import Place
 from runners.ray_cluster import runner as module
 from runners.ray_cluster.runner import RUNNER, submit
-from runners.runner import Place
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import yaml
 from runners_pools import PLAIN
 
 from runners.errors import PoolError
-from runners.pool import Pool
+from runners.pools.pool import Pool
 from runners.skypilot.options import options_of
 from runners.skypilot.runner import RUNNER
 from runners.skypilot.task import launch, task

@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from runners.errors import PoolError
-from runners.pool import Pool
+from runners.pools.pool import Pool
 from runners.tpu_versions import REQUIREMENTS
 from runners.tpu_vm.options import check_accelerator, options_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.pool import Pool, worker_command
+from runners.pools.pool import Pool, worker_command
 from runners.tpu_vm.options import options_of
 from runners.tpu_vm.runner import RUNNER
 from runners.tpu_vm.vm_script import PYTHON, vm_script

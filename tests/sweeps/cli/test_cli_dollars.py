@@ -80,7 +80,7 @@ def test_a_price_that_nobody_knows_is_refused(sweep, space_file, started, option
 def test_an_accelerator_is_looked_up_at_its_kind_of_price():
     from pathlib import Path
 
-    from runners.pool import Pool
+    from runners.pools.pool import Pool
 
     pool = Pool(
         name="toy",

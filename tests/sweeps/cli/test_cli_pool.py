@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runners import pool_file
+from runners.pools import pool_file
 from sweeps.experiment import Experiment
 from sweeps.storage.local import LocalStore
 
@@ -198,8 +198,8 @@ def test_a_dry_run_as_json_is_file_names_and_texts(sweep, space_file):
 
 
 def test_an_engine_that_is_gone_keeps_nobody_from_the_others(sweep, space_file, monkeypatch, tmp_path):
-    from runners import launched
-    from runners.pool import Pool
+    from runners.pools import launched
+    from runners.pools.pool import Pool
 
     sweep("init", str(space_file))
     monkeypatch.setenv("PATH", str(tmp_path))  # no squeue

@@ -108,7 +108,7 @@ def test_without_a_sweep_the_doctor_looks_at_the_machine(sweep):
 
 
 def test_the_doctor_knows_the_engines_and_none_is_a_problem(sweep, monkeypatch):
-    from runners.engines import ENGINES
+    from runners.pools.engines import ENGINES
 
     monkeypatch.setenv("PATH", "/nowhere")
     seen = sweep("doctor", "--format", "json")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from runners import launched
 from runners.errors import EngineMissing, PoolError, RunnerError
-from runners.pool import Pool
-from runners.private_file import write_private
-from runners.runner import Runner
+from runners.pools import launched
+from runners.pools.pool import Pool
+from runners.pools.private_file import write_private
+from runners.pools.runner import Runner
 
 
 @contextmanager

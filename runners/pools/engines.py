@@ -8,8 +8,8 @@ from dataclasses import MISSING, dataclass, fields
 from typing import cast
 
 from runners.errors import EngineMissing, PoolError
-from runners.pool import Pool
-from runners.runner import Runner
+from runners.pools.pool import Pool
+from runners.pools.runner import Runner
 
 
 @dataclass(frozen=True, kw_only=True)

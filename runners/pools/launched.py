@@ -15,8 +15,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from runners.errors import RunnerError
-from runners.pool import Pool
-from runners.private_file import write_private
+from runners.pools.pool import Pool
+from runners.pools.private_file import write_private
 
 FILE = "launched.json"
 SCHEMA = 1

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable
 
 from runners.errors import EXIT_FAILED, EXIT_PREEMPTED
-from runners.pool import Pool
+from runners.pools.pool import Pool
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from runners.pool import Pool
+from runners.pools.pool import Pool
 
 Artifacts = Mapping[str, str]
 """File name -> text: whatever would be handed to the engine. A secret's value is in none of them."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from pydantic import ValidationError
 
 from runners.errors import PoolError
-from runners.pool import Pool
+from runners.pools.pool import Pool
 
 T = TypeVar("T")
 

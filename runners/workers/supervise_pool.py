@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from runners.counted import counted
 from runners.local import Process, end, process, start
-from runners.pool import Pool
-from runners.restarts import Again, End, after_exit
+from runners.pools.pool import Pool
+from runners.workers.restarts import Again, End, after_exit
 
 _EVERY_S = 0.2
 

@@ -1,0 +1,1 @@
+"""Pools of workers, whichever engine runs them: what was asked for, and what was launched."""
