@@ -12,19 +12,19 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import budget as budgets
-from analysis import pictures
-from analysis.compute import column_of, of_column
 from analysis.errors import AnalysisError
-from analysis.headline import objectives as read_objectives
-from analysis.lengths import fit_surface
-from analysis.paired import Paired, compare_trials
-from analysis.pareto import Goal
-from analysis.seeds import over_seeds
-from analysis.several import several
-from analysis.summary import ParetoResult, pareto
+from analysis.report import pictures
+from analysis.statistics.lengths import fit_surface
+from analysis.statistics.paired import Paired, compare_trials
+from analysis.statistics.pareto import Goal
+from analysis.statistics.seeds import over_seeds
+from analysis.statistics.uncertainty import Uncertainty, uncertainty
+from analysis.summaries import budget as budgets
+from analysis.summaries.compute import column_of, of_column
+from analysis.summaries.many_objective import several
+from analysis.summaries.summary import ParetoResult, pareto
+from analysis.summaries.summary_line import objectives as read_objectives
 from analysis.table import SEM, finished, numbers, read, with_effective_steps
-from analysis.uncertainty import Uncertainty, uncertainty
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -26,8 +26,8 @@ import pandas as pd
 from pandas.api import types
 from pydantic_core import from_json
 
-from analysis.efficiency import effective_steps
 from analysis.errors import AnalysisError, MissingColumn, NotNumeric, TableError
+from analysis.statistics.efficiency import effective_steps
 
 SCHEMA = 1
 SCHEMA_KEY = b"stagesweep.schema"

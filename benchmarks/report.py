@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.pareto import front
-from analysis.report import render
+from analysis.report.report import render
+from analysis.statistics.pareto import front
 
 TRIALS = 10_000
 

@@ -34,8 +34,8 @@ def priced(pool: Pool, price: str | None, rates: Path | None) -> Pool:
     Raises:
         InputError: there is no such machine, several, or it has no such price.
     """
-    from analysis.costs import rate
     from analysis.errors import AnalysisError
+    from analysis.summaries.costs import rate
 
     if price is None and rates is not None:
         raise InputError("--rates needs --price NAME: which machine's?")
@@ -85,7 +85,7 @@ def _each(pool: Pool) -> str:
 
 def _left(pool: Pool, workers: int, experiment: Experiment) -> str:
     """What is still to be paid for the sweep, by the mean time of its completed trials."""
-    from analysis.costs import Rate, cost
+    from analysis.summaries.costs import Rate, cost
 
     if experiment.space.run_cap is None:
         return "the sweep has no run_cap, so nobody knows how long it goes on"

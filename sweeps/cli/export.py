@@ -22,7 +22,7 @@ from sweeps.text.counted import counted
 from sweeps.trials.redaction import redact_trials
 
 if TYPE_CHECKING:
-    from analysis.costs import Rate
+    from analysis.summaries.costs import Rate
 
 
 @click.command()
@@ -104,7 +104,7 @@ def write_report(
         surrogate: also fit Ax's surrogate, for what mattered.
         rate: the price of the trials' time; None for what they report.
     """
-    from analysis.report import render
+    from analysis.report.report import render
 
     records = redact_trials(experiment.trials())
     document = tables.document(experiment.space, experiment.store.url, records)

@@ -20,10 +20,10 @@ from sweeps.trials.redaction import redact_trials
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.budget import Answer
-    from analysis.several import Several
-    from analysis.summary import ParetoResult
-    from analysis.uncertainty import Uncertainty
+    from analysis.statistics.uncertainty import Uncertainty
+    from analysis.summaries.budget import Answer
+    from analysis.summaries.many_objective import Several
+    from analysis.summaries.summary import ParetoResult
 
 
 @click.command()
@@ -59,10 +59,10 @@ def pareto(
     chances: bool,
 ) -> None:
     """The Pareto front of loss against compute, its knee, and the most efficient trial: three answers."""
-    from analysis import budget as budgets
-    from analysis.compute import column_of, priced
     from analysis.errors import AnalysisError
-    from analysis.uncertainty import uncertainty
+    from analysis.statistics.uncertainty import uncertainty
+    from analysis.summaries import budget as budgets
+    from analysis.summaries.compute import column_of, priced
 
     if x and compute:
         raise InputError("--x and --compute both name the column of compute; give one of them")
@@ -98,8 +98,8 @@ def of_experiment(
     space: Space, frame: pd.DataFrame, x: str | None, y: str | None, baseline: float | None
 ) -> ParetoResult:
     """The front of a sweep's table; axes that are not given are chosen from its objectives."""
-    from analysis.summary import default_axes
-    from analysis.summary import pareto as compute
+    from analysis.summaries.summary import default_axes
+    from analysis.summaries.summary import pareto as compute
     from analysis.table import metric_column
 
     goals = {metric_column(objective.metric): objective.goal for objective in space.objectives}
@@ -136,8 +136,8 @@ def _on_front(count: int, trials: int) -> str:
 
 def _several(space: Space, frame: pd.DataFrame, *, chances: bool) -> Several | None:
     """The front in three objectives or more, of which `print_front` can only show two."""
-    from analysis.headline import Objective
-    from analysis.several import DRAWS, several
+    from analysis.summaries.many_objective import DRAWS, several
+    from analysis.summaries.summary_line import Objective
     from analysis.table import metric_column
 
     objectives = [Objective(metric=metric_column(o.metric), goal=o.goal) for o in space.objectives]
@@ -208,7 +208,7 @@ def _print_answer(bought: Answer, *, to_stderr: bool) -> None:
 
 
 def _of_table(frame: pd.DataFrame, x: str | None, y: str | None, baseline: float | None) -> ParetoResult:
-    from analysis.summary import pareto as compute
+    from analysis.summaries.summary import pareto as compute
 
     if x is None or y is None:
         raise InputError("--table needs --x COLUMN and --y COLUMN")

@@ -11,7 +11,7 @@ import click
 from sweeps.errors import InputError
 
 if TYPE_CHECKING:
-    from analysis.costs import Rate
+    from analysis.summaries.costs import Rate
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,8 +32,8 @@ def price_options(function: F) -> F:
 
 def price(device: str | None, *, spot: bool, rates: Path | None) -> Rate | None:
     """What the options mean; None where the trials' own dollars count. Raises `InputError`."""
-    from analysis.costs import rate
     from analysis.errors import AnalysisError
+    from analysis.summaries.costs import rate
 
     if device is None:
         if spot or rates is not None:

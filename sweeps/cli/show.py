@@ -27,7 +27,7 @@ from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_trials
 
 if TYPE_CHECKING:
-    from analysis.costs import Rate
+    from analysis.summaries.costs import Rate
 
 
 @click.command()
@@ -160,7 +160,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
 
 def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str:
     """Dollars so far and expected; "" where nothing costs anything."""
-    from analysis.costs import cost
+    from analysis.summaries.costs import cost
 
     rows = [{**table.nested(record), "seconds": table.seconds(record)} for record in records]
     told = cost(rows, space.run_cap, rate)

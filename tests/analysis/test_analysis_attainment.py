@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from analysis.attainment import attainment, membership
-from analysis.efficiency import most_efficient
-from analysis.pareto import Goal, front, knee
+from analysis.statistics.attainment import attainment, membership
+from analysis.statistics.efficiency import most_efficient
+from analysis.statistics.pareto import Goal, front, knee
 
 MINIMIZE: list[Goal] = ["minimize", "minimize"]
 LENGTHS = [300.0, 400.0, 600.0, 1200.0, 2200.0]
@@ -83,7 +83,7 @@ def test_the_length_sweep_with_a_standard_error_of_a_tenth() -> None:
 def test_the_same_seed_gives_the_same_answer_in_whatever_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = attainment(LENGTHS, LOSSES, [0.5] * 5, draws=50)
     assert attainment(LENGTHS, LOSSES, [0.5] * 5, draws=50).front.tolist() == whole.front.tolist()
-    monkeypatch.setattr("analysis.attainment.CHUNK", 35)
+    monkeypatch.setattr("analysis.statistics.attainment.CHUNK", 35)
     assert attainment(LENGTHS, LOSSES, [0.5] * 5, draws=50).front.tolist() == whole.front.tolist()
     assert attainment(LENGTHS, LOSSES, [0.5] * 5, draws=50, seed=1).front.tolist() != whole.front.tolist()
 

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.budget import answer
-from analysis.compute import MEASURES, column_of, of_column
 from analysis.errors import AnalysisError
+from analysis.summaries.budget import answer
+from analysis.summaries.compute import MEASURES, column_of, of_column
 from analysis.table import from_document, read
 
 

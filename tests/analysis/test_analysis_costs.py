@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from analysis.costs import SHIPPED, cost, rate, usd
 from analysis.errors import TableError
+from analysis.summaries.costs import SHIPPED, cost, rate, usd
 
 
 def told(status: str, seconds: float | None, **metrics: float) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from analysis.curve import fit_curve
 from analysis.errors import AnalysisError
-from analysis.lengths import fit_surface
-from analysis.power_law import fit, interval
+from analysis.statistics.curve import fit_curve
+from analysis.statistics.lengths import fit_surface
+from analysis.statistics.power_law import fit, interval
 
 STEPS = np.array([300.0, 400.0, 600.0, 1200.0, 2200.0])
 LOSSES = np.array([7.52, 6.92, 6.39, 5.39, 4.84])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.efficiency import effective_steps, efficiency, most_efficient
-from analysis.pareto import front
+from analysis.statistics.efficiency import effective_steps, efficiency, most_efficient
+from analysis.statistics.pareto import front
 from analysis.table import read
 
 NAN = float("nan")

@@ -8,10 +8,10 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from analysis.curve import fit_curve
-from analysis.figures import history, tradeoff
-from analysis.style import scale
-from analysis.summary import pareto
+from analysis.report.figures import history, tradeoff
+from analysis.report.style import scale
+from analysis.statistics.curve import fit_curve
+from analysis.summaries.summary import pareto
 from analysis.table import from_document, read
 
 

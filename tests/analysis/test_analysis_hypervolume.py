@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.errors import AnalysisError
-from analysis.hypervolume import hypervolume, reference_point
-from analysis.pareto import Goal
+from analysis.statistics.hypervolume import hypervolume, reference_point
+from analysis.statistics.pareto import Goal
 
 MINIMIZE: list[Goal] = ["minimize", "minimize"]
 GRID = st.integers(0, 8).map(float)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.errors import AnalysisError
-from analysis.pareto import Goal, front, knee
+from analysis.statistics.pareto import Goal, front, knee
 
 GOALS: list[Goal] = ["minimize", "maximize"]
 MINIMIZE: list[Goal] = ["minimize", "minimize"]

@@ -12,15 +12,16 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from analysis import notebook, pictures
-from analysis.curve import fit_curve
-from analysis.insight import insight
-from analysis.lengths import fit_surface
-from analysis.paired import Paired
-from analysis.seeds import over_seeds
-from analysis.summary import pareto
+from analysis import notebook
+from analysis.report import pictures
+from analysis.statistics.curve import fit_curve
+from analysis.statistics.lengths import fit_surface
+from analysis.statistics.paired import Paired
+from analysis.statistics.seeds import over_seeds
+from analysis.statistics.uncertainty import uncertainty
+from analysis.summaries.insight import insight
+from analysis.summaries.summary import pareto
 from analysis.table import from_document, read
-from analysis.uncertainty import uncertainty
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from analysis.contents import contents
-from analysis.costs import rate
-from analysis.provenance import notes
-from analysis.report import render
+from analysis.report.contents import contents
+from analysis.report.footnotes import notes
+from analysis.report.report import render
+from analysis.summaries.costs import rate
 
 VOID = {"meta", "br", "wbr", "hr", "img", "link", "input"}
 FIELDS = {"run_cap", "best_trial", "best_command", "best_overrides", "insight", "objectives"}

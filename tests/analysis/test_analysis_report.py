@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.costs import rate
 from analysis.errors import AnalysisError, TableError
-from analysis.report import render
+from analysis.report.report import render
+from analysis.summaries.costs import rate
 
 VOID = {"meta", "br", "wbr", "hr", "img", "link", "input"}
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7*7 }}"

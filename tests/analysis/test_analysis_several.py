@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import notebook, pictures
+from analysis import notebook
 from analysis.errors import AnalysisError, MissingColumn
-from analysis.headline import Objective
-from analysis.report import render
-from analysis.several import Several, several
-from analysis.several_figures import pair
+from analysis.report import pictures
+from analysis.report.many_objective_figures import pair
+from analysis.report.report import render
+from analysis.summaries.many_objective import Several, several
+from analysis.summaries.summary_line import Objective
 from analysis.table import from_document
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "analysis_three_objectives.json"

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.errors import AnalysisError, MissingColumn, NotNumeric
-from analysis.summary import default_axes, find_baseline, pareto
+from analysis.summaries.summary import default_axes, find_baseline, pareto
 from analysis.table import from_document, read
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "analysis_pareto_length_sweep.json"

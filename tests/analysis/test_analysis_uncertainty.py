@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.efficiency import efficiency_sem
-from analysis.hypervolume import hypervolume
-from analysis.summary import pareto
+from analysis.statistics.efficiency import efficiency_sem
+from analysis.statistics.hypervolume import hypervolume
+from analysis.statistics.uncertainty import uncertainty
+from analysis.summaries.summary import pareto
 from analysis.table import from_document, read
-from analysis.uncertainty import uncertainty
 
 
 def told(table: pd.DataFrame, **options: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from analysis.report import render
+from analysis.report.report import render
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 SCREENS = [("light", 1200, 900), ("dark", 1200, 900), ("light", 390, 844)]

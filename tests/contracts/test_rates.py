@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from analysis.costs import SHIPPED, rate
+from analysis.summaries.costs import SHIPPED, rate
 from trainer.cost.flops import RATES
 
 ROWS = {row["name"]: row for row in yaml.safe_load(SHIPPED.read_text())["rates"]}

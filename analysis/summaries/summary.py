@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import efficiency
-from analysis import pareto as arrays
-from analysis.compute import MEASURES
 from analysis.errors import AnalysisError
-from analysis.pareto import Goal, Positions
+from analysis.statistics import efficiency
+from analysis.statistics import pareto as arrays
+from analysis.statistics.pareto import Goal, Positions
+from analysis.summaries.compute import MEASURES
 from analysis.table import (
     finished,
     is_trials_table,

@@ -20,16 +20,16 @@ import plotly.offline
 from markupsafe import Markup
 from pydantic_core import from_json
 
-from analysis.contents import Contents, contents
-from analysis.costs import Rate
-from analysis.figures import history, tradeoff
-from analysis.front_table import ROWS, Head
-from analysis.headline import values
-from analysis.insight import SKILL
-from analysis.insight_figures import cross_validation, marginal, marginals, parallel, sensitivities
 from analysis.labels import counted, number, title
-from analysis.provenance import column_how, notes
-from analysis.several_figures import pair
+from analysis.report.contents import Contents, contents
+from analysis.report.figures import history, tradeoff
+from analysis.report.footnotes import column_how, notes
+from analysis.report.insight_figures import cross_validation, marginal, marginals, parallel, sensitivities
+from analysis.report.many_objective_figures import pair
+from analysis.summaries.costs import Rate
+from analysis.summaries.front_table import ROWS, Head
+from analysis.summaries.insight import SKILL
+from analysis.summaries.summary_line import values
 from analysis.table import PARAMETER, TRIAL_COLUMNS
 
 TEMPLATES = Path(__file__).parent / "templates"

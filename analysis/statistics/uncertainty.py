@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.attainment import DRAWS, attainment
-from analysis.compute import of_column
-from analysis.efficiency import efficiency, efficiency_sem
 from analysis.errors import MissingColumn, NotNumeric
-from analysis.hypervolume import hypervolume, reference_point
-from analysis.pareto import Floats
-from analysis.summary import ParetoResult, baseline_rows
+from analysis.statistics.attainment import DRAWS, attainment
+from analysis.statistics.efficiency import efficiency, efficiency_sem
+from analysis.statistics.hypervolume import hypervolume, reference_point
+from analysis.statistics.pareto import Floats
+from analysis.summaries.compute import of_column
+from analysis.summaries.summary import ParetoResult, baseline_rows
 from analysis.table import SEM, numbers, trial_indices
 
 NORMAL_95 = 1.959963984540054

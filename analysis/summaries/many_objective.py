@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import AnalysisError
-from analysis.headline import Objective
-from analysis.hypervolume import hypervolume, reference_point
-from analysis.pareto import Floats, Goal, front
+from analysis.statistics.hypervolume import hypervolume, reference_point
+from analysis.statistics.pareto import Floats, Goal, front
+from analysis.statistics.uncertainty import standard_errors
+from analysis.summaries.summary_line import Objective
 from analysis.table import finished, numbers, trial_indices
-from analysis.uncertainty import standard_errors
 
 LEAST = 3
 """Fewer objectives than this are a matter of one picture."""

@@ -20,16 +20,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import labels
-from analysis.compute import of_column
-from analysis.curve import Curve
-from analysis.insight import View
-from analysis.lengths import Surface
-from analysis.paired import Paired
-from analysis.several import Several
-from analysis.style import axis_type
-from analysis.summary import ParetoResult
+from analysis.report.style import axis_type
+from analysis.statistics.curve import Curve
+from analysis.statistics.lengths import Surface
+from analysis.statistics.paired import Paired
+from analysis.statistics.uncertainty import Uncertainty, standard_errors
+from analysis.summaries.compute import of_column
+from analysis.summaries.insight import View
+from analysis.summaries.many_objective import Several
+from analysis.summaries.summary import ParetoResult
 from analysis.table import numbers, trial_indices
-from analysis.uncertainty import Uncertainty, standard_errors
 
 BLUE, ORANGE, GREEN, GREY = "#2f80d0", "#d9730d", "#1f9d6b", "#868e96"
 SIZE = (6.4, 4.0)

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis import labels
 from analysis.errors import AnalysisError, TableError
-from analysis.pareto import Goal
+from analysis.statistics.pareto import Goal
 from analysis.table import PARAMETER, TRIAL_COLUMNS, metric_column, numbers
 
 STATUSES = ("completed", "running", "pending", "failed", "early_stopped", "abandoned")

@@ -16,7 +16,7 @@ from typing import Any
 from analysis.errors import TableError
 
 SCHEMA = 1
-SHIPPED = Path(__file__).with_name("rates.yaml")
+SHIPPED = Path(__file__).parent.parent / "rates.yaml"
 KEYS = {"name", "on_demand", "spot", "dated"}
 OPEN = ("pending", "running")
 _MONTH = re.compile(r"\d{4}-\d{2}(-\d{2})?")

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.curve import DRAWS, Curve, fit_curve
-from analysis.efficiency import STAGE1_9_WEIGHT
 from analysis.errors import AnalysisError, MissingColumn, NotNumeric
 from analysis.labels import counted, number
-from analysis.lengths import Surface, fit_surface
-from analysis.pareto import Goal, front
-from analysis.power_law import LEVEL
+from analysis.statistics.curve import DRAWS, Curve, fit_curve
+from analysis.statistics.efficiency import STAGE1_9_WEIGHT
+from analysis.statistics.lengths import Surface, fit_surface
+from analysis.statistics.pareto import Goal, front
+from analysis.statistics.power_law import LEVEL
 from analysis.table import (
     PARAMETER,
     SEED,

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from analysis.curve import known_errors
-from analysis.efficiency import STAGE1_9_WEIGHT, effective_steps
 from analysis.errors import AnalysisError
 from analysis.labels import counted
-from analysis.pareto import Floats
-from analysis.power_law import Law, fit, interval
+from analysis.statistics.curve import known_errors
+from analysis.statistics.efficiency import STAGE1_9_WEIGHT, effective_steps
+from analysis.statistics.pareto import Floats
+from analysis.statistics.power_law import Law, fit, interval
 
 DRAWS = 300
 DISTINCT = 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from analysis import labels
-from analysis.several import Several
-from analysis.style import BLUE, CROWD, GREY, blank, scale
+from analysis.report.style import BLUE, CROWD, GREY, blank, scale
+from analysis.summaries.many_objective import Several
 
 
 def pair(told: Several, x: int, y: int) -> go.Figure:

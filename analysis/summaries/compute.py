@@ -15,7 +15,7 @@ from analysis.table import numbers
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.costs import Rate
+    from analysis.summaries.costs import Rate
 
 
 @dataclass(frozen=True, kw_only=True)

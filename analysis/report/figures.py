@@ -13,11 +13,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis import labels
-from analysis.curve import Curve
 from analysis.errors import MissingColumn, NotNumeric
-from analysis.pareto import Goal
-from analysis.style import BLUE, CROWD, GREEN, GREY, ORANGE, PURPLE, blank, scale, text
-from analysis.summary import ParetoResult
+from analysis.report.style import BLUE, CROWD, GREEN, GREY, ORANGE, PURPLE, blank, scale, text
+from analysis.statistics.curve import Curve
+from analysis.statistics.pareto import Goal
+from analysis.summaries.summary import ParetoResult
 from analysis.table import PARAMETER, is_trials_table, numbers
 
 # Generators in the order in which a sweep uses them; any other name takes the last look.

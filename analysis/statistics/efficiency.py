@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from analysis.pareto import Floats, Goal
+from analysis.statistics.pareto import Floats, Goal
 
 PER = 100.0
 """Efficiency is given per this many units of compute."""

@@ -13,19 +13,19 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import summary
-from analysis.budget import Fitted, fitted, formula
-from analysis.compute import priced
-from analysis.costs import Cost, Rate, cost
 from analysis.errors import AnalysisError
-from analysis.failures import Failure, failures, reasons
-from analysis.front_table import FrontTable, of_several, of_tradeoff
-from analysis.headline import Best, Objective, headline, objectives, progress
-from analysis.insight import Insight, insight
-from analysis.several import Several, several
-from analysis.summary import ParetoResult
+from analysis.statistics.uncertainty import Uncertainty, uncertainty
+from analysis.summaries import summary
+from analysis.summaries.budget import Fitted, fitted, formula
+from analysis.summaries.compute import priced
+from analysis.summaries.costs import Cost, Rate, cost
+from analysis.summaries.failures import Failure, failures, reasons
+from analysis.summaries.front_table import FrontTable, of_several, of_tradeoff
+from analysis.summaries.insight import Insight, insight
+from analysis.summaries.many_objective import Several, several
+from analysis.summaries.summary import ParetoResult
+from analysis.summaries.summary_line import Best, Objective, headline, objectives, progress
 from analysis.table import from_document, trial_indices, with_effective_steps
-from analysis.uncertainty import Uncertainty, uncertainty
 
 DRAWS = 300
 """Of the curve's band: enough for a picture."""

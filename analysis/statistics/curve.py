@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.errors import AnalysisError
-from analysis.pareto import Floats, Goal
-from analysis.power_law import Law, fit, interval
+from analysis.statistics.pareto import Floats, Goal
+from analysis.statistics.power_law import Law, fit, interval
 
 DRAWS = 1000
 DISTINCT = 4

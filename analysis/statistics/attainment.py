@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from analysis.efficiency import efficiency
-from analysis.pareto import Floats, Goal, front, knee
+from analysis.statistics.efficiency import efficiency
+from analysis.statistics.pareto import Floats, Goal, front, knee
 
 DRAWS = 1000
 """The Monte Carlo error of a probability is at most 1.6 points (one standard error) at this number."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.errors import AnalysisError
-from analysis.pareto import Floats, Goal, Staircase, finite_costs, front
+from analysis.statistics.pareto import Floats, Goal, Staircase, finite_costs, front
 
 MARGIN = 0.1
 """How far behind the worst value the default reference point lies, as a share of the range."""

@@ -22,7 +22,7 @@ from scipy import optimize
 
 from analysis.errors import AnalysisError
 from analysis.labels import counted
-from analysis.pareto import Floats
+from analysis.statistics.pareto import Floats
 
 EXPONENTS = (0.02, 4.0)
 """Where the exponents are sought. Below, the law cannot be told from a logarithm; above, from a step."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import labels
-from analysis.headline import missing
+from analysis.summaries.summary_line import missing
 
 UNLUCKY = ("failed", "early_stopped", "abandoned")
 SHOWN = 200

@@ -16,9 +16,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis import labels
-from analysis.insight import Place, View
-from analysis.pareto import Goal
-from analysis.style import BLUE, GREY, axis_type, blank, text
+from analysis.report.style import BLUE, GREY, axis_type, blank, text
+from analysis.statistics.pareto import Goal
+from analysis.summaries.insight import Place, View
 from analysis.table import PARAMETER, numbers
 
 CURVES = 6

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from analysis.compute import of_column
-from analysis.contents import Contents
-from analysis.efficiency import STAGE1_9_WEIGHT
-from analysis.insight_figures import LINES
-from analysis.style import LOG_RATIO
-from analysis.summary import ParetoResult
+from analysis.report.contents import Contents
+from analysis.report.insight_figures import LINES
+from analysis.report.style import LOG_RATIO
+from analysis.statistics.efficiency import STAGE1_9_WEIGHT
+from analysis.statistics.uncertainty import Uncertainty
+from analysis.summaries.compute import of_column
+from analysis.summaries.summary import ParetoResult
 from analysis.table import PARAMETER
-from analysis.uncertainty import Uncertainty
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""The report: figures, contents, footnotes, and the page that holds them."""

@@ -1,0 +1,1 @@
+"""Pure functions over numbers: fronts, efficiency, curves, intervals, paired comparisons."""

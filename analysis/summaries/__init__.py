@@ -1,0 +1,1 @@
+"""What a sweep found, in tables and lines of text."""
