@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.text import shown
+from trainer.text import byte_size
 
 MIB, GIB = 2**20, 2**30
 
@@ -26,10 +26,10 @@ MIB, GIB = 2**20, 2**30
     ],
 )
 def test_below_a_tenth_of_a_gib_the_unit_is_smaller(size: int, told: str) -> None:
-    assert shown(size) == told
+    assert byte_size(size) == told
 
 
 @given(size=st.integers(103, 2**50))
 def test_three_digits_are_not_far_from_the_truth(size: int) -> None:
-    value, unit = shown(size).split()
+    value, unit = byte_size(size).split()
     assert float(value) * {"KiB": 2**10, "MiB": MIB, "GiB": GIB}[unit] == pytest.approx(size, rel=0.06)

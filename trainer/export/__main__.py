@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from trainer.api import MODEL_FOLDER, RESULT_FILE
 from trainer.devices.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, TrainerError
-from trainer.text import Lines, counted, shown
+from trainer.text import Lines, byte_size, counted
 
 _DESCRIPTION = """\
 Writes the student of a finished run (RUN_DIR, trained with save_model=true) as a checkpoint that
@@ -78,7 +78,7 @@ def _export(run_dir: Path, out: Path, *, packed: bool) -> None:
     people.write(
         f"{out}: {done.class_name}, {counted(done.ternary, 'ternary matrix', 'ternary matrices')} "
         f"{'packed' if packed else 'dense'}, "
-        f"{shown(done.weight_bytes)}"
+        f"{byte_size(done.weight_bytes)}"
     )
     people.write(f"read back: weights equal, logits differ by {done.difference:.1e} (root mean square)")
     extra = ", trust_remote_code=True" if done.trusts_code else ""

@@ -12,7 +12,7 @@ from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.memory import stages
 from trainer.preflight.optimizer import held
 from trainer.preflight.resources import free_disk, size_of
-from trainer.text import counted, shown
+from trainer.text import byte_size, counted
 
 _SMALL = 2**20  # metrics, configuration and the like
 
@@ -59,9 +59,9 @@ def refusals(found: Disk, config: Config) -> list[ConfigError]:
     if found.needed <= found.free:
         return []
     told = (
-        f"{shown(found.free)} are free there, and {counted(found.checkpoints, 'checkpoint')} of "
-        f"{shown(found.checkpoint)}{' and the model' if found.model else ''} would fill "
-        f"{shown(found.needed)}"
+        f"{byte_size(found.free)} are free there, and {counted(found.checkpoints, 'checkpoint')} of "
+        f"{byte_size(found.checkpoint)}{' and the model' if found.model else ''} would fill "
+        f"{byte_size(found.needed)}"
     )
     room = (found.free + found.there - found.model - _SMALL) // max(found.checkpoint, 1) - 1
     if 1 <= room < config.checkpoint.keep:

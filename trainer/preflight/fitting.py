@@ -10,7 +10,7 @@ from trainer.devices.device import Device
 from trainer.errors import ConfigError
 from trainer.preflight.memory import EVALUATION, StageMemory, evaluation_memory, stage_memory, stages
 from trainer.preflight.meta_model import Blueprint
-from trainer.text import shown
+from trainer.text import byte_size
 
 _GIB = 2**30
 # A compiled step keeps fewer activations than the estimate counts: between 6 % less (A10G) and half (A40) in
@@ -66,8 +66,8 @@ def largest_micro_batch(
 
 def _refusal(config: Config, memory: StageMemory, plan: Blueprint, device: Device, free: int) -> ConfigError:
     told = (
-        f"{memory.name} takes an estimated {shown(memory.peak)} of memory ({_parts(memory)}), and "
-        f"{shown(free)} are free"
+        f"{memory.name} takes an estimated {byte_size(memory.peak)} of memory ({_parts(memory)}), and "
+        f"{byte_size(free)} are free"
     )
     if memory.name == EVALUATION:
         return _smaller_evaluation(config, told, plan, device, free)
@@ -103,4 +103,4 @@ def _parts(memory: StageMemory) -> str:
         "optimizer": memory.optimizer,
         "activations and logits": memory.activations,
     }
-    return ", ".join(f"{name} {shown(size)}" for name, size in parts.items() if size)
+    return ", ".join(f"{name} {byte_size(size)}" for name, size in parts.items() if size)

@@ -12,7 +12,7 @@ from trainer.devices.device import Device
 from trainer.errors import OutOfMemory, TrainerError
 from trainer.preflight.memory import StageMemory
 from trainer.preflight.preflight import look
-from trainer.text import counted, shown
+from trainer.text import byte_size, counted
 
 # How torch's allocator on a CPU says it, and XLA of a TPU's memory, in errors of no kind of their own.
 _CPU = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory", "out of memory")
@@ -46,4 +46,4 @@ def _estimate(config: Config, device: Device) -> str:
 
 
 def _words(memory: StageMemory) -> str:
-    return f"{shown(memory.peak)} in {memory.name} ({counted(memory.micro_batch, 'sequence')} at once)"
+    return f"{byte_size(memory.peak)} in {memory.name} ({counted(memory.micro_batch, 'sequence')} at once)"

@@ -16,7 +16,7 @@ from trainer.preflight.memory import StageMemory, evaluation_memory, stage_memor
 from trainer.preflight.meta_model import Blueprint, blueprint
 from trainer.preflight.resources import free_memory
 from trainer.preflight.upper_bound import at_most
-from trainer.text import shown
+from trainer.text import byte_size
 
 
 @dataclass(kw_only=True)
@@ -102,7 +102,7 @@ def line(found: Look) -> str:
     """What was found, in one line for people."""
     told = [_memory(found)]
     if found.disk:
-        told.append(f"disk {shown(found.disk.needed)} of {shown(found.disk.free)} free")
+        told.append(f"disk {byte_size(found.disk.needed)} of {byte_size(found.disk.free)} free")
     if found.seconds is not None:
         told.append(f"roughly {_time(found.seconds)} of training")
     if found.usd:
@@ -120,7 +120,7 @@ def _time(seconds: float) -> str:
 def _memory(found: Look) -> str:
     if found.unknown:
         return f"memory not estimated ({found.unknown})"
-    free = "" if found.free is None else f" of {shown(found.free)} free"
+    free = "" if found.free is None else f" of {byte_size(found.free)} free"
     if found.peak is not None:
-        return f"memory about {shown(found.peak)}{free}"
-    return f"memory below {shown(found.at_most or 0)}{free}"
+        return f"memory about {byte_size(found.peak)}{free}"
+    return f"memory below {byte_size(found.at_most or 0)}{free}"

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from trainer.config import Config
 from trainer.preflight.preflight import Look, line
-from trainer.text import shown
+from trainer.text import byte_size
 
 
 def show(found: Look, config: Config) -> None:
@@ -30,5 +30,5 @@ def _table(found: Look) -> Table:
         table.add_column(name, justify="right")
     for stage in found.stages:
         sizes = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.peak)
-        table.add_row(stage.name, str(stage.micro_batch), *(shown(size) for size in sizes))
+        table.add_row(stage.name, str(stage.micro_batch), *(byte_size(size) for size in sizes))
     return table

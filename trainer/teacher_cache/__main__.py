@@ -22,7 +22,7 @@ from trainer.devices.background_calls import leave
 from trainer.devices.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, PreemptedError, TrainerError
 from trainer.teachers.cached.request import asked_for
-from trainer.text import Lines, counted, shown
+from trainer.text import Lines, byte_size, counted
 
 _OF = "--of"
 _USAGE = """\
@@ -113,7 +113,7 @@ def _build(given: Sequence[str], stop: StopSignal) -> None:
     size = sum(shard.size for shard in built.index.shards)
     people.write(
         f"{counted(built.index.rows, 'row')} in {counted(len(built.index.shards), 'file')}, "
-        f"{shown(size)}; {built.computed} of them computed now"
+        f"{byte_size(size)}; {built.computed} of them computed now"
     )
 
 

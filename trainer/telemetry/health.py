@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from trainer.text import shown
+from trainer.text import byte_size
 
 PLATEAU_STEPS = 1000
 _LOOK_EVERY = 100  # steps
@@ -155,7 +155,7 @@ class Health:
     def _growing(self) -> str | None:
         found = creep(self._memory)
         return found and (
-            f"memory grows all along, from {shown(found[0])} to {shown(found[1])} "
+            f"memory grows all along, from {byte_size(found[0])} to {byte_size(found[1])} "
             f"over {len(self._memory)} blocks of steps"
         )
 

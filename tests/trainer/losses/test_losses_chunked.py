@@ -17,7 +17,7 @@ from trainer.testing.memory import peak_bytes
 
 def reads(
     tokens: int, vocabulary: int = 11, *, dtype: torch.dtype = torch.float64, seed: int = 0
-) -> tuple[Read, Read, Tensor]:
+) -> tuple[HeadInputs, HeadInputs, Tensor]:
     """A student of width 5, a teacher of width 3, and labels."""
     generator = torch.Generator().manual_seed(seed)
 
