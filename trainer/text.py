@@ -15,7 +15,7 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return the number with its noun: `1 process`, `2 processes`. `plural` is given where an s is not enough."""
+    """Return the number with its noun: `1 process`. `plural` is given where an s is not enough."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 

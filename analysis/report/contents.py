@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.errors import AnalysisError
-from analysis.statistics.uncertainty import Uncertainty, uncertainty
+from analysis.summaries.uncertainty import Uncertainty, uncertainty
 from analysis.summaries import summary
 from analysis.summaries.budget import Fitted, fitted, formula
 from analysis.summaries.compute import priced

@@ -23,8 +23,8 @@ from analysis import labels
 from analysis.report.style import axis_type
 from analysis.statistics.curve import Curve
 from analysis.statistics.lengths import Surface
-from analysis.statistics.paired import Paired
-from analysis.statistics.uncertainty import Uncertainty, standard_errors
+from analysis.summaries.paired import Paired
+from analysis.summaries.uncertainty import Uncertainty, standard_errors
 from analysis.summaries.compute import of_column
 from analysis.summaries.insight import View
 from analysis.summaries.many_objective import Several

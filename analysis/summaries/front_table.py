@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import labels
-from analysis.statistics.uncertainty import Chances, Uncertainty
+from analysis.summaries.uncertainty import Chances, Uncertainty
 from analysis.summaries.many_objective import Several
 from analysis.summaries.summary import ParetoResult
 from analysis.summaries.summary_line import value

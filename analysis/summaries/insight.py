@@ -1,4 +1,4 @@
-"""What mattered, read from the document that the sweep exports with it (`sweeps.export.insight` says what is in it).
+"""What mattered, read from the document that the sweep exports with it (see `sweeps.export.insight`).
 
 `contents` calls this. The data come from a file: whatever does not fit is left out, and said so.
 """

@@ -17,7 +17,7 @@ import pandas as pd
 from analysis.errors import AnalysisError
 from analysis.statistics.hypervolume import hypervolume, reference_point
 from analysis.statistics.pareto import Floats, Goal, front
-from analysis.statistics.uncertainty import standard_errors
+from analysis.summaries.uncertainty import standard_errors
 from analysis.summaries.summary_line import Objective
 from analysis.table import finished, numbers, trial_indices
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from analysis.statistics.paired import Paired, compare, mean_and_range
+from analysis.summaries.paired import Paired, compare, mean_and_range
 from benchmarks.findings.runs import Run
 from benchmarks.findings.setting import Condition, Setting
 

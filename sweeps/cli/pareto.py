@@ -20,7 +20,7 @@ from sweeps.trials.redaction import redact_trials
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.statistics.uncertainty import Uncertainty
+    from analysis.summaries.uncertainty import Uncertainty
     from analysis.summaries.budget import Answer
     from analysis.summaries.many_objective import Several
     from analysis.summaries.summary import ParetoResult
@@ -60,7 +60,7 @@ def pareto(
 ) -> None:
     """The Pareto front of loss against compute, its knee, and the most efficient trial: three answers."""
     from analysis.errors import AnalysisError
-    from analysis.statistics.uncertainty import uncertainty
+    from analysis.summaries.uncertainty import uncertainty
     from analysis.summaries import budget as budgets
     from analysis.summaries.compute import column_of, priced
 

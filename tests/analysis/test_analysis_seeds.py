@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from analysis.errors import AnalysisError, MissingColumn
-from analysis.statistics.paired import Paired, compare_trials
-from analysis.statistics.seeds import over_seeds
+from analysis.summaries.paired import Paired, compare_trials
+from analysis.summaries.seeds import over_seeds
 from analysis.table import from_document
 
 LOSSES = {0: (3.41, 3.44, 3.38), 100: (3.30, 3.27, 3.36)}

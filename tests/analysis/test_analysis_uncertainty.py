@@ -10,7 +10,7 @@ import pytest
 
 from analysis.statistics.efficiency import efficiency_sem
 from analysis.statistics.hypervolume import hypervolume
-from analysis.statistics.uncertainty import uncertainty
+from analysis.summaries.uncertainty import uncertainty
 from analysis.summaries.summary import pareto
 from analysis.table import from_document, read
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.statistics.paired import Paired, compare
+from analysis.summaries.paired import Paired, compare
 from benchmarks.findings.claims import Finding, Runs, findings, judge
 from benchmarks.findings.page import page
 from benchmarks.findings.pictures import draw

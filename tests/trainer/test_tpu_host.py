@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.devices import tpu_host
+from trainer.distributed import tpu_host
 from trainer.errors import ConfigError
 
 

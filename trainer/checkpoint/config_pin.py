@@ -1,7 +1,7 @@
 """A run's folder pins its configuration: `config.json`, written when the run starts. Without torch.
 
-Called by `trainer.checkpoint.run_folder`. A checkpoint must go on as it began, so a run with another configuration is
-refused where there is one, and told which keys differ.
+Called by `run_folder`. A checkpoint must go on as it began, so a run with another configuration is refused
+where there is one, with the keys that differ.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The newest checkpoint that a run can go on from. Called by `trainer.checkpoint.run_folder` before torch is needed."""
+"""The newest checkpoint that a run can go on from. Called by `run_folder` before torch is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The validated configuration of a run, as frozen values; `trainer.config.compose` makes it from Hydra overrides.
+"""The validated configuration of a run, as frozen values; `compose` makes it from Hydra overrides.
 
 Every component's knobs stand in one dataclass in this package, away from the component, because a
 configuration is checked in processes that must not import torch. A field that is out of its range, an

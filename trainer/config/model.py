@@ -1,4 +1,4 @@
-"""The model, and how its teacher comes to be. Read by `trainer.models.causal_lm` and `trainer.teachers.local`."""
+"""The model, and how its teacher comes to be. Read by `models.causal_lm` and `teachers.local`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.config import DeviceConfig
-from trainer.devices import host_memory, tpu_host, tpu_versions
+from trainer.devices import host_memory, tpu_versions
+from trainer.distributed import tpu_host
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import MachineError
 

@@ -31,7 +31,8 @@ from torch.optim import Optimizer
 
 from trainer.cache import cache_root
 from trainer.config import DeviceConfig
-from trainer.devices import tpu_host, tpu_versions, xla_attention, xla_sharding
+from trainer.distributed import tpu_host
+from trainer.devices import tpu_versions, xla_attention, xla_sharding
 from trainer.devices.device import Device, MemoryCounts, dtype_of, micro_batches
 from trainer.devices.xla_compilation_cache import GraphMirror
 from trainer.errors import ConfigError, MachineError
@@ -190,7 +191,7 @@ class XlaDevice(Device):
 
 
 def open_xla(config: DeviceConfig) -> XlaDevice:
-    """The device that PJRT_DEVICE names; `trainer.devices.tpu_host` has seen that there is one."""
+    """The device that PJRT_DEVICE names; `trainer.distributed.tpu_host` has seen that there is one."""
     if config.compile is True:
         raise ConfigError("XLA compiles by itself; write device.compile=auto", key="device.compile")
     _show_chips(config.num_chips)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trainer.config import Config
-from trainer.devices import tpu_host
+from trainer.distributed import tpu_host
 from trainer.errors import ConfigError
 from trainer.text import counted
 

@@ -51,9 +51,9 @@ def unit(h_BTH: Tensor) -> Tensor:
 def mse_normalized(student_BTH: Tensor, teacher_BTH: Tensor) -> Tensor:
     """Compute the mean over tokens of ‖ s/‖s‖ - t/‖t‖ ‖², between 0 and 4.
 
-    The term that OneBit's knowledge transfer adds to the cross-entropy of the logits (arXiv:2402.11295), there
-    summed over layers and tokens, here a mean over tokens, so that it does not grow with the batch. The scale
-    of a layer's output does not count: the norm that follows it removes that.
+    The term that OneBit's knowledge transfer adds to the cross-entropy of the logits (arXiv:2402.11295),
+    there summed over layers and tokens, here a mean over tokens, so that it does not grow with the batch. The
+    scale of a layer's output does not count: the norm that follows it removes that.
     """
     return (unit(student_BTH) - unit(teacher_BTH)).square().sum(dim=-1).mean()
 
@@ -70,8 +70,8 @@ def cosine(student_BTH: Tensor, teacher_BTH: Tensor) -> Tensor:
 def inner_product(student_BTH: Tensor, teacher_BTH: Tensor) -> Tensor:
     """Compute the mean over tokens of -(s/‖s‖)·(t/‖t‖), between -1 and 1.
 
-    The research notebook's `inner_product`. It is `cosine` less 1 and has its gradient, to rounding: choose it
-    to repeat a run of the notebook, and `cosine` otherwise. Without the norms it would have no lower bound.
+    The research notebook's `inner_product`. It is `cosine` less 1 and has its gradient, to rounding: choose
+    it to repeat a run of the notebook, and `cosine` otherwise. Without the norms it would have no lower bound.
     """
     return -(unit(student_BTH) * unit(teacher_BTH)).sum(dim=-1).mean()
 

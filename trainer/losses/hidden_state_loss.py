@@ -1,4 +1,4 @@
-"""Stage 1.9's loss: distances of hidden states over all layers, and their weight beside the next-token losses.
+"""Stage 1.9's loss: distances of hidden states over all layers, weighted against the next-token losses.
 
 Called by `stages.layerwise`. The distances are in `hidden_distances`, the next-token losses in `next_token`.
 

@@ -137,7 +137,7 @@ def _run(folder: Path, overrides: Sequence[str]) -> list[int]:
 
     from trainer import __main__ as program
     from trainer.api import check
-    from trainer.devices import tpu_host
+    from trainer.distributed import tpu_host
     from trainer.training.preemption import StopSignal
     from trainer.training.train_step import TrainStep
 
