@@ -15,15 +15,15 @@ from matplotlib.figure import Figure
 from analysis.errors import AnalysisError
 from analysis.report import pictures
 from analysis.statistics.lengths import fit_surface
-from analysis.summaries.paired import Paired, compare_trials
 from analysis.statistics.pareto import Goal
-from analysis.summaries.seeds import over_seeds
-from analysis.summaries.uncertainty import Uncertainty, uncertainty
 from analysis.summaries import budget as budgets
 from analysis.summaries.compute import column_of, of_column
 from analysis.summaries.many_objective import several
+from analysis.summaries.paired import Paired, compare_trials
+from analysis.summaries.seeds import over_seeds
 from analysis.summaries.summary import ParetoResult, pareto
 from analysis.summaries.summary_line import objectives as read_objectives
+from analysis.summaries.uncertainty import Uncertainty, uncertainty
 from analysis.table import SEM, finished, numbers, read, with_effective_steps
 
 

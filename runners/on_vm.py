@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED
-from runners.local import Process
 from runners.pools.pool import Pool
+from runners.workers.processes import Process
 from runners.workers.signals import Told
 from runners.workers.supervise_pool import keep
 

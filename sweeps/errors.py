@@ -180,3 +180,7 @@ class AlreadyExists(StoreConflict):
 
 class Conflict(StoreConflict):
     """`replace` or `delete` found another version than the expected one, or none."""
+
+
+class Interrupted(BaseException):
+    """The worker was asked to leave: raised where that is safe. No `except Exception` stops it."""

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections.abc import Sequence
 
 from trainer.config import Config
 from trainer.devices import tpu_versions
@@ -18,7 +16,16 @@ from trainer.devices.tpu_versions import Misfit
 from trainer.distributed import launched
 from trainer.distributed.launched import Launched
 from trainer.errors import EXIT_CONFIG, EXIT_DIVERGED, EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, ConfigError
-from trainer.result import Metrics
+from trainer.layout import (
+    HEARTBEAT_FILE,
+    MEMORY_FILE,
+    METRICS,
+    METRICS_FILE,
+    MODEL_FOLDER,
+    RESULT_FILE,
+    Prepared,
+    Progress,
+)
 
 __all__ = [
     "EXIT_CONFIG",
@@ -42,34 +49,6 @@ __all__ = [
     "prepare",
     "tpu_misfits",
 ]
-
-RESULT_FILE = "result.json"
-METRICS_FILE = "metrics.jsonl"
-HEARTBEAT_FILE = "heartbeat.json"
-MEMORY_FILE = "memory.jsonl"
-MODEL_FOLDER = "model"
-METRICS = tuple(field.name for field in fields(Metrics))
-"""What a finished run reports; docs/trainer.md defines each."""
-
-Progress = Callable[[str, float | None], None]
-"""Told what is being done, and the finished share of it where that is known."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """What runs of one configuration share.
-
-    Args:
-        data_sha256: of the corpus and its tokenizer.
-        tokenizer: folder of the tokenizer.
-        teacher: folder of the trained teacher, or the name that `model=hf` was given.
-        teacher_loss: its held-out loss in nats per token; None where it was not trained here.
-    """
-
-    data_sha256: str
-    tokenizer: Path
-    teacher: str
-    teacher_loss: float | None
 
 
 def check(overrides: Sequence[str], *, processes: int | None = None) -> Config:

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from trainer.api import Progress
 from trainer.checkpoint.policy import FORGET, Keep
 from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sha256
 from trainer.cost.flops import usd
@@ -23,6 +22,7 @@ from trainer.data.stage_text import stage_text
 from trainer.devices.device import Device, dtype_name, micro_batches
 from trainer.distributed.ranks import ALONE as UNSHARED
 from trainer.distributed.ranks import Ranks
+from trainer.layout import Progress
 from trainer.memory_log.log import MemoryLog
 from trainer.models.causal_lm import seed_everything
 from trainer.models.subln import make_student

@@ -14,7 +14,6 @@ from typing import Any
 import pandas as pd
 
 from analysis.errors import AnalysisError
-from analysis.summaries.uncertainty import Uncertainty, uncertainty
 from analysis.summaries import summary
 from analysis.summaries.budget import Fitted, fitted, formula
 from analysis.summaries.compute import priced
@@ -25,6 +24,7 @@ from analysis.summaries.insight import Insight, insight
 from analysis.summaries.many_objective import Several, several
 from analysis.summaries.summary import ParetoResult
 from analysis.summaries.summary_line import Best, Objective, headline, objectives, progress
+from analysis.summaries.uncertainty import Uncertainty, uncertainty
 from analysis.table import from_document, trial_indices, with_effective_steps
 
 DRAWS = 300

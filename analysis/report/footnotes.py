@@ -13,9 +13,9 @@ from analysis.report.contents import Contents
 from analysis.report.insight_figures import LINES
 from analysis.report.style import LOG_RATIO
 from analysis.statistics.efficiency import STAGE1_9_WEIGHT
-from analysis.summaries.uncertainty import Uncertainty
 from analysis.summaries.compute import of_column
 from analysis.summaries.summary import ParetoResult
+from analysis.summaries.uncertainty import Uncertainty
 from analysis.table import PARAMETER
 
 

@@ -23,12 +23,12 @@ from analysis import labels
 from analysis.report.style import axis_type
 from analysis.statistics.curve import Curve
 from analysis.statistics.lengths import Surface
-from analysis.summaries.paired import Paired
-from analysis.summaries.uncertainty import Uncertainty, standard_errors
 from analysis.summaries.compute import of_column
 from analysis.summaries.insight import View
 from analysis.summaries.many_objective import Several
+from analysis.summaries.paired import Paired
 from analysis.summaries.summary import ParetoResult
+from analysis.summaries.uncertainty import Uncertainty, standard_errors
 from analysis.table import numbers, trial_indices
 
 BLUE, ORANGE, GREEN, GREY = "#2f80d0", "#d9730d", "#1f9d6b", "#868e96"

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis import labels
-from analysis.summaries.uncertainty import Chances, Uncertainty
 from analysis.summaries.many_objective import Several
 from analysis.summaries.summary import ParetoResult
 from analysis.summaries.summary_line import value
+from analysis.summaries.uncertainty import Chances, Uncertainty
 
 ROWS = 1000
 """Trials in a table of the page: beyond so many it is slow and unread. The export has them all."""

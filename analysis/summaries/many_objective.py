@@ -17,8 +17,8 @@ import pandas as pd
 from analysis.errors import AnalysisError
 from analysis.statistics.hypervolume import hypervolume, reference_point
 from analysis.statistics.pareto import Floats, Goal, front
-from analysis.summaries.uncertainty import standard_errors
 from analysis.summaries.summary_line import Objective
+from analysis.summaries.uncertainty import standard_errors
 from analysis.table import finished, numbers, trial_indices
 
 LEAST = 3

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runners.counted import counted
-from runners.local import Process, end, process, start
 from runners.pools.pool import Pool
+from runners.workers.processes import Process, end, process, start
 from runners.workers.restarts import Again, End, after_exit
 
 _EVERY_S = 0.2

@@ -20,10 +20,10 @@ from sweeps.trials.redaction import redact_trials
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.summaries.uncertainty import Uncertainty
     from analysis.summaries.budget import Answer
     from analysis.summaries.many_objective import Several
     from analysis.summaries.summary import ParetoResult
+    from analysis.summaries.uncertainty import Uncertainty
 
 
 @click.command()
@@ -60,9 +60,9 @@ def pareto(
 ) -> None:
     """The Pareto front of loss against compute, its knee, and the most efficient trial: three answers."""
     from analysis.errors import AnalysisError
-    from analysis.summaries.uncertainty import uncertainty
     from analysis.summaries import budget as budgets
     from analysis.summaries.compute import column_of, priced
+    from analysis.summaries.uncertainty import uncertainty
 
     if x and compute:
         raise InputError("--x and --compute both name the column of compute; give one of them")

@@ -114,8 +114,8 @@ def _is_done(experiment: Experiment) -> bool:
 
 def _work(experiment: Experiment, workers: int) -> None:
     """Bring the sweep to its cap with local workers. Whatever ends this also ends them."""
-    from runners.local import end, processes, start
     from runners.pools.pool import Pool, worker_command
+    from runners.workers.processes import end, processes, start
 
     logs, url = experiment.store.folder("logs"), experiment.store.url
     pool = Pool(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from sweeps.errors import AlreadyExists, Busy, StoreConflict, SweepClosed
+from sweeps.errors import AlreadyExists, Busy, Interrupted, StoreConflict, SweepClosed
 from sweeps.silence import Silence
 from sweeps.space.definition import Space, Value
 from sweeps.storage.base import Store
@@ -21,7 +21,6 @@ from sweeps.trials import brake, budget, control, lifecycle
 from sweeps.trials.lease import ObjectLease
 from sweeps.trials.record import Generator, Trial
 from sweeps.trials.repository import Records
-from sweeps.worker.signals import Interrupted
 
 if TYPE_CHECKING:
     from sweeps.search.grid import Grid

@@ -23,6 +23,7 @@ from sweeps.errors import (
     Busy,
     DamagedObject,
     IllegalTransition,
+    Interrupted,
     NothingToAsk,
     StoreUnavailable,
     SweepClosed,
@@ -41,7 +42,7 @@ from sweeps.worker.heartbeat import Heart
 from sweeps.worker.result import Completed, Failed, NotStarted, Preempted
 from sweeps.worker.resuming import bring_checkpoints
 from sweeps.worker.run_folder import require_writable
-from sweeps.worker.signals import Interrupted, Stop
+from sweeps.worker.signals import Stop
 
 log = logging.getLogger(__name__)
 

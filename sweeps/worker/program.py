@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeps.errors import CannotStart, EnvironmentFault, InputError
+from sweeps.errors import CannotStart, EnvironmentFault, InputError, Interrupted
 from sweeps.space.definition import Space, Value
 from sweeps.space.overrides import to_overrides
 from sweeps.space.yaml_cursor import nearest
@@ -38,7 +38,7 @@ from sweeps.worker.result import (
     was_limited,
     was_told_to_go,
 )
-from sweeps.worker.signals import Interrupted, Stop
+from sweeps.worker.signals import Stop
 from sweeps.worker.transient import network_was_lost
 
 log = logging.getLogger(__name__)

@@ -13,17 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from sweeps.errors import EXIT_PREEMPTED
+from sweeps.errors import EXIT_PREEMPTED, Interrupted
 
 ECHO_S = 5.0
 """Engines signal every process of a job, and those above a worker pass that on: SIGTERM again so soon is the
 same notice, and no reason to leave without handing the trial back."""
 
 _LEFT = b"sweep: told twice: left at once; a trial in hand goes on elsewhere when its lease has run out\n"
-
-
-class Interrupted(BaseException):
-    """Raised inside `Stop.interruptible` when the worker was told to go; no `except Exception` stops it."""
 
 
 class Stop:

@@ -16,11 +16,11 @@ from analysis import notebook
 from analysis.report import pictures
 from analysis.statistics.curve import fit_curve
 from analysis.statistics.lengths import fit_surface
+from analysis.summaries.insight import insight
 from analysis.summaries.paired import Paired
 from analysis.summaries.seeds import over_seeds
-from analysis.summaries.uncertainty import uncertainty
-from analysis.summaries.insight import insight
 from analysis.summaries.summary import pareto
+from analysis.summaries.uncertainty import uncertainty
 from analysis.table import from_document, read
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -10,8 +10,8 @@ import pytest
 
 from analysis.statistics.efficiency import efficiency_sem
 from analysis.statistics.hypervolume import hypervolume
-from analysis.summaries.uncertainty import uncertainty
 from analysis.summaries.summary import pareto
+from analysis.summaries.uncertainty import uncertainty
 from analysis.table import from_document, read
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from runners.local import Process, processes
 from runners.pools.pool import Pool
 from runners.workers import restarts
+from runners.workers.processes import Process, processes
 from runners.workers.supervise_pool import keep
 
 

@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from runners.local import Process, end, processes, start
 from runners.pools.pool import Pool
+from runners.workers.processes import Process, end, processes, start
 
 
 def a_pool(folder: Path, **fields: object) -> Pool:

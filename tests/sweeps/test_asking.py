@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from fake_gcs import FakeGcs
 
+from sweeps.errors import Interrupted
 from sweeps.experiment import Experiment
 from sweeps.search import allocation
 from sweeps.search.allocation import ASK_KEY
@@ -19,7 +20,6 @@ from sweeps.space.definition import Budget, Search
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials import control, lifecycle
-from sweeps.worker.signals import Interrupted
 
 
 class Bucket(MemoryStore):

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainer.api import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE, MODEL_FOLDER, RESULT_FILE
 from trainer.checkpoint import config_pin, layout
 from trainer.checkpoint.discover import Found, newest
 from trainer.checkpoint.manifest import METRICS, UnusableError, verified
 from trainer.config import Config, sha256
 from trainer.errors import ConfigError, TrainerError
+from trainer.layout import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE, MODEL_FOLDER, RESULT_FILE
 
 _ASIDE = (RESULT_FILE, METRICS_FILE, HEARTBEAT_FILE, MEMORY_FILE, config_pin.CONFIG_FILE)
 

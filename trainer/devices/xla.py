@@ -31,10 +31,10 @@ from torch.optim import Optimizer
 
 from trainer.cache import cache_root
 from trainer.config import DeviceConfig
-from trainer.distributed import tpu_host
 from trainer.devices import tpu_versions, xla_attention, xla_sharding
 from trainer.devices.device import Device, MemoryCounts, dtype_of, micro_batches
 from trainer.devices.xla_compilation_cache import GraphMirror
+from trainer.distributed import tpu_host
 from trainer.errors import ConfigError, MachineError
 
 # Of `trainer.memory_log`, as torch_xla counts them.

@@ -71,7 +71,7 @@ def inner_product(student_BTH: Tensor, teacher_BTH: Tensor) -> Tensor:
     """Compute the mean over tokens of -(s/‖s‖)·(t/‖t‖), between -1 and 1.
 
     The research notebook's `inner_product`. It is `cosine` less 1 and has its gradient, to rounding: choose
-    it to repeat a run of the notebook, and `cosine` otherwise. Without the norms it would have no lower bound.
+    it to repeat a run of the notebook, and `cosine` otherwise. Without norms it would have no lower bound.
     """
     return -(unit(student_BTH) * unit(teacher_BTH)).sum(dim=-1).mean()
 

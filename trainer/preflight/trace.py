@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from trainer.config import CachedTeacherConfig, Config, Stage2Config, Stage3Config, Stage19Config
 from trainer.devices.device import Device
 from trainer.losses.hidden_state_loss import DistillWeight
-from trainer.losses.next_token import NextTokenLoss
+from trainer.losses.next_token import NextTokenLoss, cross_entropy
 from trainer.losses.sparse import DTYPES, Sample, Targets
 from trainer.models.causal_lm import freeze
 from trainer.models.subln import normalised_projections, quantise
@@ -175,11 +175,11 @@ def _objective(config: Config, stage: Stage, models: Models, stack: ExitStack) -
         return layerwise.alignment(student, teacher, DistillWeight(1.0), config.stage1_9)
     if isinstance(stage, Stage2Config):
         taught = stage.distill.enabled
-        return pretrain.taught(student, teacher, stage.distill) if taught else pretrain.cross_entropy(student)
+        return pretrain.taught(student, teacher, stage.distill) if taught else cross_entropy(student)
     if stage.teacher.kind == "cached":
         return from_cache(student, _targets(config, stage.teacher), config.stage3, stage.teacher)
     if stage.teacher.kind == "http":  # a teacher elsewhere leaves candidates here, some of a vocabulary
-        return pretrain.cross_entropy(student)
+        return cross_entropy(student)
     return distill.from_teacher(student, teacher, config.stage3, stack)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from trainer.checkpoint.policy import FORGET, Keep
 from trainer.config import Stage2Config, Stage2DistillConfig
 from trainer.devices.device import Device
-from trainer.losses.next_token import NextTokenLoss
+from trainer.losses.next_token import NextTokenLoss, cross_entropy
 from trainer.quant.fp8 import fp8_products
 from trainer.quant.warmup import Lambda, lambda_at
 from trainer.training.hooks import NOTHING, Beside
@@ -67,17 +67,6 @@ def pretrain(
             )
     finally:
         strength.set(1.0)
-
-
-def cross_entropy(model: nn.Module) -> Objective:
-    """The objective of plain pre-training; the teacher is trained with it too."""
-
-    predict = NextTokenLoss(model)
-
-    def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
-        return {"loss": predict(ids_BT).total}
-
-    return losses
 
 
 def taught(student: nn.Module, teacher: nn.Module, config: Stage2DistillConfig) -> Objective:

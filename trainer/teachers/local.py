@@ -16,7 +16,6 @@ import torch
 from pydantic_core import from_json
 from torch import Tensor, nn
 
-from trainer.api import Prepared, Progress
 from trainer.cache import artifact
 from trainer.config import Config, FieldError, TinyModelConfig
 from trainer.data import (
@@ -32,6 +31,8 @@ from trainer.data import (
 from trainer.devices.device import Device, dtype_name, open_device
 from trainer.distributed.ranks import ALONE
 from trainer.errors import ConfigError
+from trainer.layout import Prepared, Progress
+from trainer.losses.next_token import cross_entropy
 from trainer.models.causal_lm import (
     build_tiny,
     depth,
@@ -45,7 +46,6 @@ from trainer.models.causal_lm import (
 )
 from trainer.optim.muon import muon_dtype
 from trainer.optim.validate import require_packages
-from trainer.stages.pretrain import cross_entropy
 from trainer.training.evaluation import held_out_loss
 from trainer.training.loop import StagePlan, train
 from trainer.training.preemption import StopSignal

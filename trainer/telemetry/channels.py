@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainer.api import METRICS_FILE
 from trainer.config import Config
+from trainer.layout import METRICS_FILE
 from trainer.telemetry.run import Channel
 from trainer.telemetry.tensorboard import FOLDER, TensorBoard
 from trainer.telemetry.wandb_run import open_wandb

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.api import check
-from trainer.distributed import tpu_host
 from trainer.devices import tpu_versions
 from trainer.devices.device import open_device
 from trainer.devices.tpu_versions import MATRIX, flash_obstacle, installed, misfits, pip_line, require
+from trainer.distributed import tpu_host
 from trainer.errors import ConfigError
 
 GOOD = {
