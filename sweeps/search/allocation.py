@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sweeps.errors import AlreadyExists, Busy, Interrupted, StoreConflict, SweepClosed
-from sweeps.silence import Silence
 from sweeps.space.definition import Space, Value
 from sweeps.storage.base import Store
 from sweeps.trials import brake, budget, control, lifecycle
 from sweeps.trials.lease import ObjectLease
 from sweeps.trials.record import Generator, Trial
 from sweeps.trials.repository import Records
+from sweeps.trials.silence import Silence
 
 if TYPE_CHECKING:
     from sweeps.search.grid import Grid

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from sweeps.experiment import Experiment
-from sweeps.silence import Silence
 from sweeps.space.definition import Budget
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
@@ -17,6 +16,7 @@ from sweeps.trials import budget, lifecycle
 from sweeps.trials.lease import ObjectLease
 from sweeps.trials.lifecycle import Claim, Heartbeat
 from sweeps.trials.record import Trial
+from sweeps.trials.silence import Silence
 from sweeps.upkeep import diagnostics
 from sweeps.upkeep.inventory import survey
 
