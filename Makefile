@@ -163,6 +163,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.ask
 	$(BIN)/python -m benchmarks.search
 	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.precision
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.throughput
 	$(BIN)/python -m benchmarks.store
