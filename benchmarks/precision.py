@@ -14,7 +14,7 @@ import itertools
 import statistics
 import time
 
-from trainer.environment import before_torch, keep_freed_memory
+from trainer.devices.environment import before_torch, keep_freed_memory
 
 before_torch()
 
