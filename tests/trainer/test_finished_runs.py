@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import signal
@@ -79,7 +80,7 @@ def test_whatever_fails_in_saving_the_student_is_one_line(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("invalid python storage")
 
-    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    monkeypatch.setattr("trainer.student_folder.fully_quantised", fail)
     assert run(tmp_path / "run", "save_model=true") == EXIT_DONE
     assert final_loss(tmp_path / "run") > 0
     (line,) = capsys.readouterr().err.splitlines()
@@ -100,3 +101,23 @@ def test_a_result_that_cannot_be_written_leaves_the_checkpoint_to_go_on_from(
     assert run(folder, *KEPT) == EXIT_DONE
     assert "from checkpoint 00000010" in capsys.readouterr().out
     assert final_loss(folder) > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("where", ["trainer.result.write", "trainer.student_folder.save"])
+def test_a_signal_while_the_result_or_the_student_is_written_changes_nothing(
+    where: str, number: signal.Signals, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, _, name = where.rpartition(".")
+    write = getattr(importlib.import_module(module), name)
+
+    def signalled(*given: object, **more: object) -> None:
+        os.kill(os.getpid(), number)
+        write(*given, **more)
+
+    monkeypatch.setattr(where, signalled)
+    folder = tmp_path / "run"
+    assert run(folder, *KEPT) == EXIT_DONE
+    assert final_loss(folder) > 0
+    assert load(folder / MODEL_FOLDER).model is not None
+    assert not (folder / "checkpoints").exists()

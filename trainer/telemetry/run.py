@@ -208,7 +208,10 @@ class Telemetry:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
         except OSError as error:
-            raise TrainerError(f"cannot write {self._file.name!r}: {error.strerror}") from error
+            raise TrainerError(
+                f"cannot write {self._file.name!r}: {error.strerror}; make room there, and give the same "
+                "command again"
+            ) from error
 
 
 def _warnings_in(metrics: Path) -> list[Mapping[str, Any]]:

@@ -20,15 +20,23 @@ from shared_runs import Started, contribute, take_part
 
 from trainer import __main__ as program
 
+Target = Callable[[list[str], dict[str, str], Path], None]
+
 
 @pytest.fixture
 def start(
     forkserver: ForkServerContext, small: tuple[str, ...], cache_folder: Path, tmp_path: Path
 ) -> Iterator[Callable[..., Started]]:
-    """`start(folder, *overrides, world=2, common=small)`: the processes of one run of the trainer, under way."""
+    """`start(folder, *overrides, world=2, common=small, target=take_part)`: the processes of one run, under way."""
     running: list[BaseProcess] = []
 
-    def start(folder: Path, *overrides: str, world: int = 2, common: tuple[str, ...] = small) -> Started:
+    def start(
+        folder: Path,
+        *overrides: str,
+        world: int = 2,
+        common: tuple[str, ...] = small,
+        target: Target = take_part,
+    ) -> Started:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -44,7 +52,7 @@ def start(
                 "MASTER_PORT": str(port),
             }
             argv = [*common, *overrides, f"run_dir={folder}"]
-            processes.append(forkserver.Process(target=take_part, args=(argv, environment, said[rank])))
+            processes.append(forkserver.Process(target=target, args=(argv, environment, said[rank])))
         for process in processes:
             process.start()
         running.extend(processes)

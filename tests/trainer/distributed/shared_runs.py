@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
@@ -46,6 +47,21 @@ def take_part(argv: list[str], environment: dict[str, str], said: Path) -> None:
     from trainer.__main__ import main
 
     sys.exit(main(argv))
+
+
+def take_part_until_measured(when: str, argv: list[str], environment: dict[str, str], said: Path) -> None:
+    """One process of a run, which gets SIGTERM while the loss of that name is measured."""
+    from trainer import pipeline
+
+    measure = pipeline.held_out_loss
+
+    def signalled(*given: Any, stage: str, **more: Any) -> Any:
+        if stage == when:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return measure(*given, stage=stage, **more)
+
+    pipeline.held_out_loss = signalled
+    take_part(argv, environment, said)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shared_runs import Started, assert_the_same, lines
+from shared_runs import Started, assert_the_same, lines, take_part_until_measured
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -66,3 +67,29 @@ def test_two_processes_go_on_where_two_were_killed(
     assert first.startswith("preflight: ")
     assert second.startswith("going on after step ")
     assert_the_same(folder, alone(tmp_path / "whole", *LONG))
+
+
+@pytest.mark.parametrize(
+    ("parallel", "when"),
+    [
+        ("fsdp", "the final evaluation"),
+        pytest.param("fsdp", "the start of stage2", marks=pytest.mark.slow),
+        pytest.param("ddp", "the final evaluation", marks=pytest.mark.slow),
+    ],
+)
+def test_what_was_trained_is_kept_by_processes_that_are_told_to_go_in_an_evaluation(
+    parallel: str, when: str, start: Start, tmp_path: Path
+) -> None:
+    """Between two stages FSDP's parameters are whole, in memory that goes once somebody asks for their parts."""
+    folder, overrides = tmp_path / "run", (f"device.parallel={parallel}",)
+    started = start(folder, *overrides, target=functools.partial(take_part_until_measured, when))
+    assert started.end() == [75, 75], started.said(0) + started.said(1)
+    assert started.said(0).splitlines()[-1] == (
+        f"trainer: stopped by SIGTERM after {when}; the same command goes on from its checkpoint"
+    )
+    again = start(folder, *overrides)
+    assert again.end() == [0, 0], again.said(0) + again.said(1)
+    assert "going on after step 6 of stage" in again.said(0)
+    unbroken = start(tmp_path / "unbroken", *overrides)
+    assert unbroken.end() == [0, 0], unbroken.said(0) + unbroken.said(1)
+    assert_the_same(folder, tmp_path / "unbroken")
