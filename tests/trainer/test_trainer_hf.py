@@ -60,6 +60,7 @@ def test_a_saved_checkpoint_goes_through_both_stages_in_its_own_dtype(run_hf: Ca
     assert metrics.bits_per_byte is not None
     assert 0.6 < metrics.bits_per_byte / (metrics.final_loss / math.log(2)) < 1
     assert {p.dtype for p in outcome.student.parameters()} == {torch.bfloat16}
+    assert outcome.result.provenance.dtype == "bfloat16"  # of the products, whatever `device.dtype` came to
     layers = ternary_layers(outcome.student)
     assert len(layers) == 2 * 7
     assert all(layer.effective_weight().unique().numel() == 3 for layer in layers)
@@ -68,6 +69,7 @@ def test_a_saved_checkpoint_goes_through_both_stages_in_its_own_dtype(run_hf: Ca
 def test_the_weights_dtype_can_be_chosen(run_hf: Callable[..., Outcome]) -> None:
     outcome = run_hf("model.dtype=float32", "stage1_9.max_steps=0")
     assert {p.dtype for p in outcome.student.parameters()} == {torch.float32}
+    assert outcome.result.provenance.dtype == "float32"
 
 
 def test_stage_3_compares_queries_keys_and_values_of_different_widths(

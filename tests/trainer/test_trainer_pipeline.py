@@ -57,7 +57,7 @@ def test_the_result_has_the_contracts_fields_and_counts(run_small: Run, tmp_path
     assert metrics["train_flops"] == forward * (6 * 64 * 4 + 6 * 64 * 3)
     assert set(document["provenance"]) == {
         *("config_sha256", "code_version", "device", "torch", "seed", "data_sha256", "reused_stages"),
-        *("forced", "teacher_cache_sha256", "anchor_cache_sha256"),
+        *("forced", "teacher_cache_sha256", "anchor_cache_sha256", "dtype", "muon_dtype"),
     }
     assert document["provenance"]["teacher_cache_sha256"] is None
     assert document["provenance"]["anchor_cache_sha256"] is None
