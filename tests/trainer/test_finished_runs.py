@@ -80,7 +80,7 @@ def test_whatever_fails_in_saving_the_student_is_one_line(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("invalid python storage")
 
-    monkeypatch.setattr("trainer.student_folder.fully_quantised", fail)
+    monkeypatch.setattr("trainer.models.student_folder.fully_quantised", fail)
     assert run(tmp_path / "run", "save_model=true") == EXIT_DONE
     assert final_loss(tmp_path / "run") > 0
     (line,) = capsys.readouterr().err.splitlines()
@@ -104,7 +104,7 @@ def test_a_result_that_cannot_be_written_leaves_the_checkpoint_to_go_on_from(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-@pytest.mark.parametrize("where", ["trainer.result.write", "trainer.student_folder.save"])
+@pytest.mark.parametrize("where", ["trainer.result.write", "trainer.models.student_folder.save"])
 def test_a_signal_while_the_result_or_the_student_is_written_changes_nothing(
     where: str, number: signal.Signals, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
