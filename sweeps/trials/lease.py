@@ -116,7 +116,8 @@ class ObjectLease:
                     self._version = None  # taken over: the new holder's lease is not ours to touch
                     return
             except Exception as error:  # noqa: BLE001 - as long as it is held, nothing may end the renewing
-                if warned != (warned := storable.raised(error)):
+                said = str(error) if isinstance(error, SweepError) else storable.raised(error)
+                if warned != (warned := said):
                     log.warning("%s could not be renewed, trying again: %s", self._key, warned)
         if self._slow:
             time.sleep(max(0.0, self._written + self._store.write_interval_s - time.monotonic()))

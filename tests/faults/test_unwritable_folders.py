@@ -107,7 +107,7 @@ def test_a_run_folder_that_cannot_be_made_hands_the_trial_back(tmp_path):
 @pytest.mark.timeout(60)
 def test_a_result_waits_for_a_read_only_folder_no_longer_than_its_lease(tmp_path, broken_disk, monkeypatch):
     sweep = Experiment.create(LocalStore(tmp_path / "store"), space("true", heartbeat_s=0.3, expire_s=1.5))
-    monkeypatch.setattr(loop.objective, "run", lambda *args, **options: completed(broken_disk, tmp_path))
+    monkeypatch.setattr(loop.program, "run", lambda *args, **options: completed(broken_disk, tmp_path))
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="choose a folder that you may write to"):
         run(sweep)

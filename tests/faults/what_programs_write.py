@@ -23,7 +23,7 @@ from unittest import mock
 from sweeps.cli import main
 from sweeps.cli.progress import Lines
 from sweeps.experiment import Experiment
-from sweeps.space.definition import Fixed, Lease, Objective, Program, Range, Search, Space
+from sweeps.space.definition import Brake, Fixed, Lease, Objective, Program, Range, Search, Space
 from sweeps.storage.base import Store
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
@@ -41,6 +41,7 @@ SPACE = Space(
     program=COMMAND,
     search=Search(method="random", sobol=4, seed=3),
     lease=Lease(heartbeat_s=0.02, expire_s=600, max_attempts=1),
+    brake=Brake(first=0, later=0),  # a sweep whose every trial fails goes on here
 )
 
 

@@ -116,7 +116,7 @@ def test_a_device_without_it_is_refused_before_anything_is_done(
     run_dir = tmp_path / "run"
     assert program.main(["device=cpu", "stage2.fp8=true", f"run_dir={run_dir}"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("trainer: error: stage2.fp8: ")
+    assert error.startswith("trainer: error: not on this machine: stage2.fp8: ")
     assert "write stage2.fp8=false" in error
     assert error.count("\n") == 1
     assert not run_dir.exists()

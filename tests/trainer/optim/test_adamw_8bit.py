@@ -82,7 +82,7 @@ def test_without_the_package_the_run_is_refused_before_anything_is_touched(
     status = program.main(["stage2.optimizer.type=adamw_8bit", f"run_dir={tmp_path / 'run'}", "device=cpu"])
     assert status == 2
     assert capsys.readouterr().err == (
-        "trainer: error: stage2.optimizer.type: adamw_8bit needs bitsandbytes; "
+        "trainer: error: not on this machine: stage2.optimizer.type: adamw_8bit needs bitsandbytes; "
         "pip install 'stagesweep[bnb]', or write adamw\n"
     )
     assert not (tmp_path / "run").exists()

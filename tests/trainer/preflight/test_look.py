@@ -177,7 +177,9 @@ def test_a_refusal_is_status_2_before_the_teacher_and_force_goes_into_the_result
     assert program.main([*small, f"run_dir={run_dir}"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("trainer: error: run_dir: 0.98 KiB are free there, and 3 checkpoints")
+    assert captured.err.startswith(
+        "trainer: error: not on this machine: run_dir: 0.98 KiB are free there, and 3 checkpoints"
+    )
     assert captured.err.count("\n") == 1
     assert not run_dir.exists()
     assert program.main([*small, f"run_dir={run_dir}", "--force"]) == 0

@@ -120,7 +120,7 @@ def test_without_the_package_the_run_is_refused_before_it_starts(
             signal.signal(number, handler)
     assert status == 2
     assert capsys.readouterr().err == (
-        "trainer: error: telemetry.tensorboard: needs a package that is not here; "
+        "trainer: error: not on this machine: telemetry.tensorboard: needs a package that is not here; "
         "pip install 'stagesweep[tensorboard]', or write false\n"
     )
     assert not (tmp_path / "run").exists()
