@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import resource
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -176,8 +177,12 @@ def was_told_to_go(status: int) -> bool:
 
 
 def was_limited(status: int) -> bool:
-    """Whether the program wrote a larger file than its machine's limit allows (`ulimit -f`)."""
-    return status in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
+    """Return whether the program wrote a larger file than this machine's limit allows (`ulimit -f`).
+
+    Without such a limit the status is the program's own affair, and must not end one worker after another.
+    """
+    is_limited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
+    return is_limited and status in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
 
 
 def needed_metrics(space: Space) -> tuple[str, ...]:

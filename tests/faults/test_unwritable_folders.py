@@ -9,6 +9,7 @@ import errno
 import json
 import logging
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -120,11 +121,20 @@ def completed(broken_disk, folder: Path) -> loop.Completed:
     return loop.Completed(metrics={"loss": 1.0})
 
 
-def test_a_program_ended_for_the_size_of_its_files_costs_its_trial_no_attempt():
+def test_a_program_ended_for_the_size_of_its_files_costs_its_trial_no_attempt(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (2**20, resource.RLIM_INFINITY))
     sweep = Experiment.create(MemoryStore(), space("sh", "-c", "kill -XFSZ $$"))
     with pytest.raises(EnvironmentFault, match="ulimit -f"):
         run(sweep)
     assert [(record.status, record.attempt) for record in sweep.trials()] == [("pending", 1)]
+
+
+def test_the_same_signal_without_a_limit_on_this_machine_counts_against_its_trial():
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    sweep = Experiment.create(MemoryStore(), space("sh", "-c", "kill -XFSZ $$"))
+    run(sweep)
+    (record,) = sweep.trials()
+    assert record.history[0].reason == "crashed"
 
 
 def test_a_lease_that_cannot_be_renewed_is_told_once(caplog, monkeypatch):

@@ -170,10 +170,10 @@ IN_FOUR = """
 import json
 import conftest
 import torch_xla.experimental.custom_kernel as custom
-from test_xla_attention import SMALL, attention, check, kernels, lowered, mistral, open_device, scores, step_graph
+from test_xla_attention import SMALL, check, kernels, lowered, mistral, open_device, scores, step_graph, xla_attention
 from trainer.devices import xla
 device = open_device(check([*SMALL, "device=xla", "device.dtype=bfloat16", "device.num_chips=4"]).device)
-attention.register(xla._flash_attention(device.mesh), "")
+xla_attention.register(xla._flash_attention(device.mesh), "")
 custom.trace_pallas = lowered
 model = device.move(mistral(device.attention, window=None))
 graphs = [step_graph(device, model, rows) for rows in (8, 6)]
