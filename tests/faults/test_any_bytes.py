@@ -196,7 +196,9 @@ csv_tables = st.lists(cells, max_size=3).flatmap(
 tables = st.tuples(
     st.just(".json"), spelled(st.lists(good_rows, max_size=3) | st.lists(rows, max_size=3) | values)
 ) | st.tuples(st.just(".csv"), csv_tables | st.binary(max_size=200))
-statuses = st.integers(1, 255).filter(lambda status: not was_told_to_go(status))  # those hand the trial back
+NOT_STARTED = (126, 127)  # by these the worker learns that the program cannot start here, and leaves
+# A polite signal hands the trial back.
+statuses = st.integers(1, 255).filter(lambda status: status not in NOT_STARTED and not was_told_to_go(status))
 lines = st.lists(spelled(metrics | values), max_size=4).map(b"\n".join)
 
 WAYS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Batches, Any], None], int]] = {
