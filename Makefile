@@ -30,11 +30,10 @@ test: $(STAMP)
 
 # The tests that compare numbers, once more as on another processor: `make test` runs them as on this one. What has
 # instructions for bfloat16 is taken to have none, and the other way round; and on x86 vectors are AVX2's at most.
-NUMERICS := $(addprefix tests/trainer/,optim losses test_trainer_equivalence.py test_trainer_predictions.py \
-  test_trainer_step.py test_trainer_device.py test_trainer_optim.py test_trainer_recompute.py test_stage3.py \
-  test_layerwise.py test_ternary.py test_quant_invariants.py test_quant_held.py test_subln.py \
+NUMERICS := $(addprefix tests/trainer/,optim losses quant stages testing models/test_subln.py training/test_train_step.py \
+  training/test_activation_checkpointing.py devices/test_device.py \
   distributed/test_parts_of_matrices.py distributed/test_shared_training.py \
-  teacher_cache/test_cached_stage3.py remote_teacher/test_remote_stage3.py)
+  teachers/cached/test_cached_stage3.py teachers/http/test_remote_stage3.py)
 test-numerics: $(STAMP)
 	@other=$$($(BIN)/python -c 'from trainer.devices.device import cpu_multiplies_bfloat16 as has; print(int(not has()))') || exit; \
 	export STAGESWEEP_CPU_BFLOAT16=$$other; \
@@ -98,23 +97,23 @@ UV_STAMP := $(UV)/.stagesweep-installed
 UV_INSTALL = $(UV)/bin/uv pip install --quiet $(addprefix --find-links ,$(PIP_FIND_LINKS)) --constraint $(UV)/torch.txt
 SEAMS := \
   tests/contracts/test_store_contract.py tests/contracts/test_bulk_contract.py tests/contracts/test_library_names.py \
-  tests/sweeps/test_gcs_store.py tests/sweeps/test_bulk.py \
-  tests/sweeps/test_optimizer.py tests/sweeps/test_optimizer_outcomes.py tests/sweeps/test_ax_export.py \
-  tests/sweeps/test_insight.py tests/sweeps/test_early_stopping.py \
-  tests/sweeps/test_optuna_journal.py tests/sweeps/test_wandb_table.py \
+  tests/sweeps/storage/gcs/test_gcs_store.py tests/sweeps/storage/run_files/test_run_files.py \
+  tests/sweeps/search/optimizer/test_optimizer.py tests/sweeps/search/optimizer/test_optimizer_outcomes.py tests/sweeps/export/test_ax_export.py \
+  tests/sweeps/export/test_insight.py tests/sweeps/worker/test_early_stopping.py \
+  tests/sweeps/export/test_optuna_journal.py tests/sweeps/export/test_wandb_table.py \
   tests/sweeps/hydra_app/test_hydra_params.py tests/sweeps/hydra_app/test_hydra_plugin.py \
   tests/sweeps/hydra_app/test_hydra_callback.py \
   tests/sweeps/upkeep/test_tables.py \
-  tests/trainer/test_trainer_compose.py tests/trainer/test_trainer_attention.py tests/trainer/test_student_folder.py \
-  tests/trainer/test_trainer_hf.py \
-  tests/trainer/test_trainer_recompute.py tests/trainer/optim/test_attention_logits.py \
+  tests/trainer/config/test_compose.py tests/trainer/devices/test_attention.py tests/trainer/models/test_student_folder.py \
+  tests/trainer/models/test_causal_lm.py \
+  tests/trainer/training/test_activation_checkpointing.py tests/trainer/optim/test_attention_logits.py \
   tests/trainer/optim/test_adamw_8bit.py tests/trainer/preflight/test_memory.py \
   tests/trainer/export/test_bitnet_layer.py tests/trainer/export/test_export_packing.py \
   tests/trainer/checkpoint/test_checkpoint_files.py \
   tests/trainer/telemetry/test_telemetry_wandb.py tests/trainer/telemetry/test_telemetry_tensorboard.py \
-  tests/trainer/data/test_data_formats.py tests/trainer/data/test_data_hub.py tests/trainer/test_quant_fp8.py \
+  tests/trainer/data/test_data_formats.py tests/trainer/data/test_data_hub.py tests/trainer/quant/test_quant_fp8.py \
   tests/runners/test_slurm.py tests/runners/tpu_vm/test_tpu_vm_client.py tests/runners/kubernetes \
-  tests/analysis/test_analysis_table.py tests/analysis/test_analysis_figures.py
+  tests/analysis/test_analysis_table.py tests/analysis/report/test_analysis_figures.py
 
 test-newest: $(UV_STAMP)
 	$(PYTHON) -m venv --clear --without-pip .venv-newest
@@ -143,7 +142,7 @@ test-ray: $(STAMP)
 	  $(abspath $(BIN))/python -c 'import site; print(site.getsitepackages()[0])' \
 	    > "$$($(RAY)/bin/python -c 'import site; print(site.getsitepackages()[0])')/stagesweep.pth" && \
 	  $(RAY)/bin/python -m pip install --quiet --disable-pip-version-check "ray[default]>=2.40,<3"; }
-	STAGESWEEP_RAY_PYTHON=$(abspath $(RAY))/bin/python $(BIN)/python -m pytest tests/runners/test_ray_cluster.py -m ray
+	STAGESWEEP_RAY_PYTHON=$(abspath $(RAY))/bin/python $(BIN)/python -m pytest tests/runners/ray_cluster/test_ray_cluster.py -m ray
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_trainer_equivalence import BASE, assert_same
+from same_training import BASE, assert_same
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM

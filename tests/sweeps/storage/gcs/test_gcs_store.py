@@ -398,7 +398,7 @@ class TestProcesses:
         environment = {
             **os.environ,
             "STORAGE_EMULATOR_HOST": gcs.url,
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYTHONPATH": str(Path(__file__).parents[4]),
         }
         racers = [
             subprocess.Popen(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_trainer_equivalence import BASE
+from same_training import BASE
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 

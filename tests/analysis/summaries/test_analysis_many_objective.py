@@ -20,7 +20,7 @@ from analysis.summaries.many_objective import Several, several
 from analysis.summaries.summary_line import Objective
 from analysis.table import from_document
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "analysis_three_objectives.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "analysis_three_objectives.json"
 OBJECTIVES = (
     Objective(metric="final_loss", goal="minimize"),
     Objective(metric="accuracy", goal="maximize"),

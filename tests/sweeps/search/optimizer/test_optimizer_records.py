@@ -167,7 +167,7 @@ def test_another_process_with_another_hash_seed_proposes_the_same():
     )
     told = subprocess.run(
         [sys.executable, "-c", loader + script],
-        env=os.environ | {"PYTHONHASHSEED": "12345", "PYTHONPATH": str(here.parents[2])},
+        env=os.environ | {"PYTHONHASHSEED": "12345", "PYTHONPATH": str(here.parents[4])},
         capture_output=True,
         text=True,
         check=True,

@@ -116,7 +116,7 @@ KNOBS: dict[str, tuple[str, ...]] = {
         f"{stage}.{knob}": (*setting, *(STAGE3 if stage == "stage3" else ()))
         for stage in ("model.teacher", "stage1_9", "stage2", "stage3")
         for knob, setting in {
-            "micro_batch_size=2": (),  # rounding only; `test_trainer_step.py` says how little
+            "micro_batch_size=2": (),  # rounding only; `test_train_step.py` says how little
             "optimizer.type=adamw": (),
             "optimizer.lr=0.003": (),
             "optimizer.weight_decay=0.5": (),
@@ -145,7 +145,7 @@ KNOBS: dict[str, tuple[str, ...]] = {
 }
 ELSEWHERE = {
     **{
-        f"checkpoint.{key}": "tests/trainer/checkpoint/test_checkpoint_when.py"
+        f"checkpoint.{key}": "tests/trainer/checkpoint/test_checkpoint_policy.py"
         for key in ("every_steps", "every_seconds", "keep")
     },
     "run_dir": "tests/trainer/test_trainer_main.py",
@@ -158,15 +158,15 @@ ELSEWHERE = {
         f"memory_log.{key}": "tests/trainer/memory_log/test_memory_log.py"
         for key in ("level", "phases", "every", "path")
     },
-    "stage2.fp8": "tests/trainer/test_quant_fp8.py",
-    "force": "tests/trainer/preflight/test_look.py",
-    "device.memory_target_gib": "tests/trainer/preflight/test_look.py",
-    "device.auto_micro_batch": "tests/trainer/preflight/test_finder.py",
-    "device.type": "tests/trainer/test_trainer_device.py",
-    "device.threads": "tests/trainer/test_trainer_device.py",
-    "device.pricing": "tests/trainer/test_trainer_cost.py",
-    "device.compile": "tests/trainer/test_trainer_compile.py",
-    "device.recompute": "tests/trainer/test_trainer_recompute.py",
+    "stage2.fp8": "tests/trainer/quant/test_quant_fp8.py",
+    "force": "tests/trainer/preflight/test_preflight.py",
+    "device.memory_target_gib": "tests/trainer/preflight/test_preflight.py",
+    "device.auto_micro_batch": "tests/trainer/preflight/test_batch_size_search.py",
+    "device.type": "tests/trainer/devices/test_device.py",
+    "device.threads": "tests/trainer/devices/test_device.py",
+    "device.pricing": "tests/trainer/cost/test_cost.py",
+    "device.compile": "tests/trainer/training/test_compilation.py",
+    "device.recompute": "tests/trainer/training/test_activation_checkpointing.py",
     "device.num_chips": "tests/trainer/xla/test_xla_chips.py",
     "device.parallel": "tests/trainer/distributed/test_shared_training.py",
     **{

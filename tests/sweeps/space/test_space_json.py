@@ -31,7 +31,7 @@ from sweeps.space.definition import (
 )
 from sweeps.trials.record import Attempt, Trial, decode, encode
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 words = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 floats = st.floats(allow_nan=False, allow_infinity=False)

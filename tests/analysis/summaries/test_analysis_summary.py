@@ -13,7 +13,7 @@ from analysis.errors import AnalysisError, MissingColumn, NotNumeric
 from analysis.summaries.summary import default_axes, find_baseline, pareto
 from analysis.table import from_document, read
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "analysis_pareto_length_sweep.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "analysis_pareto_length_sweep.json"
 LOSS = {"metric": "final_loss", "goal": "minimize"}
 
 

@@ -17,7 +17,7 @@ from runners.pools import engines
 from runners.pools.engines import check, require, runner
 from runners.pools.pool import Pool
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "runners"
+GOLDEN = Path(__file__).parents[2] / "golden" / "runners"
 GIVEN: dict[str, dict[str, object]] = {"kubernetes": {"accelerator": "nvidia-tesla-a100"}}
 """Fields that an engine's pool has in its files besides those of `FULL`."""
 

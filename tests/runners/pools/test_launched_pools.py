@@ -14,7 +14,7 @@ from runners.errors import RunnerError
 from runners.pools import launched
 from runners.pools.launched import Launched
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def test_it_comes_back_as_it_was_written_and_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from sweeps.space.overrides import to_overrides
 from sweeps.space.space_checks import middle
 from sweeps.space.space_file import load, loads
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHIPPED = sorted((ROOT / "search_spaces").glob("*.yaml"))
 
 WHOLE = """\
