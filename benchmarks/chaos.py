@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from benchmarks.fleet import Fault, Fleet, Remote, bucket, loss_of, nap_space
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Lease
-from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.text.counted import counted
 from sweeps.trials.record import Trial
@@ -32,7 +32,7 @@ from sweeps.upkeep.inventory import survey
 
 LEASE = Lease(heartbeat_s=0.5, expire_s=3.0, max_attempts=1000)
 # Patience outlasts every partition below, as two minutes outlast the usual one.
-PATIENCE = Patience(total_s=20.0, attempt_s=1.0, first_wait_s=0.05, longest_wait_s=0.5)
+PATIENCE = RetryPolicy(total_s=20.0, attempt_s=1.0, first_wait_s=0.05, longest_wait_s=0.5)
 SKEWS_S = (0.0, 60.0, -60.0, 3600.0, -3600.0)
 NAP_S = (0.2, 2.0)
 

@@ -27,7 +27,7 @@ from sweeps.errors import EXIT_PREEMPTED
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space, Value
 from sweeps.storage.base import Store
-from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
@@ -137,8 +137,8 @@ class Member:
 class Fleet:
     """Workers over one sweep in one fake bucket."""
 
-    def __init__(self, remote: Remote, url: str, patience: Patience) -> None:
-        self.remote, self.url, self.patience = remote, url, patience
+    def __init__(self, remote: Remote, url: str, retries: RetryPolicy) -> None:
+        self.remote, self.url, self.retries = remote, url, retries
         self.members: dict[str, Member] = {}
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOAD)
@@ -158,7 +158,7 @@ class Fleet:
         name = f"worker-{len(self.members)}"
         identity = (name, str(self._diaries / name), skew_s)
         process = self._context.Process(
-            target=_member, args=(self.url, self.remote.door(name), self.patience, *identity, gate)
+            target=_member, args=(self.url, self.remote.door(name), self.retries, *identity, gate)
         )
         process.start()
         self.members[name] = Member(name=name, process=process)
@@ -199,7 +199,7 @@ class Fleet:
 
 
 def _member(
-    url: str, endpoint: str, patience: Patience, name: str, diary: str, skew_s: float, gate: Any
+    url: str, endpoint: str, retries: RetryPolicy, name: str, diary: str, skew_s: float, gate: Any
 ) -> None:
     """What `sweep worker` does, on a machine whose clock may be wrong."""
     from sweeps.worker.loop import work
@@ -212,7 +212,7 @@ def _member(
     stop.listen()
     watcher = _Diary(diary)
     try:
-        experiment = _Timed.open(GcsStore(url, endpoint=endpoint, patience=patience))
+        experiment = _Timed.open(GcsStore(url, endpoint=endpoint, retries=retries))
         if gate is not None:
             gate.wait()
         work(experiment, stop=stop, watcher=watcher, name=name)

@@ -27,7 +27,7 @@ from benchmarks.fleet import Fleet, Remote, bucket, nap_space, premade
 from sweeps.experiment import Experiment
 from sweeps.search.allocation import Asking
 from sweeps.space.definition import Lease, Value
-from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.trials.record import Generator, Trial
 from sweeps.trials.repository import Records
@@ -105,7 +105,7 @@ def storm(*, workers: int, trials: int, nap_s: tuple[float, float], kills: int, 
         with ThreadPoolExecutor(32) as pool:
             list(pool.map(lambda i: premade(store, i, naps[i]), range(trials)))
         time.sleep(1.0)  # nobody meets the limit on account of how the trials were made
-        fleet = Fleet(remote, url, Patience())
+        fleet = Fleet(remote, url, RetryPolicy())
         fleet.start(workers)
         remote.clear_journal()
         start = time.monotonic()
@@ -178,7 +178,7 @@ def fresh(workers: int, *, limit_s: float = 120.0) -> Fresh:
         url = f"gs://bucket/benchmark/{uuid.uuid4().hex}"
         space = nap_space(name="fresh", trials=10 * workers, seconds=(limit_s, 2 * limit_s), lease=lease)
         experiment = Experiment.create(GcsStore(url, endpoint=remote.url), space)
-        fleet = Fleet(remote, url, Patience())
+        fleet = Fleet(remote, url, RetryPolicy())
         start = fleet.start(workers)
         remote.clear_journal()
         has_trial: list[float] = []
@@ -210,7 +210,7 @@ def idle_hour(*, seconds: float) -> dict[str, float]:
         )
         premade(store, 0, 1.5)
         experiment.ask("somebody else")
-        fleet = Fleet(remote, url, Patience())
+        fleet = Fleet(remote, url, RetryPolicy())
         fleet.start(1)
         time.sleep(2.0)
         before = remote.bill()

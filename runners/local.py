@@ -28,13 +28,13 @@ class Local:
         """A file of shell lines, one for each worker."""
         return {"workers.sh": "".join(f"{shell_line(process)}\n" for process in processes(pool))}
 
-    def up(self, pool: Pool, tell: Tell) -> int:
+    def up(self, pool: Pool, notify: Tell) -> int:
         """Keep the pool until no worker is left: 0; 2 where one was refused its input, 1 where one was given
         up, 75 where a signal ended the pool."""
-        from runners.workers.signals import Told
+        from runners.workers.signals import StopSignal
         from runners.workers.supervise_pool import keep
 
-        told = Told()
+        told = StopSignal()
         told.listen()
         pool_file.write(pool.folder, {})
         (pool.folder / pool_file.WANTED).unlink(missing_ok=True)
@@ -43,20 +43,20 @@ class Local:
             if pool.devices
             else f", {counted(pool.threads or 1, 'thread')} each"
         )
-        tell(f"{counted(pool.workers, 'worker')}{devices}; their output is in {pool.folder}/worker-*.log")
+        notify(f"{counted(pool.workers, 'worker')}{devices}; their output is in {pool.folder}/worker-*.log")
         try:
             ends = keep(
                 processes(pool),
                 pool,
                 stopped=lambda: bool(told.by),
-                tell=tell,
+                notify=notify,
                 changed=lambda pids: pool_file.write(pool.folder, pids),
                 wanted=lambda: pool_file.wanted(pool.folder),
             )
         finally:
             pool_file.remove(pool.folder)
         if told.by:
-            tell(f"{told.by}: the pool is down")
+            notify(f"{told.by}: the pool is down")
             return EXIT_PREEMPTED
         if "poison" in ends:
             return EXIT_INPUT
@@ -70,7 +70,7 @@ class Local:
             Place(worker=str(known.number), state="running", where=f"process {known.pid}") for known in alive
         )
 
-    def scale(self, pool: Pool, workers: int, tell: Tell) -> None:
+    def scale(self, pool: Pool, workers: int, notify: Tell) -> None:
         """Told to the process that keeps the pool, through a file that it reads."""
         found = pool_file.read(pool.folder)
         if found is None or found.keeper.process() is None:
@@ -82,13 +82,13 @@ class Local:
                 "workers", f"the pool has {counted(len(pool.devices), 'accelerator')}, one for each worker"
             )
         pool_file.want(pool.folder, workers)
-        tell(f"the pool has {counted(workers, 'worker')} in a moment; `sweep pool status` shows them")
+        notify(f"the pool has {counted(workers, 'worker')} in a moment; `sweep pool status` shows them")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
         """The ends of `worker-N.log`; a worker is its number."""
         yield from tails(pool.folder, f"worker-{worker or '*'}.log", lines)
 
-    def down(self, pool: Pool, tell: Tell) -> int:
+    def down(self, pool: Pool, notify: Tell) -> int:
         """Ends the keeper, which ends its workers; where it is gone, they are told one by one."""
         import psutil
 
@@ -107,7 +107,7 @@ class Local:
         pool_file.remove(pool.folder)
         if alive:
             killed = f", {len(deaf)} of them killed" if deaf else ""
-            tell(f"the pool is down: {counted(len(alive), 'process', 'processes')} ended{killed}")
+            notify(f"the pool is down: {counted(len(alive), 'process', 'processes')} ended{killed}")
         return len(alive)
 
     def health(self) -> Health:

@@ -16,7 +16,7 @@ from pathlib import Path
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED
 from runners.pools.pool import Pool
 from runners.workers.processes import Process
-from runners.workers.signals import Told
+from runners.workers.signals import StopSignal
 from runners.workers.supervise_pool import keep
 
 
@@ -38,13 +38,13 @@ def main(argv: Sequence[str]) -> int:
         restarts=given.restarts,
         grace_s=given.grace,
     )
-    told = Told()
+    told = StopSignal()
     told.listen()
     (end,) = keep(
         [Process(argv=command, env={}, log_file=given.log)],
         pool,
         stopped=lambda: bool(told.by),
-        tell=lambda line: print(f"sweep: {line}", file=sys.stderr, flush=True),
+        notify=lambda line: print(f"sweep: {line}", file=sys.stderr, flush=True),
     )
     if end is None:
         return EXIT_PREEMPTED

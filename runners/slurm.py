@@ -92,11 +92,11 @@ class Slurm:
         text = _make_sbatch_string(command=command, folder=pool.folder, map_count=count, **parameters(pool))
         return {"submission.sh": text, SCRIPT: worker_script(pool)}
 
-    def up(self, pool: Pool, tell: Tell) -> int:
+    def up(self, pool: Pool, notify: Tell) -> int:
         """Submit the array. Its worker's script lies in the pool's folder, for its owner alone."""
         job = _submit(pool, self.render(pool))
         launched.write(launched.Launched(runner=NAME, pool=pool, notes={"jobs": [job]}))
-        tell(
+        notify(
             f"Slurm has {counted(pool.workers, 'worker')} as job {job}; "
             f"their output is in {pool.folder}/{job}*_log.out"
         )
@@ -118,7 +118,7 @@ class Slurm:
         )
         return (*(place for _, place in queue), *ended)
 
-    def scale(self, pool: Pool, workers: int, tell: Tell) -> None:
+    def scale(self, pool: Pool, workers: int, notify: Tell) -> None:
         """One more array for those that are missing; those too many go, waiting ones first."""
         queue = sorted(_queue(pool), key=lambda job: (job[1].state != "running", _natural(job[1].worker)))
         if workers > len(queue):
@@ -127,21 +127,21 @@ class Slurm:
             known = launched.read(pool.folder)
             jobs = [*(known.notes.get("jobs", ()) if known else ()), job]
             launched.write(launched.Launched(runner=NAME, pool=pool, notes={"jobs": jobs}))
-            tell(f"Slurm has {counted(more.workers, 'more worker')} as job {job}")
+            notify(f"Slurm has {counted(more.workers, 'more worker')} as job {job}")
         elif surplus := queue[workers:]:
             _leave(pool, surplus)
-            tell(f"{counted(len(surplus), 'worker')} gone: {counted(workers, 'worker')} wanted")
+            notify(f"{counted(len(surplus), 'worker')} gone: {counted(workers, 'worker')} wanted")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
         """What submitit's tasks wrote."""
         yield from tails(pool.folder, f"{worker or '*'}_0_log.out", lines)
 
-    def down(self, pool: Pool, tell: Tell) -> int:
+    def down(self, pool: Pool, notify: Tell) -> int:
         """Every job of this name that is ours in the queue."""
         queue = _queue(pool)
         _leave(pool, queue)
         if queue:
-            tell(f"the pool is down: {counted(len(queue), 'job')} left Slurm's queue")
+            notify(f"the pool is down: {counted(len(queue), 'job')} left Slurm's queue")
         return len(queue)
 
     def health(self) -> Health:

@@ -48,7 +48,7 @@ def tend(
     restarts: int,
     grace_s: float,
     env: Mapping[str, str] | None = None,
-    tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    notify: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> int:
     """Run the worker until it has ended for good; SIGTERM and SIGINT are passed on to it. In the main thread.
 
@@ -71,11 +71,11 @@ def tend(
                 return status if status in (EXIT_DONE, *POISON) else EXIT_PREEMPTED
             next_ = after_exit(status, ran_s=time.monotonic() - began, crashes=crashes, restarts=restarts)
             if not isinstance(next_, Again):
-                tell(f"the worker crashed {crashes + 1} times in a row; it is given up")
+                notify(f"the worker crashed {crashes + 1} times in a row; it is given up")
                 return EXIT_FAILED
             crashes = next_.crashes
             told = f"signal {-status}" if status < 0 else f"exit status {status}"
-            tell(f"the worker crashed ({told}); again in {next_.after_s:g} s")
+            notify(f"the worker crashed ({told}); again in {next_.after_s:g} s")
             _wait(next_.after_s, notice)
     return EXIT_PREEMPTED
 

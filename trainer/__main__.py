@@ -203,7 +203,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
             during=telemetry.during,
         )
         with telemetry, checkpoints, stop.unmangled():
-            with oom.told(fitted, device):
+            with oom.explained(fitted, device):
                 outcome = pipeline.run(
                     fitted,
                     device=device,
@@ -288,11 +288,11 @@ def _opened(config: Config, folder: Path, ranks: Ranks) -> Iterator[Found | None
     """The folder, which the first process opens and all read from."""
     if ranks.first:
         with run_folder.opened(config, folder, _warn) as found:
-            ranks.told(found.path.name if found else None)
+            ranks.broadcast(found.path.name if found else None)
             yield found
     else:
         nothing: str | None = None
-        name = ranks.told(nothing)
+        name = ranks.broadcast(nothing)
         yield None if name is None else run_folder.found(folder, name)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from trainer.checkpoint.policy import FORGET, Keep
+from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy
 from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sha256
 from trainer.cost.flops import usd
 from trainer.cost.stage_flops import flops_per_token
@@ -33,11 +33,11 @@ from trainer.quant.warmup import Lambda
 from trainer.result import Metrics, Provenance, Result, code_version
 from trainer.stages import distill, layerwise, pretrain
 from trainer.teachers.cached import compatibility
-from trainer.teachers.local import load_ground
+from trainer.teachers.local import prepare_inputs
 from trainer.telemetry import Telemetry
 from trainer.training.auto_freeze import auto_freeze
 from trainer.training.evaluation import HeldOutLoss, bits_per_byte, held_out_loss
-from trainer.training.hooks import NOTHING, Beside
+from trainer.training.hooks import NO_HOOKS, StageHooks
 from trainer.training.loop import StageTrace
 from trainer.training.preemption import StopSignal
 
@@ -65,11 +65,11 @@ class _Run:
     device: Device
     stop: StopSignal
     telemetry: Telemetry
-    keep: Keep
+    keep: CheckpointPolicy
     forced: tuple[str, ...]
     config_sha256: str
     caches: compatibility.Digests = compatibility.NO_CACHES
-    beside: Beside = NOTHING
+    hooks: StageHooks = NO_HOOKS
 
     def batches(self, stage: str, batch_size: int, ranks: Ranks = UNSHARED) -> Feed:
         """Training text for a stage, as `stage_text` has it."""
@@ -88,7 +88,7 @@ def run(
     telemetry: Telemetry,
     stop: StopSignal,
     progress: Progress,
-    keep: Keep = FORGET,
+    keep: CheckpointPolicy = NO_CHECKPOINTS,
     memory: MemoryLog | None = None,
     forced: tuple[str, ...] = (),
     config_sha256: str | None = None,
@@ -103,16 +103,16 @@ def run(
     Raises:
         TrainerError: of the kind that says why the run ended early.
     """
-    ground = load_ground(config, device=device, stop=stop, progress=progress)
-    require_model(config, ground.teacher)
+    prepared = prepare_inputs(config, device=device, stop=stop, progress=progress)
+    require_model(config, prepared.teacher)
     if not device.ranks.alone:
         stop.share(device.ranks.any)
     seed_everything(config.seed)
     this = _Run(
         config=config,
-        corpus=ground.corpus,
-        held_out=ground.held_out,
-        held_out_bytes=ground.held_out_bytes,
+        corpus=prepared.corpus,
+        held_out=prepared.held_out,
+        held_out_bytes=prepared.held_out_bytes,
         device=device,
         stop=stop,
         telemetry=telemetry,
@@ -128,22 +128,22 @@ def run(
             for ids_bT in micro_batches(ids_BT, config.stage1_9.micro_batch_size)
         ]
     student, strength = make_student(
-        ground.teacher, config.stage1, calibration, quant=config.quant, device=device
+        prepared.teacher, config.stage1, calibration, quant=config.quant, device=device
     )
     fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
     distill.check(student, config.stage3, this.held_out[0][:1], stop=stop)
     this = replace(
         this,
-        caches=compatibility.check(config, ground.corpus, ground.teacher),
-        beside=Beside(freeze=auto_freeze(config, student), memory=memory),
+        caches=compatibility.check(config, prepared.corpus, prepared.teacher),
+        hooks=StageHooks(freeze=auto_freeze(config, student), memory=memory),
     )
     if memory:
-        memory.models(student, ground.teacher)
+        memory.models(student, prepared.teacher)
     device.reset_peak_memory()
     telemetry.plan(_before_stage3(config) + _stage3_weight(config) * config.stage3.max_steps)
 
     stop.begun()
-    models = student, ground.teacher, strength
+    models = student, prepared.teacher, strength
     one, two, three = config.stage1_9, config.stage2, config.stage3
     aligned = _trained(this, layerwise.NAME, layerwise.align, one, models, finished=0, weight=TAUGHT)
     start = HeldOutLoss(
@@ -171,7 +171,7 @@ def run(
     stages = {layerwise.NAME: aligned, pretrain.NAME: trained, distill.NAME: distilled}
     flops = float(
         sum(
-            stage.tokens * flops_per_token(config, name, student, ground.teacher)
+            stage.tokens * flops_per_token(config, name, student, prepared.teacher)
             for name, stage in stages.items()
         )
     )
@@ -179,7 +179,7 @@ def run(
         this, aligned=aligned, start=start, trained=trained, distilled=distilled, final=final, flops=flops
     )
     outcome = Result(metrics=metrics, provenance=_provenance(this, student), warnings=telemetry.warnings)
-    return Outcome(result=outcome, student=student, tokenizer=ground.corpus.tokenizer_dir)
+    return Outcome(result=outcome, student=student, tokenizer=prepared.corpus.tokenizer_dir)
 
 
 def _trained(
@@ -212,7 +212,7 @@ def _trained(
             stop=this.stop,
             watch=this.telemetry.watch,
             keep=this.keep,
-            beside=this.beside,
+            hooks=this.hooks,
         )
 
 
@@ -261,7 +261,8 @@ def _metrics(
         train_seconds=seconds,
         tokens=tokens,
         tokens_per_second=tokens / seconds if seconds else 0.0,
-        peak_memory_gib=this.device.ranks.largest(this.keep.peak(this.device.peak_memory_bytes())) / 2**30,
+        peak_memory_gib=this.device.ranks.all_reduce_max(this.keep.peak(this.device.peak_memory_bytes()))
+        / 2**30,
         usd=usd(
             this.device,
             this.config.device.usd_per_hour,

@@ -45,7 +45,7 @@ class Kubernetes:
             artifacts["secret.yaml"] = yaml_text(_secret(pool, options, {"stringData": values}))
         return artifacts
 
-    def up(self, pool: Pool, tell: Tell) -> int:
+    def up(self, pool: Pool, notify: Tell) -> int:
         """Create the Secret and the Job; an earlier Job of this sweep makes way if it is finished."""
         options = options_of(pool)
         manifest = job(pool, options)
@@ -68,7 +68,7 @@ class Kubernetes:
             if secrets:
                 _take_back(kubectl, pool, options)
             raise
-        tell(
+        notify(
             f"the job {pool.label} has {counted(pool.workers, 'worker')}; "
             "`sweep pool status kubernetes` shows them"
         )
@@ -89,12 +89,12 @@ class Kubernetes:
             for index in range(int(found["spec"]["completions"]))
         )
 
-    def scale(self, pool: Pool, workers: int, tell: Tell) -> None:
+    def scale(self, pool: Pool, workers: int, notify: Tell) -> None:
         """An elastic Indexed Job: completions and parallelism change together. The highest indexes leave."""
         kubectl = Kubectl(options_of(pool))
         patch = f'{{"spec": {{"completions": {int(workers)}, "parallelism": {int(workers)}}}}}'
         kubectl("patch", "job", pool.label, "--type=merge", f"--patch={patch}")
-        tell(f"the job {pool.label} has {counted(workers, 'worker')}")
+        notify(f"the job {pool.label} has {counted(workers, 'worker')}")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
         """The end of each pod's log, of the pods that the cluster still has."""
@@ -102,7 +102,7 @@ class Kubernetes:
         words = ("logs", f"--selector={selector}", f"--tail={int(lines)}", "--prefix", "--ignore-errors")
         yield from Kubectl(options_of(pool))(*words, "--max-log-requests=100").splitlines()
 
-    def down(self, pool: Pool, tell: Tell) -> int:
+    def down(self, pool: Pool, notify: Tell) -> int:
         """Delete the Job and its Secret; the pods have their grace."""
         kubectl = Kubectl(options_of(pool))
         phases = [pod.get("status", {}).get("phase") for pod in _pods(kubectl, pool)]
@@ -110,7 +110,7 @@ class Kubernetes:
         words = ("delete", "job,secret", f"--selector={POOL_LABEL}={pool.label}", "--ignore-not-found")
         kubectl(*words, "--cascade=foreground", "--wait=true", patience_s=pool.grace_s + 120)
         if running:
-            tell(f"the job {pool.label} is deleted, and with it {counted(len(running), 'pod')}")
+            notify(f"the job {pool.label} is deleted, and with it {counted(len(running), 'pod')}")
         return len(running)
 
     def health(self) -> Health:

@@ -85,19 +85,19 @@ class Runner(Protocol):
     def render(self, pool: Pool) -> Artifacts:
         """Everything that `up` would hand to the engine. Pure. Raises `PoolError`."""
 
-    def up(self, pool: Pool, tell: Tell) -> int:
+    def up(self, pool: Pool, notify: Tell) -> int:
         """Start the pool; the exit status of `sweep launch`."""
 
     def status(self, pool: Pool) -> tuple[Place, ...]:
         """Every place that the engine knows of."""
 
-    def scale(self, pool: Pool, workers: int, tell: Tell) -> None:
+    def scale(self, pool: Pool, workers: int, notify: Tell) -> None:
         """Have so many workers. Those too many hand their trials back, those that are done do not count."""
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
         """The last lines that a worker wrote, or each of them, without line ends."""
 
-    def down(self, pool: Pool, tell: Tell) -> int:
+    def down(self, pool: Pool, notify: Tell) -> int:
         """End the pool; its workers have `pool.grace_s` seconds. How many places there were."""
 
     def health(self) -> Health:

@@ -25,7 +25,7 @@ class Preempted(Exception):
     """The task is tried again, on another node if need be."""
 
 
-class Desk:
+class CountActor:
     """How many workers are wanted; None: as many as there are."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ def run(given: argparse.Namespace) -> int:
     import ray
 
     ray.init(address="auto", namespace=NAMESPACE)
-    desk = ray.remote(Desk).options(name=given.label, num_cpus=0, max_restarts=-1).remote()
+    desk = ray.remote(CountActor).options(name=given.label, num_cpus=0, max_restarts=-1).remote()
     task = ray.remote(work).options(
         name=given.label, max_retries=-1, retry_exceptions=[Preempted], **from_json(given.resources)
     )

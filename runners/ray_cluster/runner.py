@@ -50,7 +50,7 @@ class Ray:
         """The command that submits the pool, and the worker's script, which stands in it as one word."""
         return {"submit.sh": f"{shlex.join(submit(pool))}\n", "worker.sh": worker_script(pool)}
 
-    def up(self, pool: Pool, tell: Tell) -> int:
+    def up(self, pool: Pool, notify: Tell) -> int:
         """Submit the job; an earlier one of the same sweep that is over is forgotten."""
         self.render(pool)
         if state := _state(pool):
@@ -61,7 +61,7 @@ class Ray:
             _ray(pool, "job", "delete", pool.label)
         _run(submit(pool))
         launched.write(launched.Launched(runner=NAME, pool=pool))
-        tell(
+        notify(
             f"Ray has {counted(pool.workers, 'worker')} as job {pool.label}; "
             "`sweep pool logs ray` shows what they write"
         )
@@ -88,11 +88,11 @@ class Ray:
             places = [Place(worker=pool.label, state="waiting", told=state)]
         return tuple(places)
 
-    def scale(self, pool: Pool, workers: int, tell: Tell) -> None:
+    def scale(self, pool: Pool, workers: int, notify: Tell) -> None:
         """Told to the job by a second one, which ends at once."""
         _want(pool, workers)
         launched.write(launched.Launched(runner=NAME, pool=replace(pool, workers=workers)))
-        tell(f"the pool has {counted(workers, 'worker')} in a moment; `sweep pool status` shows them")
+        notify(f"the pool has {counted(workers, 'worker')} in a moment; `sweep pool status` shows them")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
         """What all workers wrote, which Ray tells apart by process and node; a worker's own by its task."""
@@ -102,7 +102,7 @@ class Ray:
             text = _ray(pool, "job", "logs", pool.label)
         yield from text.splitlines()[-lines:]
 
-    def down(self, pool: Pool, tell: Tell) -> int:
+    def down(self, pool: Pool, notify: Tell) -> int:
         """No worker is wanted: the job ends when all have handed their trials back, else it is stopped."""
         state = _state(pool)
         if not state or state in _OVER:
@@ -115,7 +115,7 @@ class Ray:
                 time.sleep(_EVERY_S)
         if _state(pool) not in _OVER:
             _ray(pool, "job", "stop", pool.label)
-        tell(f"the pool is down: the job {pool.label} of {counted(there, 'worker')} is over")
+        notify(f"the pool is down: the job {pool.label} of {counted(there, 'worker')} is over")
         return max(1, there)
 
     def health(self) -> Health:

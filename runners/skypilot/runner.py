@@ -36,7 +36,7 @@ class SkyPilot:
         command = shlex.join(("sky", *launch(pool, pool.workers, FILE)))
         return {FILE: yaml_text(task(pool, options_of(pool))), "launch.sh": f"{command}\n"}
 
-    def up(self, pool: Pool, tell: Tell) -> int:
+    def up(self, pool: Pool, notify: Tell) -> int:
         """Submit N managed jobs; the first ones of all start a controller, which takes minutes."""
         text = self.render(pool)[FILE]
         sky = Sky()
@@ -45,22 +45,22 @@ class SkyPilot:
                 "workers",
                 f"{counted(len(active), 'job')} {pool.label} there already; `sweep down skypilot` ends that",
             )
-        self._submit(sky, pool, text, pool.workers, tell)
+        self._submit(sky, pool, text, pool.workers, notify)
         return EXIT_DONE
 
     def status(self, pool: Pool) -> tuple[Place, ...]:
         """Every managed job of the pool's name, also those that are over."""
         return tuple(_place(job) for job in Sky().jobs(pool.label))
 
-    def scale(self, pool: Pool, workers: int, tell: Tell) -> None:
+    def scale(self, pool: Pool, workers: int, notify: Tell) -> None:
         """Submit more, or cancel the newest."""
         text = self.render(pool)[FILE]
         sky = Sky()
         active = _active(sky.jobs(pool.label))
         if workers > len(active):
-            self._submit(sky, pool, text, workers - len(active), tell)
+            self._submit(sky, pool, text, workers - len(active), notify)
         elif workers < len(active):
-            _cancel(sky, active[workers:], tell)
+            _cancel(sky, active[workers:], notify)
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
         """The end of each job's log, of those that run or of the one that is asked for."""
@@ -71,12 +71,12 @@ class SkyPilot:
             yield f"==> job {job.id} <=="
             yield from sky.read("jobs", "logs", str(job.id), "--no-follow", "--tail", str(lines)).splitlines()
 
-    def down(self, pool: Pool, tell: Tell) -> int:
+    def down(self, pool: Pool, notify: Tell) -> int:
         """Cancel its jobs; SkyPilot tells their workers, and takes their machines down."""
         sky = Sky()
         active = _active(sky.jobs(pool.label))
         if active:
-            _cancel(sky, active, tell)
+            _cancel(sky, active, notify)
         return len(active)
 
     def health(self) -> Health:
@@ -86,19 +86,19 @@ class SkyPilot:
             return Health(state="missing", told="sky is missing", remedy=REMEDY)
         return Health(state="ready", told=f"{found}; `sky check` tells which clouds it may use")
 
-    def _submit(self, sky: Sky, pool: Pool, text: str, workers: int, tell: Tell) -> None:
+    def _submit(self, sky: Sky, pool: Pool, text: str, workers: int, notify: Tell) -> None:
         file = pool.folder / FILE
         write_private(file, text)
-        sky.tell(*launch(pool, workers, str(file)), tell=tell)
-        tell(f"submitted: {counted(workers, 'managed job')} {pool.label}; see `sweep pool status skypilot`")
+        sky.notify(*launch(pool, workers, str(file)), notify=notify)
+        notify(f"submitted: {counted(workers, 'managed job')} {pool.label}; see `sweep pool status skypilot`")
 
 
 def _active(jobs: list[Job]) -> list[Job]:
     return [job for job in jobs if not job.over]
 
 
-def _cancel(sky: Sky, jobs: list[Job], tell: Tell) -> None:
-    sky.tell("jobs", "cancel", "--yes", *(str(job.id) for job in jobs), tell=tell)
+def _cancel(sky: Sky, jobs: list[Job], notify: Tell) -> None:
+    sky.notify("jobs", "cancel", "--yes", *(str(job.id) for job in jobs), notify=notify)
 
 
 def _place(job: Job) -> Place:

@@ -51,7 +51,7 @@ class Sky:
             raise EngineMissing(NAME, "the command sky", REMEDY)
         self._sky = found
 
-    def tell(self, *words: str, tell: Tell) -> None:
+    def notify(self, *words: str, notify: Tell) -> None:
         """Run it, and pass on every line as it comes."""
         last = ""
         with subprocess.Popen(
@@ -65,7 +65,7 @@ class Sky:
             for line in running.stdout or ():
                 if plain := click.unstyle(line).strip():
                     last = plain
-                    tell(plain)
+                    notify(plain)
         if running.returncode:
             raise EngineFailed(NAME, last or f"sky {' '.join(words[:2])} ended with {running.returncode}")
 

@@ -21,8 +21,8 @@ from runners.pools.pool import Pool
 from runners.tpu_vm import render
 from runners.tpu_vm.decide import Create, Delete, Outcome
 from runners.tpu_vm.names import vm_id, worker_of
+from runners.tpu_vm.observed import Observed, Resource
 from runners.tpu_vm.options import TpuOptions
-from runners.tpu_vm.seen import Seen, Thing
 from runners.tpu_vm.vm_script import ENDED, vm_script
 
 NAME = "tpu-vm"
@@ -70,13 +70,13 @@ class TpuVms:
         self._script = vm_script(pool, options)
         self._pending: dict[int, _Pending] = {}
 
-    def look(self, *, blame: bool = False) -> Seen:
+    def look(self, *, blame: bool = False) -> Observed:
         """All that there is of the pool, in all its zones.
 
         Args:
             blame: raise `EngineFailed` where a zone refuses to be looked at, rather than call it blind.
         """
-        things: list[Thing] = []
+        things: list[Resource] = []
         blind: dict[str, str] = {}
         for zone in self._options.zones:
             try:
@@ -85,7 +85,7 @@ class TpuVms:
                 if blame:
                     raise EngineFailed(NAME, f"{zone}: {_words(error)}") from None
                 blind[zone] = _words(error)
-        return Seen(things=tuple(things), blind=frozenset(blind), pending=frozenset(self._pending))
+        return Observed(things=tuple(things), blind=frozenset(blind), pending=frozenset(self._pending))
 
     def create(self, create: Create) -> tuple[Outcome, str]:
         """Ask for a VM. `settled` tells later what came of an accepted one."""
@@ -153,7 +153,7 @@ class TpuVms:
             return _words(error)
         return ""
 
-    def _zone(self, zone: str) -> Iterator[Thing]:
+    def _zone(self, zone: str) -> Iterator[Resource]:
         parent = render.parent(self._options.project, zone)
         call: dict[str, Any] = {"retry": self._again, "timeout": _CALL_S}
         # Requests first: the node of an ACTIVE one that was there then is there now.
@@ -185,14 +185,14 @@ class TpuVms:
                 else node
             )
 
-    def _request(self, zone: str, found: tpu_v2.QueuedResource) -> Thing | None:
+    def _request(self, zone: str, found: tpu_v2.QueuedResource) -> Resource | None:
         id_ = found.name.rsplit("/", 1)[-1]
         told = {key: value for spec in found.tpu.node_spec for key, value in spec.node.labels.items()}
         worker = worker_of(self._pool.label, id_, told)
         if worker is None:
             return None
         error = found.state.failed_data.error
-        return Thing(
+        return Resource(
             kind="queued",
             zone=zone,
             worker=worker,
@@ -202,12 +202,12 @@ class TpuVms:
             problem=error.message,
         )
 
-    def _node(self, zone: str, found: tpu_v2.Node) -> Thing | None:
+    def _node(self, zone: str, found: tpu_v2.Node) -> Resource | None:
         id_ = found.name.rsplit("/", 1)[-1]
         worker = worker_of(self._pool.label, id_, dict(found.labels))
         if worker is None:
             return None
-        return Thing(
+        return Resource(
             kind="node", zone=zone, worker=worker, id=id_, state=found.state.name, uid=f"{zone}/{found.id}"
         )
 

@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from runners.tpu_vm.seen import GOING, NODE_DEAD, QUEUED_DEAD, Holding, Kind, Seen, Thing
-from runners.tpu_vm.seen import holdings as holdings_of
+from runners.tpu_vm.observed import GOING, NODE_DEAD, QUEUED_DEAD, Holding, Kind, Observed, Resource
+from runners.tpu_vm.observed import holdings as holdings_of
 from runners.workers.restarts import POISON, End
 
 Ended = End | Literal["removed"]
@@ -96,7 +96,7 @@ class Delete:
 Action = Create | Delete
 
 
-def decide(seen: Seen, wanted: Wanted, memory: Memory) -> tuple[tuple[Action, ...], Memory]:
+def decide(seen: Observed, wanted: Wanted, memory: Memory) -> tuple[tuple[Action, ...], Memory]:
     """What to do now, and what to remember. Asked again and again, it brings what is seen to what is
     wanted."""
     memory = _taken_down(_learn(seen, wanted, memory), seen, wanted)
@@ -139,7 +139,7 @@ def _sort_out(holdings: list[Holding], zones: tuple[str, ...]) -> list[Action]:
     ]
 
 
-def _learn(seen: Seen, wanted: Wanted, memory: Memory) -> Memory:
+def _learn(seen: Observed, wanted: Wanted, memory: Memory) -> Memory:
     for thing in seen.things:
         if thing.kind == "queued" and thing.state == "FAILED" and thing.zone in wanted.zones:
             if thing.code in _WRONG:
@@ -159,7 +159,7 @@ def _learn(seen: Seen, wanted: Wanted, memory: Memory) -> Memory:
     return memory
 
 
-def _taken_down(memory: Memory, seen: Seen, wanted: Wanted) -> Memory:
+def _taken_down(memory: Memory, seen: Observed, wanted: Wanted) -> Memory:
     """Workers whose VM somebody else deletes have ended; all have, where that is done to every VM there
     was."""
     removed = {each.place for each in holdings_of(seen.things) if each.removed} & memory.useful
@@ -173,7 +173,7 @@ def _taken_down(memory: Memory, seen: Seen, wanted: Wanted) -> Memory:
     return replace(memory, ended={**memory.ended, **dict.fromkeys(lost, "removed")})
 
 
-def _count(memory: Memory, node: Thing, wanted: Wanted) -> Memory:
+def _count(memory: Memory, node: Resource, wanted: Wanted) -> Memory:
     worker = node.worker
     memory = replace(memory, counted=memory.counted | {node.uid})
     end: End | None = None

@@ -31,8 +31,8 @@ from runners.pools.runner import Artifacts, Health, Place, PlaceState, Tell
 from runners.tpu_vm import render
 from runners.tpu_vm.decide import Wanted
 from runners.tpu_vm.names import vm_id
+from runners.tpu_vm.observed import Resource
 from runners.tpu_vm.options import check_accelerator, options_of
-from runners.tpu_vm.seen import Thing
 from runners.tpu_vm.vm_script import LOG, PYTHON, vm_script
 
 if TYPE_CHECKING:
@@ -81,16 +81,16 @@ class TpuVm:
             "requests.json": json.dumps(requests, indent=1, ensure_ascii=False) + "\n",
         }
 
-    def up(self, pool: Pool, tell: Tell) -> int:
+    def up(self, pool: Pool, notify: Tell) -> int:
         """Watch the VMs until no worker is left, and delete them: 0; 2 where a worker or the request itself
         was refused, 1 where one was given up, 75 where a signal or somebody else ended the pool."""
         options = options_of(pool)
         check_accelerator(pool, options)
         vms = _vms(pool)
         from runners.tpu_vm.watch import clear, watch
-        from runners.workers.signals import Told
+        from runners.workers.signals import StopSignal
 
-        told = Told()
+        told = StopSignal()
         told.listen()
         pool_file.write(pool.folder, {})
         (pool.folder / pool_file.WANTED).unlink(missing_ok=True)
@@ -106,24 +106,24 @@ class TpuVm:
             )
 
         kind = "spot TPU VMs" if pool.spot else "TPU VMs"
-        tell(f"{pool.workers} {kind} {pool.accelerator}, looked for in {', '.join(options.zones)}")
+        notify(f"{pool.workers} {kind} {pool.accelerator}, looked for in {', '.join(options.zones)}")
         try:
-            ends = watch(vms, wanted, stopped=lambda: bool(told.by), tell=tell)
-            clear(vms, options.zones, tell)
+            ends = watch(vms, wanted, stopped=lambda: bool(told.by), notify=notify)
+            clear(vms, options.zones, notify)
         except Exception:
-            tell("nobody watches the VMs any more, and those that are there go on; `sweep down` deletes them")
+            notify("the VMs are no longer watched; those that exist keep running; `sweep down` deletes them")
             raise
         finally:
             pool_file.remove(pool.folder)
         if told.by:
-            tell(f"{told.by}: the pool is down")
+            notify(f"{told.by}: the pool is down")
             return EXIT_PREEMPTED
         if "poison" in ends.values():
             return EXIT_INPUT
         if "given up" in ends.values():
             return EXIT_FAILED
         if "removed" in ends.values():
-            tell("VMs of this pool were deleted by somebody else; they are not made again")
+            notify("VMs of this pool were deleted by somebody else; they are not made again")
             return EXIT_PREEMPTED
         return EXIT_DONE
 
@@ -136,7 +136,7 @@ class TpuVm:
             if thing.kind == "node" or not _has_node(thing, seen.things)
         )
 
-    def scale(self, pool: Pool, workers: int, tell: Tell) -> None:
+    def scale(self, pool: Pool, workers: int, notify: Tell) -> None:
         """Told to the process that keeps the pool, through a file that it reads."""
         found = pool_file.read(pool.folder)
         if found is None or found.keeper.process() is None:
@@ -144,7 +144,7 @@ class TpuVm:
                 "workers", "no process here keeps a pool of this sweep; start one: sweep launch tpu-vm"
             )
         pool_file.want(pool.folder, workers)
-        tell(f"the pool has {counted(workers, 'worker')} in a while; `sweep pool status` shows them")
+        notify(f"the pool has {counted(workers, 'worker')} in a while; `sweep pool status` shows them")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
         """The end of the log on each VM, read over ssh by gcloud."""
@@ -169,7 +169,7 @@ class TpuVm:
             )
             yield from (ran.stdout if ran.returncode == 0 else ran.stderr).splitlines()
 
-    def down(self, pool: Pool, tell: Tell) -> int:
+    def down(self, pool: Pool, notify: Tell) -> int:
         """Ends the keeper, then deletes everything with the pool's label, in all its zones."""
         options = options_of(pool)
         vms = _vms(pool)
@@ -184,7 +184,7 @@ class TpuVm:
             _, deaf = psutil.wait_procs([keeper], timeout=GONE_S)
             for process in deaf:
                 process.kill()
-        count = clear(vms, options.zones, tell)
+        count = clear(vms, options.zones, notify)
         pool_file.remove(pool.folder)
         return count
 
@@ -212,11 +212,11 @@ def _vms(pool: Pool) -> TpuVms:
     return TpuVms(pool, options_of(pool))
 
 
-def _has_node(queued: Thing, things: tuple[Thing, ...]) -> bool:
+def _has_node(queued: Resource, things: tuple[Resource, ...]) -> bool:
     return any(each.kind == "node" and (each.zone, each.id) == (queued.zone, queued.id) for each in things)
 
 
-def _place(thing: Thing) -> Place:
+def _place(thing: Resource) -> Place:
     return Place(
         worker=str(thing.worker),
         state=("done" if thing.ended == "0" else "failed")

@@ -15,7 +15,7 @@ from google.api_core import exceptions, retry
 from runners.errors import EngineFailed
 from runners.pools.runner import Tell
 from runners.tpu_vm.decide import Create, Delete, Ended, Memory, Outcome, Wanted, after, decide
-from runners.tpu_vm.seen import Seen
+from runners.tpu_vm.observed import Observed
 
 EVERY_S = 30.0
 _LISTEN_S = 0.5
@@ -27,7 +27,7 @@ _PASSING = ("zone ", "request ", "VM ")
 class Vms(Protocol):
     """What `client.TpuVms` is, and a test's stand-in."""
 
-    def look(self, *, blame: bool = False) -> Seen:
+    def look(self, *, blame: bool = False) -> Observed:
         """All that there is."""
 
     def create(self, create: Create) -> tuple[Outcome, str]:
@@ -45,7 +45,7 @@ def watch(
     wanted: Callable[[], Wanted],
     *,
     stopped: Callable[[], bool],
-    tell: Tell,
+    notify: Tell,
     every_s: float = EVERY_S,
 ) -> dict[int, Ended | None]:
     """Until every worker has ended for good, or `stopped` says so. The caller clears up then.
@@ -63,26 +63,26 @@ def watch(
     memory, told, first = Memory(), dict[str, str](), True
     while not stopped():
         want = wanted()
-        seen, memory = step(vms, want, memory, tell, told, blame=first)
+        seen, memory = step(vms, want, memory, notify, told, blame=first)
         first = False
         ends = {worker: memory.ended.get(worker) for worker in range(1, want.workers + 1)}
         if all(ends.values()) and not seen.things and not seen.blind and not seen.pending:
             for zone, problem in memory.refused.items():
-                tell(f"{zone} refused: {problem}")
+                notify(f"{zone} refused: {problem}")
             return ends
         _pause(every_s, stopped)
     return {worker: memory.ended.get(worker) for worker in range(1, wanted().workers + 1)}
 
 
 def step(
-    vms: Vms, want: Wanted, memory: Memory, tell: Tell, told: dict[str, str], *, blame: bool = False
-) -> tuple[Seen, Memory]:
+    vms: Vms, want: Wanted, memory: Memory, notify: Tell, told: dict[str, str], *, blame: bool = False
+) -> tuple[Observed, Memory]:
     """One look, and what follows from it. `told` holds what was told last of each thing, to tell it once."""
 
     def tell_once(about: str, line: str) -> None:
         if told.get(about) != line:
             told[about] = line
-            tell(line)
+            notify(line)
 
     for create, outcome, problem in vms.settled():
         if outcome != "accepted":
@@ -98,7 +98,7 @@ def step(
 
 
 def clear(
-    vms: Vms, zones: tuple[str, ...], tell: Tell, *, every_s: float | None = None, gone_s: float = GONE_S
+    vms: Vms, zones: tuple[str, ...], notify: Tell, *, every_s: float | None = None, gone_s: float = GONE_S
 ) -> int:
     """Delete everything of the pool, and look until it is gone, twice: a creation whose answer was lost may
     come late. Returns how many VMs and requests there were.
@@ -112,7 +112,7 @@ def clear(
 
     def attempt() -> None:
         nonlocal empty
-        seen, _ = step(vms, Wanted(workers=0, zones=zones), Memory(), tell, told)
+        seen, _ = step(vms, Wanted(workers=0, zones=zones), Memory(), notify, told)
         met.update((thing.worker, thing.zone) for thing in seen.things)
         left = {f"{thing.id} in {thing.zone} ({thing.state})" for thing in seen.things}
         left |= {f"{zone}, which does not answer" for zone in seen.blind}
@@ -159,7 +159,7 @@ def _do(
     return after(memory, action, want, outcome, problem)
 
 
-def _tell_states(seen: Seen, told: dict[str, str], tell_once: Callable[[str, str], None]) -> None:
+def _tell_states(seen: Observed, told: dict[str, str], tell_once: Callable[[str, str], None]) -> None:
     """States that are new. What is gone is forgotten, so that its successor's are told again."""
     lines = {
         f"zone {zone}": f"{zone} does not answer; nothing new is made until it does"

@@ -8,7 +8,7 @@ import signal
 from runners.errors import EXIT_PREEMPTED
 
 
-class Told:
+class StopSignal:
     """Whether this process was told to go. A second signal leaves at once: the workers were told by then, and
     are in sessions of their own."""
 

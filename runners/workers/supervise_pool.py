@@ -33,7 +33,7 @@ def keep(
     pool: Pool,
     *,
     stopped: Callable[[], bool],
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     changed: Callable[[Mapping[int, int]], None] = lambda pids: None,
     wanted: Callable[[], int | None] = lambda: None,
 ) -> list[End | None]:
@@ -51,8 +51,8 @@ def keep(
     slots = [_Slot(process=process) for process in processes]
     try:
         while not stopped() and any(slot.end is None and not _is_empty(slot) for slot in slots):
-            _resize(slots, wanted(), pool, tell)
-            moved = [_tend(number, slot, pool, tell) for number, slot in enumerate(slots, start=1)]
+            _resize(slots, wanted(), pool, notify)
+            moved = [_tend(number, slot, pool, notify) for number, slot in enumerate(slots, start=1)]
             if any(moved):
                 changed({number: slot.running.pid for number, slot in enumerate(slots, 1) if slot.running})
             time.sleep(_EVERY_S)
@@ -60,12 +60,12 @@ def keep(
         running = [slot.running for slot in slots if slot.running]
         if running:
             who = counted(len(running), "worker")
-            tell(f"the pool ends: {who} told to hand the trial back within {pool.grace_s:g} s")
+            notify(f"the pool ends: {who} told to hand the trial back within {pool.grace_s:g} s")
             end(running, pool.grace_s)
     return [slot.end for slot in slots]
 
 
-def _resize(slots: list[_Slot], wanted: int | None, pool: Pool, tell: Callable[[str], None]) -> None:
+def _resize(slots: list[_Slot], wanted: int | None, pool: Pool, notify: Callable[[str], None]) -> None:
     """Adds places, or tells the last ones to go; a place that was told to go may come back."""
     if wanted is None:
         return
@@ -73,13 +73,13 @@ def _resize(slots: list[_Slot], wanted: int | None, pool: Pool, tell: Callable[[
         if slot.leaving == (number <= wanted):
             slot.leaving = number > wanted
             if slot.leaving and slot.running:
-                tell(f"worker {number} is told to go: {counted(wanted, 'worker')} wanted")
+                notify(f"worker {number} is told to go: {counted(wanted, 'worker')} wanted")
                 slot.running.terminate()
             if not slot.leaving and slot.end is None:
                 slot.due = 0.0
     while len(slots) < wanted:
         slots.append(_Slot(process=process(replace(pool, workers=wanted), len(slots) + 1)))
-        tell(f"worker {len(slots)} starts: {counted(wanted, 'worker')} wanted")
+        notify(f"worker {len(slots)} starts: {counted(wanted, 'worker')} wanted")
 
 
 def _is_empty(slot: _Slot) -> bool:
@@ -87,7 +87,7 @@ def _is_empty(slot: _Slot) -> bool:
     return slot.leaving and slot.running is None
 
 
-def _tend(number: int, slot: _Slot, pool: Pool, tell: Callable[[str], None]) -> bool:
+def _tend(number: int, slot: _Slot, pool: Pool, notify: Callable[[str], None]) -> bool:
     """Looks after one place; whether its process is another one now."""
     now = time.monotonic()
     if slot.end is not None:
@@ -107,9 +107,9 @@ def _tend(number: int, slot: _Slot, pool: Pool, tell: Callable[[str], None]) -> 
     if isinstance(next_, Again):
         slot.due, slot.crashes = now + next_.after_s, next_.crashes
         if next_.crashes:
-            tell(f"worker {number} crashed ({describe(status)}), see {log}; again in {next_.after_s:g} s")
+            notify(f"worker {number} crashed ({describe(status)}), see {log}; again in {next_.after_s:g} s")
         else:
-            tell(f"worker {number} was preempted; it starts again")
+            notify(f"worker {number} was preempted; it starts again")
     else:
         slot.end = next_
         told = {
@@ -118,7 +118,7 @@ def _tend(number: int, slot: _Slot, pool: Pool, tell: Callable[[str], None]) -> 
             "given up": f"crashed {slot.crashes + 1} times in a row ({describe(status)}), see {log}; "
             "it is given up",
         }
-        tell(f"worker {number} {told[next_]}")
+        notify(f"worker {number} {told[next_]}")
     return True
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import format_option, print_csv, print_json
+from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_FAILED, IllegalTransition, InputError
 from sweeps.export.table import flat
 from sweeps.space.overrides import to_overrides

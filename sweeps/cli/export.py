@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import echo
 from sweeps.cli.prices import price, price_options
 from sweeps.cli.rerun import command_line
+from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.export import ax_export, optuna_journal, wandb_table

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweeps.cli.dollars import guard
-from sweeps.cli.locate import open_sweep, storage_options
+from sweeps.cli.cost_guard import guard
 from sweeps.cli.output import echo, print_json
 from sweeps.cli.pool_options import make_pool, pool_options
+from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, SweepError
 from sweeps.text.counted import counted
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import echo, format_option, print_csv, print_json, print_table, shorten
 from sweeps.cli.prices import price, price_options
+from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import InputError
 from sweeps.export import table as export
 from sweeps.space.definition import Space

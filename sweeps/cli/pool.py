@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.dollars import guard
+from sweeps.cli.cost_guard import guard
 from sweeps.cli.launch import RunnerName, say, told_as_ours
-from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import echo, print_json
 from sweeps.cli.pool_options import folder, option_values, storage_url
+from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_DONE, InputError, SweepError
 from sweeps.experiment import Experiment
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sweeps.cli.dollars import ASK_ABOVE, priced
+from sweeps.cli.cost_guard import ASK_ABOVE, priced
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.storage.urls import is_remote, local_path

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.locate import exists, new_store, remember
 from sweeps.cli.output import console, echo
 from sweeps.cli.rerun import command_line
+from sweeps.cli.resolve import exists, new_store, remember
 from sweeps.cli.show import print_trials, running_line, running_rows, status_lines
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EnvironmentFault
 from sweeps.experiment import Experiment

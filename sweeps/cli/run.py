@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import click
 
-from sweeps.cli.locate import new_store, open_sweep, remember, storage_options
 from sweeps.cli.output import echo
+from sweeps.cli.resolve import new_store, open_sweep, remember, storage_options
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Space

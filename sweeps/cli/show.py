@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import console, echo, format_option, print_csv, print_json, print_table, shorten
 from sweeps.cli.prices import price, price_options
 from sweeps.cli.rerun import command_line
+from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_FAILED
 from sweeps.experiment import Experiment
 from sweeps.export import table

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sweeps.cli.locate import open_sweep, storage_options
 from sweeps.cli.output import echo, print_json, shorten
+from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_DONE, EXIT_FAILED
 from sweeps.text.counted import counted
 from sweeps.trials.redaction import redact

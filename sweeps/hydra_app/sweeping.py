@@ -58,7 +58,7 @@ def sweep(
 def _made(
     settings: Mapping[str, Any], config: DictConfig, config_loader: ConfigLoader, arguments: Sequence[str]
 ) -> Experiment:
-    from sweeps.cli.locate import exists, new_store
+    from sweeps.cli.resolve import exists, new_store
     from sweeps.cli.run import create_sweep
 
     if config.hydra.launcher._target_ != LAUNCHER:

@@ -30,7 +30,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class News:
+class RecordDelta:
     """What is new about the records; `anew` where everything learnt before must be forgotten first."""
 
     anew: bool
@@ -66,7 +66,7 @@ class Candidates:
         self._configurations = self._domain.configurations()
         self._start_over()
 
-    def observe(self, trials: Sequence[Trial]) -> News:
+    def observe(self, trials: Sequence[Trial]) -> RecordDelta:
         """Take in all records of the sweep, in index order, and tell what is new since the last call."""
         follows = all(_may_follow(old, new) for old, new in zip(self.records, trials, strict=False))
         anew = not follows or len(trials) < len(self.records)
@@ -77,7 +77,7 @@ class Candidates:
         self.records[:known] = trials[:known]
         for record in trials[known:]:
             self._add(record)
-        return News(anew=anew, changed=changed, added=trials[known:])
+        return RecordDelta(anew=anew, changed=changed, added=trials[known:])
 
     def _start_over(self) -> None:
         self.records: list[Trial] = []
@@ -91,7 +91,7 @@ class Candidates:
         if (point := self._encoding.encode(record.parameters)) is not None:
             self.points[record.trial] = point
 
-    def told(self) -> list[Trial]:
+    def known(self) -> list[Trial]:
         """The records that the search learns from."""
         return [record for record in self.records if record.trial in self.points]
 
@@ -143,7 +143,7 @@ class Candidates:
         live = sum(
             r.status not in ("failed", "abandoned") and r.generator != "baseline" for r in self.records
         )
-        complete = sum(not self._outcomes.missing(record) for record in self.told())
+        complete = sum(not self._outcomes.missing(record) for record in self.known())
         return live + len(found) >= self._search.sobol and complete >= max(1, self._search.sobol // 2)
 
     def _first_candidates(self, count: int) -> Iterator[dict[str, Value]]:

@@ -1,6 +1,6 @@
 """Whether a running trial is worth finishing: its last loss against those of the others at the same step.
 
-`heart` asks after a heartbeat, where the space has `early_terminate`. Ax decides, behind `optimizer`'s door,
+Asked after each heartbeat, where the space has `early_terminate`. Ax decides, in `search.optimizer`,
 and is imported only once enough other trials have come as far. The same records give the same answer.
 """
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Heart:
+class HeartbeatThread:
     """Beats while the block runs, whatever goes wrong in a beat.
 
     Args:
@@ -54,7 +54,7 @@ class Heart:
         self.verdict = ""
         """Why the trial should be stopped early; "" while it should go on."""
 
-    def __enter__(self) -> Heart:
+    def __enter__(self) -> HeartbeatThread:
         self._thread.start()
         return self
 

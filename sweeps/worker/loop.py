@@ -1,6 +1,6 @@
 """A worker: claim, run, report, again. `sweep worker` is this; any number of them share a sweep.
 
-While a trial runs, its `heart` tells the store that the worker lives. If the trial was taken over in the
+While a trial runs, its `heartbeat` tells the store that the worker lives. If the trial was taken over in the
 meantime (this machine stalled, its network was cut), the heart finds out, the program is stopped, and
 whatever it would have reported is dropped.
 """
@@ -38,7 +38,7 @@ from sweeps.text.counted import counted
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.record import Reason, Trial, run_prefix
 from sweeps.worker import program
-from sweeps.worker.heartbeat import Heart
+from sweeps.worker.heartbeat import HeartbeatThread
 from sweeps.worker.result import Completed, Failed, NotStarted, Preempted
 from sweeps.worker.resuming import bring_checkpoints
 from sweeps.worker.run_folder import require_writable
@@ -162,28 +162,30 @@ def _run(
     Args:
         has_run: whether this worker has run a trial of the sweep before.
     """
-    with _heart(experiment, record, watcher) as heart:
-        uploads = Uploader(experiment.store, heart.folder, run_prefix(record.trial, record.attempt))
+    with _heartbeat(experiment, record, watcher) as heartbeat:
+        uploads = Uploader(experiment.store, heartbeat.folder, run_prefix(record.trial, record.attempt))
         try:
             with stop.interruptible():
-                bring_checkpoints(experiment.store, record, heart.folder)
+                bring_checkpoints(experiment.store, record, heartbeat.folder)
             uploads.start()
             watcher.started(record)
             outcome = program.run(
-                experiment.space, record, heart.folder, stop=stop, wants_stop=lambda: heart.wants_stop
+                experiment.space, record, heartbeat.folder, stop=stop, wants_stop=lambda: heartbeat.wants_stop
             )
             if isinstance(outcome, NotStarted):
                 outcome = _not_started(outcome, has_run=has_run)
             if isinstance(outcome, Failed):
-                require_writable(heart.folder)  # where nothing can be written, any program fails
+                require_writable(heartbeat.folder)  # where nothing can be written, any program fails
             # A program that was stopped though nobody told us: the machine is going, our signal is under way.
             preempted_by = ""
-            if isinstance(outcome, Preempted) and not heart.wants_stop:
+            if isinstance(outcome, Preempted) and not heartbeat.wants_stop:
                 uploads.close(UPLOAD_GRACE_S)  # whoever takes the trial over needs the checkpoint
                 with contextlib.suppress(Interrupted):
                     stop.sleep(SIGNAL_S)
                 preempted_by = stop.by or outcome.detail
-            end = _report(experiment, record, _event(experiment, record, outcome, heart, stop), stop, watcher)
+            end = _report(
+                experiment, record, _event(experiment, record, outcome, heartbeat, stop), stop, watcher
+            )
             uploads.close(UPLOAD_S, leave=lambda: stop.requested, grace=UPLOAD_GRACE_S)
         except BaseException as error:
             uploads.close(UPLOAD_GRACE_S)
@@ -206,10 +208,10 @@ def _not_started(outcome: NotStarted, *, has_run: bool) -> Failed:
     return Failed(error=f"the program could not be started: {outcome.detail}", failure="crashed", again=True)
 
 
-def _heart(experiment: Experiment, record: Trial, watcher: Watcher) -> Heart:
+def _heartbeat(experiment: Experiment, record: Trial, watcher: Watcher) -> HeartbeatThread:
     """The claimed trial's heart. A trial whose run folder cannot be made is handed back."""
     try:
-        return Heart(experiment, record, watcher.progressed)
+        return HeartbeatThread(experiment, record, watcher.progressed)
     except StoreUnavailable as error:
         _hand_back(experiment, record, error)
         raise
@@ -308,12 +310,16 @@ def _in_one_line(error: BaseException) -> str:
 
 
 def _event(
-    experiment: Experiment, record: Trial, outcome: Completed | Failed | Preempted, heart: Heart, stop: Stop
+    experiment: Experiment,
+    record: Trial,
+    outcome: Completed | Failed | Preempted,
+    heartbeat: HeartbeatThread,
+    stop: Stop,
 ) -> lifecycle.Event:
     """What the store is told."""
     worker, attempt = record.worker or "", record.attempt
     max_attempts = experiment.space.lease.max_attempts
-    curve = heart.curve()
+    curve = heartbeat.curve()
     match outcome:
         case Completed(metrics=metrics):
             return lifecycle.Complete(worker=worker, attempt=attempt, metrics=metrics, curve=curve)
@@ -325,9 +331,9 @@ def _event(
                 failure=failure,
                 max_attempts=max_attempts if again else 1,
             )
-        case Preempted() if heart.verdict:
+        case Preempted() if heartbeat.verdict:
             return lifecycle.StopEarly(
-                worker=worker, attempt=attempt, metrics={}, curve=curve, detail=heart.verdict
+                worker=worker, attempt=attempt, metrics={}, curve=curve, detail=heartbeat.verdict
             )
         case Preempted(detail=detail) if stop.requested:
             return lifecycle.Release(worker=worker, attempt=attempt, detail=stop.by)

@@ -1,4 +1,4 @@
-"""What a running program says of itself in `metrics.jsonl`, one JSON object a line. `heart` reads it.
+"""What a running program says of itself in `metrics.jsonl`, one JSON object a line. `heartbeat` reads it.
 
 The trainer writes `stage`, `step`, `of`, `done` and `loss`; any program may, and anything else: a line that
 is no JSON, or is longer than `MAX_LINE` bytes, is passed over, and no number or text is taken unchecked.

@@ -12,10 +12,10 @@ from sweeps.storage.base import Store
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
-from sweeps.storage.run_files.mirror import Pace, Uploader, download
+from sweeps.storage.run_files.mirror import UploadConfig, Uploader, download
 
 PREFIX = "runs/000012/attempt-1"
-PACE = Pace(scan_s=0.05, growing_s=0.05, patience_s=3, first_wait_s=0.02, longest_wait_s=0.1)
+PACE = UploadConfig(scan_s=0.05, growing_s=0.05, patience_s=3, first_wait_s=0.02, longest_wait_s=0.1)
 
 # Two views of one sweep: of the worker that uploads, and of the one that takes over.
 BACKENDS: dict[str, Callable[[Path, str], tuple[Store, Store]]] = {

@@ -12,7 +12,7 @@ import pytest
 from fake_gcs import FakeGcs, Fault, Remote
 from gcsfs.core import GCSFileSystem
 
-from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 
 MIB = 2**20
@@ -171,8 +171,8 @@ def test_a_fake_of_its_own_process_takes_orders_over_http():
     try:
         remote = Remote(json.loads(process.stdout.readline())["url"])
         remote.make_bucket("third")
-        quick = Patience(total_s=3.0, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.1)
-        store = GcsStore("gs://third/x", endpoint=remote.door("worker-1"), patience=quick)
+        quick = RetryPolicy(total_s=3.0, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.1)
+        store = GcsStore("gs://third/x", endpoint=remote.door("worker-1"), retries=quick)
         remote.add(Fault(action="lose_response", operation="insert", door="worker-1"))
         remote.set(clock_skew_s=3600.0, one_write_per_second=True, latency_s=0.0)
         version = store.create("k", b"x")

@@ -21,7 +21,9 @@ def test_the_folders_of_the_tests_mirror_the_rooms() -> None:
     exceptions = {"sweeps/functions", "trainer/xla"}
     packages = ("sweeps", "trainer", "runners", "analysis")
     folders = {
-        path.parent.relative_to(TESTS).as_posix() for package in packages for path in (TESTS / package).rglob("*.py")
+        path.parent.relative_to(TESTS).as_posix()
+        for package in packages
+        for path in (TESTS / package).rglob("*.py")
     }
     assert set(packages) < folders
     assert [name for name in sorted(folders - exceptions) if not (TESTS.parent / name).is_dir()] == []

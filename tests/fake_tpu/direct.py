@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fake_tpu.cloud import Cloud, Operation, Refused
 from runners.tpu_vm.decide import Create, Delete, Outcome
-from runners.tpu_vm.seen import Seen, Thing
+from runners.tpu_vm.observed import Observed, Resource
 
 _OUTCOMES: dict[int, Outcome] = {6: "exists", 8: "stockout"}
 
@@ -22,9 +22,9 @@ class Direct:
         self.lost: list[str] = []
         self.pending: dict[int, tuple[Create, Operation]] = {}
 
-    def look(self, *, blame: bool = False) -> Seen:
+    def look(self, *, blame: bool = False) -> Observed:
         things = [
-            Thing(
+            Resource(
                 kind="queued",
                 zone=zone,
                 worker=int(id_),
@@ -36,7 +36,7 @@ class Direct:
             for (zone, id_), each in self.cloud.requests.items()
         ]
         things += [
-            Thing(
+            Resource(
                 kind="node",
                 zone=zone,
                 worker=int(id_),
@@ -47,7 +47,7 @@ class Direct:
             )
             for (zone, id_), each in self.cloud.nodes.items()
         ]
-        return Seen(
+        return Observed(
             things=tuple(
                 thing for thing in things if thing.zone in self.zones and thing.zone not in self.blind
             ),

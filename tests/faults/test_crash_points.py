@@ -15,7 +15,7 @@ from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
 from sweeps.space.definition import Lease, Objective, Program, Range, Search, Space
-from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials import record as trial
@@ -24,7 +24,7 @@ from sweeps.trials.record import Trial
 
 EXPIRE_S = 30.0
 RECORD = trial.key(0)
-IMPATIENT = Patience(total_s=0.6, attempt_s=0.3, first_wait_s=0.02, longest_wait_s=0.1)
+IMPATIENT = RetryPolicy(total_s=0.6, attempt_s=0.3, first_wait_s=0.02, longest_wait_s=0.1)
 
 
 class Killed(BaseException):
@@ -159,7 +159,7 @@ def test_a_claim_that_never_reached_the_bucket_leaves_the_trial_pending(gcs: Fak
     fresh = Trial(trial=0, status="pending", parameters={"x": 0.5}, generator="sobol")
     experiment.store.create(RECORD, trial.encode(fresh, "made"))
     gcs.faults.add(Fault(action="lose_request", operation="insert", door="w1", times=None))
-    cut_off = Experiment.open(GcsStore(url, endpoint=gcs.door("w1"), patience=IMPATIENT))
+    cut_off = Experiment.open(GcsStore(url, endpoint=gcs.door("w1"), retries=IMPATIENT))
     with pytest.raises(StoreUnavailable):
         cut_off.ask("w1")
     assert [(r.status, r.attempt) for r in experiment.trials()] == [("pending", 0)]

@@ -20,7 +20,7 @@ from sweeps.storage.memory import MemoryStore
 from sweeps.trials import lifecycle, repository
 from sweeps.trials import record as trial
 from sweeps.worker import early_stopping, heartbeat, progress_log
-from sweeps.worker.heartbeat import Heart
+from sweeps.worker.heartbeat import HeartbeatThread
 
 HEARTBEAT_S = 0.02
 SPACE = Space(
@@ -73,8 +73,8 @@ class Running:
         self.experiment = Experiment.create(MemoryStore(), SPACE)
         record = self.experiment.ask("w")
         assert record is not None
-        self.heart = Heart(self.experiment, record, lambda *_: self.shown())
-        (self.heart.folder / progress_log.METRICS_FILE).write_text('{"step": 1, "loss": 2.0}\n')
+        self.heartbeat = HeartbeatThread(self.experiment, record, lambda *_: self.shown())
+        (self.heartbeat.folder / progress_log.METRICS_FILE).write_text('{"step": 1, "loss": 2.0}\n')
 
     def beats(self, count: int = 2) -> None:
         """Wait until the store has had so many more heartbeats."""
@@ -89,10 +89,10 @@ class Running:
 @pytest.fixture
 def running() -> Iterator[Running]:
     made = Running()
-    with made.heart:
+    with made.heartbeat:
         made.beats(1)
         yield made
-    assert not made.heart.lost
+    assert not made.heartbeat.lost
 
 
 class Trap:
@@ -182,11 +182,11 @@ def test_the_same_trouble_is_told_once(running, monkeypatch, caplog):
 
 def test_a_heart_stops_for_another_owner_and_for_nothing_else():
     running = Running()
-    with running.heart:
+    with running.heartbeat:
         running.beats(1)
         running.experiment.apply(0, lifecycle.Release(worker="w", attempt=1))
         until = time.monotonic() + 20
-        while not running.heart.lost:
+        while not running.heartbeat.lost:
             assert time.monotonic() < until
             time.sleep(0.002)
     assert replace(running.experiment.trial(0), history=()).status == "pending"

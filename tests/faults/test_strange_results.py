@@ -15,7 +15,7 @@ from sweeps.errors import DamagedObject, InputError, StoreUnavailable, Unstorabl
 from sweeps.experiment import SWEEP_KEY, Experiment
 from sweeps.search.allocation import ASK_KEY
 from sweeps.space.definition import Objective
-from sweeps.storage.gcs.classification import Answer, document
+from sweeps.storage.gcs.classification import Response, document
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
 from sweeps.storage.run_files import manifest
@@ -367,7 +367,7 @@ class TestObjectsOfTheStore:
     @pytest.mark.parametrize("body", [DEEP, b"<html>", b"[]", b'{"name": "x"}'])
     def test_an_answer_of_no_storage_service_is_one_line(self, body):
         with pytest.raises(StoreUnavailable, match="gs://b: the storage service's answer cannot be read"):
-            document(Answer(status=200, headers={}, body=body), "gs://b", needs="generation")
+            document(Response(status=200, headers={}, body=body), "gs://b", needs="generation")
 
     @pytest.mark.parametrize(
         "change",

@@ -33,7 +33,7 @@ def ends_with(folder: Path, *statuses: int) -> list[str]:
 def test_the_exit_status_decides(tmp_path, monkeypatch, statuses, expected, starts):
     monkeypatch.setattr(restarts, "SOON_S", 0.01)
     told: list[str] = []
-    assert tend(ends_with(tmp_path, *statuses), restarts=2, grace_s=5, tell=told.append) == expected
+    assert tend(ends_with(tmp_path, *statuses), restarts=2, grace_s=5, notify=told.append) == expected
     assert len((tmp_path / "starts").read_text()) == starts
     assert len(told) == starts - 1 + (expected == 1)
 

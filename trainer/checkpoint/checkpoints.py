@@ -1,4 +1,4 @@
-"""A run, kept in its folder and brought back from there: the `Keep` of a real run.
+"""A run, kept in its folder and brought back from there: the `CheckpointPolicy` of a real run.
 
 Built by `trainer.__main__`, which wraps the run in it; told of every step by `loop`, of measurements by
 `pipeline`. The training step pays for a copy of the state in the host's memory; the rest happens beside it.
@@ -20,7 +20,7 @@ from trainer.checkpoint.discover import Found
 from trainer.checkpoint.host_copy import HostCopies, contribute
 from trainer.checkpoint.manifest import TENSORS, WEIGHTS, Document
 from trainer.checkpoint.parts import MODEL
-from trainer.checkpoint.policy import Kept, Measured, Parts
+from trainer.checkpoint.policy import Measured, Parts, StageCheckpoint
 from trainer.checkpoint.reader import read
 from trainer.checkpoint.state import State, Stateful
 from trainer.checkpoint.writer import Snapshot
@@ -79,8 +79,8 @@ class Checkpoints:
         self._owed, self._kept_at = False, time.monotonic()
 
     @contextmanager
-    def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> Iterator[Kept]:
-        """See `Keep`. A signal inside is answered here, while all parts of the stage are still there."""
+    def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> Iterator[StageCheckpoint]:
+        """See `CheckpointPolicy`. A signal inside is handled here, while all parts of the stage exist."""
         stage = _Stage(self, name, steps, parts())
         self._traces[_TRACE + name] = stage.parts.trace
         if found := self._found:
@@ -96,17 +96,17 @@ class Checkpoints:
         stage.parts = Parts(lasting=stage.parts.lasting, passing={}, trace=stage.parts.trace)
 
     def once(self, name: str, measure: Callable[[], Measured]) -> Measured:
-        """See `Keep`."""
+        """See `CheckpointPolicy`."""
         if name not in self._measured:
             self._measured[name] = measure()
         return self._measured[name]
 
     def peak(self, peak_memory_bytes: int) -> int:
-        """See `Keep`."""
+        """See `CheckpointPolicy`."""
         return max(peak_memory_bytes, self._found.document.peak_memory_bytes if self._found else 0)
 
     def compiled(self, seconds: float) -> float:
-        """See `Keep`."""
+        """See `CheckpointPolicy`."""
         return seconds + (self._found.document.compile_seconds if self._found else 0.0)
 
     @property
@@ -236,6 +236,6 @@ class _Stage:
         self.told: Mapping[str, float] = {}
 
     def after(self, step: int, told: Mapping[str, float]) -> bool:
-        """See `Kept`."""
+        """See `StageCheckpoint`."""
         self.done, self.told = step, dict(told)
         return self._owner.stepped(self)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trainer.devices.lazy_tensor import copied
-from trainer.distributed.tensors import whole
+from trainer.distributed.tensors import full_tensor
 
 
 class HostCopies:
@@ -26,7 +26,7 @@ class HostCopies:
         is put together, one at a time, while the others `contribute`."""
         held, self._buffers = self._buffers, {}
         for name, part in tensors.items():
-            tensor = whole(part.detach())
+            tensor = full_tensor(part.detach())
             buffer = held.get(name)
             if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
                 buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -37,4 +37,4 @@ class HostCopies:
 def contribute(tensors: Mapping[str, Tensor]) -> None:
     """This process's parts of the same tensors, for the one that takes copies."""
     for part in tensors.values():
-        whole(part.detach())
+        full_tensor(part.detach())

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.checkpoint.state import State, StateError
-from trainer.devices.lazy_tensor import placed, write
-from trainer.distributed.tensors import is_shared, shared_like
+from trainer.devices.lazy_tensor import set_value, to_device
+from trainer.distributed.tensors import is_dtensor, redistribute_like
 
 OPTIMIZER = "optimizer"
 _KERNELS = ("fused", "foreach", "capturable")
@@ -90,7 +90,7 @@ class OptimizerState:
                     if name in _KERNELS:  # of an older checkpoint
                         continue
                     if isinstance(place := group.get(name), Tensor):
-                        write(place, value)
+                        set_value(place, value)
                     else:
                         group[name] = tuple(value) if isinstance(place, tuple) else value
 
@@ -116,12 +116,12 @@ def _placed(value: Any, parameter: Tensor, optimizer: Optimizer, *, on_cpu: bool
     if not isinstance(value, Tensor):
         return value
     if (
-        is_shared(parameter)
+        is_dtensor(parameter)
         and value.shape == parameter.shape
         and not getattr(optimizer, "WHOLE_STATE", False)
     ):
-        return shared_like(parameter, value).clone()  # a part, and not a view of the whole
-    return placed(value, torch.device("cpu") if on_cpu else parameter.device)
+        return redistribute_like(parameter, value).clone()  # a part, and not a view of the whole
+    return to_device(value, torch.device("cpu") if on_cpu else parameter.device)
 
 
 def _plain(where: str, value: Any) -> Any:

@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 from trainer.checkpoint.optimizer_state import OPTIMIZER, OptimizerState
 from trainer.checkpoint.policy import Parts
 from trainer.checkpoint.state import State, StateError, Stateful
-from trainer.devices.lazy_tensor import placed, recorded
-from trainer.distributed.tensors import shared_like
+from trainer.devices.lazy_tensor import is_lazy, to_device
+from trainer.distributed.tensors import redistribute_like
 
 MODEL, RANDOM, BUFFERS, BATCHES = "model", "random", "buffers", "batches"
 
@@ -142,5 +142,5 @@ def copy_into(places: Mapping[str, Tensor], kept: Mapping[str, Tensor], *, part:
         if ours != theirs:
             raise StateError(part, f"{name} is {theirs[0]} of {theirs[1]}, not {ours[0]} of {ours[1]}")
     for name, place in places.items():
-        full = placed(kept[name], place.device) if recorded(place) else kept[name]
-        place.copy_(shared_like(place, full))
+        full = to_device(kept[name], place.device) if is_lazy(place) else kept[name]
+        place.copy_(redistribute_like(place, full))

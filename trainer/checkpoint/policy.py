@@ -1,6 +1,6 @@
-"""What the loop and the pipeline know of checkpoints: `Keep`, and `FORGET` for runs that need none.
+"""What the loop and the pipeline know of checkpoints: `CheckpointPolicy`, and `NO_CHECKPOINTS`.
 
-`checkpoints.Checkpoints` is the real one. The teacher is trained with `FORGET`: it is an artefact of the
+`checkpoints.Checkpoints` is the real one. The teacher is trained with `NO_CHECKPOINTS`: it belongs to the
 cache, built whole or not at all.
 """
 
@@ -31,7 +31,7 @@ class Parts:
     trace: Stateful
 
 
-class Kept(Protocol):
+class StageCheckpoint(Protocol):
     """A stage while it runs."""
 
     @property
@@ -43,10 +43,12 @@ class Kept(Protocol):
         checkpoint was begun."""
 
 
-class Keep(Protocol):
+class CheckpointPolicy(Protocol):
     """Keeps a run, and brings it back."""
 
-    def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> AbstractContextManager[Kept]:
+    def stage(
+        self, name: str, steps: int, parts: Callable[[], Parts]
+    ) -> AbstractContextManager[StageCheckpoint]:
         """Around a stage's loop. On entry the parts are restored, if there is something to go on from."""
 
     def once(self, name: str, measure: Callable[[], Measured]) -> Measured:
@@ -66,9 +68,9 @@ class _Forgotten:
         return False
 
 
-class _Forget:
+class _NoCheckpoints:
     @contextmanager
-    def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> Iterator[Kept]:
+    def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> Iterator[StageCheckpoint]:
         yield _Forgotten()
 
     def once(self, name: str, measure: Callable[[], Measured]) -> Measured:
@@ -81,4 +83,4 @@ class _Forget:
         return seconds
 
 
-FORGET: Keep = _Forget()
+NO_CHECKPOINTS: CheckpointPolicy = _NoCheckpoints()

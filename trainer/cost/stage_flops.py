@@ -21,13 +21,13 @@ from trainer.stages import distill, layerwise, pretrain
 def flops_per_token(config: Config, stage: str, student: nn.Module, teacher: nn.Module) -> float:
     """What training costs in the stage of that name, the teacher included where the run computes it."""
     length = config.data.sequence_length
-    beside = {
+    hooks = {
         layerwise.NAME: True,
         pretrain.NAME: config.stage2.distill.enabled,
         distill.NAME: config.stage3.runs_teacher,  # what one elsewhere computes is not known
     }[stage]
     flops: float = train_flops_per_token(
-        forward_cost(student, length), forward_cost(teacher, length) if beside else None
+        forward_cost(student, length), forward_cost(teacher, length) if hooks else None
     )
     if stage == layerwise.NAME and config.stage1_9.loss_type == "kl":
         flops += head_kl_flops_per_token(teacher, depth(student))

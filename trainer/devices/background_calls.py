@@ -22,7 +22,7 @@ _MOST_WAITING = 10_000
 Act = Callable[[], object]
 
 
-class Aside:
+class BackgroundExecutor:
     """The thread and what waits for it.
 
     Args:

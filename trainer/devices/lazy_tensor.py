@@ -17,29 +17,29 @@ from torch import Tensor
 _NUMBER = TypeVar("_NUMBER", float, Tensor)
 
 
-def recorded(tensor: Tensor) -> bool:
+def is_lazy(tensor: Tensor) -> bool:
     """Whether operations on it are recorded, and run later as one graph."""
     return tensor.device.type == "xla"
 
 
-def write(place: Tensor, value: float) -> None:
+def set_value(place: Tensor, value: float) -> None:
     """Sets a 0-d tensor, in place."""
-    if recorded(place):
-        place.copy_(placed(torch.tensor(value, dtype=place.dtype), place.device))
+    if is_lazy(place):
+        place.copy_(to_device(torch.tensor(value, dtype=place.dtype), place.device))
     else:
         place.fill_(value)
 
 
-def passing(value: float, beside: Tensor) -> float | Tensor:
-    """A number of this step alone, as operations on `beside` take it."""
-    if recorded(beside):
-        return placed(torch.tensor(value), beside.device)
+def step_scalar(value: float, like: Tensor) -> float | Tensor:
+    """A number of this step alone, as operations on `like` take it."""
+    if is_lazy(like):
+        return to_device(torch.tensor(value), like.device)
     return value
 
 
 def copied(place: Tensor, tensor: Tensor) -> Tensor:
     """The place, a CPU tensor, with a copy of the tensor in it."""
-    if not recorded(tensor):
+    if not is_lazy(tensor):
         return place.copy_(tensor)
     from trainer.devices.xla_sharding import copy_into  # torch_xla, which others need not have
 
@@ -47,7 +47,7 @@ def copied(place: Tensor, tensor: Tensor) -> Tensor:
     return place
 
 
-def placed(kept: Tensor, device: torch.device) -> Tensor:
+def to_device(kept: Tensor, device: torch.device) -> Tensor:
     """A copy of a CPU tensor on the device; a number too is an input of its own there."""
     if device.type == "xla" and not kept.ndim:
         return kept.reshape(1).to(device)[0]

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainer.devices.background_calls import Aside
+from trainer.devices.background_calls import BackgroundExecutor
 
 _log = logging.getLogger(__name__)
 
@@ -68,9 +68,9 @@ class GraphMirror:
         """Writes what the bucket still lacks, once it has settled. What takes longer is left behind."""
         if self._broken or not self._new():
             return
-        aside = Aside(self._tell)
-        aside.do(self._send_the_rest)
-        if not aside.end(within_s):
+        executor = BackgroundExecutor(self._tell)
+        executor.do(self._send_the_rest)
+        if not executor.end(within_s):
             self._tell(TimeoutError(f"{within_s:g} s at the end of the run were not enough"))
 
     def _send_the_rest(self) -> None:

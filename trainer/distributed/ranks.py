@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 # Processes come to their first exchange at very different times where one builds what the others wait for,
 # and to every one after it within a step or a checkpoint.
-PATIENCE = datetime.timedelta(minutes=30)
+TIMEOUT = datetime.timedelta(minutes=30)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +48,13 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Whether it is true of any process."""
-        return self.largest(float(flag)) > 0
+        return self.all_reduce_max(float(flag)) > 0
 
     def decided(self, flag: bool) -> bool:
         """Whether it is true of the first process, whose clock and disk decide."""
         return self.any(flag and self.first)
 
-    def largest(self, value: float) -> float:
+    def all_reduce_max(self, value: float) -> float:
         """The largest of all processes' values."""
         if self.alone:
             return value
@@ -62,7 +62,7 @@ class Ranks:
         dist.all_reduce(agreed, dist.ReduceOp.MAX)
         return agreed.item()
 
-    def told(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """What the first process says, on all of them. Plain values only."""
         if self.alone:
             return value
@@ -70,7 +70,7 @@ class Ranks:
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
-    def gathered(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """The values of all processes, in their order."""
         if self.alone:
             return [value]
@@ -86,7 +86,7 @@ class Ranks:
         dist.all_reduce(total)
         return total / self.world
 
-    def raise_to_largest(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce_max_(self, tensors: Sequence[Tensor]) -> None:
         """Sets each number of 1-D tensors of one kind to the largest that any process has there."""
         if not self.alone:
             largest = torch.cat(list(tensors))
@@ -124,7 +124,7 @@ def join(config: Config, place: Launched) -> Ranks:
         return ALONE
     os.environ["NCCL_DEBUG"] = "WARN"  # an inherited INFO writes tens of gigabytes in a long run
     # Flags and numbers are exchanged as CPU tensors: nothing waits for a device because of them.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if _on_cuda(config) else "gloo", timeout=PATIENCE)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if _on_cuda(config) else "gloo", timeout=TIMEOUT)
     return Ranks(rank=place.rank, world=place.world, parallel=config.device.parallel)
 
 

@@ -12,19 +12,19 @@ from typing import Any, cast
 from torch import Tensor
 
 
-def is_shared(tensor: Tensor) -> bool:
+def is_dtensor(tensor: Tensor) -> bool:
     """Whether other processes have the rest of it."""
     return hasattr(tensor, "full_tensor")
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """All of it, plain, on every process."""
-    return cast(Any, tensor).full_tensor() if is_shared(tensor) else tensor
+    return cast(Any, tensor).full_tensor() if is_dtensor(tensor) else tensor
 
 
-def shared_like(place: Tensor, full: Tensor) -> Tensor:
+def redistribute_like(place: Tensor, full: Tensor) -> Tensor:
     """This process's part of `full`, which all have, shared out as `place` is. Nothing is sent."""
-    if not is_shared(place):
+    if not is_dtensor(place):
         return full
     from torch.distributed.tensor import DTensor, Replicate
 

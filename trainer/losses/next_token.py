@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainer.devices.lazy_tensor import recorded
+from trainer.devices.lazy_tensor import is_lazy
 from trainer.losses import chunked
 from trainer.losses.distillation import tempered_divergence
 from trainer.models.causal_lm import embedding_count, inputs, plain_head, run
@@ -138,7 +138,7 @@ def head_inputs(
     outputs = cast(Any, model).get_decoder()(**inputs(ids_BT), output_hidden_states=hidden)
     head = cast(Any, model).get_output_embeddings()
     states_BTH = outputs.last_hidden_state[:, :-1]
-    states_NH = states_BTH if recorded(states_BTH) else states_BTH.flatten(0, 1)
+    states_NH = states_BTH if is_lazy(states_BTH) else states_BTH.flatten(0, 1)
     kind = states_NH.device.type
     if torch.is_autocast_enabled(kind):
         states_NH = states_NH.to(torch.get_autocast_dtype(kind))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from trainer.config import HfModelConfig, TinyModelConfig
-from trainer.devices.lazy_tensor import copied, recorded
+from trainer.devices.lazy_tensor import copied, is_lazy
 from trainer.devices.xla_attention import suited
 from trainer.errors import ConfigError
 
@@ -107,7 +107,7 @@ def save(model: nn.Module, folder: Path) -> None:
 def home(model: nn.Module) -> nn.Module:
     """The model, on the CPU if its weights have no memory that a file could be written from. It is moved, not
     copied; tied weights stay tied."""
-    if any(recorded(parameter) for parameter in model.parameters()):
+    if any(is_lazy(parameter) for parameter in model.parameters()):
         # What `model.to("cpu")` does, but for tensors that chips have in parts. torch has no annotation here.
         model = model._apply(  # type: ignore[no-untyped-call]
             lambda tensor: copied(torch.empty(tensor.shape, dtype=tensor.dtype), tensor.detach())
@@ -127,7 +127,7 @@ def inputs(ids_BT: Tensor) -> dict[str, Any]:
     """What a transformers model, or its decoder, is called with."""
     given = {"input_ids": ids_BT, "use_cache": False}
     # Without a mask transformers looks into the positions for packed texts, and that look ends a graph.
-    return given | {"attention_mask": torch.ones_like(ids_BT)} if recorded(ids_BT) else given
+    return given | {"attention_mask": torch.ones_like(ids_BT)} if is_lazy(ids_BT) else given
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:

@@ -26,7 +26,7 @@ from trainer.cache import MANIFEST
 from trainer.checkpoint.parts import Weights
 from trainer.config import QuantConfig
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.distributed.tensors import whole
+from trainer.distributed.tensors import full_tensor
 from trainer.errors import TrainerError
 from trainer.models.causal_lm import home
 from trainer.models.subln import quantise
@@ -86,7 +86,7 @@ def _gathered(student: nn.Module, *, keep: bool) -> dict[str, Tensor]:
     """
     tensors = {}
     for name, part in Weights(student).state().tensors.items():
-        tensor = whole(part.detach())
+        tensor = full_tensor(part.detach())
         if keep:
             tensors[name] = tensor.cpu().contiguous()
     return tensors

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainer.devices.lazy_tensor import passing, placed
-from trainer.distributed.tensors import shared_like, whole
+from trainer.devices.lazy_tensor import step_scalar, to_device
+from trainer.distributed.tensors import full_tensor, redistribute_like
 
 MAX_NORM_GROWTH = 1.01  # gamma of the norm-growth limiter, §4.1
 
@@ -91,7 +91,7 @@ class Apollo(Optimizer):
             corrections = _corrections(group)
             for place, parameter in enumerate(group["params"]):
                 if parameter.grad is not None:
-                    self._update(parameter, whole(parameter.grad).float(), place, group, corrections)
+                    self._update(parameter, full_tensor(parameter.grad).float(), place, group, corrections)
 
     def _update(
         self,
@@ -111,7 +111,7 @@ class Apollo(Optimizer):
         alpha = group["scale"] if group["scale"] is not None else (p_RM.shape[1] / p_RM.shape[0]) ** 0.5
         # In float32, rounded once: in bfloat16 a decay of some 1e-5 of a weight is lost.
         decayed = parameter.float() * (1 - group["lr"] * group["weight_decay"])
-        update = shared_like(parameter, scaled_MN if wide else scaled_MN.T)
+        update = redistribute_like(parameter, scaled_MN if wide else scaled_MN.T)
         rate = group["lr"] * alpha
         if isinstance(rate, Tensor):  # as an `alpha` it would be read, and be a constant of a graph
             parameter.copy_(decayed.sub_(update * rate))
@@ -125,7 +125,7 @@ class Apollo(Optimizer):
         self.state[parameter] = {
             "exp_avg": torch.zeros(size, dtype=torch.float32, device=device),
             "exp_avg_sq": torch.zeros(size, dtype=torch.float32, device=device),
-            "scaled_norm": placed(torch.zeros((), dtype=torch.float32), device),
+            "scaled_norm": to_device(torch.zeros((), dtype=torch.float32), device),
         }
 
     def _adam(
@@ -177,7 +177,7 @@ def _corrections(group: dict[str, Any]) -> Corrections:
     transfers for all matrices."""
     beta1, beta2 = group["betas"]
     first = group["params"][0]
-    return passing(1 - beta1 ** group["step"], first), passing(1 - beta2 ** group["step"], first)
+    return step_scalar(1 - beta1 ** group["step"], first), step_scalar(1 - beta2 ** group["step"], first)
 
 
 def _factors(adam_RN: Tensor, r_RN: Tensor, *, tensorwise: bool) -> Tensor:

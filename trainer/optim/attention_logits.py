@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trainer.devices.lazy_tensor import recorded as on_graph
+from trainer.devices.lazy_tensor import is_lazy
 
 _BUFFER = "max_logit_H"
 _PREFIX = "recording_"
@@ -75,7 +75,7 @@ def largest_logits(q_BHTD: Tensor, k_BGTD: Tensor, visible: Tensor | None, scali
         q_BGSTD = q_BHTD.float().reshape(batch, k_BGTD.shape[1], -1, *q_BHTD.shape[2:])
         k_BG1DT = k_BGTD.float().transpose(-1, -2).unsqueeze(2)
         rows = max(1, _MAX_LOGITS // (batch * heads * k_BGTD.shape[2]))
-        if on_graph(q_BHTD):
+        if is_lazy(q_BHTD):
             rows = max(rows, math.ceil(length / _MOST_PIECES))
         for start in range(0, length, rows):
             logits = (q_BGSTD[:, :, :, start : start + rows] @ k_BG1DT).flatten(1, 2) * scaling

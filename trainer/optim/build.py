@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from trainer.config import OptimizerConfig
-from trainer.devices.lazy_tensor import placed, recorded, write
+from trainer.devices.lazy_tensor import is_lazy, set_value, to_device
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.distributed.tensors import is_shared
+from trainer.distributed.tensors import is_dtensor
 from trainer.models.causal_lm import hidden_matrices
 from trainer.optim.adamw_8bit import build_adamw_8bit
 from trainer.optim.apollo import Apollo
@@ -40,7 +40,7 @@ class OptimizerSet:
         self._peaks = _peaks(self.optimizers)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                if recorded(place := group["params"][0]):  # a number would be part of the graph
+                if is_lazy(place := group["params"][0]):  # a number would be part of the graph
                     group["lr"] = torch.tensor(float(group["lr"]), device=place.device)
                     _begin(optimizer, group)
 
@@ -49,7 +49,7 @@ class OptimizerSet:
         for optimizer, peaks in zip(self.optimizers, self._peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 if isinstance(group["lr"], Tensor):
-                    write(group["lr"], peak * factor)
+                    set_value(group["lr"], peak * factor)
                 else:
                     group["lr"] = peak * factor
 
@@ -139,7 +139,7 @@ def _begin(optimizer: Optimizer, group: dict[str, Any]) -> None:
             parameter.mul_(1.0)  # from its first change on, torch takes views of it anew: one more node
         if isinstance(optimizer, AdamW):
             optimizer.state[parameter] = {
-                "step": placed(torch.zeros(()), parameter.device),
+                "step": to_device(torch.zeros(()), parameter.device),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
@@ -163,7 +163,7 @@ def _groups(parameters: list[nn.Parameter], config: OptimizerConfig, lr_ratio: f
 
 def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig) -> AdamW:
     betas = (config.beta1, config.beta2)
-    if any(recorded(parameter) for group in groups for parameter in group["params"]):
+    if any(is_lazy(parameter) for group in groups for parameter in group["params"]):
         # Its count of steps is a tensor then, and nothing of a step is a number.
         return AdamW(groups, betas=betas, eps=EPS, capturable=True, foreach=False)
     # One kernel for all of it: seven times as fast as `foreach` on a CPU at 6M parameters.
@@ -179,7 +179,7 @@ def _muon(matrices: list[nn.Parameter], config: OptimizerConfig) -> Muon:
     }
     dtype = muon_dtype(config, matrices[0].device) or torch.float32
     # XLA has no addmm, with which torch's own goes back to the CPU.
-    if is_shared(matrices[0]) or recorded(matrices[0]):
+    if is_dtensor(matrices[0]) or is_lazy(matrices[0]):
         return PlainMuon(matrices, dtype=dtype, **settings)
     kind = Muon if dtype == torch.bfloat16 else Float32Muon
     return kind(matrices, **settings)

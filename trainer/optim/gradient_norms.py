@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from trainer.distributed.tensors import whole
+from trainer.distributed.tensors import full_tensor
 from trainer.models.causal_lm import hidden_matrices
 
 
@@ -28,5 +28,5 @@ class GradientNorms:
         for name, parameters in self._kinds.items():
             gradients = [p.grad for p in parameters if p.grad is not None]
             if gradients:
-                norms[name] = whole(get_total_norm(gradients))
+                norms[name] = full_tensor(get_total_norm(gradients))
         return norms

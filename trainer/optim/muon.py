@@ -18,7 +18,7 @@ from torch import Tensor
 
 from trainer.config import OptimizerConfig
 from trainer.devices.device import auto_dtype
-from trainer.distributed.tensors import shared_like, whole
+from trainer.distributed.tensors import full_tensor, redistribute_like
 
 
 def muon_dtype(config: OptimizerConfig, device: torch.device) -> torch.dtype | None:
@@ -90,7 +90,7 @@ class PlainMuon(Float32Muon):
         self._dtype = dtype
 
     def _orthogonalised(self, matrix_OI: Tensor, group: dict[str, Any]) -> Tensor:
-        return shared_like(matrix_OI, super()._orthogonalised(whole(matrix_OI), group))
+        return redistribute_like(matrix_OI, super()._orthogonalised(full_tensor(matrix_OI), group))
 
 
 def orthogonalised(

@@ -83,7 +83,7 @@ class QkClip:
 
     def agree(self) -> None:
         """Each process has seen the logits of its own rows: from here on, those of all."""
-        self._ranks.raise_to_largest([recorded(attention.module) for attention in self._attentions])
+        self._ranks.all_reduce_max_([recorded(attention.module) for attention in self._attentions])
 
     def readings(self) -> dict[str, Tensor]:
         """Since the last `clip`: the largest logit of all heads, and how many heads the next will clip."""

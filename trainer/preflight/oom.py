@@ -20,7 +20,7 @@ _WORDS = (*_CPU, "RESOURCE_EXHAUSTED")
 
 
 @contextmanager
-def told(config: Config, device: Device) -> Iterator[None]:
+def explained(config: Config, device: Device) -> Iterator[None]:
     """Raises OutOfMemory where what is inside runs out of it."""
     try:
         yield

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import SaliencyConfig
-from trainer.distributed.tensors import whole
+from trainer.distributed.tensors import full_tensor
 from trainer.quant.shared import SharedScalar
 
 
@@ -62,7 +62,7 @@ def k_at(config: SaliencyConfig, step: int, steps: int) -> float:
 
 
 def _column_norms(weight_OI: Tensor) -> Tensor:
-    return whole(weight_OI.detach()).float().abs().amax(dim=0)
+    return full_tensor(weight_OI.detach()).float().abs().amax(dim=0)
 
 
 def _descending_rank(norm_I: Tensor) -> Tensor:

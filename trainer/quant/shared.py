@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from trainer.devices.lazy_tensor import recorded, write
+from trainer.devices.lazy_tensor import is_lazy, set_value
 
 
 class SharedScalar(nn.Module):
@@ -28,7 +28,7 @@ class SharedScalar(nn.Module):
 
     def set(self, value: float) -> None:
         """Changes it for all layers that share it, in place."""
-        write(self.value, value)
+        set_value(self.value, value)
         self._last_set = value
 
     def known_to_be(self, value: float) -> bool:
@@ -37,7 +37,7 @@ class SharedScalar(nn.Module):
         Answered without a look at the device. Never True while a graph is recorded, by torch.compile or by
         XLA: the answer would become part of the graph, and a new answer would compile it again.
         """
-        if torch.compiler.is_compiling() or recorded(self.value):
+        if torch.compiler.is_compiling() or is_lazy(self.value):
             return False
         return self._last_set == value
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from trainer.checkpoint.policy import FORGET, Keep
+from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy
 from trainer.config import FieldError, HttpTeacherConfig, Stage3Config
 from trainer.config.distill import check_attention_heads
 from trainer.data import Feed
@@ -27,7 +27,7 @@ from trainer.models.layer_mapping import matched_layers
 from trainer.models.projections import Projections, attention_layers, widths
 from trainer.quant.warmup import Lambda
 from trainer.stages.distill_cached import cached_text, from_cache
-from trainer.training.hooks import NOTHING, Beside
+from trainer.training.hooks import NO_HOOKS, StageHooks
 from trainer.training.loop import Objective, StagePlan, StageTrace, Watch, train
 from trainer.training.preemption import StopSignal
 
@@ -74,8 +74,8 @@ def distill(
     device: Device,
     stop: StopSignal,
     watch: Watch,
-    keep: Keep = FORGET,
-    beside: Beside = NOTHING,
+    keep: CheckpointPolicy = NO_CHECKPOINTS,
+    hooks: StageHooks = NO_HOOKS,
 ) -> StageTrace:
     """Trains the student in place. Raises as `loop.train` does, and TeacherServerError."""
     strength.set(1.0)
@@ -105,7 +105,7 @@ def distill(
             watch=watch,
             prepare=lambda step: {"lambda": 1.0},
             keep=keep,
-            beside=beside,
+            hooks=hooks,
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor, nn
 
-from trainer.checkpoint.policy import FORGET, Keep
+from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy
 from trainer.config import SaliencyConfig, Stage19Config
 from trainer.devices.device import Device
 from trainer.losses import hidden_distances
@@ -27,7 +27,7 @@ from trainer.models.layer_mapping import matched_layers
 from trainer.quant.saliency import ColumnSaliency, Share, k_at
 from trainer.quant.ternary import ternary_layers
 from trainer.quant.warmup import Lambda
-from trainer.training.hooks import NOTHING, Beside
+from trainer.training.hooks import NO_HOOKS, StageHooks
 from trainer.training.loop import Objective, StagePlan, StageTrace, Watch, train
 from trainer.training.preemption import StopSignal
 
@@ -44,8 +44,8 @@ def align(
     device: Device,
     stop: StopSignal,
     watch: Watch,
-    keep: Keep = FORGET,
-    beside: Beside = NOTHING,
+    keep: CheckpointPolicy = NO_CHECKPOINTS,
+    hooks: StageHooks = NO_HOOKS,
 ) -> StageTrace:
     """Trains the student in place. Raises as `loop.train` does."""
     strength.set(1.0)
@@ -79,7 +79,7 @@ def align(
             watch=watch,
             prepare=prepare,
             keep=keep,
-            beside=beside,
+            hooks=hooks,
         )
     finally:
         for layer in ternary_layers(student):

@@ -7,13 +7,13 @@ from contextlib import nullcontext
 
 from torch import Tensor, nn
 
-from trainer.checkpoint.policy import FORGET, Keep
+from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy
 from trainer.config import Stage2Config, Stage2DistillConfig
 from trainer.devices.device import Device
 from trainer.losses.next_token import NextTokenLoss, cross_entropy
 from trainer.quant.fp8 import fp8_products
 from trainer.quant.warmup import Lambda, lambda_at
-from trainer.training.hooks import NOTHING, Beside
+from trainer.training.hooks import NO_HOOKS, StageHooks
 from trainer.training.loop import Objective, StagePlan, StageTrace, Watch, train
 from trainer.training.preemption import StopSignal
 
@@ -30,8 +30,8 @@ def pretrain(
     device: Device,
     stop: StopSignal,
     watch: Watch,
-    keep: Keep = FORGET,
-    beside: Beside = NOTHING,
+    keep: CheckpointPolicy = NO_CHECKPOINTS,
+    hooks: StageHooks = NO_HOOKS,
 ) -> StageTrace:
     """Trains the student in place and leaves lambda at 1. The teacher is run only where the distillation has
     a weight. Raises as `loop.train` does."""
@@ -63,7 +63,7 @@ def pretrain(
                 watch=watch,
                 prepare=prepare,
                 keep=keep,
-                beside=beside,
+                hooks=hooks,
             )
     finally:
         strength.set(1.0)

@@ -82,7 +82,7 @@ def _build(given: Sequence[str], stop: StopSignal) -> None:
         from trainer.models.causal_lm import freeze, import_architectures
         from trainer.models.student_folder import load
         from trainer.teachers.cached.build import build
-        from trainer.teachers.local import load_ground
+        from trainer.teachers.local import prepare_inputs
 
         import_architectures(config.model)
         device = open_device(config.device)
@@ -96,14 +96,14 @@ def _build(given: Sequence[str], stop: StopSignal) -> None:
             people.write(f"preparing {message}: {tenth[1] * 10} %")
 
     stop.written()
-    ground = load_ground(config, device=device, stop=stop, progress=progress)
-    model = ground.teacher
+    prepared = prepare_inputs(config, device=device, stop=stop, progress=progress)
+    model = prepared.teacher
     if run_dir is not None:
         model = freeze(load(run_dir / MODEL_FOLDER).model.to(device.torch_device))
     stop.begun()
     built = build(
         config,
-        ground.corpus,
+        prepared.corpus,
         model,
         asked,
         device=device,

@@ -56,7 +56,7 @@ _MODEL_FOLDER = "model"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class PreparedInputs:
     """What a run starts from: the text, the batches [B, T] that losses are measured on, the bytes that their
     scored tokens stand for (None: the tokenizer does not tell), and the teacher."""
 
@@ -86,7 +86,7 @@ def load_text(config: Config) -> tuple[Corpus, list[Tensor]]:
     return corpus, held_out
 
 
-def load_ground(config: Config, *, device: Device, stop: StopSignal, progress: Progress) -> Ground:
+def prepare_inputs(config: Config, *, device: Device, stop: StopSignal, progress: Progress) -> PreparedInputs:
     """Corpus and frozen teacher, built if they are not there yet. Raises TrainerError."""
     progress("corpus", None)
     corpus, held_out = load_text(config)
@@ -101,7 +101,7 @@ def load_ground(config: Config, *, device: Device, stop: StopSignal, progress: P
     else:
         folder = _trained(config, config.model, corpus, held_out, device=device, stop=stop, progress=progress)
         teacher = load_tiny(folder / _MODEL_FOLDER, attention=device.attention)
-    return Ground(
+    return PreparedInputs(
         corpus=corpus,
         held_out=held_out,
         held_out_bytes=scored_bytes(corpus, held_out),

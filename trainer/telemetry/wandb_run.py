@@ -15,7 +15,7 @@ from typing import Any
 
 from trainer.config import Config
 from trainer.config.redaction import without_secrets
-from trainer.devices.background_calls import Aside
+from trainer.devices.background_calls import BackgroundExecutor
 from trainer.errors import EXIT_PREEMPTED
 from trainer.text import Lines
 
@@ -38,12 +38,12 @@ class WandbRun:
         self._leaving_s = LEAVING_S if leaving_s is None else leaving_s
         self._run: Any = None
         self._off = self._closed = False
-        self._aside = Aside(self._failed)
+        self._executor = BackgroundExecutor(self._failed)
 
         def begin() -> None:
             self._run = start()
 
-        self._aside.do(begin)
+        self._executor.do(begin)
 
     def tag(self, stage: str) -> None:
         """Adds the stage to the run's tags."""
@@ -75,8 +75,8 @@ class WandbRun:
                 self._run.finish(exit_code=status)
 
         wait = self._leaving_s if status == EXIT_PREEMPTED else self._closing_s
-        self._aside.do(finish)
-        if not self._aside.end(wait):
+        self._executor.do(finish)
+        if not self._executor.end(wait):
             self._complain(f"it has not finished within {wait:g} s and is left behind")
 
     def _alert(self, title: str, text: str) -> None:
@@ -87,7 +87,7 @@ class WandbRun:
             if not self._off:
                 act()
 
-        if not self._off and not self._aside.do(unless_off):
+        if not self._off and not self._executor.do(unless_off):
             self._complain("it does not answer")
 
     def _failed(self, error: Exception) -> None:

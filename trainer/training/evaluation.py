@@ -59,7 +59,7 @@ def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device
         placed = device.place(ids_BT)
         with device.autocast():
             mine.append(float(predict(placed).ce))
-    losses = in_turn(ranks.gathered(mine))
+    losses = in_turn(ranks.all_gather(mine))
     mean = statistics.fmean(losses)
     if not math.isfinite(mean):
         raise DivergedError(quantity="held-out loss", value=mean, stage=stage, step=0)

@@ -20,10 +20,10 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from trainer.devices.device import Device
 from trainer.errors import ConfigError
-from trainer.training.parallel import Losses, Sharing, Together, mean_of
+from trainer.training.parallel import Losses, ObjectiveModule, ParallelStrategy, mean_of
 
 
-class Shards(Sharing):
+class FSDPStrategy(ParallelStrategy):
     """A model that is in parts while it is trained, and whole in between."""
 
     may_hold_weights = False  # whole weights, held for a step, are what nobody has room for
@@ -36,22 +36,22 @@ class Shards(Sharing):
         mesh = init_device_mesh(device.kind, (device.ranks.world,))
         layers = [fully_shard(layer, mesh=mesh) for layer in cast(Any, model).get_decoder().layers]
         # The embeddings, the head and the last norm: all that is in no layer is whole for the whole step.
-        self._together = fully_shard(Together(model), mesh=mesh, reshard_after_forward=False)
+        self._module = fully_shard(ObjectiveModule(model), mesh=mesh, reshard_after_forward=False)
         self._layers = cast(list[FSDPModule], layers)
         if device.recompute:
             # Gathering the next layer while this one recomputes its inside has been a deadlock. FSDP fetches
             # nothing ahead by itself once it is told what to fetch; what it is told is there already.
-            for part in (self._together, *self._layers):
+            for part in (self._module, *self._layers):
                 part.set_modules_to_backward_prefetch([part])
         with torch.no_grad():  # whoever runs first is the root, and an evaluation begins with a layer
             self(lambda ids: {}, torch.empty(0))
 
     def __call__(self, objective: Losses, ids: Tensor) -> Mapping[str, Tensor]:
-        losses: dict[str, Tensor] = cast(nn.Module, self._together)(objective, ids)
+        losses: dict[str, Tensor] = cast(nn.Module, self._module)(objective, ids)
         return losses
 
     def adding(self, *, last: bool) -> AbstractContextManager[Any]:
-        self._together.set_requires_gradient_sync(last)
+        self._module.set_requires_gradient_sync(last)
         return nullcontext()
 
     def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -61,13 +61,13 @@ class Shards(Sharing):
         for layer in self._layers:
             layer.set_reshard_after_forward(True)
             layer.reshard()
-        self._together.reshard()
+        self._module.reshard()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            for part in (self._together, *self._layers):
+            for part in (self._module, *self._layers):
                 part.set_reshard_after_forward(False, recurse=False)
                 part.unshard()
 

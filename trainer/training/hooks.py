@@ -9,7 +9,7 @@ from trainer.training.auto_freeze import AutoFreeze
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class StageHooks:
     """Each is None where nobody asked for it.
 
     Args:
@@ -21,4 +21,4 @@ class Beside:
     memory: MemoryLog | None = None
 
 
-NOTHING = Beside()
+NO_HOOKS = StageHooks()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.checkpoint.parts import parts_of
-from trainer.checkpoint.policy import FORGET, Keep, Parts
+from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy, Parts
 from trainer.checkpoint.state import State, Stateful
 from trainer.config import OptimizerConfig, ScheduleConfig
 from trainer.data.feed import Feed
@@ -25,11 +25,11 @@ from trainer.optim.build import build_optimizer
 from trainer.training.activation_checkpointing import recompute_layers
 from trainer.training.auto_freeze import PART as AUTO_FREEZE
 from trainer.training.auto_freeze import Look
-from trainer.training.hooks import NOTHING, Beside
+from trainer.training.hooks import NO_HOOKS, StageHooks
 from trainer.training.lr_schedule import lr_factor
-from trainer.training.parallel import sharing
+from trainer.training.parallel import strategy_for
 from trainer.training.preemption import StopSignal
-from trainer.training.step_results import Unread
+from trainer.training.step_results import PendingResults
 from trainer.training.train_step import Objective, TrainStep
 
 __all__ = ["Objective", "Prepare", "StagePlan", "StageTrace", "Step", "Watch", "train"]
@@ -140,8 +140,8 @@ def train(
     stop: StopSignal,
     watch: Watch,
     prepare: Prepare = lambda step: {},
-    keep: Keep = FORGET,
-    beside: Beside = NOTHING,
+    keep: CheckpointPolicy = NO_CHECKPOINTS,
+    hooks: StageHooks = NO_HOOKS,
     more: Mapping[str, Stateful] | None = None,
 ) -> StageTrace:
     """Trains `model` in place for `plan.steps` steps.
@@ -161,7 +161,7 @@ def train(
     model.train()
     if device.recompute:
         recompute_layers(model, device.checkpointing())
-    shared = sharing(model, device)
+    shared = strategy_for(model, device)
     optimizer = build_optimizer(model, plan.optimizer, ranks=device.ranks)
     take_step = TrainStep(
         model,
@@ -171,16 +171,16 @@ def train(
         stage=plan.name,
         micro_batch_size=plan.micro_batch_size,
         max_grad_norm=plan.optimizer.max_grad_norm,
-        sharing=shared,
+        strategy=shared,
         again=batches.again if isinstance(batches, Taught) else None,
     )
-    trace, unread = StageTrace(), Unread[Step](device)
-    freeze, memory = beside.freeze, beside.memory
+    trace, pending = StageTrace(), PendingResults[Step](device)
+    freeze, memory = hooks.freeze, hooks.memory
     if freeze:
         freeze.begin(optimizer.leave_out_frozen)
 
     def tell() -> None:
-        for step in unread.told():
+        for step in pending.results():
             trace.add(step)
             watch(step)
 
@@ -222,7 +222,7 @@ def train(
                 device.end_step()
                 due = device.reads(index + 1, plan.steps)
                 if due:
-                    unread.read([stepped])
+                    pending.read([stepped])
                 compile_seconds = device.compile_seconds() - compiled_before
                 seconds = time.perf_counter() - started - compile_seconds
                 look = freeze.look(index + 1) if freeze else None
@@ -243,7 +243,7 @@ def train(
                     look=look,
                     compile_seconds=compile_seconds,
                 )
-                unread.add(stepped, index + 1, told)
+                pending.add(stepped, index + 1, told)
                 if due:
                     tell()
                 saving = time.perf_counter()

@@ -2,7 +2,7 @@
 
 Each process computes the loss of its own rows of a batch; gradients come back as means over all processes. An
 objective is no module and reads the model in ways of its own (hidden states, the head's weights), so what DDP
-and FSDP wrap is `Together`, whose forward pass is whatever objective it is given.
+and FSDP wrap is `ObjectiveModule`, whose forward pass is whatever objective it is given.
 
 Outside of a stage every process has the whole model in plain parameters: it can be evaluated, saved and
 counted as if nothing had been shared.
@@ -30,7 +30,7 @@ _SYNC_BUFFERS = next(name for name in _NAMES if name in signature(DistributedDat
 Losses = Callable[[Tensor], Mapping[str, Tensor]]
 
 
-class Sharing:
+class ParallelStrategy:
     """A model's training by one process alone. A context manager around the training of a stage."""
 
     may_hold_weights = True
@@ -51,7 +51,7 @@ class Sharing:
     def share_out(self) -> None:
         """Each process keeps its part alone, from here to the end of the stage."""
 
-    def __enter__(self) -> Sharing:
+    def __enter__(self) -> ParallelStrategy:
         return self
 
     def __exit__(
@@ -60,7 +60,7 @@ class Sharing:
         """Gives the whole model back to every process, unless an error came."""
 
 
-class Together(nn.Module):
+class ObjectiveModule(nn.Module):
     """A model whose forward pass is an objective's."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -72,7 +72,7 @@ class Together(nn.Module):
         return {name: part if name == "loss" else part.detach() for name, part in objective(ids).items()}
 
 
-class Replicas(Sharing):
+class DDPStrategy(ParallelStrategy):
     """DDP: each process has the whole model and the whole optimizer."""
 
     may_hold_weights = False  # DDP takes gradients where a backward pass leaves them: at the parameters
@@ -80,19 +80,19 @@ class Replicas(Sharing):
     def __init__(self, model: nn.Module, device: Device) -> None:
         self._ranks = device.ranks
         never_sync_buffers: Any = {_SYNC_BUFFERS: False}  # lambda and the like are set alike everywhere
-        self._together = DistributedDataParallel(
-            Together(model),
+        self._module = DistributedDataParallel(
+            ObjectiveModule(model),
             device_ids=[device.torch_device] if device.kind == "cuda" else None,
             gradient_as_bucket_view=True,  # no second copy of the gradients
             **never_sync_buffers,
         )
 
     def __call__(self, objective: Losses, ids: Tensor) -> Mapping[str, Tensor]:
-        losses: dict[str, Tensor] = self._together(objective, ids)
+        losses: dict[str, Tensor] = self._module(objective, ids)
         return losses
 
     def adding(self, *, last: bool) -> AbstractContextManager[Any]:
-        return nullcontext() if last else self._together.no_sync()
+        return nullcontext() if last else self._module.no_sync()
 
     def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return mean_of(parts, self._ranks)
@@ -105,12 +105,12 @@ def mean_of(parts: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
     return {name: piece.view(part.shape) for (name, part), piece in zip(parts.items(), pieces, strict=True)}
 
 
-_ALONE = Sharing()
+_ALONE = ParallelStrategy()
 # Each model is wrapped once: a second wrapper over the same parameters would exchange gradients twice.
-_WRAPPED: dict[int, tuple[nn.Module, Sharing]] = {}
+_WRAPPED: dict[int, tuple[nn.Module, ParallelStrategy]] = {}
 
 
-def sharing(model: nn.Module, device: Device) -> Sharing:
+def strategy_for(model: nn.Module, device: Device) -> ParallelStrategy:
     """How the model is trained by the processes of this run. To be called before an optimizer is made: the
     parameters are now those that it has to update.
 
@@ -126,9 +126,9 @@ def sharing(model: nn.Module, device: Device) -> Sharing:
     return wrapped
 
 
-def _wrapped(model: nn.Module, device: Device) -> Sharing:
+def _wrapped(model: nn.Module, device: Device) -> ParallelStrategy:
     if device.ranks.parallel == "ddp":
-        return Replicas(model, device)
-    from trainer.training.fsdp import Shards  # loads much that others do not need
+        return DDPStrategy(model, device)
+    from trainer.training.fsdp import FSDPStrategy  # loads much that others do not need
 
-    return Shards(model, device)
+    return FSDPStrategy(model, device)

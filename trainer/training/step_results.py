@@ -16,7 +16,7 @@ from trainer.errors import DivergedError
 T = TypeVar("T")
 
 
-class Stepped:
+class StepResult:
     """What one step came to, on the device until it is read.
 
     Args:
@@ -52,12 +52,12 @@ class Stepped:
     @property
     def losses(self) -> dict[str, float]:
         """Means."""
-        return dict(zip(self._names, self._told()[:-1], strict=True))
+        return dict(zip(self._names, self._on_host()[:-1], strict=True))
 
     @property
     def grad_norm(self) -> float:
         """Before clipping."""
-        return self._told()[-1]
+        return self._on_host()[-1]
 
     def refuse_divergence(self, number: int) -> None:
         """Raises DivergedError if a loss or the gradient of the one-based step `number` is not finite."""
@@ -65,33 +65,36 @@ class Stepped:
             if not math.isfinite(value):
                 raise DivergedError(quantity=quantity, value=value, stage=self._stage, step=number)
 
-    def _told(self) -> list[float]:
+    def _on_host(self) -> list[float]:
         if self._read is None:
             self._read = self._values.tolist()  # waits for the device
         return self._read
 
 
-class Unread(Generic[T]):
-    """Steps that were taken and not told of yet, in their order. At most one, where each is read at once."""
+class PendingResults(Generic[T]):
+    """Hold the results of steps that were computed but not yet reported, in order.
+
+    At most one where every step is read at once.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._steps: list[tuple[Stepped, int, Callable[..., T]]] = []
+        self._steps: list[tuple[StepResult, int, Callable[..., T]]] = []
 
-    def add(self, stepped: Stepped, number: int, told: Callable[..., T]) -> None:
-        """The one-based step `number`; `told` makes of losses, grad_norm and details what is told."""
-        self._steps.append((stepped, number, told))
+    def add(self, stepped: StepResult, number: int, build: Callable[..., T]) -> None:
+        """The one-based step `number`; `build` makes of losses, grad_norm and details what is told."""
+        self._steps.append((stepped, number, build))
 
-    def told(self) -> Iterator[T]:
+    def results(self) -> Iterator[T]:
         """What there is to tell of them all; none are left. Raises DivergedError at the first that is not
         finite."""
         self.read()
         while self._steps:
-            stepped, number, told = self._steps.pop(0)
+            stepped, number, build = self._steps.pop(0)
             stepped.refuse_divergence(number)
-            yield told(losses=stepped.losses, grad_norm=stepped.grad_norm, details=stepped.details)
+            yield build(losses=stepped.losses, grad_norm=stepped.grad_norm, details=stepped.details)
 
-    def read(self, more: Sequence[Stepped] = ()) -> None:
+    def read(self, more: Sequence[StepResult] = ()) -> None:
         """Reads them, and `more`. Waits for the device; one transfer brings all that is still there."""
         waiting = [each for each in (*(stepped for stepped, _, _ in self._steps), *more) if not each.known]
         found = iter(self._device.fetch([each for stepped in waiting for each in stepped.tensors]))

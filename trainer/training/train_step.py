@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from trainer.devices.device import Device, micro_batches
-from trainer.distributed.tensors import whole
+from trainer.distributed.tensors import full_tensor
 from trainer.errors import TrainerError
 from trainer.optim.build import OptimizerSet
 from trainer.optim.gradient_norms import GradientNorms
 from trainer.quant.ternary import held_weights
 from trainer.training.compilation import compiled, tell_failure
-from trainer.training.parallel import Sharing
-from trainer.training.step_results import Stepped
+from trainer.training.parallel import ParallelStrategy
+from trainer.training.step_results import StepResult
 
 Objective = Callable[[Tensor], Mapping[str, Tensor]]
 """ids_BT → tensors; `loss`, which is 0-d, is minimised, the others are logged: 0-d ones as numbers, 1-D ones
@@ -52,7 +52,7 @@ class TrainStep:
         stage: str,
         micro_batch_size: int | None,
         max_grad_norm: float,
-        sharing: Sharing | None = None,
+        strategy: ParallelStrategy | None = None,
         again: Callable[[], None] | None = None,
     ) -> None:
         self._model, self._eager, self._optimizer = model, objective, optimizer
@@ -61,10 +61,10 @@ class TrainStep:
         self._micro_batch_size = micro_batch_size
         self._max_grad_norm = max_grad_norm or math.inf
         self._gradient_norms = GradientNorms(model)
-        self._sharing = sharing or Sharing()
+        self._strategy = strategy or ParallelStrategy()
         self._again = again
 
-    def __call__(self, batch: Tensor | Sequence[Tensor], *, number: int) -> Stepped:
+    def __call__(self, batch: Tensor | Sequence[Tensor], *, number: int) -> StepResult:
         """Takes the one-based step `number` on a batch that is on the device: [B, T], or in its micro-batches
         [b, T] already.
 
@@ -72,12 +72,12 @@ class TrainStep:
             DivergedError: a loss or the gradient is not finite. The weights are those before the step. A
                 device that records its steps does not look: whoever reads what they came to does.
         """
-        parts = self._sharing.mean(self.accumulate(batch))
+        parts = self._strategy.mean(self.accumulate(batch))
         losses = {name: part for name, part in parts.items() if part.ndim == 0}
         details = {name: part for name, part in parts.items() if part.ndim}
         details |= self._gradient_norms() | self._optimizer.readings()
-        norm = whole(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm))
-        stepped = Stepped(losses, norm, details, stage=self._stage)
+        norm = full_tensor(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm))
+        stepped = StepResult(losses, norm, details, stage=self._stage)
         if self._device.looks_before_it_updates:
             stepped.refuse_divergence(number)  # the one place of a step that waits for the device
         self._optimizer.step()
@@ -105,12 +105,12 @@ class TrainStep:
 
     def _backward(self, objective: Objective, micro: Sequence[Tensor]) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}
-        hold = len(micro) > 1 and self._sharing.may_hold_weights
+        hold = len(micro) > 1 and self._strategy.may_hold_weights
         with held_weights(self._model) if hold else nullcontext():
             for number, ids_bT in enumerate(micro, start=1):
-                with self._sharing.adding(last=number == len(micro)):
+                with self._strategy.adding(last=number == len(micro)):
                     with self._device.autocast():
-                        computed = self._sharing(objective, ids_bT)
+                        computed = self._strategy(objective, ids_bT)
                         losses = {name: loss / len(micro) for name, loss in computed.items()}
                     # torch has no annotation here
                     losses["loss"].backward()  # type: ignore[no-untyped-call]

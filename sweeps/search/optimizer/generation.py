@@ -62,12 +62,12 @@ class Optimizer:
 
     def observe(self, trials: Sequence[Trial]) -> None:
         """Take in all records of the sweep, in index order; only what is new since the last call costs."""
-        news = self._candidates.observe(trials)
-        if news.anew:
+        delta = self._candidates.observe(trials)
+        if delta.anew:
             self._start_over()
-        for record in news.changed:
+        for record in delta.changed:
             self._settle(record)
-        for record in news.added:
+        for record in delta.added:
             self._attach(record)
 
     def generate(self, count: int = 1) -> list[Candidate]:
@@ -131,7 +131,7 @@ class Optimizer:
             log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
 
     def _fitted(self) -> Any:
-        told = self._candidates.told()
+        told = self._candidates.known()
         data = observations.results(self._outcomes, told, self._told)
         return fitted(self._ax, data, goal(self._outcomes, *self._outcomes.learnt(told)))
 

@@ -22,7 +22,7 @@ _QUOTA_REASONS = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Response:
     """A response that the store has to judge.
 
     Args:
@@ -53,7 +53,7 @@ class Unauthorized(Exception):
     """The service does not know who is asking."""
 
 
-def judge(answer: Answer, what: str, bucket: str) -> Answer:
+def classify(answer: Response, what: str, bucket: str) -> Response:
     """Return what the store has to judge; raise for the rest.
 
     Raises:
@@ -81,7 +81,7 @@ def judge(answer: Answer, what: str, bucket: str) -> Answer:
     raise StoreUnavailable(f"{what}: the storage service refused ({said}); check --storage")
 
 
-def document(answer: Answer, what: str, *, needs: str = "") -> dict[str, Any]:
+def document(answer: Response, what: str, *, needs: str = "") -> dict[str, Any]:
     """Return the JSON object in an answer.
 
     Args:
@@ -115,7 +115,7 @@ def sign_in_advice(what: str, said: str) -> str:
     )
 
 
-def _is_damaged(answer: Answer) -> bool:
+def _is_damaged(answer: Response) -> bool:
     """Whether the bytes of a whole object differ from the checksum beside them, if there is one."""
     for part in answer.headers.get("X-Goog-Hash", "").split(","):
         name, _, value = part.strip().partition("=")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sweeps.errors import InputError, StoreUnavailable
-from sweeps.storage.gcs.classification import Answer, Transient, Unauthorized, judge, sign_in_advice
+from sweeps.storage.gcs.classification import Response, Transient, Unauthorized, classify, sign_in_advice
 from sweeps.storage.gcs.clock import ServerClock
 from sweeps.storage.gcs.request import Request, Sent, answer_of, line, send, send_many
 
@@ -42,7 +42,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How long to put up with a failing network.
 
     Args:
@@ -77,7 +77,7 @@ class RecordRequest(Request):
     is_moot: Callable[[], bool] | None = None
 
 
-class Wire:
+class Client:
     """Requests to one bucket, from any thread; a forked child opens its own connections.
 
     Args:
@@ -86,14 +86,16 @@ class Wire:
         clock: learns the server's time from every response.
     """
 
-    def __init__(self, bucket: str, *, endpoint: str | None, patience: Patience, clock: ServerClock) -> None:
+    def __init__(
+        self, bucket: str, *, endpoint: str | None, retries: RetryPolicy, clock: ServerClock
+    ) -> None:
         self._bucket, self._endpoint = bucket, endpoint
-        self._patience, self._clock = patience, clock
+        self._retries, self._clock = retries, clock
         self._filesystems: dict[int, GCSFileSystem] = {}
         # What a parent opened stays referenced: closing it would speak on the parent's connections.
         self._inherited: list[GCSFileSystem] = []
 
-    def request(self, request: RecordRequest) -> Answer:
+    def request(self, request: RecordRequest) -> Response:
         """Send one request until it is answered.
 
         Raises:
@@ -104,15 +106,15 @@ class Wire:
 
         in_doubt = refused = rate_limited = False
 
-        def attempt() -> Answer:
+        def attempt() -> Response:
             nonlocal in_doubt, refused, rate_limited
             try:
-                answer = judge(self._attempt(request), request.what, self._bucket)
+                answer = classify(self._attempt(request), request.what, self._bucket)
             except Transient as error:
                 in_doubt = in_doubt or error.in_doubt
                 rate_limited = error.rate_limited
                 if rate_limited and request.is_moot is not None and request.is_moot():
-                    return Answer(status=412, headers={}, body=b"", in_doubt=in_doubt)
+                    return Response(status=412, headers={}, body=b"", in_doubt=in_doubt)
                 raise
             except Unauthorized as error:
                 if refused:
@@ -123,21 +125,21 @@ class Wire:
             return dataclasses.replace(answer, in_doubt=in_doubt)
 
         try:
-            answer: Answer = retry.retry_target(
+            answer: Response = retry.retry_target(
                 attempt,
                 predicate=retry.if_exception_type(Transient),
                 sleep_generator=self._waits(lambda: rate_limited),
-                timeout=self._patience.total_s,
+                timeout=self._retries.total_s,
                 on_error=lambda error: log.info("%s: %s; trying again", request.what, error),
             )
         except exceptions.RetryError as error:
             raise StoreUnavailable(
-                f"{request.what}: the storage service did not do this within {self._patience.total_s:g} s "
+                f"{request.what}: the storage service did not do this within {self._retries.total_s:g} s "
                 f"(last: {error.cause}); check the network, then run the same command again"
             ) from None
         return answer
 
-    def request_many(self, requests: Sequence[RecordRequest]) -> list[Answer]:
+    def request_many(self, requests: Sequence[RecordRequest]) -> list[Response]:
         """The answers to reads, in order: each is sent once with the others, and alone if that went wrong.
 
         Raises:
@@ -152,9 +154,9 @@ class Wire:
             came = [error] * len(requests)
         return [self._judged(sent, request) for sent, request in zip(came, requests, strict=True)]
 
-    def _judged(self, sent: Sent, request: RecordRequest) -> Answer:
+    def _judged(self, sent: Sent, request: RecordRequest) -> Response:
         try:
-            return judge(answer_of(sent, request.what), request.what, self._bucket)
+            return classify(answer_of(sent, request.what), request.what, self._bucket)
         except (Transient, Unauthorized, ValueError) as error:
             log.info("%s: %s; trying again", request.what, error)
             return self.request(request)
@@ -164,12 +166,12 @@ class Wire:
 
         The service takes one change of a name in a second: a try before the second is over is lost.
         """
-        bound = self._patience.first_wait_s
+        bound = self._retries.first_wait_s
         while True:
             least = bound if is_rate_limited() else 0.0
             most = 1.5 * bound if is_rate_limited() else bound
             yield random.uniform(least, most)  # noqa: S311 - spreads clients out, guards nothing
-            bound = min(2 * bound, self._patience.longest_wait_s)
+            bound = min(2 * bound, self._retries.longest_wait_s)
 
     def filesystem(self) -> GCSFileSystem:
         """This process's gcsfs file system. The first call finds the credentials."""
@@ -194,7 +196,7 @@ class Wire:
             endpoint_url=self._endpoint,
             use_listings_cache=False,
             skip_instance_cache=True,
-            requests_timeout=aiohttp.ClientTimeout(total=self._patience.attempt_s),
+            requests_timeout=aiohttp.ClientTimeout(total=self._retries.attempt_s),
         )
 
     def _address(self) -> str:
@@ -205,7 +207,7 @@ class Wire:
         with _creating:
             self._filesystems.pop(os.getpid(), None)
 
-    def _attempt(self, request: RecordRequest) -> Answer:
+    def _attempt(self, request: RecordRequest) -> Response:
         try:
             return send(
                 self.filesystem,

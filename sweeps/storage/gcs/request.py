@@ -16,12 +16,12 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from sweeps.errors import StoreUnavailable
-from sweeps.storage.gcs.classification import Answer, Transient, Unauthorized
+from sweeps.storage.gcs.classification import Response, Transient, Unauthorized
 from sweeps.storage.gcs.clock import ServerClock
 
 log = logging.getLogger(__name__)
 
-Sent = Answer | Exception
+Sent = Response | Exception
 """What came of a request: kept, not raised, so that nothing is logged where nobody waits any more."""
 
 
@@ -48,7 +48,7 @@ def send(
     wait: Callable[[Future[Sent], float], Sent],
     extra_s: float = 0.0,
     clock: ServerClock | None = None,
-) -> Answer:
+) -> Response:
     """Send one request once, and return whatever the service answers.
 
     Args:
@@ -113,14 +113,14 @@ def send_many(
     return list(came)
 
 
-def answer_of(sent: Sent, what: str) -> Answer:
+def answer_of(sent: Sent, what: str) -> Response:
     """The answer, or what the lack of one means. Raises as `send` does."""
     import aiohttp
     from gcsfs.retry import HttpError, NonRetryableError
     from google.auth.exceptions import GoogleAuthError
 
     match sent:
-        case Answer():
+        case Response():
             return sent
         case aiohttp.ClientConnectorCertificateError():
             raise StoreUnavailable(
@@ -150,7 +150,7 @@ async def _kept(filesystem: Any, request: Request, limit_s: float, clock: Server
         return error
 
 
-async def _send(filesystem: Any, request: Request, limit_s: float, clock: ServerClock | None) -> Answer:
+async def _send(filesystem: Any, request: Request, limit_s: float, clock: ServerClock | None) -> Response:
     from aiohttp import ClientTimeout
     from yarl import URL
 
@@ -171,7 +171,7 @@ async def _send(filesystem: Any, request: Request, limit_s: float, clock: Server
     ) as response:
         if clock is not None:
             clock.observe(response.headers.get("Date"), sent, clock.local())
-        return Answer(status=response.status, headers=response.headers, body=await response.read())
+        return Response(status=response.status, headers=response.headers, body=await response.read())
 
 
 def _address(filesystem: Any, request: Request) -> str:

@@ -26,8 +26,8 @@ from urllib.parse import quote
 
 from sweeps.errors import AlreadyExists, Conflict, InputError, StoreUnavailable
 from sweeps.storage.base import Entry, NotFound
-from sweeps.storage.gcs.classification import Answer, document
-from sweeps.storage.gcs.client import Patience, RecordRequest, Wire
+from sweeps.storage.gcs.classification import Response, document
+from sweeps.storage.gcs.client import Client, RecordRequest, RetryPolicy
 from sweeps.storage.gcs.clock import ServerClock
 from sweeps.storage.gcs.names import parse_url
 from sweeps.storage.keys import checked_key, checked_prefix
@@ -58,11 +58,13 @@ class GcsStore:
         InputError: the URL is not one of a bucket.
     """
 
-    def __init__(self, url: str, *, endpoint: str | None = None, patience: Patience | None = None) -> None:
+    def __init__(self, url: str, *, endpoint: str | None = None, retries: RetryPolicy | None = None) -> None:
         self._url = url.rstrip("/")
         self._bucket, self._prefix = parse_url(url)
         self._clock = ServerClock()
-        self._wire = Wire(self._bucket, endpoint=endpoint, patience=patience or Patience(), clock=self._clock)
+        self._client = Client(
+            self._bucket, endpoint=endpoint, retries=retries or RetryPolicy(), clock=self._clock
+        )
         self._bucket_seen = False
         self._scratch: Path | None = None
         self._scratch_lock = threading.Lock()
@@ -84,7 +86,7 @@ class GcsStore:
 
     def filesystem(self) -> GCSFileSystem:
         """This process's gcsfs file system, for bulk data. Its listings are not cached."""
-        return self._wire.filesystem()
+        return self._client.filesystem()
 
     def read(self, key: str) -> tuple[bytes, str]:
         answer = self._read(key)
@@ -94,7 +96,7 @@ class GcsStore:
         return answer
 
     def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
-        answers = self._wire.request_many([self._to_read(key) for key in keys])
+        answers = self._client.request_many([self._to_read(key) for key in keys])
         return [_content(answer, self.location(key)) for key, answer in zip(keys, answers, strict=True)]
 
     def create(self, key: str, data: bytes) -> str:
@@ -156,7 +158,7 @@ class GcsStore:
     # ---- requests
 
     def _read(self, key: str) -> tuple[bytes, str] | None:
-        answer = self._wire.request(self._to_read(key))
+        answer = self._client.request(self._to_read(key))
         if answer.status in _DONE:
             self._bucket_seen = True
         return _content(answer, self.location(key))
@@ -165,7 +167,7 @@ class GcsStore:
         path = "/download" + self._object_path(key)
         return RecordRequest(method="GET", path=path, what=self.location(key), query={"alt": "media"})
 
-    def _upload(self, key: str, data: bytes, *, generation: str) -> Answer:
+    def _upload(self, key: str, data: bytes, *, generation: str) -> Response:
         """One multipart upload: its checksum lets the service refuse damaged bytes, and no cache keeps it."""
         about = {
             "name": self._name(checked_key(key)),
@@ -220,9 +222,9 @@ class GcsStore:
                 return
             query["pageToken"] = page["nextPageToken"]
 
-    def _request(self, method: str, path: str, key: str, **options: Any) -> Answer:
+    def _request(self, method: str, path: str, key: str, **options: Any) -> Response:
         what = self.location(key) if key else self._url
-        answer = self._wire.request(RecordRequest(method=method, path=path, what=what, **options))
+        answer = self._client.request(RecordRequest(method=method, path=path, what=what, **options))
         if answer.status in _DONE:
             self._bucket_seen = True
         return answer
@@ -280,7 +282,7 @@ def _remove_own(folder: Path, maker: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _content(answer: Answer, where: str) -> tuple[bytes, str] | None:
+def _content(answer: Response, where: str) -> tuple[bytes, str] | None:
     if answer.status == 404:
         return None
     if not (generation := answer.headers.get("X-Goog-Generation")):
@@ -299,7 +301,7 @@ def _time(written: object) -> float | None:
         return None
 
 
-def _generation(answer: Answer, what: str) -> str:
+def _generation(answer: Response, what: str) -> str:
     return str(document(answer, what, needs="generation")["generation"])
 
 

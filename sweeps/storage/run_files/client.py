@@ -19,10 +19,10 @@ from urllib.parse import quote
 
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import Store
-from sweeps.storage.gcs.classification import Answer, Transient, document
+from sweeps.storage.gcs.classification import Response, Transient, document
 from sweeps.storage.gcs.names import parse_url
 from sweeps.storage.keys import checked_key
-from sweeps.storage.run_files.exchange import BulkRequest, Patient, Tempo, exchange
+from sweeps.storage.run_files.exchange import BulkRequest, Deadline, Retrier, exchange
 from sweeps.storage.run_files.manifest import Digest, digest
 
 _TRIES_OF_A_RACE = 5
@@ -73,10 +73,10 @@ class BulkWire:
         tempo: how long to try, and when to stop trying.
     """
 
-    def __init__(self, store: Bucket, prefix: str, tempo: Tempo) -> None:
-        self._store, self._prefix, self._tempo = store, checked_key(prefix), tempo
+    def __init__(self, store: Bucket, prefix: str, deadline: Deadline) -> None:
+        self._store, self._prefix, self._deadline = store, checked_key(prefix), deadline
         self._bucket, self._root = parse_url(store.location(prefix))
-        self._chunk = tempo.pace.chunk_bytes
+        self._chunk = deadline.pace.chunk_bytes
 
     def listing(self) -> dict[str, Remote]:
         """Every object below the prefix by its name there."""
@@ -156,7 +156,7 @@ class BulkWire:
 
     def _put(
         self, name: str, file: IO[bytes], content: Digest, replaces: str, check: Callable[[], None]
-    ) -> Answer:
+    ) -> Response:
         about = {
             "name": f"{self._root}/{checked_key(name)}",
             "contentType": "application/octet-stream",
@@ -164,9 +164,9 @@ class BulkWire:
             "md5Hash": content.md5,
         }
         query = {"ifGenerationMatch": replaces, "fields": _OBJECT}
-        patient, upload = Patient(self._tempo, self._what(name)), _Upload()
+        patient, upload = Retrier(self._deadline, self._what(name)), _Upload()
 
-        def attempt() -> Answer:
+        def attempt() -> Response:
             before = upload.arrived
             try:
                 if content.size <= self._chunk:
@@ -185,7 +185,7 @@ class BulkWire:
             raise StoreUnavailable(f"{self._what(name)}: there is no bucket {self._bucket}")
         return answer
 
-    def _send_parts(self, upload: _Upload, start: BulkRequest, file: IO[bytes], size: int) -> Answer:
+    def _send_parts(self, upload: _Upload, start: BulkRequest, file: IO[bytes], size: int) -> Response:
         """Send what has not arrived; the answer to the last part, or the refusal of the first request."""
         if not upload.url:
             answer = self._ask(start, "")
@@ -204,14 +204,14 @@ class BulkWire:
 
     # ---- requests
 
-    def _answer(self, request: BulkRequest, name: str, *, missing: bool = False) -> Answer:
-        answer = Patient(self._tempo, self._what(name)).call(lambda: self._ask(request, name))
+    def _answer(self, request: BulkRequest, name: str, *, missing: bool = False) -> Response:
+        answer = Retrier(self._deadline, self._what(name)).call(lambda: self._ask(request, name))
         if answer.status == 404 and not missing:
             raise StoreUnavailable(f"{self._what(name)}: there is no bucket {self._bucket}")
         return answer
 
-    def _ask(self, request: BulkRequest, name: str) -> Answer:
-        return exchange(self._store.filesystem, request, self._what(name), self._tempo)
+    def _ask(self, request: BulkRequest, name: str) -> Response:
+        return exchange(self._store.filesystem, request, self._what(name), self._deadline)
 
     def _what(self, name: str) -> str:
         return self._store.location(f"{self._prefix}/{name}" if name else self._prefix)

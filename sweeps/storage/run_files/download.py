@@ -13,7 +13,7 @@ from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import NotFound
 from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.client import Bucket, BulkWire, Changed, Remote
-from sweeps.storage.run_files.exchange import Tempo
+from sweeps.storage.run_files.exchange import Deadline
 from sweeps.storage.run_files.manifest import MANIFEST, Stored
 
 log = logging.getLogger(__name__)
@@ -24,9 +24,11 @@ _TRIES = 3  # of one file: bytes may be damaged on the way, and a growing file m
 class FolderDownload:
     """The objects below `prefix` and the files of `folder`; only those whose names begin with `below`."""
 
-    def __init__(self, store: Bucket, prefix: str, folder: Path, tempo: Tempo, *, below: str = "") -> None:
+    def __init__(
+        self, store: Bucket, prefix: str, folder: Path, deadline: Deadline, *, below: str = ""
+    ) -> None:
         self._store, self._prefix, self._folder = store, prefix, folder
-        self._wire = BulkWire(store, prefix, tempo)
+        self._client = BulkWire(store, prefix, deadline)
         self._below = below
         self._written: set[str] = set()
 
@@ -46,7 +48,7 @@ class FolderDownload:
         return None
 
     def _fetch_all(self, files: Mapping[str, Stored]) -> tuple[str, ...]:
-        objects = self._wire.listing()
+        objects = self._client.listing()
         there = {name for name, stored in files.items() if _is_there(stored, objects)}
         for name, stored in files.items():
             if name not in there and not stored.growing:
@@ -106,8 +108,8 @@ class FolderDownload:
             file.truncate()
             try:
                 if stored.growing:
-                    generation = self._wire.stat(stored.object).generation
-                self._wire.get(stored.object, generation, stored.size, file)
+                    generation = self._client.stat(stored.object).generation
+                self._client.get(stored.object, generation, stored.size, file)
             except Changed:
                 if not stored.growing:
                     raise

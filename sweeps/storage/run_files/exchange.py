@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sweeps.errors import StoreUnavailable
-from sweeps.storage.gcs.classification import Answer, Transient, Unauthorized, judge, sign_in_advice
+from sweeps.storage.gcs.classification import Response, Transient, Unauthorized, classify, sign_in_advice
 from sweeps.storage.gcs.request import Request, Sent, send
 
 log = logging.getLogger(__name__)
@@ -28,12 +28,12 @@ PART_UNIT = 256 * 1024
 # A connection that is slower than this counts as dead.
 _SLOWEST_BYTES_PER_S = 128 * 1024
 _POLL_S = 0.25
-# Beyond what `judge` knows: a range, more parts wanted, a forgotten upload, no such range.
+# Beyond what `classify` knows: a range, more parts wanted, a forgotten upload, no such range.
 _OF_PARTS = frozenset({206, 308, 410, 416})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class UploadConfig:
     """How eagerly bulk data moves.
 
     Args:
@@ -64,10 +64,10 @@ class OutOfTime(StoreUnavailable):
     """The deadline has passed; what is under way is given up."""
 
 
-class Tempo:
+class Deadline:
     """The time that is left, shared by the thread that uploads and the one that ends it."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: UploadConfig) -> None:
         self.pace = pace
         self._deadline = math.inf
         self._hurried = threading.Event()
@@ -116,25 +116,25 @@ class BulkRequest(Request):
     expected_bytes: int = 0
 
 
-class Patient:
+class Retrier:
     """Tries again after each transient failure, until there was no progress for the pace's patience."""
 
-    def __init__(self, tempo: Tempo, what: str) -> None:
-        self._tempo, self._what = tempo, what
+    def __init__(self, deadline: Deadline, what: str) -> None:
+        self._deadline, self._what = deadline, what
         self.refresh()
 
     def refresh(self) -> None:
         """There was progress: the patience begins anew."""
-        self._since, self._bound = time.monotonic(), self._tempo.pace.first_wait_s
+        self._since, self._bound = time.monotonic(), self._deadline.pace.first_wait_s
 
-    def call(self, attempt: Callable[[], Answer]) -> Answer:
+    def call(self, attempt: Callable[[], Response]) -> Response:
         """The answer of the first attempt that has one. Raises `StoreUnavailable`."""
         while True:
-            self._tempo.check()
+            self._deadline.check()
             try:
                 return attempt()
             except Transient as error:
-                patience_s = self._tempo.pace.patience_s
+                patience_s = self._deadline.pace.patience_s
                 if time.monotonic() - self._since >= patience_s:
                     raise StoreUnavailable(
                         f"{self._what}: the storage service did not do this within {patience_s:g} s "
@@ -142,11 +142,13 @@ class Patient:
                     ) from None
                 log.info("%s: %s; trying again", self._what, error)
                 least = self._bound if error.rate_limited else self._bound / 2
-                self._tempo.rest(random.uniform(least, 1.5 * least))  # noqa: S311 - spreads clients out
-                self._bound = min(2 * self._bound, self._tempo.pace.longest_wait_s)
+                self._deadline.rest(random.uniform(least, 1.5 * least))  # noqa: S311 - spreads clients out
+                self._bound = min(2 * self._bound, self._deadline.pace.longest_wait_s)
 
 
-def exchange(open_filesystem: Callable[[], Any], request: BulkRequest, what: str, tempo: Tempo) -> Answer:
+def exchange(
+    open_filesystem: Callable[[], Any], request: BulkRequest, what: str, deadline: Deadline
+) -> Response:
     """Send one request once.
 
     Raises:
@@ -158,7 +160,7 @@ def exchange(open_filesystem: Callable[[], Any], request: BulkRequest, what: str
             open_filesystem,
             request,
             what,
-            wait=lambda sending, limit_s: _wait(sending, limit_s + 1.0, tempo),
+            wait=lambda sending, limit_s: _wait(sending, limit_s + 1.0, deadline),
             extra_s=_transfer_s(request),
         )
         return _judged(answer, what)
@@ -166,21 +168,21 @@ def exchange(open_filesystem: Callable[[], Any], request: BulkRequest, what: str
         raise Transient(sign_in_advice(what, str(error)), in_doubt=False) from None
 
 
-def _wait(sending: concurrent.futures.Future[Sent], limit_s: float, tempo: Tempo) -> Sent:
+def _wait(sending: concurrent.futures.Future[Sent], limit_s: float, deadline: Deadline) -> Sent:
     """What came of it, looked for often enough to notice a deadline."""
     give_up = time.monotonic() + limit_s
     while not concurrent.futures.wait([sending], timeout=_POLL_S).done:
-        tempo.check()
+        deadline.check()
         if time.monotonic() > give_up:
             raise Transient("no answer", in_doubt=True)
     return sending.result()
 
 
-def _judged(answer: Answer, what: str) -> Answer:
+def _judged(answer: Response, what: str) -> Response:
     if answer.status in _OF_PARTS:
         return answer
     # Without its headers: a checksum beside an upload's answer is that of the object, not of the answer.
-    judge(dataclasses.replace(answer, headers={}), what, what.removeprefix("gs://").partition("/")[0])
+    classify(dataclasses.replace(answer, headers={}), what, what.removeprefix("gs://").partition("/")[0])
     return answer
 
 

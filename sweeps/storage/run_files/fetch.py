@@ -13,11 +13,13 @@ from pathlib import Path
 from sweeps.storage.base import Store
 from sweeps.storage.run_files.client import Bucket
 from sweeps.storage.run_files.download import FolderDownload
-from sweeps.storage.run_files.exchange import Pace, Tempo
+from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.scan import scan, unit_of
 
 
-def bring(store: Store, prefix: str, into: Path, *, below: str, pace: Pace | None = None) -> tuple[str, ...]:
+def bring(
+    store: Store, prefix: str, into: Path, *, below: str, config: UploadConfig | None = None
+) -> tuple[str, ...]:
     """Put the files of the run folder `prefix` whose names begin with `below` into the folder `into`.
 
     Returns:
@@ -28,7 +30,9 @@ def bring(store: Store, prefix: str, into: Path, *, below: str, pace: Pace | Non
         EnvironmentFault, OSError: the folder cannot be written; some files may be there.
     """
     if isinstance(store, Bucket):
-        return FolderDownload(store, prefix, into, Tempo(pace or Pace()), below=below).run() or ()
+        return (
+            FolderDownload(store, prefix, into, Deadline(config or UploadConfig()), below=below).run() or ()
+        )
     source = store.folder(prefix)
     return _copy(source, sorted(name for name in scan(source, prefix) if name.startswith(below)), into)
 

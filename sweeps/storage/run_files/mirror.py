@@ -21,11 +21,11 @@ from sweeps.errors import SweepError
 from sweeps.storage.base import Store
 from sweeps.storage.run_files.client import Bucket
 from sweeps.storage.run_files.download import FolderDownload
-from sweeps.storage.run_files.exchange import OutOfTime, Pace, Tempo
+from sweeps.storage.run_files.exchange import Deadline, OutOfTime, UploadConfig
 from sweeps.storage.run_files.scan import scan
 from sweeps.storage.run_files.upload import FolderUpload
 
-__all__ = ["Pace", "Uploader", "download"]
+__all__ = ["UploadConfig", "Uploader", "download"]
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,9 @@ _SLACK_S = 1.0  # until a request that is under way has noticed the deadline
 _LAST_TRIES = 3
 
 
-def download(store: Store, prefix: str, folder: Path, *, pace: Pace | None = None) -> tuple[str, ...] | None:
+def download(
+    store: Store, prefix: str, folder: Path, *, pace: UploadConfig | None = None
+) -> tuple[str, ...] | None:
     """Bring the run folder that was uploaded to `prefix` into `folder`.
 
     Returns:
@@ -47,7 +49,7 @@ def download(store: Store, prefix: str, folder: Path, *, pace: Pace | None = Non
         ValueError: the store's own folder of this prefix is the place, and `folder` is another.
     """
     if isinstance(store, Bucket):
-        return FolderDownload(store, prefix, folder, Tempo(pace or Pace())).run()
+        return FolderDownload(store, prefix, folder, Deadline(pace or UploadConfig())).run()
     _check_place(store, prefix, folder)
     return tuple(sorted(scan(folder, prefix))) or None
 
@@ -65,12 +67,12 @@ class Uploader:
         ValueError: the store's own folder of this prefix is the place, and `folder` is another.
     """
 
-    def __init__(self, store: Store, folder: Path, prefix: str, *, pace: Pace | None = None) -> None:
+    def __init__(self, store: Store, folder: Path, prefix: str, *, pace: UploadConfig | None = None) -> None:
         self._folder, self._where = folder, store.location(prefix)
-        self._tempo = Tempo(pace or Pace())
+        self._deadline = Deadline(pace or UploadConfig())
         self._upload: FolderUpload | None = None
         if isinstance(store, Bucket):
-            self._upload = FolderUpload(store, folder, prefix, self._tempo)
+            self._upload = FolderUpload(store, folder, prefix, self._deadline)
         else:
             _check_place(store, prefix, folder)
         self._thread = threading.Thread(target=self._run, name=f"upload {prefix}", daemon=True)
@@ -95,12 +97,12 @@ class Uploader:
         """
         if self._upload is None:
             return ()
-        self._tempo.hurry(time.monotonic() + timeout)
+        self._deadline.hurry(time.monotonic() + timeout)
         if self._thread.ident is None:
             self._thread.start()
-        while self._thread.is_alive() and not self._tempo.is_over(_SLACK_S):
+        while self._thread.is_alive() and not self._deadline.is_over(_SLACK_S):
             if leave is not None and leave():
-                self._tempo.hurry(time.monotonic() + grace)
+                self._deadline.hurry(time.monotonic() + grace)
                 leave = None
             self._thread.join(_POLL_S)
         missing = self._upload.missing()
@@ -112,13 +114,13 @@ class Uploader:
 
     def _run(self) -> None:
         assert self._upload is not None  # noqa: S101 - `start` and `close` see to it
-        while not self._tempo.hurried:
+        while not self._deadline.hurried:
             done = self._round(self._upload)
-            self._tempo.pause(self._tempo.pace.scan_s if done else self._tempo.pace.longest_wait_s)
+            self._deadline.pause(self._deadline.pace.scan_s if done else self._deadline.pace.longest_wait_s)
         for _ in range(_LAST_TRIES):
             if self._round(self._upload, final=True) and not self._upload.missing():
                 return
-            self._tempo.rest(self._tempo.pace.first_wait_s)
+            self._deadline.rest(self._deadline.pace.first_wait_s)
 
     def _round(self, upload: FolderUpload, *, final: bool = False) -> bool:
         try:
@@ -128,7 +130,7 @@ class Uploader:
         except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the trial goes on
             told = str(error) if isinstance(error, SweepError) else f"{type(error).__name__}: {error}"
             # Once for each trouble, not for each try; after the deadline `close` tells it.
-            if told != self._trouble and not self._tempo.is_over(0.0):
+            if told != self._trouble and not self._deadline.is_over(0.0):
                 log.warning("the upload to %s goes on later: %s", self._where, told)
             self._trouble = told
             return False

@@ -22,7 +22,7 @@ from sweeps.storage.keys import checked_key
 log = logging.getLogger(__name__)
 
 GROWING = ("*.jsonl", "*.log", "log.txt", "events.out.tfevents.*")
-RESTLESS = (*GROWING, "heartbeat.json")  # also what is written anew all the time
+FREQUENTLY_REWRITTEN = (*GROWING, "heartbeat.json")  # also what is written anew all the time
 DRAFTS = ("*.tmp", "*.draft", "*.partial", "*~")
 _ROOM = 16  # characters that an object's name may have beyond its file's
 
@@ -50,7 +50,7 @@ def is_growing(name: str) -> bool:
 
 def is_restless(name: str) -> bool:
     """Whether the file changes so often that it goes at a pace of its own."""
-    return any(fnmatchcase(name.rpartition("/")[2], pattern) for pattern in RESTLESS)
+    return any(fnmatchcase(name.rpartition("/")[2], pattern) for pattern in FREQUENTLY_REWRITTEN)
 
 
 def stamp_of(found: os.stat_result) -> Stamp:
@@ -76,7 +76,7 @@ def scan(folder: Path, prefix: str) -> dict[str, Stamp]:
     return found
 
 
-def ripe(
+def settled(
     present: Mapping[str, Stamp],
     before: Mapping[str, Stamp],
     safe: Mapping[str, Stamp],

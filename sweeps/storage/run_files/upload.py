@@ -20,9 +20,9 @@ from sweeps.errors import StoreConflict, StoreUnavailable
 from sweeps.storage.base import NotFound
 from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.client import Bucket, BulkWire, Changed, Remote
-from sweeps.storage.run_files.exchange import Tempo
+from sweeps.storage.run_files.exchange import Deadline
 from sweeps.storage.run_files.manifest import MANIFEST, Stored
-from sweeps.storage.run_files.scan import Batch, Stamp, is_growing, is_restless, ripe, scan, stamp_of
+from sweeps.storage.run_files.scan import Batch, Stamp, is_growing, is_restless, scan, settled, stamp_of
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 class FolderUpload:
     """The files of `folder` and their objects below `prefix`, for one thread."""
 
-    def __init__(self, store: Bucket, folder: Path, prefix: str, tempo: Tempo) -> None:
+    def __init__(self, store: Bucket, folder: Path, prefix: str, deadline: Deadline) -> None:
         self._store, self._folder, self._prefix = store, folder, prefix
         self._key = f"{prefix}/{MANIFEST}"
-        self._tempo = tempo
-        self._wire = BulkWire(store, prefix, tempo)
+        self._deadline = deadline
+        self._client = BulkWire(store, prefix, deadline)
         self._opened = False
         self._before: dict[str, Stamp] = {}  # the last scan
         self._safe: dict[str, Stamp] = {}  # local files as the manifest in the bucket has them
@@ -60,10 +60,10 @@ class FolderUpload:
         before, self._before = self._before, present
         resting = frozenset() if final else self._resting()
         torn = False
-        for batch in ripe(present, before, self._sent, resting=resting, final=final):
+        for batch in settled(present, before, self._sent, resting=resting, final=final):
             if torn and not batch.changed:
                 continue  # what is gone here may be what that one was to follow
-            if sum(present[name].size for name in batch.changed) > self._tempo.pace.chunk_bytes:
+            if sum(present[name].size for name in batch.changed) > self._deadline.pace.chunk_bytes:
                 self._commit()  # what is there already shall not wait for something large
             try:
                 self._send(batch, present)
@@ -82,7 +82,7 @@ class FolderUpload:
         """Learn what an earlier uploader has left: files that are there are not sent again."""
         self._committed, self._version = self._read_manifest()
         self._next = dict(self._committed)
-        self._objects = self._wire.listing()
+        self._objects = self._client.listing()
         self._objects.pop(MANIFEST, None)
         self._opened = True
 
@@ -100,7 +100,7 @@ class FolderUpload:
             return {}, version
 
     def _resting(self) -> frozenset[str]:
-        since = time.monotonic() - self._tempo.pace.growing_s
+        since = time.monotonic() - self._deadline.pace.growing_s
         return frozenset(name for name, at in self._sent_at.items() if at > since)
 
     # ---- files
@@ -140,7 +140,7 @@ class FolderUpload:
         target = manifest.object_name(name, content, taken)
         there = self._objects.get(target, Remote("0", 0, ""))
         if not there.holds(content):
-            there = self._wire.put(target, file, content, replaces=there.generation, growing=growing)
+            there = self._client.put(target, file, content, replaces=there.generation, growing=growing)
             self._objects[target] = there
         self._litter.pop(target, None)
         if is_restless(name):
@@ -159,7 +159,7 @@ class FolderUpload:
     def _commit(self) -> None:
         """Make what was sent visible."""
         if self._next != self._committed:
-            self._tempo.check()
+            self._deadline.check()
             self._write_manifest()
             kept = {stored.object for stored in self._next.values()}
             for stored in self._committed.values():
@@ -184,5 +184,5 @@ class FolderUpload:
 
     def _sweep_up(self) -> None:
         for name, generation in list(self._litter.items()):
-            self._wire.delete(name, generation)
+            self._client.delete(name, generation)
             del self._litter[name]

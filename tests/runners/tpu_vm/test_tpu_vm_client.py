@@ -171,7 +171,7 @@ def test_nobody_elses_vms_are_seen_and_a_node_without_its_labels_is_known_by_its
 
 def test_up_ends_when_the_workers_have_no_work_left_and_leaves_nothing(tpu, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "_connect", tpu.client)
-    monkeypatch.setattr("runners.workers.signals.Told.listen", lambda self: None)
+    monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: None)
     wanted = pool(tmp_path, workers=2)
 
     def pause(seconds: float, stopped: object) -> None:
@@ -195,7 +195,7 @@ def test_a_signal_takes_the_pool_down(tpu, tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.001)
     tpu.hurries = True
     signals = []
-    monkeypatch.setattr("runners.workers.signals.Told.listen", lambda told: signals.append(told))
+    monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda told: signals.append(told))
 
     def pause(seconds: float, stopped: object) -> None:
         if len(list(tpu.cloud.alive())) == 2:
@@ -211,7 +211,7 @@ def test_a_signal_takes_the_pool_down(tpu, tmp_path, monkeypatch):
 def test_scale_is_told_to_the_keeper_here(tpu, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "_connect", tpu.client)
     monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.001)
-    monkeypatch.setattr("runners.workers.signals.Told.listen", lambda told: None)
+    monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda told: None)
     with pytest.raises(PoolError, match="no process here keeps a pool"):
         RUNNER.scale(pool(tmp_path), 3, print)
     tpu.hurries = True

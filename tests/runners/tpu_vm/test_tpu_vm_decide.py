@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runners.tpu_vm.decide import Create, Delete, Memory, Wanted, after, decide
-from runners.tpu_vm.seen import Seen, Thing
+from runners.tpu_vm.observed import Observed, Resource
 from runners.tpu_vm.watch import step
 
 ZONES = ("a", "b", "c")
 ONE = Wanted(workers=1, zones=ZONES)
 
 
-def queued(state: str, zone: str = "a", worker: int = 1, **more: object) -> Thing:
-    return Thing(kind="queued", zone=zone, worker=worker, id=f"w{worker}", state=state, **more)  # type: ignore[arg-type]
+def queued(state: str, zone: str = "a", worker: int = 1, **more: object) -> Resource:
+    return Resource(kind="queued", zone=zone, worker=worker, id=f"w{worker}", state=state, **more)  # type: ignore[arg-type]
 
 
-def node(state: str, zone: str = "a", worker: int = 1, **more: object) -> Thing:
-    return Thing(kind="node", zone=zone, worker=worker, id=f"w{worker}", state=state, **more)  # type: ignore[arg-type]
+def node(state: str, zone: str = "a", worker: int = 1, **more: object) -> Resource:
+    return Resource(kind="node", zone=zone, worker=worker, id=f"w{worker}", state=state, **more)  # type: ignore[arg-type]
 
 
 CASES = {
@@ -57,38 +57,38 @@ def shown(action: Create | Delete) -> str:
 @pytest.mark.parametrize("case", CASES)
 def test_each_case_has_its_answer(case):
     things, expected = CASES[case]
-    assert [shown(action) for action in decide(Seen(things=things), ONE, Memory())[0]] == expected
+    assert [shown(action) for action in decide(Observed(things=things), ONE, Memory())[0]] == expected
 
 
 def test_nothing_is_created_while_there_may_be_one_that_is_not_seen():
-    assert decide(Seen(blind=frozenset("c")), ONE, Memory())[0] == ()
-    assert decide(Seen(pending=frozenset({1})), ONE, Memory())[0] == ()
+    assert decide(Observed(blind=frozenset("c")), ONE, Memory())[0] == ()
+    assert decide(Observed(pending=frozenset({1})), ONE, Memory())[0] == ()
 
 
 def test_only_a_definite_no_moves_on_and_the_list_goes_round():
     memory, zones = Memory(), []
     for outcome in ("unknown", "exists", "stockout", "stockout", "stockout"):
-        ((create,), memory) = decide(Seen(), ONE, memory)
+        ((create,), memory) = decide(Observed(), ONE, memory)
         zones.append(create.zone)
         memory = after(memory, create, ONE, outcome)
     assert zones == ["a", "a", "a", "b", "c"]
-    assert decide(Seen(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
+    assert decide(Observed(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
 
 
 def test_a_request_that_ran_out_of_time_is_deleted_and_made_in_the_next_zone():
-    actions, memory = decide(Seen(things=(queued("FAILED", code=4),)), ONE, Memory())
+    actions, memory = decide(Observed(things=(queued("FAILED", code=4),)), ONE, Memory())
     assert [shown(action) for action in actions] == ["delete queued a"]
-    again, memory = decide(Seen(things=(queued("FAILED", code=4),)), ONE, memory)  # the deletion was lost
+    again, memory = decide(Observed(things=(queued("FAILED", code=4),)), ONE, memory)  # the deletion was lost
     assert again == actions
-    assert decide(Seen(), ONE, memory)[0] == (Create(worker=1, zone="b"),)
+    assert decide(Observed(), ONE, memory)[0] == (Create(worker=1, zone="b"),)
 
 
 def test_a_zone_where_the_request_is_wrong_is_left_out_and_all_of_them_end_it():
     memory = after(Memory(), Create(worker=1, zone="a"), ONE, "refused", "no such accelerator")
-    _, memory = decide(Seen(things=(queued("FAILED", "b", code=7, problem="denied"),)), ONE, memory)
-    ((create,), memory) = decide(Seen(), ONE, memory)
+    _, memory = decide(Observed(things=(queued("FAILED", "b", code=7, problem="denied"),)), ONE, memory)
+    ((create,), memory) = decide(Observed(), ONE, memory)
     assert create.zone == "c"
-    actions, memory = decide(Seen(), ONE, after(memory, create, ONE, "refused", "no"))
+    actions, memory = decide(Observed(), ONE, after(memory, create, ONE, "refused", "no"))
     assert (actions, memory.ended) == ((), {1: "poison"})
     assert memory.refused == {"a": "no such accelerator", "b": "denied", "c": "no"}
 
@@ -97,9 +97,9 @@ def test_a_zone_where_the_request_is_wrong_is_left_out_and_all_of_them_end_it():
     ("ended", "end"), [("0", "done"), ("2", "poison"), ("42", "poison"), ("secret", "poison")]
 )
 def test_a_worker_that_ended_for_good_is_not_given_another_vm(ended, end):
-    _, memory = decide(Seen(things=(node("READY", ended=ended, uid="1"),)), ONE, Memory())
+    _, memory = decide(Observed(things=(node("READY", ended=ended, uid="1"),)), ONE, Memory())
     assert memory.ended == {1: end}
-    assert decide(Seen(), ONE, memory)[0] == ()
+    assert decide(Observed(), ONE, memory)[0] == ()
 
 
 def test_when_no_work_is_left_nobody_waits_for_a_vm_any_more():
@@ -109,21 +109,21 @@ def test_when_no_work_is_left_nobody_waits_for_a_vm_any_more():
         queued("ACCEPTED", "c", worker=3),
     )
     want = Wanted(workers=4, zones=ZONES)
-    actions, memory = decide(Seen(things=things), want, Memory())
+    actions, memory = decide(Observed(things=things), want, Memory())
     assert memory.ended == {1: "done", 3: "done", 4: "done"}  # the second tells itself when it is done
     assert [shown(action) for action in actions] == ["delete node a", "delete queued c"]
-    _, memory = decide(Seen(things=things), replace(want, share=True), Memory())
+    _, memory = decide(Observed(things=things), replace(want, share=True), Memory())
     assert memory.ended == {1: "done"}
 
 
 def test_a_crash_is_counted_once_for_each_vm_and_in_the_end_the_worker_is_given_up():
     want, memory = Wanted(workers=1, zones=ZONES, restarts=2), Memory()
     for uid in ("1", "1", "2", "2"):
-        crashed = Seen(things=(node("READY", ended="install", uid=uid),))
+        crashed = Observed(things=(node("READY", ended="install", uid=uid),))
         actions, memory = decide(crashed, want, memory)
         assert [shown(action) for action in actions] == ["delete node a"]
     assert (memory.crashes, memory.ended) == ({1: 2}, {})
-    _, memory = decide(Seen(things=(node("READY", ended="1", uid="3"),)), want, memory)
+    _, memory = decide(Observed(things=(node("READY", ended="1", uid="3"),)), want, memory)
     assert memory.ended == {1: "given up"}
 
 
@@ -151,19 +151,19 @@ def test_a_keeper_does_not_make_again_what_is_taken_down_elsewhere(is_queued):
 def test_one_vm_that_a_person_deletes_is_one_worker_less():
     both = (node("READY"), node("READY", "b", worker=2))
     want = Wanted(workers=2, zones=ZONES)
-    _, memory = decide(Seen(things=both), want, Memory())
-    actions, memory = decide(Seen(things=(node("DELETING"), both[1])), want, memory)
+    _, memory = decide(Observed(things=both), want, Memory())
+    actions, memory = decide(Observed(things=(node("DELETING"), both[1])), want, memory)
     assert (actions, memory.ended) == ((), {1: "removed"})
-    assert decide(Seen(things=both[1:]), want, memory)[0] == ()
+    assert decide(Observed(things=both[1:]), want, memory)[0] == ()
 
 
 def test_what_we_deleted_ourselves_and_what_the_service_cleans_up_is_made_again():
-    _, memory = decide(Seen(things=(node("PREEMPTED"),)), ONE, Memory())
-    _, memory = decide(Seen(things=(node("DELETING"),)), ONE, memory)
-    assert decide(Seen(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
-    _, memory = decide(Seen(things=(node("CREATING"),)), ONE, Memory())
-    _, memory = decide(Seen(things=(node("DELETING"),)), ONE, memory)
-    assert decide(Seen(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
+    _, memory = decide(Observed(things=(node("PREEMPTED"),)), ONE, Memory())
+    _, memory = decide(Observed(things=(node("DELETING"),)), ONE, memory)
+    assert decide(Observed(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
+    _, memory = decide(Observed(things=(node("CREATING"),)), ONE, Memory())
+    _, memory = decide(Observed(things=(node("DELETING"),)), ONE, memory)
+    assert decide(Observed(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
 
 
 STATES = {
@@ -201,10 +201,10 @@ STATES = {
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> Seen:
+def worlds(draw: st.DrawFn) -> Observed:
     things = {}
     for kind in draw(st.lists(st.sampled_from(["queued", "node"]), max_size=8)):
-        thing = Thing(
+        thing = Resource(
             kind=kind,
             zone=draw(st.sampled_from("abcz")),
             worker=(worker := draw(st.integers(1, 4))),
@@ -217,7 +217,7 @@ def worlds(draw: st.DrawFn) -> Seen:
         things[thing.kind, thing.zone, thing.worker] = thing
     blind = draw(st.frozensets(st.sampled_from("bc"), max_size=1))
     seen = tuple(thing for thing in things.values() if thing.zone not in blind)
-    return Seen(things=seen, blind=blind, pending=draw(st.frozensets(st.integers(1, 4), max_size=2)))
+    return Observed(things=seen, blind=blind, pending=draw(st.frozensets(st.integers(1, 4), max_size=2)))
 
 
 @given(worlds(), st.integers(0, 3))
@@ -284,7 +284,7 @@ def test_through_any_trouble_a_worker_has_one_vm_and_in_the_end_all_work_and_the
     cloud = Cloud()
     vms, memory, workers = Direct(cloud, ZONES, queued=is_queued), Memory(), 2
 
-    def look(count: int) -> Seen:
+    def look(count: int) -> Observed:
         nonlocal memory
         seen, memory = step(vms, Wanted(workers=count, zones=ZONES), memory, lambda line: None, {})
         mine = Counter(each.id for each in cloud.alive())

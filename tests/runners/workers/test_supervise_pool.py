@@ -54,7 +54,7 @@ def kept(
     *processes: Process, stopped: Callable[[], bool] = lambda: False, **pool: object
 ) -> tuple[object, list[str]]:
     told: list[str] = []
-    ends = keep(processes, a_pool(workers=len(processes), **pool), stopped=stopped, tell=told.append)
+    ends = keep(processes, a_pool(workers=len(processes), **pool), stopped=stopped, notify=told.append)
     return ends, told
 
 
@@ -109,7 +109,7 @@ def test_the_processes_that_run_are_told_after_each_change(tmp_path: Path) -> No
         [ends_with(tmp_path, 75, 0)],
         pool,
         stopped=lambda: False,
-        tell=lambda line: None,
+        notify=lambda line: None,
         changed=lambda pids: seen.append(list(pids.values())),
     )
     assert [len(pids) for pids in seen] == [1, 0, 1, 0]
@@ -140,7 +140,7 @@ def test_the_number_of_places_follows_what_is_wanted(tmp_path: Path) -> None:
         processes(pool),
         pool,
         stopped=lambda: False,
-        tell=told.append,
+        notify=told.append,
         changed=lambda pids: seen.append(len(pids)),
         wanted=wanted,
     )

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sweeps.cli import dollars, launch
+from sweeps.cli import cost_guard, launch
 from sweeps.experiment import Experiment
 from sweeps.storage.local import LocalStore
 from sweeps.trials.lifecycle import Complete
@@ -55,7 +55,7 @@ def test_above_the_limit_nothing_starts_without_a_yes(sweep, space_file, started
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     for answer, status in ((False, 2), (True, 0)):
-        monkeypatch.setattr(dollars.click, "confirm", lambda *words, answer=answer, **options: answer)
+        monkeypatch.setattr(cost_guard.click, "confirm", lambda *words, answer=answer, **options: answer)
         assert sweep(*PRICED, "--workers", "5").status == status
     assert started == [4, 4, 5]
 
@@ -91,8 +91,8 @@ def test_an_accelerator_is_looked_up_at_its_kind_of_price():
         accelerator="v6e-4",
         spot=True,
     )
-    assert dollars.priced(pool, None, None).dollars_per_hour == 1.70
-    assert dollars.priced(pool, "GCP v5litepod-8", None).dollars_per_hour == 2.04
+    assert cost_guard.priced(pool, None, None).dollars_per_hour == 1.70
+    assert cost_guard.priced(pool, "GCP v5litepod-8", None).dollars_per_hour == 2.04
 
 
 def test_a_detached_pool_is_not_asked_about_twice(sweep, space_file, monkeypatch):

@@ -17,8 +17,8 @@ from fake_tpu import FakeTpu
 
 from runners.tpu_vm import client, watch
 from runners.tpu_vm.runner import TpuVm
-from sweeps.cli.locate import open_sweep
 from sweeps.cli.progress import Lines
+from sweeps.cli.resolve import open_sweep
 from sweeps.worker.loop import Limits
 from sweeps.worker.loop import work as work_on
 from sweeps.worker.signals import Stop
@@ -38,7 +38,7 @@ def test_a_sweep_is_done_over_vms_that_are_taken_away(
     sweep: Callable[..., object], space_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TpuVm, "sees_folders", True)  # these VMs are in this process
-    monkeypatch.setattr("runners.workers.signals.Told.listen", lambda told: None)
+    monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda told: None)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     url = str(Path(sweep("init", str(space_file)).out.strip()).absolute())
     dry = json.loads(sweep("launch", *POOL, *OPTIONS, "--dry-run", "--format", "json", "--storage", url).out)

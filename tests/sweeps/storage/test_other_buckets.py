@@ -12,16 +12,16 @@ from fake_gcs import FakeGcs
 from fake_gcs.api import Quirk
 
 from sweeps.errors import StoreUnavailable
-from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.run_files.exchange import PART_UNIT
-from sweeps.storage.run_files.mirror import Pace, Uploader, download
+from sweeps.storage.run_files.mirror import UploadConfig, Uploader, download
 from sweeps.trials.record import Trial
 from sweeps.upkeep.runs import half_uploads, run_folders
 
 PREFIX = "runs/000012/attempt-1"
-QUICK = Patience(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
-PACE = Pace(scan_s=0.05, growing_s=0.05, patience_s=3, first_wait_s=0.02, longest_wait_s=0.1)
+QUICK = RetryPolicy(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
+PACE = UploadConfig(scan_s=0.05, growing_s=0.05, patience_s=3, first_wait_s=0.02, longest_wait_s=0.1)
 FILES = {"result.json": b"{}", "empty.txt": b"", "log.txt": b"words", "checkpoints/1/empty": b""}
 HARMLESS = tuple(quirk for quirk in get_args(Quirk) if quirk != "no_generation")
 ACCENTS = [*((quirk,) for quirk in HARMLESS), HARMLESS]
@@ -29,7 +29,7 @@ ACCENTS = [*((quirk,) for quirk in HARMLESS), HARMLESS]
 
 @pytest.fixture
 def store(gcs: FakeGcs) -> GcsStore:
-    return GcsStore(f"gs://bucket/others/{uuid.uuid4().hex}", endpoint=gcs.url, patience=QUICK)
+    return GcsStore(f"gs://bucket/others/{uuid.uuid4().hex}", endpoint=gcs.url, retries=QUICK)
 
 
 def upload(store: GcsStore, files: dict[str, bytes]) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def test_a_run_folder_goes_into_such_a_bucket_and_comes_back(gcs, store, tmp_pat
 @pytest.mark.parametrize("accent", ACCENTS, ids="+".join)
 def test_files_in_parts_go_into_such_a_bucket(gcs, store, tmp_path: Path, accent):
     gcs.speak(*accent)
-    pace = Pace(scan_s=0.05, patience_s=3, first_wait_s=0.02, chunk_bytes=PART_UNIT)
+    pace = UploadConfig(scan_s=0.05, patience_s=3, first_wait_s=0.02, chunk_bytes=PART_UNIT)
     large = bytes(range(256)) * (PART_UNIT // 128)
     folder = store.folder(PREFIX)
     (folder / "large.bin").write_bytes(large)

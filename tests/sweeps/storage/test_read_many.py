@@ -10,7 +10,7 @@ from fake_gcs import FakeGcs, Fault
 
 from sweeps.errors import DamagedObject, StoreUnavailable
 from sweeps.experiment import Experiment
-from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
@@ -55,8 +55,8 @@ def test_reads_that_go_wrong_among_many_are_sent_again_alone(gcs, store):
 
 
 def test_a_store_that_does_not_answer_is_told_and_not_waited_for_once_for_each_key(gcs, store):
-    quick = Patience(total_s=0.3, attempt_s=0.2, first_wait_s=0.02, longest_wait_s=0.05)
-    cut_off = GcsStore(store.url, endpoint=gcs.door("cut-off"), patience=quick)
+    quick = RetryPolicy(total_s=0.3, attempt_s=0.2, first_wait_s=0.02, longest_wait_s=0.05)
+    cut_off = GcsStore(store.url, endpoint=gcs.door("cut-off"), retries=quick)
     gcs.partition("cut-off", how="hang")
     start = time.monotonic()
     with pytest.raises(StoreUnavailable, match="did not do this within"):

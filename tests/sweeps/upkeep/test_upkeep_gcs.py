@@ -11,21 +11,21 @@ from fake_gcs import FakeGcs, Fault
 from upkeep_cases import healthy, made, put, tear
 
 from sweeps.experiment import Experiment
-from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
-from sweeps.storage.run_files.exchange import Pace, Tempo
+from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.upload import FolderUpload
 from sweeps.upkeep import diagnostics, doctor
 from sweeps.upkeep.inventory import survey
 from sweeps.upkeep.repair import carry_out, plan
 
-QUICK = Patience(total_s=20.0, attempt_s=2.0, first_wait_s=0.02, longest_wait_s=0.2)
+QUICK = RetryPolicy(total_s=20.0, attempt_s=2.0, first_wait_s=0.02, longest_wait_s=0.2)
 
 
 @pytest.fixture
 def bucket(gcs: FakeGcs) -> Callable[[], GcsStore]:
     url = f"gs://bucket/experiments/{uuid.uuid4().hex}"
-    return lambda: GcsStore(url, endpoint=gcs.url, patience=QUICK)
+    return lambda: GcsStore(url, endpoint=gcs.url, retries=QUICK)
 
 
 def test_a_sweep_in_a_bucket_is_examined_mended_and_clean(gcs, bucket, space):
@@ -73,7 +73,7 @@ def test_halves_of_uploads_are_listed_with_their_size_and_removed(gcs, bucket, s
     put(store, replace(made(3, x=0.9, now=store.now()), status="running", worker="w", attempt=1))
     (tmp_path / "log.txt").write_text("said")
     for prefix in (whole, half):
-        upload = FolderUpload(store, tmp_path, prefix, Tempo(Pace()))
+        upload = FolderUpload(store, tmp_path, prefix, Deadline(UploadConfig()))
         upload.round(final=True)
     for prefix in (half, none, running):
         store.create(f"{prefix}/checkpoints/10/model", b"x" * 2000)

@@ -17,20 +17,20 @@ from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Program
 from sweeps.storage.base import Store
-from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
 from sweeps.storage.run_files import fetch
-from sweeps.storage.run_files.mirror import Pace, Uploader
+from sweeps.storage.run_files.mirror import UploadConfig, Uploader
 from sweeps.trials.lifecycle import Release
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.worker.loop import work
 from sweeps.worker.resuming import bring_checkpoints
 from sweeps.worker.signals import Stop
 
-QUICK = Patience(total_s=1.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
-PACE = Pace(scan_s=0.05, growing_s=0.05, patience_s=1, first_wait_s=0.02, longest_wait_s=0.1)
+QUICK = RetryPolicy(total_s=1.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
+PACE = UploadConfig(scan_s=0.05, growing_s=0.05, patience_s=1, first_wait_s=0.02, longest_wait_s=0.1)
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -39,12 +39,12 @@ def stores(request: pytest.FixtureRequest, gcs: FakeGcs, tmp_path: Path) -> tupl
     if request.param == "folder":
         return LocalStore(tmp_path / "store"), LocalStore(tmp_path / "store")
     url = f"gs://bucket/resuming/{uuid.uuid4().hex}"
-    return tuple(GcsStore(url, endpoint=gcs.door(door), patience=QUICK) for door in "ab")
+    return tuple(GcsStore(url, endpoint=gcs.door(door), retries=QUICK) for door in "ab")
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "Pace", lambda: PACE)
+    monkeypatch.setattr(fetch, "UploadConfig", lambda: PACE)
 
 
 def claimed(attempt: int, trial: int = 3) -> Trial:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from trainer.devices import background_calls
-from trainer.devices.background_calls import Aside, anything_hangs
+from trainer.devices.background_calls import BackgroundExecutor, anything_hangs
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def over() -> Iterator[threading.Event]:
 def test_calls_are_made_in_order_and_an_error_ends_none_of_those_after_it() -> None:
     made: list[int] = []
     errors: list[Exception] = []
-    calls = Aside(errors.append)
+    calls = BackgroundExecutor(errors.append)
     for number in range(100):
         calls.do(lambda n=number: made.append(n) if n != 50 else 1 / 0)
     assert calls.end(10)
@@ -33,7 +33,7 @@ def test_calls_are_made_in_order_and_an_error_ends_none_of_those_after_it() -> N
 
 
 def test_one_that_hangs_is_left_behind_and_known_to_hang(over: threading.Event) -> None:
-    calls = Aside(lambda error: None)
+    calls = BackgroundExecutor(lambda error: None)
     calls.do(lambda: over.wait(60))
     began = time.monotonic()
     assert not calls.end(0.1)
@@ -43,7 +43,7 @@ def test_one_that_hangs_is_left_behind_and_known_to_hang(over: threading.Event) 
 
 def test_no_more_wait_than_there_is_room_for(over: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_calls, "_MOST_WAITING", 3)
-    calls = Aside(lambda error: None)
+    calls = BackgroundExecutor(lambda error: None)
     begun = threading.Event()
     calls.do(lambda: begun.set() or over.wait(60))
     assert begun.wait(10)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from trainer.devices.device import Device
 from trainer.distributed.ranks import Ranks
-from trainer.distributed.tensors import is_shared
+from trainer.distributed.tensors import is_dtensor
 from trainer.errors import ConfigError
-from trainer.training.fsdp import Shards
+from trainer.training.fsdp import FSDPStrategy
 
 pytestmark = pytest.mark.timeout(600)  # processes that load torch, on a busy machine
 
@@ -59,14 +59,14 @@ def fetched_ahead() -> dict[bool, int]:
             recompute=recompute,
             ranks=Ranks(rank=rank, world=2, parallel="fsdp"),
         )
-        sharing = Shards(model, device)
-        sharing.share_out()
-        with sharing:
-            assert all(is_shared(parameter) for parameter in model.parameters())
-            sharing(model.loss, rows()[rank::2])["loss"].backward()
+        strategy = FSDPStrategy(model, device)
+        strategy.share_out()
+        with strategy:
+            assert all(is_dtensor(parameter) for parameter in model.parameters())
+            strategy(model.loss, rows()[rank::2])["loss"].backward()
             for parameter, other in zip(model.parameters(), known.parameters(), strict=True):
                 torch.testing.assert_close(parameter.grad.full_tensor(), other.grad)
-        assert not any(is_shared(parameter) for parameter in model.parameters())
+        assert not any(is_dtensor(parameter) for parameter in model.parameters())
         torch.testing.assert_close(list(model.parameters()), list(known.parameters()))
         counts[recompute] = len(calls)
     return counts
@@ -87,4 +87,4 @@ def test_parameters_of_several_dtypes_are_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"one dtype, and the model has bfloat16 and float32; write model.dtype=bf"
     ):
-        Shards(model, device)
+        FSDPStrategy(model, device)

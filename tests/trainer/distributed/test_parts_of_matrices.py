@@ -16,7 +16,7 @@ from trainer.checkpoint.host_copy import HostCopies, contribute
 from trainer.checkpoint.optimizer_state import OptimizerState
 from trainer.checkpoint.parts import Weights
 from trainer.checkpoint.state import State
-from trainer.distributed.tensors import is_shared, shared_like, whole
+from trainer.distributed.tensors import full_tensor, is_dtensor, redistribute_like
 from trainer.optim.apollo import Apollo
 from trainer.optim.muon import Float32Muon, PlainMuon
 
@@ -46,7 +46,7 @@ def matrices(*, parts: bool) -> nn.ParameterDict:
 def optimizers_over(model: nn.Module) -> dict[str, Optimizer]:
     each = list(model.parameters())
     apollo = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "update_interval": 2, "seed": 3}
-    muon = PlainMuon if is_shared(each[0]) else Float32Muon  # both in float32
+    muon = PlainMuon if is_dtensor(each[0]) else Float32Muon  # both in float32
     return {
         "muon": muon(each, lr=0.1, weight_decay=0.1, momentum=0.9, adjust_lr_fn="match_rms_adamw"),
         "adamw": AdamW(each, lr=0.1, fused=True),
@@ -61,8 +61,8 @@ def train(model: nn.Module, optimizer: Optimizer, steps: range) -> list[Tensor]:
     for step in steps:
         generator = torch.Generator().manual_seed(step)
         for parameter in model.parameters():
-            parameter.grad = shared_like(parameter, torch.randn(parameter.shape, generator=generator))
-        norms.append(whole(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+            parameter.grad = redistribute_like(parameter, torch.randn(parameter.shape, generator=generator))
+        norms.append(full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
         optimizer.step()
     return norms
 
@@ -72,7 +72,7 @@ def trained(*, parts: bool) -> dict[str, Any]:
     for name in optimizers_over(matrices(parts=parts)):
         model = matrices(parts=parts)
         norms = train(model, optimizers_over(model)[name], range(STEPS))
-        found[name] = [whole(weight.detach()) for weight in model.parameters()], norms
+        found[name] = [full_tensor(weight.detach()) for weight in model.parameters()], norms
     return found
 
 
@@ -102,7 +102,7 @@ def kept_in_parts() -> tuple[dict[str, Any], dict[str, Any]]:
             for state in states:
                 contribute(state.tensors)
         train(model, optimizer, range(STEPS - 1, STEPS))
-        after[name] = [whole(weight.detach()) for weight in model.parameters()]
+        after[name] = [full_tensor(weight.detach()) for weight in model.parameters()]
     return kept, after
 
 
@@ -117,7 +117,7 @@ def resumed(kept: dict[str, Any], *, parts: bool) -> dict[str, Any]:
         Weights(model).restore(weights)
         OptimizerState([optimizer], model).restore(state)
         train(model, optimizer, range(STEPS - 1, STEPS))
-        after[name] = [whole(weight.detach()) for weight in model.parameters()]
+        after[name] = [full_tensor(weight.detach()) for weight in model.parameters()]
     return after
 
 

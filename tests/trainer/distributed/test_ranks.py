@@ -32,12 +32,12 @@ def test_a_group_of_one_agrees_with_itself(only_one: Ranks) -> None:
         assert (ranks.alone, ranks.first) == (False, True)
         assert [ranks.any(flag) for flag in (True, False)] == [True, False]
         assert [ranks.decided(flag) for flag in (True, False)] == [True, False]
-        assert ranks.largest(-2.5) == -2.5
-        assert ranks.told("x") == "x"
-        assert ranks.gathered([1.0, 2.0]) == [[1.0, 2.0]]
+        assert ranks.all_reduce_max(-2.5) == -2.5
+        assert ranks.broadcast("x") == "x"
+        assert ranks.all_gather([1.0, 2.0]) == [[1.0, 2.0]]
         torch.testing.assert_close(ranks.mean(torch.tensor([1.0, 3.0])), torch.tensor([1.0, 3.0]))
         largest = [torch.tensor([1.0, -torch.inf]), torch.tensor([3.0])]
-        ranks.raise_to_largest(largest)
+        ranks.all_reduce_max_(largest)
         assert [tensor.tolist() for tensor in largest] == [[1.0, -torch.inf], [3.0]]
     assert not torch.distributed.is_initialized()
 
@@ -45,7 +45,7 @@ def test_a_group_of_one_agrees_with_itself(only_one: Ranks) -> None:
 def test_alone_nothing_is_initialised() -> None:
     assert join(check(["device=cpu"]), Launched(rank=0, world=1, local_rank=0)) is ALONE
     assert ALONE.any(True)
-    assert ALONE.gathered(1) == [1]
+    assert ALONE.all_gather(1) == [1]
     assert not torch.distributed.is_initialized()
 
 

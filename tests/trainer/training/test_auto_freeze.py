@@ -22,7 +22,7 @@ from trainer.pipeline import Outcome
 from trainer.training.auto_freeze import AutoFreeze, auto_freeze
 
 ALWAYS = AutoFreezeConfig(
-    enabled=True, parameters=("*",), threshold=0.5, patience=2, every_steps=1, start_step=0, dry_run=False
+    enabled=True, parameters=("*",), threshold=0.5, retries=2, every_steps=1, start_step=0, dry_run=False
 )
 SOON = (
     "auto_freeze.enabled=true",
@@ -43,15 +43,15 @@ def watching(config: AutoFreezeConfig, *values: float) -> tuple[AutoFreeze, nn.P
 
 @given(
     changes=st.lists(st.sampled_from([0.0, 0.25, 0.5, 2.0]), max_size=20),
-    patience=st.integers(1, 4),
+    retries=st.integers(1, 4),
     every=st.integers(1, 3),
     start=st.integers(0, 6),
 )
 def test_it_freezes_at_the_first_look_after_so_many_at_rest(
-    changes: list[float], patience: int, every: int, start: int
+    changes: list[float], retries: int, every: int, start: int
 ) -> None:
     """Against the rule said outright; a change of just the threshold is no rest."""
-    config = dataclasses.replace(ALWAYS, patience=patience, every_steps=every, start_step=start)
+    config = dataclasses.replace(ALWAYS, retries=retries, every_steps=every, start_step=start)
     watch, gain, calls = watching(config, 1.0, 2.0)
     moved, seen, rest, expected, found = 0.0, False, 0, None, None
     for step, change in enumerate(changes, start=1):
@@ -61,7 +61,7 @@ def test_it_freezes_at_the_first_look_after_so_many_at_rest(
         if step % every == 0 and step >= start and expected is None:
             rest = rest + 1 if seen and moved < 0.5 else 0
             moved, seen = 0.0, True
-            expected = step if rest == patience else None
+            expected = step if rest == retries else None
         look = watch.look(step)
         if look and look.numbers["auto_freeze_frozen"] and found is None:
             found = step

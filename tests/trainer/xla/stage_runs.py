@@ -19,7 +19,7 @@ from trainer.models.causal_lm import build_tiny, freeze
 from trainer.models.subln import make_student
 from trainer.stages import distill, layerwise, pretrain
 from trainer.training.auto_freeze import auto_freeze
-from trainer.training.hooks import Beside
+from trainer.training.hooks import StageHooks
 from trainer.training.loop import Step
 from trainer.training.preemption import StopSignal
 
@@ -83,7 +83,7 @@ def run_stage(stage: str, kind: str, *overrides: str, memory_log: Path | None = 
     memory = MemoryLog(memory_log, config, device, append=False) if memory_log else None
     if memory:
         memory.models(student, teacher)
-    beside = Beside(freeze=auto_freeze(config, student), memory=memory)
+    hooks = StageHooks(freeze=auto_freeze(config, student), memory=memory)
     trace = TRAIN[stage](
         student,
         teacher,
@@ -93,7 +93,7 @@ def run_stage(stage: str, kind: str, *overrides: str, memory_log: Path | None = 
         device=device,
         stop=StopSignal(),
         watch=ran.told.append,
-        beside=beside,
+        hooks=hooks,
     )
     ran.parts, ran.chips = trace.parts, device.chips
     if device.chips > 1:

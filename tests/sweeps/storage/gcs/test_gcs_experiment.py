@@ -13,7 +13,7 @@ from fake_gcs import FakeGcs, Fault
 from sweeps.cli.progress import Lines
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Program, Space
-from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.run_files.mirror import download
 from sweeps.trials import record as trial
@@ -21,7 +21,7 @@ from sweeps.trials.lifecycle import Complete
 from sweeps.worker.loop import work as work_on
 from sweeps.worker.signals import Stop
 
-QUICK = Patience(total_s=20.0, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.2)
+QUICK = RetryPolicy(total_s=20.0, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.2)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def url() -> str:
 
 def work(url: str, endpoint: str, name: str, reported: list[int]) -> None:
     """What a worker does, without training: claim, report, claim again."""
-    experiment = Experiment.open(GcsStore(url, endpoint=endpoint, patience=QUICK))
+    experiment = Experiment.open(GcsStore(url, endpoint=endpoint, retries=QUICK))
     while (record := experiment.ask(name)) is not None:
         loss = float(record.trial)
         done = Complete(worker=name, attempt=record.attempt, metrics={"loss": loss})
@@ -40,7 +40,7 @@ def work(url: str, endpoint: str, name: str, reported: list[int]) -> None:
 
 
 def test_workers_in_bad_weather_end_every_trial_once(gcs: FakeGcs, url: str, space: Space):
-    Experiment.create(GcsStore(url, endpoint=gcs.url, patience=QUICK), replace(space, run_cap=12))
+    Experiment.create(GcsStore(url, endpoint=gcs.url, retries=QUICK), replace(space, run_cap=12))
     for fault in (
         Fault(action="lose_response", times=None, chance=0.1),
         Fault(action="lose_request", times=None, chance=0.1),
@@ -60,7 +60,7 @@ def test_workers_in_bad_weather_end_every_trial_once(gcs: FakeGcs, url: str, spa
         worker.join()
     gcs.faults.clear()
 
-    records = Experiment.open(GcsStore(url, endpoint=gcs.url, patience=QUICK)).trials()
+    records = Experiment.open(GcsStore(url, endpoint=gcs.url, retries=QUICK)).trials()
     assert Counter(reported) == Counter(range(12))
     assert [record.trial for record in records] == list(range(12))
     assert {record.status for record in records} == {"completed"}
@@ -70,7 +70,7 @@ def test_workers_in_bad_weather_end_every_trial_once(gcs: FakeGcs, url: str, spa
 
 
 def test_a_report_costs_one_read_and_one_write(gcs: FakeGcs, url: str, space: Space, let_go_of_leases):
-    store = GcsStore(url, endpoint=gcs.url, patience=QUICK)
+    store = GcsStore(url, endpoint=gcs.url, retries=QUICK)
     experiment = Experiment.create(store, space)
     experiment.ask("w1")
     let_go_of_leases()
@@ -89,10 +89,10 @@ def test_what_a_trial_leaves_is_in_the_bucket_for_the_next_machine(
     )
     program = Program(kind="command", command=("sh", "-c", code, "${overrides}"))
     space = replace(command_space, program=program, run_cap=1)
-    experiment = Experiment.create(GcsStore(url, endpoint=gcs.url, patience=QUICK), space)
+    experiment = Experiment.create(GcsStore(url, endpoint=gcs.url, retries=QUICK), space)
     work_on(experiment, stop=Stop(), watcher=Lines(experiment))
     assert experiment.trial(0).metrics["loss"] == 1.5
-    elsewhere = GcsStore(url, endpoint=gcs.url, patience=QUICK)
+    elsewhere = GcsStore(url, endpoint=gcs.url, retries=QUICK)
     prefix = trial.run_prefix(0, 1)
     folder = elsewhere.folder(prefix)
     assert sorted(download(elsewhere, prefix, folder)) == ["checkpoints/10/model", "log.txt", "result.json"]

@@ -9,10 +9,10 @@ import pytest
 from fake_gcs import FakeGcs, Fault
 
 from sweeps.errors import AlreadyExists, Conflict
-from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 
-SLOW_WAITS = Patience(total_s=20.0, attempt_s=2.0, first_wait_s=5.0, longest_wait_s=5.0)
+SLOW_WAITS = RetryPolicy(total_s=20.0, attempt_s=2.0, first_wait_s=5.0, longest_wait_s=5.0)
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def stores(gcs: FakeGcs) -> tuple[GcsStore, GcsStore]:
     """Two clients of one sweep."""
     gcs.objects.one_write_per_second = True
     url = f"gs://bucket/tests/{uuid.uuid4().hex}"
-    first, second = (GcsStore(url, endpoint=gcs.door(name), patience=SLOW_WAITS) for name in ("a", "b"))
+    first, second = (GcsStore(url, endpoint=gcs.door(name), retries=SLOW_WAITS) for name in ("a", "b"))
     return first, second
 
 

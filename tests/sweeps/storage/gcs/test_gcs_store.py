@@ -19,11 +19,11 @@ from fake_gcs import FakeGcs, Fault
 
 from sweeps.errors import AlreadyExists, Conflict, InputError, StoreUnavailable
 from sweeps.storage.base import NotFound
-from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 
-QUICK = Patience(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
-SHORT = Patience(total_s=0.6, attempt_s=0.3, first_wait_s=0.02, longest_wait_s=0.1)
+QUICK = RetryPolicy(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
+SHORT = RetryPolicy(total_s=0.6, attempt_s=0.3, first_wait_s=0.02, longest_wait_s=0.1)
 
 
 @pytest.fixture
@@ -33,13 +33,13 @@ def url() -> str:
 
 @pytest.fixture
 def store(gcs: FakeGcs, url: str) -> GcsStore:
-    return GcsStore(url, endpoint=gcs.door("a"), patience=QUICK)
+    return GcsStore(url, endpoint=gcs.door("a"), retries=QUICK)
 
 
 @pytest.fixture
 def other(gcs: FakeGcs, url: str) -> GcsStore:
     """Another client of the same sweep, through a door of its own."""
-    return GcsStore(url, endpoint=gcs.door("b"), patience=QUICK)
+    return GcsStore(url, endpoint=gcs.door("b"), retries=QUICK)
 
 
 def statuses(gcs: FakeGcs, operation: str) -> list[int]:
@@ -181,19 +181,19 @@ class TestRefusals:
         ids=["read", "create", "replace", "list"],
     )
     def test_a_missing_bucket_is_told_from_a_missing_object(self, gcs, action):
-        store = GcsStore("gs://no-such-bucket/x", endpoint=gcs.url, patience=QUICK)
+        store = GcsStore("gs://no-such-bucket/x", endpoint=gcs.url, retries=QUICK)
         with pytest.raises(InputError, match="gcloud storage buckets create gs://no-such-bucket"):
             action(store)
 
     def test_an_endpoint_that_is_no_url_is_the_users_mistake(self, url):
         with pytest.raises(InputError, match="STORAGE_EMULATOR_HOST"):
-            GcsStore(url, endpoint="http://:::nonsense", patience=SHORT).read("k")
+            GcsStore(url, endpoint="http://:::nonsense", retries=SHORT).read("k")
 
 
 class TestPartitions:
     @pytest.mark.parametrize("how", ["hang", "lose_request"])
     def test_a_partition_ends_in_one_line_within_the_patience_and_heals(self, gcs, url, how):
-        store = GcsStore(url, endpoint=gcs.door("a"), patience=SHORT)
+        store = GcsStore(url, endpoint=gcs.door("a"), retries=SHORT)
         version = store.create("k", b"one")
         cut = gcs.partition("a", how)
         began = time.monotonic()
@@ -206,7 +206,7 @@ class TestPartitions:
 
     def test_nobody_listening_is_unavailable_too(self, url):
         with pytest.raises(StoreUnavailable, match="check the network"):
-            GcsStore(url, endpoint="http://127.0.0.1:9", patience=SHORT).read("k")
+            GcsStore(url, endpoint="http://127.0.0.1:9", retries=SHORT).read("k")
 
     def test_a_partition_of_one_client_leaves_the_other_alone(self, gcs, store, other):
         gcs.partition("a")
@@ -361,7 +361,7 @@ class TestNames:
             GcsStore(bad)
 
     def test_sweeps_whose_names_begin_alike_do_not_see_each_other(self, gcs, url):
-        one, two = (GcsStore(url + tail, endpoint=gcs.url, patience=QUICK) for tail in ("", "-b"))
+        one, two = (GcsStore(url + tail, endpoint=gcs.url, retries=QUICK) for tail in ("", "-b"))
         two.create("k", b"x")
         assert one.list("") == []
         with pytest.raises(NotFound, match=url + "/k"):
@@ -381,8 +381,8 @@ class TestProcesses:
             "import sys, json\n"
             "from sweeps.errors import AlreadyExists\n"
             "from sweeps.storage.gcs.store import GcsStore\n"
-            "from sweeps.storage.gcs.client import Patience\n"
-            "store, me = GcsStore(sys.argv[1], patience=Patience(first_wait_s=0.02)), sys.argv[2].encode()\n"
+            "from sweeps.storage.gcs.client import RetryPolicy\n"
+            "store, me = GcsStore(sys.argv[1], patience=RetryPolicy(first_wait_s=0.02)), sys.argv[2].encode()\n"
             "store.list('')\n"
             "print('ready', flush=True)\n"
             "sys.stdin.readline()\n"
@@ -419,7 +419,7 @@ class TestProcesses:
             for name, racer in zip("ab", racers, strict=True)
         }
         assert sorted(won["a"] + won["b"]) == list(range(40))
-        store = GcsStore(url, endpoint=gcs.url, patience=QUICK)
+        store = GcsStore(url, endpoint=gcs.url, retries=QUICK)
         assert {f"k{i}": name.encode() for name in won for i in won[name]} == {
             e.key: store.read(e.key)[0] for e in store.list("")
         }
@@ -450,7 +450,7 @@ class TestCredentials:
     def test_no_token_travels_to_an_emulator(self, gcs, store, monkeypatch, url):
         assert store.filesystem().credentials.credentials is None
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url.removeprefix("http://"))
-        by_environment = GcsStore(url, patience=QUICK)
+        by_environment = GcsStore(url, retries=QUICK)
         by_environment.create("k", b"x")
         assert store.read("k")[0] == b"x"
         assert by_environment.filesystem().credentials.credentials is None
@@ -458,8 +458,8 @@ class TestCredentials:
     def test_a_refresh_that_blocks_ends_with_the_patience_and_writes_nothing_afterwards(
         self, gcs, url, other, monkeypatch
     ):
-        patience = Patience(total_s=0.1, attempt_s=0.1, first_wait_s=0.02, longest_wait_s=0.1)
-        store = GcsStore(url, endpoint=gcs.url, patience=patience)
+        retries = RetryPolicy(total_s=0.1, attempt_s=0.1, first_wait_s=0.02, longest_wait_s=0.1)
+        store = GcsStore(url, endpoint=gcs.url, retries=retries)
         store.list("")
         refreshed = threading.Event()
         filesystem = store.filesystem()
@@ -478,8 +478,8 @@ class TestCredentials:
 
     def test_a_request_that_fails_while_it_is_given_up_is_not_logged(self, gcs, url, monkeypatch, caplog):
         """asyncio would log "Task exception was never retrieved" for a failed task that nobody asked."""
-        patience = Patience(total_s=0.1, attempt_s=0.1, first_wait_s=0.02, longest_wait_s=0.1)
-        store = GcsStore(url, endpoint=gcs.url, patience=patience)
+        retries = RetryPolicy(total_s=0.1, attempt_s=0.1, first_wait_s=0.02, longest_wait_s=0.1)
+        store = GcsStore(url, endpoint=gcs.url, retries=retries)
         store.list("")
         filesystem, torn_down = store.filesystem(), threading.Event()
 
@@ -537,4 +537,4 @@ class TestScratch:
 @pytest.mark.parametrize("name", ["total_s", "attempt_s", "first_wait_s", "longest_wait_s"])
 def test_a_patience_that_is_no_time_is_refused(name, bad):
     with pytest.raises(ValueError, match=name):
-        Patience(**{name: bad})
+        RetryPolicy(**{name: bad})

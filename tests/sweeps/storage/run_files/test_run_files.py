@@ -17,19 +17,19 @@ import pytest
 from fake_gcs import FakeGcs, Fault
 
 from sweeps.errors import StoreUnavailable
-from sweeps.storage.gcs.client import Patience
+from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files import manifest
-from sweeps.storage.run_files.exchange import PART_UNIT, Tempo
+from sweeps.storage.run_files.exchange import PART_UNIT, Deadline
 from sweeps.storage.run_files.manifest import Digest, Stored
-from sweeps.storage.run_files.mirror import Pace, Uploader, download
-from sweeps.storage.run_files.scan import Stamp, ripe, scan
+from sweeps.storage.run_files.mirror import UploadConfig, Uploader, download
+from sweeps.storage.run_files.scan import Stamp, scan, settled
 from sweeps.storage.run_files.upload import FolderUpload
 
 PREFIX = "runs/000012/attempt-1"
-QUICK = Patience(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
-PACE = Pace(
+QUICK = RetryPolicy(total_s=3.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
+PACE = UploadConfig(
     scan_s=0.05, growing_s=0.05, patience_s=3, first_wait_s=0.02, longest_wait_s=0.1, chunk_bytes=PART_UNIT
 )
 BIG = os.urandom(5 * PART_UNIT + 1234)
@@ -42,13 +42,13 @@ def url() -> str:
 
 @pytest.fixture
 def store(gcs: FakeGcs, url: str) -> GcsStore:
-    return GcsStore(url, endpoint=gcs.door("a"), patience=QUICK)
+    return GcsStore(url, endpoint=gcs.door("a"), retries=QUICK)
 
 
 @pytest.fixture
 def other(gcs: FakeGcs, url: str) -> GcsStore:
     """The worker that takes over, through a door of its own."""
-    return GcsStore(url, endpoint=gcs.door("b"), patience=QUICK)
+    return GcsStore(url, endpoint=gcs.door("b"), retries=QUICK)
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ def fetch(store: GcsStore) -> dict[str, bytes] | None:
 
 def rounds(store: GcsStore) -> FolderUpload:
     """An upload whose rounds the test calls itself."""
-    return FolderUpload(store, store.folder(PREFIX), PREFIX, Tempo(PACE))
+    return FolderUpload(store, store.folder(PREFIX), PREFIX, Deadline(PACE))
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = 20) -> None:
@@ -171,7 +171,7 @@ class TestFaults:
         gcs.partition("a", "hang")
         folder = store.folder(PREFIX)
         write(folder, "m.bin", BIG)
-        uploader = Uploader(store, folder, PREFIX, pace=Pace(scan_s=0.05))
+        uploader = Uploader(store, folder, PREFIX, pace=UploadConfig(scan_s=0.05))
         uploader.start()
         started = time.monotonic()
         assert uploader.close(600, leave=lambda: time.monotonic() > started + 0.3, grace=0.3) == ("m.bin",)
@@ -217,10 +217,10 @@ class TestFaults:
 KILLED = """
 import sys
 from pathlib import Path
-from sweeps.storage.run_files.mirror import Pace, Uploader
+from sweeps.storage.run_files.mirror import UploadConfig, Uploader
 from sweeps.storage.gcs.store import GcsStore
 store = GcsStore(sys.argv[1], endpoint=sys.argv[2])
-uploader = Uploader(store, Path(sys.argv[3]), sys.argv[4], pace=Pace(scan_s=0.05, chunk_bytes=2**18))
+uploader = Uploader(store, Path(sys.argv[3]), sys.argv[4], pace=UploadConfig(scan_s=0.05, chunk_bytes=2**18))
 uploader.start()
 uploader.close(60)
 """
@@ -509,7 +509,7 @@ class TestARunningProgram:
 
     def test_a_growing_file_goes_at_most_every_so_often_and_at_the_end(self, gcs, store, other):
         folder = store.folder(PREFIX)
-        uploads = FolderUpload(store, folder, PREFIX, Tempo(Pace(growing_s=3600)))
+        uploads = FolderUpload(store, folder, PREFIX, Deadline(UploadConfig(growing_s=3600)))
         for step in range(4):
             with (folder / "metrics.jsonl").open("ab") as file:
                 file.write(b"%d\n" % step)
@@ -522,7 +522,7 @@ class TestARunningProgram:
     def test_a_heartbeat_goes_at_the_pace_of_logs_and_at_the_end(self, gcs, store, other):
         """The trainer writes it every ten seconds, and every request is billed."""
         folder = store.folder(PREFIX)
-        uploads = FolderUpload(store, folder, PREFIX, Tempo(Pace(growing_s=3600)))
+        uploads = FolderUpload(store, folder, PREFIX, Deadline(UploadConfig(growing_s=3600)))
         for beat in range(4):
             write(folder, "heartbeat.json", b"%d" % beat)
             uploads.round()
@@ -617,7 +617,7 @@ class TestTheRipe:
     ONE, TWO = Stamp(1, 1, 1), Stamp(2, 2, 2)
 
     def changed(self, present, before, safe=None, **options):
-        return [batch.changed for batch in ripe(present, before, safe or {}, **options)]
+        return [batch.changed for batch in settled(present, before, safe or {}, **options)]
 
     def test_files_of_a_folder_wait_for_each_other_and_those_beside_them_do_not(self):
         before = {"a": self.ONE, "ck/a": self.ONE}
@@ -636,7 +636,7 @@ class TestTheRipe:
 
     def test_what_is_only_gone_goes_last(self):
         present, safe = {"ck/2/a": Stamp(9, 1, 1), "b": self.ONE}, {"ck/1/a": self.ONE}
-        batches = ripe(present, present, safe)
+        batches = settled(present, present, safe)
         assert [(batch.changed, batch.gone) for batch in batches] == [
             (("b",), ()),
             (("ck/2/a",), ()),
@@ -693,4 +693,4 @@ class TestThePace:
     )  # fmt: skip
     def test_what_cannot_work_is_refused(self, wrong):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            Pace(**wrong)
+            UploadConfig(**wrong)

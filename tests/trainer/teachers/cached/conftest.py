@@ -19,18 +19,18 @@ from trainer.config.compose import compose_tree, validate
 from trainer.devices.device import open_device
 from trainer.teachers.cached.build import Built, build
 from trainer.teachers.cached.request import asked_for
-from trainer.teachers.local import Ground, load_ground
+from trainer.teachers.local import PreparedInputs, prepare_inputs
 from trainer.training.preemption import StopSignal
 
 
 @pytest.fixture(scope="session")
-def ground(small: tuple[str, ...], cache_folder: Path) -> Ground:
+def prepared(small: tuple[str, ...], cache_folder: Path) -> PreparedInputs:
     """Text and teacher of all runs here, which neither K nor the number of steps changes."""
     patch = pytest.MonkeyPatch()
     with patch.context() as context:
         context.setenv("STAGESWEEP_CACHE", str(cache_folder))
         config = check([*small, *ON])
-        return load_ground(
+        return prepare_inputs(
             config, device=open_device(config.device), stop=StopSignal(), progress=lambda *_: None
         )
 
@@ -57,7 +57,7 @@ def configured(composed: Any) -> Callable[..., Config]:
 
 
 @pytest.fixture
-def make(ground: Ground, configured: Callable[..., Config]) -> Make:
+def make(prepared: PreparedInputs, configured: Callable[..., Config]) -> Make:
     """Builds the cache that a run with those overrides takes; with a model, that of the anchor."""
 
     def make(*overrides: str, model: nn.Module | None = None, **more: Any) -> Built:
@@ -65,8 +65,8 @@ def make(ground: Ground, configured: Callable[..., Config]) -> Make:
         more.setdefault("tell", lambda fraction: None)
         return build(
             config,
-            ground.corpus,
-            model or ground.teacher,
+            prepared.corpus,
+            model or prepared.teacher,
             asked_for(config, anchor=model is not None),
             device=open_device(config.device),
             stop=StopSignal(),

@@ -29,7 +29,7 @@ from trainer.teachers.cached.index import INDEX, Index, decode
 from trainer.teachers.cached.location import Place
 from trainer.teachers.cached.reader import Cache
 from trainer.teachers.cached.sampling import Drawn, draw
-from trainer.teachers.local import Ground
+from trainer.teachers.local import PreparedInputs
 
 ONE_BATCH = 1  # byte per shard: each is full with its first batch
 ROWS = 16
@@ -39,8 +39,8 @@ def index_of(folder: Path) -> Index:
     return decode((folder / INDEX).read_bytes())
 
 
-def texts(ground: Ground, config: Config, count: int) -> torch.Tensor:
-    with stage_text(ground.corpus, config, "stage3", 1) as feed:
+def texts(prepared: PreparedInputs, config: Config, count: int) -> torch.Tensor:
+    with stage_text(prepared.corpus, config, "stage3", 1) as feed:
         return torch.cat([next(feed) for _ in range(count)])
 
 
@@ -51,15 +51,15 @@ def everything(folder: Path, ids: torch.Tensor, *, preload: bool = True) -> Samp
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_it_keeps_what_the_teacher_predicts_at_its_likeliest_tokens_and_at_others(
-    dtype: str, make: Make, configured: Callable[..., Config], ground: Ground, tmp_path: Path
+    dtype: str, make: Make, configured: Callable[..., Config], prepared: PreparedInputs, tmp_path: Path
 ) -> None:
     overrides = (*cached(tmp_path, top_k=5, negatives=3), f"stage3.teacher.dtype={dtype}")
     built = make(*overrides)
     assert (built.computed, built.index.rows) == (ROWS, ROWS)
-    ids = texts(ground, configured(*overrides), ROWS)
+    ids = texts(prepared, configured(*overrides), ROWS)
     kept = everything(tmp_path, ids)
     with torch.no_grad():
-        logprobs = run(ground.teacher, ids).logits[:, :-1].log_softmax(dim=-1)
+        logprobs = run(prepared.teacher, ids).logits[:, :-1].log_softmax(dim=-1)
     assert kept.ids.shape == kept.logits.shape == (ROWS, LENGTH - 1, 8)
     assert kept.logits.dtype == getattr(torch, dtype)
     tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == "float32" else {"rtol": 2**-11, "atol": 1e-5}
@@ -69,11 +69,11 @@ def test_it_keeps_what_the_teacher_predicts_at_its_likeliest_tokens_and_at_other
 
 
 def test_rows_do_not_depend_on_how_many_are_computed_at_once(
-    make: Make, configured: Callable[..., Config], ground: Ground, tmp_path: Path
+    make: Make, configured: Callable[..., Config], prepared: PreparedInputs, tmp_path: Path
 ) -> None:
     for name, micro in (("by 4", "null"), ("by 2", "2")):
         make(*cached(tmp_path / name), f"stage3.micro_batch_size={micro}")
-    ids = texts(ground, configured(*cached(tmp_path)), ROWS)
+    ids = texts(prepared, configured(*cached(tmp_path)), ROWS)
     by_four, by_two = (everything(tmp_path / name, ids) for name in ("by 4", "by 2"))
     assert torch.equal(by_four.ids, by_two.ids)
     torch.testing.assert_close(by_four.logits, by_two.logits)
@@ -112,11 +112,11 @@ def test_a_builder_that_dies_leaves_what_the_next_goes_on_from(
 
 
 def test_a_damaged_file_is_refused_by_who_reads_and_mended_by_who_builds(
-    make: Make, configured: Callable[..., Config], ground: Ground, tmp_path: Path
+    make: Make, configured: Callable[..., Config], prepared: PreparedInputs, tmp_path: Path
 ) -> None:
     """Where rows are read one by one, a length is all that is looked at."""
     built = make(*cached(tmp_path), shard_bytes=ONE_BATCH)
-    ids, file = texts(ground, configured(*cached(tmp_path)), ROWS), tmp_path / built.index.shards[2].file
+    ids, file = texts(prepared, configured(*cached(tmp_path)), ROWS), tmp_path / built.index.shards[2].file
     content = file.read_bytes()
     flipped, cut = content[:-1] + bytes([content[-1] ^ 1]), content[:-1]
     for damaged, ways in ((flipped, (True,)), (cut, (True, False))):
@@ -174,10 +174,10 @@ def test_more_steps_add_rows_and_leave_the_others_as_they_were(make: Make, tmp_p
 
 
 def test_read_from_the_files_or_from_memory_it_is_the_same(
-    make: Make, configured: Callable[..., Config], ground: Ground, tmp_path: Path
+    make: Make, configured: Callable[..., Config], prepared: PreparedInputs, tmp_path: Path
 ) -> None:
     make(*cached(tmp_path), shard_bytes=ONE_BATCH)
-    ids = texts(ground, configured(*cached(tmp_path)), ROWS)
+    ids = texts(prepared, configured(*cached(tmp_path)), ROWS)
     loaded = Cache(tmp_path, index_of(tmp_path), rows=ROWS, preload=True)
     lazy = Cache(tmp_path, index_of(tmp_path), rows=ROWS, preload=False)
     for numbers in (range(4), range(3, 13, 5), [15, 0]):
@@ -197,7 +197,7 @@ def test_read_from_the_files_or_from_memory_it_is_the_same(
 def test_a_bucket_holds_one_as_a_folder_does(
     make: Make,
     configured: Callable[..., Config],
-    ground: Ground,
+    prepared: PreparedInputs,
     tmp_path: Path,
     gcs: FakeGcs,
     monkeypatch: pytest.MonkeyPatch,
@@ -210,7 +210,7 @@ def test_a_bucket_holds_one_as_a_folder_does(
     assert more.computed == 4
     there = Place(url).here()
     make(*cached(tmp_path / "folder"), "stage3.max_steps=5", shard_bytes=ONE_BATCH)
-    ids = texts(ground, configured(*cached(url)), 20)
+    ids = texts(prepared, configured(*cached(url)), 20)
     assert torch.equal(everything(there, ids).logits, everything(tmp_path / "folder", ids).logits)
 
 

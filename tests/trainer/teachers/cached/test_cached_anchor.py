@@ -20,7 +20,7 @@ from trainer.pipeline import Outcome
 from trainer.stages.distill_cached import from_cache
 from trainer.teacher_cache import __main__ as command
 from trainer.teachers.cached.reader import open_cache
-from trainer.teachers.local import Ground
+from trainer.teachers.local import PreparedInputs
 
 Run = Callable[..., Outcome]
 
@@ -82,7 +82,7 @@ def test_a_runs_student_anchors_another_run(
     small: tuple[str, ...],
     run_small: Run,
     make: Make,
-    ground: Ground,
+    prepared: PreparedInputs,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -126,4 +126,4 @@ def test_a_runs_student_anchors_another_run(
     with pytest.raises(
         ConfigError, match=r"^stage3.teacher.anchor: .* is of another model .*, seed 0 \(here 1\)$"
     ):
-        make(*overrides, "seed=1", model=ground.teacher)
+        make(*overrides, "seed=1", model=prepared.teacher)

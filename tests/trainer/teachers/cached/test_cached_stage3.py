@@ -36,7 +36,7 @@ from trainer.stages.distill_cached import cached_text, from_cache
 from trainer.teacher_cache import __main__ as command
 from trainer.teachers.cached.feed import CachedFeed
 from trainer.teachers.cached.reader import open_cache
-from trainer.teachers.local import Ground
+from trainer.teachers.local import PreparedInputs
 from trainer.testing.memory import most_bytes
 from trainer.training import train_step as step
 from trainer.training.preemption import StopSignal
@@ -82,7 +82,7 @@ def test_every_knob_of_the_cached_teacher_changes_the_loss(
     overrides: tuple[str, ...],
     configured: Callable[..., Config],
     make: Make,
-    ground: Ground,
+    prepared: PreparedInputs,
     tmp_path: Path,
 ) -> None:
     """Of one batch, with another model as the student; `path` and `preload` are a way to the same number."""
@@ -94,7 +94,7 @@ def test_every_knob_of_the_cached_teacher_changes_the_loss(
         assert config.model.kind == "tiny"
         torch.manual_seed(1)
         student = build_tiny(config.model, vocab_size=VOCABULARY, sequence_length=LENGTH, attention="eager")
-        with stage_text(ground.corpus, config, "stage3", 4) as text:
+        with stage_text(prepared.corpus, config, "stage3", 4) as text:
             feed = cached_text(text, stage, stage.teacher, device=device)
             return float(from_cache(student, feed.take, stage, stage.teacher)(next(feed))["loss"].detach())
 
@@ -229,7 +229,7 @@ def test_stopped_in_the_stage_it_goes_on_as_if_it_had_not(
 
 
 def test_each_process_gets_the_rows_of_its_own_text(
-    overrides: tuple[str, ...], configured: Callable[..., Config], ground: Ground
+    overrides: tuple[str, ...], configured: Callable[..., Config], prepared: PreparedInputs
 ) -> None:
     config = configured(*overrides)
     assert config.stage3.teacher.kind == "cached"
@@ -238,7 +238,7 @@ def test_each_process_gets_the_rows_of_its_own_text(
     def feed(rank: int = 0, world: int = 1) -> CachedFeed:
         device = dataclasses.replace(open_device(config.device), ranks=Ranks(rank=rank, world=world))
         return CachedFeed(
-            stage_text(ground.corpus, config, "stage3", 4, device.ranks), cache, None, device=device
+            stage_text(prepared.corpus, config, "stage3", 4, device.ranks), cache, None, device=device
         )
 
     alone, shared = feed(), [feed(rank, 2) for rank in range(2)]
@@ -255,11 +255,11 @@ def test_each_process_gets_the_rows_of_its_own_text(
 
 
 def test_a_checkpoint_of_another_cache_is_refused(
-    overrides: tuple[str, ...], configured: Callable[..., Config], ground: Ground
+    overrides: tuple[str, ...], configured: Callable[..., Config], prepared: PreparedInputs
 ) -> None:
     config = configured(*overrides)
     assert config.stage3.teacher.kind == "cached"
-    text = stage_text(ground.corpus, config, "stage3", 4)
+    text = stage_text(prepared.corpus, config, "stage3", 4)
     cache = open_cache(config.stage3.teacher.path, rows=16, preload=True)
     feed = CachedFeed(text, cache, None, device=open_device(config.device))
     state = feed.state()

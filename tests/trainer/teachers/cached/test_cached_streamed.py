@@ -18,12 +18,12 @@ from trainer.teachers.cached.build import Built, build
 from trainer.teachers.cached.feed import CachedFeed
 from trainer.teachers.cached.reader import open_cache
 from trainer.teachers.cached.request import asked_for
-from trainer.teachers.local import Ground, load_text
+from trainer.teachers.local import PreparedInputs, load_text
 from trainer.training.preemption import StopSignal
 
 
 def test_a_stream_is_gone_on_with_where_the_cache_ends_and_read_by_its_rows(
-    small: Sequence[str], ground: Ground, tmp_path: Path
+    small: Sequence[str], prepared: PreparedInputs, tmp_path: Path
 ) -> None:
     texts = [" ".join(f"{number * step % 97}" for step in range(1, 21)) for number in range(120)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "text.parquet", row_group_size=2)
@@ -45,7 +45,7 @@ def test_a_stream_is_gone_on_with_where_the_cache_ends_and_read_by_its_rows(
         return build(
             config,
             corpus,
-            ground.teacher,
+            prepared.teacher,
             asked_for(config),
             device=open_device(config.device),
             stop=StopSignal(),

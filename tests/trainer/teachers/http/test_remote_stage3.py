@@ -27,7 +27,7 @@ from trainer.devices.device import open_device
 from trainer.errors import ConfigError, PreemptedError, TeacherServerError
 from trainer.models.causal_lm import run
 from trainer.pipeline import Outcome
-from trainer.teachers.local import load_ground
+from trainer.teachers.local import prepare_inputs
 from trainer.training.preemption import StopSignal
 
 Run = Callable[..., Outcome]
@@ -43,13 +43,13 @@ KEY = "s3cr3t-of-the-server"
 def server(small: tuple[str, ...]) -> Iterator[FakeVllm]:
     """Serves the very teacher that the student is made from."""
     config = api.check([*small, *ON])
-    ground = load_ground(
+    prepared = prepare_inputs(
         config, device=open_device(config.device), stop=StopSignal(), progress=lambda *_: None
     )
 
     @torch.no_grad()
     def predict(ids_BT: Tensor) -> Tensor:
-        return run(ground.teacher, ids_BT).logits.log_softmax(dim=-1)
+        return run(prepared.teacher, ids_BT).logits.log_softmax(dim=-1)
 
     with FakeVllm(predict, vocab_size=VOCABULARY, key=KEY) as running:
         yield running

@@ -28,7 +28,7 @@ GOING = frozenset({"DELETING", "SUSPENDING", "STOPPING", "HIDING"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thing:
+class Resource:
     """A queued resource or a node of the pool, as the service tells of it.
 
     Args:
@@ -54,7 +54,7 @@ class Thing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class Observed:
     """All that there is of a pool.
 
     Args:
@@ -62,7 +62,7 @@ class Seen:
         pending: workers with a creation whose end is not known yet.
     """
 
-    things: tuple[Thing, ...] = ()
+    things: tuple[Resource, ...] = ()
     blind: frozenset[str] = frozenset()
     pending: frozenset[int] = frozenset()
 
@@ -76,8 +76,8 @@ class Holding:
         node: the node, if there is one.
     """
 
-    top: Thing
-    node: Thing | None = None
+    top: Resource
+    node: Resource | None = None
 
     @property
     def zone(self) -> str:
@@ -122,7 +122,7 @@ class Holding:
         return max(queued, _NODE_RANK.get(self.node.state, 0) if self.node else 0)
 
 
-def holdings(things: Sequence[Thing]) -> list[Holding]:
+def holdings(things: Sequence[Resource]) -> list[Holding]:
     """Requests and nodes of one name and zone together, in the order of these."""
     nodes = {(thing.zone, thing.id): thing for thing in things if thing.kind == "node"}
     tops = nodes | {(thing.zone, thing.id): thing for thing in things if thing.kind == "queued"}

@@ -7,7 +7,7 @@ import platform
 
 import click
 
-from sweeps.cli.locate import open_sweep, storage_options
+from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import IllegalTransition, InputError
 from sweeps.trials import control, lifecycle
 
