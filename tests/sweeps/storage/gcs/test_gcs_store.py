@@ -382,7 +382,7 @@ class TestProcesses:
             "from sweeps.errors import AlreadyExists\n"
             "from sweeps.storage.gcs.store import GcsStore\n"
             "from sweeps.storage.gcs.client import RetryPolicy\n"
-            "store, me = GcsStore(sys.argv[1], patience=RetryPolicy(first_wait_s=0.02)), sys.argv[2].encode()\n"
+            "store, me = GcsStore(sys.argv[1], retries=RetryPolicy(first_wait_s=0.02)), sys.argv[2].encode()\n"
             "store.list('')\n"
             "print('ready', flush=True)\n"
             "sys.stdin.readline()\n"
