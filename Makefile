@@ -12,7 +12,7 @@ JOBS   ?= 3
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart test test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest setup-xla test-xla lint format docs bench findings clean
+.PHONY: setup quickstart test test-fast test-numerics test-slow test-browser test-slurm test-ray test-skypilot test-newest test-oldest setup-xla test-xla lint format docs bench findings clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,18 @@ quickstart: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# What to run while working: the rooms that need neither torch nor Ax, and of the trainer what is pure. A test that
+# would start a process or train is skipped.
+FAST := $(addprefix tests/sweeps/,space text trials search/test_encoding.py search/test_grid.py \
+  search/test_outcomes.py search/test_sequence.py storage/test_local_store.py storage/test_storage_urls.py) \
+  $(addprefix tests/trainer/,cost losses/test_candidates.py losses/test_distillation_losses.py losses/test_losses_distances.py \
+  losses/test_losses_kl.py losses/test_losses_sums.py losses/test_sparse.py) \
+  $(addprefix tests/runners/,pools workers kubernetes skypilot) \
+  $(addprefix tests/analysis/,statistics summaries/test_analysis_budget.py summaries/test_analysis_summary.py) \
+  $(addprefix tests/contracts/,test_words.py test_modules.py test_names.py) tests/docs/test_architecture_docs.py
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest --fast -n 2 --dist worksteal --timeout 10 $(FAST)
 
 # The tests that compare numbers, once more as on another processor: `make test` runs them as on this one. What has
 # instructions for bfloat16 is taken to have none, and the other way round; and on x86 vectors are AVX2's at most.

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import multiprocessing.util
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerContext
@@ -20,6 +22,29 @@ from hypothesis import settings
 settings.register_profile("quick", deadline=None, max_examples=25)
 settings.register_profile("thorough", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="skip each test where it starts a process or trains")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fast(request: pytest.FixtureRequest) -> None:
+    """Hold `make test-fast` to its word: a test is skipped at the moment that it starts a process or trains."""
+    if not request.config.getoption("--fast"):
+        return
+
+    def refuse_processes(event: str, arguments: object) -> None:
+        if event in ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec", "os.system"):
+            pytest.skip("starts a process")
+
+    def refuse_training(*given: object, **named: object) -> None:
+        pytest.skip("trains")
+
+    sys.addaudithook(refuse_processes)
+    multiprocessing.util.spawnv_passfds = lambda *given: pytest.skip("starts a process")  # raises no event
+    if (train_step := sys.modules.get("trainer.training.train_step")) is not None:
+        train_step.TrainStep.__call__ = refuse_training
 
 
 def pytest_sessionstart() -> None:
