@@ -20,7 +20,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """The numbers of a finished run; docs/trainer.md defines each. None: that stage was left out, or the
+    """The numbers of a finished run; docs/telemetry.md defines each. None: that stage was left out, or the
     price of the device is not known."""
 
     final_loss: float

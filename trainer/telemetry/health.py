@@ -1,7 +1,7 @@
 """Whether a run is well, from the numbers of its steps alone: no clock, no device, no IO. Used by `run`.
 
 Three checks, each a pure function of a sequence, and `Health`, which feeds them and says a thing once. What
-they find is a warning, never a reason to end a run. docs/trainer.md says what each takes for noise.
+they find is a warning, never a reason to end a run. docs/telemetry.md says what each takes for noise.
 """
 
 from __future__ import annotations
