@@ -1,10 +1,4 @@
-"""The errors of `runners`, and the exit statuses of workers and pools.
-
-RunnerError         root
-├── PoolError       a pool that makes no sense, or that this engine cannot start
-├── EngineMissing   an engine that is not installed here
-└── EngineFailed    an engine that is there and refused, or does not answer
-"""
+"""Errors of `runners`, and the exit statuses of workers and pools."""
 
 from __future__ import annotations
 
@@ -20,10 +14,10 @@ class RunnerError(Exception):
 
 
 class PoolError(RunnerError):
-    """A pool that cannot be started as described.
+    """Pool that cannot be started as described.
 
     Args:
-        field: which field of the pool.
+        field: the field of the pool that is wrong.
         problem: what is wrong with it.
     """
 
@@ -33,12 +27,12 @@ class PoolError(RunnerError):
 
 
 class EngineMissing(RunnerError):
-    """An engine that is not installed here.
+    """Engine that is not installed here.
 
     Args:
         engine: the runner's name.
         needs: what is missing.
-        remedy: how to get it.
+        remedy: how to install it.
     """
 
     def __init__(self, engine: str, needs: str, remedy: str) -> None:
@@ -47,11 +41,11 @@ class EngineMissing(RunnerError):
 
 
 class EngineFailed(RunnerError):
-    """An engine that is installed, and refused or did not answer.
+    """Engine that is installed, and refused or did not answer.
 
     Args:
         engine: the runner's name.
-        problem: what it said, in one line.
+        problem: its error message; line ends become spaces.
     """
 
     def __init__(self, engine: str, problem: str) -> None:

@@ -1,9 +1,10 @@
-"""Runs on a machine with one worker, and keeps it going as `restarts` says. `tpu-vm` and `skypilot` start it.
+"""Supervisor of one worker on a cloud machine, which it restarts as `restarts` says.
+
+`tpu-vm` and `skypilot` start it:
 
     python -m runners.on_vm --log FILE --restarts N --grace S -- WORKER...
 
-Its exit status: 0 no work is left; 2 the worker was refused its input; 1 it crashed too often; 75 it was
-told to go.
+Exit statuses: 0 no work is left; 2 the worker rejected its input; 1 it crashed too often; 75 a signal.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED
 from runners.pools.pool import Pool
 from runners.workers.processes import Process
 from runners.workers.signals import StopSignal
-from runners.workers.supervise_pool import keep
+from runners.workers.supervise_pool import supervise_pool
 
 
 def main(argv: Sequence[str]) -> int:
-    """Until its worker has ended for good."""
+    """Supervise the worker until it has ended for good, and return the exit status."""
     parser = argparse.ArgumentParser(prog="runners.on_vm")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--restarts", type=int, required=True)
     parser.add_argument("--grace", type=float, required=True)
     parser.add_argument("command", nargs="+")
-    given = parser.parse_args(argv)
-    command = tuple(given.command)
+    args = parser.parse_args(argv)
+    command = tuple(args.command)
     pool = Pool(
         name="",
         storage="",
-        folder=given.log.parent,
+        folder=args.log.parent,
         workers=1,
         command=command,
-        restarts=given.restarts,
-        grace_s=given.grace,
+        restarts=args.restarts,
+        grace_s=args.grace,
     )
-    told = StopSignal()
-    told.listen()
-    (end,) = keep(
-        [Process(argv=command, env={}, log_file=given.log)],
+    stop = StopSignal()
+    stop.listen()
+    (end,) = supervise_pool(
+        [Process(argv=command, env={}, log_file=args.log)],
         pool,
-        stopped=lambda: bool(told.by),
+        stopped=lambda: bool(stop.by),
         notify=lambda line: print(f"sweep: {line}", file=sys.stderr, flush=True),
     )
     if end is None:

@@ -1,8 +1,8 @@
 """`slurm`: an array of workers through submitit, requeued when they are preempted or lose their node.
 
-The batch script is submitit's. What it runs under `srun` is `tend` with the worker's script, so that SIGTERM
-comes to the worker and not only to the batch shell. `--signal` is SIGTERM, too: submitit's own SIGUSR2 would
-come to every process of the step, and means something else to the trainer's guard.
+The batch script is submitit's. Under `srun` it runs `supervise_worker` with the worker's script, so that
+SIGTERM reaches the worker and not only the batch shell. `--signal` is SIGTERM, too: submitit's own SIGUSR2
+would reach every process of the step, and means something else to the trainer's guard.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import Any
 from runners.counted import counted
 from runners.errors import EXIT_DONE, EXIT_PREEMPTED, EngineFailed, EngineMissing, PoolError
 from runners.pools import launched
+from runners.pools.atomic_file import OWNER_EXECUTABLE, write_atomic
 from runners.pools.pool import Pool
-from runners.pools.private_file import write_private
-from runners.pools.program import answer
-from runners.pools.runner import Artifacts, Health, Place, PlaceState, Tell
+from runners.pools.program import run_command
+from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.pools.script import worker_script
 from runners.pools.tail import tails
-from runners.tend import tend
+from runners.tend import supervise_worker
 
 NAME = "slurm"
 SCRIPT = "worker.sh"
 _REMEDY = "run this where sbatch is, such as the cluster's login node"
-_OURS = {
+_RESERVED = {
     "array",
     "job-name",
     "output",
@@ -47,16 +47,18 @@ _OURS = {
     "gres",
     "cpus-per-task",
 }
-_STATES: Mapping[str, PlaceState] = {"RUNNING": "running", "COMPLETING": "running", "STAGE_OUT": "running"}
-_EVERY_S = 1.0
+_STATES: Mapping[str, WorkerState] = {"RUNNING": "running", "COMPLETING": "running", "STAGE_OUT": "running"}
+_POLL_S = 1.0
 
 
 @dataclass(frozen=True)
 class Worker:
-    """What submitit pickles: one worker, tended until it has ended for good.
+    """Task that submitit pickles: one worker, supervised until it has ended for good.
 
     Args:
-        script: the worker's, on the file system that the nodes share.
+        script: path of the worker's script, on the file system that the nodes share.
+        restarts: consecutive crashes that are answered by a restart.
+        grace_s: seconds between SIGTERM and SIGKILL.
     """
 
     script: str
@@ -64,13 +66,13 @@ class Worker:
     grace_s: float
 
     def __call__(self) -> None:
-        status = tend(["bash", self.script], restarts=self.restarts, grace_s=self.grace_s)
+        status = supervise_worker(["bash", self.script], restarts=self.restarts, grace_s=self.grace_s)
         if status != EXIT_DONE:
-            sys.exit(status)  # the batch script reads it, and Slurm's RequeueExit
+            sys.exit(status)  # for the batch script and Slurm's RequeueExit
 
 
 class Slurm:
-    """The runner. Slurm keeps the pool; its jobs are found by their name, the pool's label."""
+    """Runner for Slurm, which keeps the pool; its jobs are found by their name, the pool's label."""
 
     name = NAME
     takes = frozenset(
@@ -82,7 +84,7 @@ class Slurm:
     python = sys.executable
 
     def render(self, pool: Pool) -> Artifacts:
-        """The batch script as submitit writes it, and the worker's."""
+        """Return the batch script as submitit writes it, and the worker's."""
         try:
             from submitit.slurm.slurm import _make_sbatch_string
         except ImportError:
@@ -92,8 +94,8 @@ class Slurm:
         text = _make_sbatch_string(command=command, folder=pool.folder, map_count=count, **parameters(pool))
         return {"submission.sh": text, SCRIPT: worker_script(pool)}
 
-    def up(self, pool: Pool, notify: Tell) -> int:
-        """Submit the array. Its worker's script lies in the pool's folder, for its owner alone."""
+    def up(self, pool: Pool, notify: Notify) -> int:
+        """Submit the array; the worker's script is in the pool's folder, readable by its owner alone."""
         job = _submit(pool, self.render(pool))
         launched.write(launched.Launched(runner=NAME, pool=pool, notes={"jobs": [job]}))
         notify(
@@ -102,24 +104,24 @@ class Slurm:
         )
         return EXIT_DONE
 
-    def status(self, pool: Pool) -> tuple[Place, ...]:
-        """Those in the queue, and those of this pool that left it: done where submitit has their result."""
+    def status(self, pool: Pool) -> tuple[WorkerStatus, ...]:
+        """Return the workers in the queue, and those that left it: done where submitit has their result."""
         queue = _queue(pool)
-        present = {place.worker for _, place in queue}
+        present = {status.worker for _, status in queue}
         known = launched.read(pool.folder)
         gone = []
         for job in known.notes.get("jobs", ()) if known else ():
             files = [*pool.folder.glob(f"{job}_submitted.pkl"), *pool.folder.glob(f"{job}_*_submitted.pkl")]
             gone += [file.name.removesuffix("_submitted.pkl") for file in files]
         ended = tuple(
-            Place(worker=worker, state="done" if _is_done(pool.folder, worker) else "failed")
+            WorkerStatus(worker=worker, state="done" if _is_done(pool.folder, worker) else "failed")
             for worker in sorted(gone, key=_natural)
             if worker not in present
         )
-        return (*(place for _, place in queue), *ended)
+        return (*(status for _, status in queue), *ended)
 
-    def scale(self, pool: Pool, workers: int, notify: Tell) -> None:
-        """One more array for those that are missing; those too many go, waiting ones first."""
+    def scale(self, pool: Pool, workers: int, notify: Notify) -> None:
+        """Submit another array for missing workers; let surplus ones leave, waiting ones first."""
         queue = sorted(_queue(pool), key=lambda job: (job[1].state != "running", _natural(job[1].worker)))
         if workers > len(queue):
             more = replace(pool, workers=workers - len(queue))
@@ -129,47 +131,47 @@ class Slurm:
             launched.write(launched.Launched(runner=NAME, pool=pool, notes={"jobs": jobs}))
             notify(f"Slurm has {counted(more.workers, 'more worker')} as job {job}")
         elif surplus := queue[workers:]:
-            _leave(pool, surplus)
-            notify(f"{counted(len(surplus), 'worker')} gone: {counted(workers, 'worker')} wanted")
+            _stop(pool, surplus)
+            notify(f"stopped {counted(len(surplus), 'worker')}: {counted(workers, 'worker')} wanted")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
-        """What submitit's tasks wrote."""
+        """Yield the last lines of the tasks' logs."""
         yield from tails(pool.folder, f"{worker or '*'}_0_log.out", lines)
 
-    def down(self, pool: Pool, notify: Tell) -> int:
-        """Every job of this name that is ours in the queue."""
+    def down(self, pool: Pool, notify: Notify) -> int:
+        """Cancel every job of this pool in the queue."""
         queue = _queue(pool)
-        _leave(pool, queue)
+        _stop(pool, queue)
         if queue:
             notify(f"the pool is down: {counted(len(queue), 'job')} left Slurm's queue")
         return len(queue)
 
     def health(self) -> Health:
-        """Whether submitit is installed, sbatch is here, and the controller answers."""
+        """Check for submitit and sbatch, and that the controller answers."""
         try:
-            told = f"submitit {importlib.metadata.version('submitit')}"
+            version = f"submitit {importlib.metadata.version('submitit')}"
         except importlib.metadata.PackageNotFoundError:
-            return Health(state="missing", told="no submitit", remedy="pip install 'stagesweep[slurm]'")
+            return Health(state="missing", detail="no submitit", remedy="pip install 'stagesweep[slurm]'")
         if missing := [
             name for name in ("sbatch", "srun", "squeue", "scancel") if shutil.which(name) is None
         ]:
-            return Health(state="missing", told=f"{told}, no {missing[0]}", remedy=_REMEDY)
+            return Health(state="missing", detail=f"{version}, no {missing[0]}", remedy=_REMEDY)
         try:
-            answer(NAME, ["scontrol", "ping"], remedy=_REMEDY, patience_s=10.0)
-            version = answer(NAME, ["sbatch", "--version"], remedy=_REMEDY, patience_s=10.0).strip()
+            run_command(NAME, ["scontrol", "ping"], remedy=_REMEDY, timeout_s=10.0)
+            slurm = run_command(NAME, ["sbatch", "--version"], remedy=_REMEDY, timeout_s=10.0).strip()
         except (EngineFailed, EngineMissing):
             return Health(
                 state="unreachable",
-                told=f"{told}, sbatch, no controller answers",
+                detail=f"{version}, sbatch, no controller answers",
                 remedy="run it on a node of the cluster; `scontrol ping` says more",
             )
-        return Health(state="ready", told=f"{told}, {version}")
+        return Health(state="ready", detail=f"{version}, {slurm}")
 
 
 def parameters(pool: Pool) -> dict[str, Any]:
-    """The pool in submitit's words; what submitit has no word for goes to sbatch under its own. Pure."""
+    """Return the pool as submitit's parameters; options without one are passed to sbatch. Pure."""
     if "%" in str(pool.folder) or "\n" in str(pool.folder):
-        raise PoolError("folder", f"{pool.folder} has a % or a line end, which mean something to sbatch")
+        raise PoolError("folder", f"{pool.folder} has a % or a line end, which sbatch would interpret")
     more: dict[str, Any] = {"signal": f"TERM@{math.ceil(pool.grace_s)}", "requeue": True}
     if pool.accelerator:
         kind = "gpu" if pool.accelerator == "gpu" else f"gpu:{pool.accelerator}"
@@ -181,7 +183,7 @@ def parameters(pool: Pool) -> dict[str, Any]:
     leave = shlex.quote(str(pool.folder))
     return {
         "job_name": pool.label,
-        "time": None,  # the partition's own; submitit would say five minutes
+        "time": None,  # the partition's default; submitit's would be five minutes
         "ntasks_per_node": 1,
         "cpus_per_task": pool.threads,
         "srun_args": [f"--cpus-per-task={pool.threads}"]
@@ -202,10 +204,10 @@ def parameters(pool: Pool) -> dict[str, Any]:
 def _checked(key: str, value: object) -> object:
     if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
         raise PoolError(
-            "options", f"{key!r} is no option of sbatch: write it as --{key} would be, such as mem=8G"
+            "options", f"{key!r} is not an option of sbatch; write it without dashes, such as mem=8G"
         )
-    if key in _OURS:
-        raise PoolError("options", f"{key} is the runner's own; use --workers, --threads, --accelerator")
+    if key in _RESERVED:
+        raise PoolError("options", f"{key} is set by the runner; use --workers, --threads, --accelerator")
     if value is True:
         return value
     if not isinstance(value, str | int | float) or value is False or "\n" in str(value):
@@ -218,14 +220,14 @@ def _python(pool: Pool) -> str:
 
 
 def _submit(pool: Pool, artifacts: Artifacts) -> str:
-    """The id of the job (an array where there are several workers)."""
+    """Submit the job (an array where there are several workers) and return its id."""
     from submitit.core.utils import FailedJobError
     from submitit.slurm.slurm import SlurmExecutor
 
     if missing := [name for name in ("sbatch", "srun") if shutil.which(name) is None]:
         raise EngineMissing(NAME, f"the command {missing[0]}", _REMEDY)
     script = pool.folder / SCRIPT
-    write_private(script, artifacts[SCRIPT], executable=True)
+    write_atomic(script, artifacts[SCRIPT], mode=OWNER_EXECUTABLE)
     worker = Worker(str(script), pool.restarts, pool.grace_s)
     executor = SlurmExecutor(folder=pool.folder, python=_python(pool))
     executor.update_parameters(**parameters(pool))
@@ -237,35 +239,35 @@ def _submit(pool: Pool, artifacts: Artifacts) -> str:
     return str(jobs[0].job_id).partition("_")[0]
 
 
-def _queue(pool: Pool) -> list[tuple[str, Place]]:
-    """Every job of ours with the pool's name that is in the queue, by Slurm's own number of it."""
+def _queue(pool: Pool) -> list[tuple[str, WorkerStatus]]:
+    """Return the pool's jobs in the queue, each with Slurm's raw job id."""
     command = ["squeue", "--noheader", "--array", "--me", f"--name={pool.label}", "--format=%A|%i|%T|%N|%r"]
     found = []
-    for line in answer(NAME, command, remedy=_REMEDY).splitlines():
+    for line in run_command(NAME, command, remedy=_REMEDY).splitlines():
         raw, worker, state, node, reason = line.strip().split("|", 4)
         where = node if node not in ("", "(null)") else ""
-        told = state if reason in ("None", "") else f"{state} ({reason})"
-        place = Place(worker=worker, state=_STATES.get(state, "waiting"), where=where, told=told)
-        found.append((raw, place))
+        detail = state if reason in ("None", "") else f"{state} ({reason})"
+        status = WorkerStatus(worker=worker, state=_STATES.get(state, "waiting"), where=where, detail=detail)
+        found.append((raw, status))
     return found
 
 
-def _leave(pool: Pool, jobs: list[tuple[str, Place]]) -> None:
-    """Running ones are told, and have the grace time; a file says that they are not to be requeued."""
-    running = [raw for raw, place in jobs if place.state == "running"]
-    pool.folder.mkdir(parents=True, exist_ok=True)  # of a pool that was launched elsewhere
+def _stop(pool: Pool, jobs: list[tuple[str, WorkerStatus]]) -> None:
+    """Cancel the jobs, running ones with a grace time; a file keeps the batch script from requeueing them."""
+    running = [raw for raw, status in jobs if status.state == "running"]
+    pool.folder.mkdir(parents=True, exist_ok=True)  # the pool may have been launched elsewhere
     for raw in running:
         (pool.folder / f"leave-{raw}").touch()
-    for raw, place in jobs:
-        if place.state != "running":
+    for raw, status in jobs:
+        if status.state != "running":
             _cancel(raw)
     for raw in running:
         _cancel("--signal=TERM", raw)
     deadline = time.monotonic() + pool.grace_s
     while running and time.monotonic() < deadline:
-        time.sleep(_EVERY_S)
-        there = {raw for raw, _ in _queue(pool)}
-        running = [raw for raw in running if raw in there]
+        time.sleep(_POLL_S)
+        queued = {raw for raw, _ in _queue(pool)}
+        running = [raw for raw in running if raw in queued]
     for raw in running:
         _cancel(raw)
     for raw, _ in jobs:
@@ -273,9 +275,9 @@ def _leave(pool: Pool, jobs: list[tuple[str, Place]]) -> None:
 
 
 def _cancel(*words: str) -> None:
-    """A job that has left the queue meanwhile is no error."""
+    """Run scancel; a job that has left the queue meanwhile is not an error."""
     try:
-        answer(NAME, ["scancel", *words], remedy=_REMEDY)
+        run_command(NAME, ["scancel", *words], remedy=_REMEDY)
     except EngineFailed as error:
         if "Invalid job id" not in error.problem and "already completing" not in error.problem:
             raise

@@ -1,7 +1,7 @@
-"""One worker, started again where it is after a crash: what runs inside a Slurm task or a Ray task.
+"""Supervisor of one worker inside a Slurm task or a Ray task: restarts it after a crash.
 
-A worker that was preempted (75) is not started again here: its machine is going, and the engine has others.
-`python -m runners.tend --restarts N --grace S -- COMMAND...` is the same for shells.
+A worker that was preempted (75) is not restarted here: its machine is going away, and the engine has others.
+From a shell: `python -m runners.tend --restarts N --grace S -- COMMAND...`.
 """
 
 from __future__ import annotations
@@ -14,35 +14,37 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
 from runners.workers import die_with_parent
 from runners.workers.restarts import POISON, Again, after_exit
+from runners.workers.supervise_pool import describe
 
-_EVERY_S = 0.2
+_POLL_S = 0.2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(kw_only=True)
-class _Notice:
-    """Whether this process was told to go, and when; its worker is told once."""
+class _Stop:
+    """First stop signal that this process got, and when; passed on to the worker once."""
 
     by: str = ""
     at: float = 0.0
-    worker: subprocess.Popen[bytes] | None = field(default=None)
+    worker: subprocess.Popen[bytes] | None = None
 
-    def heard(self) -> bool:
+    def received(self) -> bool:
+        """Return True after a signal; a call, as a handler may change it at any time."""
         return bool(self.by)
 
-    def hear(self, number: int, frame: object) -> None:
+    def handle(self, number: int, frame: object) -> None:
         if not self.by:
             self.by, self.at = signal.Signals(number).name, time.monotonic()
             if self.worker is not None:
                 self.worker.terminate()
 
 
-def tend(
+def supervise_worker(
     argv: Sequence[str],
     *,
     restarts: int,
@@ -50,80 +52,81 @@ def tend(
     env: Mapping[str, str] | None = None,
     notify: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> int:
-    """Run the worker until it has ended for good; SIGTERM and SIGINT are passed on to it. In the main thread.
+    """Run the worker until it has ended for good, passing SIGTERM and SIGINT on. In the main thread.
 
-    Where this process is killed, the worker is told by the kernel.
+    If this process is killed, the kernel sends the worker SIGTERM.
 
     Args:
-        restarts: crashes in a row that are answered by a restart.
-        grace_s: seconds between the signal and the worker's death.
-        env: instead of this process's environment.
+        argv: the worker's command line.
+        restarts: consecutive crashes that are answered by a restart.
+        grace_s: seconds between the signal and the worker's SIGKILL.
+        env: the worker's environment, instead of this process's.
+        notify: called with each crash, as one line.
 
     Returns:
-        0, 2, 42 or 75 as the worker said; 1 where it only crashed.
+        The worker's 0, 2, 42 or 75; 1 where it only crashed.
     """
     crashes = 0
-    with _listening() as notice:
-        while not notice.heard():
+    with _listening() as stop:
+        while not stop.received():
             began = time.monotonic()
-            status = _run(argv, notice, grace_s, env)
-            if notice.heard() or status in (EXIT_DONE, EXIT_PREEMPTED, *POISON):
+            status = _run(argv, stop, grace_s, env)
+            if stop.received() or status in (EXIT_DONE, EXIT_PREEMPTED, *POISON):
                 return status if status in (EXIT_DONE, *POISON) else EXIT_PREEMPTED
             next_ = after_exit(status, ran_s=time.monotonic() - began, crashes=crashes, restarts=restarts)
             if not isinstance(next_, Again):
-                notify(f"the worker crashed {crashes + 1} times in a row; it is given up")
+                notify(f"the worker crashed {crashes + 1} times in a row; giving up on it")
                 return EXIT_FAILED
             crashes = next_.crashes
-            told = f"signal {-status}" if status < 0 else f"exit status {status}"
-            notify(f"the worker crashed ({told}); again in {next_.after_s:g} s")
-            _wait(next_.after_s, notice)
+            notify(f"the worker crashed ({describe(status)}); restarting in {next_.after_s:g} s")
+            _wait(next_.after_s, stop)
     return EXIT_PREEMPTED
 
 
 @contextlib.contextmanager
-def _listening() -> Iterator[_Notice]:
-    notice = _Notice()
-    before = {number: signal.signal(number, notice.hear) for number in _SIGNALS}
+def _listening() -> Iterator[_Stop]:
+    stop = _Stop()
+    before = {number: signal.signal(number, stop.handle) for number in _SIGNALS}
     try:
-        yield notice
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _run(argv: Sequence[str], notice: _Notice, grace_s: float, env: Mapping[str, str] | None) -> int:
-    """The exit status of one life. Whatever ends this process in order ends the worker first."""
+def _run(argv: Sequence[str], stop: _Stop, grace_s: float, env: Mapping[str, str] | None) -> int:
+    """Run the worker once and return its exit status; an exception here ends the worker first."""
     bound = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid()), *argv]
-    notice.worker = worker = subprocess.Popen(bound, stdin=subprocess.DEVNULL, env=env)
+    stop.worker = worker = subprocess.Popen(bound, stdin=subprocess.DEVNULL, env=env)
     try:
-        if notice.heard():  # between the question and the start
+        if stop.received():  # since the caller checked, and before there was a worker to pass it on to
             worker.terminate()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return worker.wait(_EVERY_S)
-            if notice.heard() and time.monotonic() - notice.at > grace_s:
+                return worker.wait(_POLL_S)
+            if stop.received() and time.monotonic() - stop.at > grace_s:
                 worker.kill()
     finally:
-        notice.worker = None
+        stop.worker = None
         if worker.poll() is None:
             worker.kill()
             worker.wait()
 
 
-def _wait(seconds: float, notice: _Notice) -> None:
+def _wait(seconds: float, stop: _Stop) -> None:
     deadline = time.monotonic() + seconds
-    while not notice.heard() and time.monotonic() < deadline:
-        time.sleep(min(_EVERY_S, seconds))
+    while not stop.received() and time.monotonic() < deadline:
+        time.sleep(min(_POLL_S, seconds))
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m runners.tend", description=__doc__)
     parser.add_argument("--restarts", type=int, default=5)
     parser.add_argument("--grace", type=float, default=30.0)
     parser.add_argument("command", nargs="+")
-    given = parser.parse_args()
-    return tend(given.command, restarts=given.restarts, grace_s=given.grace, env=dict(os.environ))
+    args = parser.parse_args()
+    return supervise_worker(args.command, restarts=args.restarts, grace_s=args.grace, env=dict(os.environ))
 
 
 if __name__ == "__main__":

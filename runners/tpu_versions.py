@@ -1,7 +1,7 @@
-"""Which software goes with which TPU. The `tpu-vm` and `skypilot` runners install it.
+"""Software versions for each family of TPU, which the `tpu-vm` and `skypilot` runners install.
 
-torch_xla 2.9.0 is the only release for this torch; a newer libtpu than these has another PJRT interface and
-does not load.
+The ranges stand in `trainer.devices.tpu_versions`, which this package may not import:
+`python tests/contracts/tpu_matrix.py` writes REQUIREMENTS from them, and a test compares.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ WHEELS = (
     "https://storage.googleapis.com/libtpu-wheels/index.html",
 )
 
-# By the family in an accelerator's name: the image of its VM (docs.cloud.google.com/tpu/docs/runtimes), and
-# the largest size that is one VM. Sizes are chips for v5litepod and v6e, else cores.
+# By family, the accelerator's name up to the dash: the image of its VM
+# (docs.cloud.google.com/tpu/docs/runtimes), and the largest size that is one VM, in chips for v5litepod and
+# v6e, else in cores.
 _FAMILIES = {
     "v2": ("tpu-ubuntu2204-base", 8),
     "v3": ("tpu-ubuntu2204-base", 8),
@@ -25,14 +26,13 @@ _FAMILIES = {
 
 
 def runtime_version(accelerator: str) -> str | None:
-    """The image for an accelerator such as `v6e-4`; None for a family that is not known here."""
+    """Return the VM image for an accelerator such as `v6e-4`; None for an unknown family."""
     found = _FAMILIES.get(accelerator.partition("-")[0])
     return found[0] if found else None
 
 
 def largest_on_one_vm(accelerator: str) -> str | None:
-    """The largest of its family that is one VM, where this one is larger; else None. Unknown families
-    pass."""
+    """Return the largest one-VM size of its family where this one is larger; else, or if unknown, None."""
     family, _, size = accelerator.partition("-")
     if family not in _FAMILIES or not size.isdecimal() or int(size) <= _FAMILIES[family][1]:
         return None

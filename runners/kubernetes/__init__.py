@@ -1,2 +1,1 @@
-"""Kubernetes: one Indexed Job for a pool. `runner` is the door, `job` writes the manifest, `kubectl` hands
-it over."""
+"""Engine `kubernetes`: `runner` is its entry, `job` renders the manifest, `kubectl` calls the command."""

@@ -1,12 +1,12 @@
-"""The manifest of a pool: an Indexed Job, one index for each worker. Pure.
+"""Manifest of a pool: an Indexed Job, one index for each worker. Pure.
 
-What a worker's end means to the Job (`podFailurePolicy`, the first rule that fits):
+Result of a worker's end for the Job (`podFailurePolicy`, the first rule that matches):
 
 0                   the index is done
-2, 42               FailIndex: what it was given is wrong; the other workers go on
-75                  Ignore: it handed its trial back, and the pod is made again
-a node went away    Ignore, by the pod's condition DisruptionTarget
-anything else       made again, `restarts` times, later and later
+2, 42               FailIndex: its input is invalid; the other workers go on
+75                  Ignore: it handed its trial back, and the pod is replaced
+a node was lost     Ignore, by the pod's condition DisruptionTarget
+anything else       replaced, `restarts` times, with exponential backoff
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CONTAINER = "worker"
 
 
 def job(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
-    """The Job, as Kubernetes' API has it (batch/v1). Raises `PoolError`."""
+    """Return the Job (batch/v1). Raises `PoolError`."""
     if not options.image:
         raise PoolError("options", "image: it is missing: a container image with stagesweep in it")
-    place = placement(pool, options)
+    nodes = placement(pool, options)
     labels = {"app.kubernetes.io/name": "stagesweep", POOL_LABEL: pool.label}
     requests = {key: value for key in ("cpu", "memory") if (value := getattr(options, key))}
     container: dict[str, Any] = {
@@ -36,17 +36,17 @@ def job(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
         "image": options.image,
         "command": ["bash", "-c", literal(worker_script(pool))],
         "env": [
-            *({"name": name, "value": value} for name, value in place.environment.items()),
+            *({"name": name, "value": value} for name, value in nodes.environment.items()),
             *(_from_secret(name, secret_name(pool, options)) for name in pool.secrets),
         ],
-        "resources": {"requests": {**requests, **place.limits}, "limits": place.limits},
+        "resources": {"requests": {**requests, **nodes.limits}, "limits": nodes.limits},
     }
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(pool.grace_s),
         "containers": [container],
-        "nodeSelector": place.selector,
-        "tolerations": place.tolerations,
+        "nodeSelector": nodes.selector,
+        "tolerations": nodes.tolerations,
     }
     if options.service_account:
         spec["serviceAccountName"] = options.service_account
@@ -59,7 +59,7 @@ def job(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
             "completions": pool.workers,
             "parallelism": pool.workers,
             "backoffLimitPerIndex": pool.restarts,
-            # A pod on its way out still has its trial: the next one waits until it has handed that back.
+            # A terminating pod still has its trial: its replacement waits until that is handed back.
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {
                 "rules": [
@@ -74,12 +74,12 @@ def job(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
 
 
 def secret_name(pool: Pool, options: KubernetesOptions) -> str:
-    """The Secret that the workers' secrets are in."""
+    """Return the name of the Secret with the workers' secrets."""
     return options.secret or pool.label
 
 
 def literal(text: str) -> str:
-    """As it has to be written where Kubernetes would put in $(VARIABLES)."""
+    """Escape text where Kubernetes would expand $(VARIABLES)."""
     return text.replace("$", "$$")
 
 

@@ -1,4 +1,4 @@
-"""The thin client of `kubernetes`: the command kubectl, which has the user's clusters and rights."""
+"""Thin client of the command `kubectl`, which has the user's clusters and rights."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from runners.errors import EngineFailed, EngineMissing
 from runners.kubernetes.options import KubernetesOptions
 
 NAME = "kubernetes"
-_PATIENCE_S = 60
+_TIMEOUT_S = 60
 REMEDY = "install it: https://kubernetes.io/docs/tasks/tools/"
 
 
 class Kubectl:
-    """Raises `EngineMissing` where there is no kubectl; its calls raise `EngineFailed` with what it said."""
+    """Command `kubectl`: raises `EngineMissing` without it; its calls raise `EngineFailed` with its error."""
 
     def __init__(self, options: KubernetesOptions) -> None:
         found = shutil.which("kubectl")
@@ -30,8 +30,8 @@ class Kubectl:
             if value := getattr(options, flag):
                 self._argv.append(f"--{flag}={value}")
 
-    def __call__(self, *words: str, stdin: str = "", patience_s: float = _PATIENCE_S) -> str:
-        """What it wrote to stdout."""
+    def __call__(self, *words: str, stdin: str = "", timeout_s: float = _TIMEOUT_S) -> str:
+        """Run it and return its stdout."""
         try:
             ran = subprocess.run(
                 [*self._argv, *words],
@@ -39,23 +39,23 @@ class Kubectl:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=patience_s,
+                timeout=timeout_s,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise EngineFailed(NAME, f"kubectl {words[0]} did not answer within {patience_s:g} s") from None
+            raise EngineFailed(NAME, f"kubectl {words[0]} did not answer within {timeout_s:g} s") from None
         if ran.returncode:
             raise EngineFailed(NAME, ran.stderr or f"kubectl {words[0]} ended with {ran.returncode}")
         return ran.stdout
 
     def get(self, *words: str) -> Any:
-        """What there is, parsed; None where one thing was asked for by name and is not there."""
+        """Return the parsed objects; None for a single object that does not exist."""
         text = self("get", *words, "--output=json", "--ignore-not-found")
         try:
             return from_json(text) if text.strip() else None
         except ValueError:
-            raise EngineFailed(NAME, f"kubectl get answered {text[:200]!r}, which is no JSON") from None
+            raise EngineFailed(NAME, f"kubectl get answered {text[:200]!r}, which is not JSON") from None
 
     def create(self, manifest: dict[str, Any], verb: Sequence[str] = ("create",)) -> None:
-        """Hand over a manifest, on stdin."""
+        """Create the objects of a manifest, which is passed on stdin."""
         self(*verb, "--filename=-", stdin=json.dumps(manifest))

@@ -1,5 +1,4 @@
-"""What `kubernetes` takes as a pool's options, and where a cluster has its accelerators and its spot
-nodes."""
+"""Options of `kubernetes`, and the labels of accelerators and spot nodes by kind of cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from runners.pools.pool import Pool
 
 Cluster = Literal["gke", "eks", "aks", "other"]
 
-# The label of spot nodes, and whether such a node is also tainted by it.
+# The label of spot nodes, its value, and True where they are also tainted with it.
 _SPOT: dict[Cluster, tuple[str, str, bool]] = {
     "gke": ("cloud.google.com/gke-spot", "true", True),
     "eks": ("eks.amazonaws.com/capacityType", "SPOT", False),
@@ -23,8 +22,8 @@ _SPOT: dict[Cluster, tuple[str, str, bool]] = {
 _GPU_LABEL: dict[Cluster, str] = {"gke": "cloud.google.com/gke-accelerator"}
 _GPU_LABEL_ELSEWHERE = "nvidia.com/gpu.product"  # NVIDIA's GPU feature discovery
 
-# docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, those of one host: the node's label, the
-# topology and the chips. v4 and v5p count cores, two to a chip.
+# Single-host TPUs of docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus: the node's label, the
+# topology and the number of chips. v4 and v5p count cores, two per chip.
 _TPUS = {
     "v4-8": ("tpu-v4-podslice", "2x2x1", 4),
     "v5p-8": ("tpu-v5p-slice", "2x2x1", 4),
@@ -39,15 +38,20 @@ _TPUS = {
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
 class KubernetesOptions:
-    """Args:
-    image: with stagesweep in it; its `python` runs the workers, unless --python says another.
-    cluster: whose labels name accelerators and spot nodes.
-    context, namespace: of kubectl; "" for its own.
-    secret: a Secret that is there, with the pool's secrets as its keys; "": `up` makes one of their values
-        here.
-    service_account: of the pods; on GKE and EKS it may read and write the bucket.
-    cpu, memory: what each worker asks for, such as "8" and "64Gi"; "" for the cluster's default.
-    node_selector, tolerations: added to what the accelerator and spot ask for.
+    """Options of a pool as an Indexed Job.
+
+    Args:
+        image: container image with stagesweep; its `python` runs the workers, unless --python names another.
+        cluster: kind of cluster, which decides the labels of accelerators and spot nodes.
+        context: of kubectl; "" for its default.
+        namespace: of kubectl; "" for its default.
+        secret: an existing Secret with the pool's secrets as its keys; "": `up` creates one with their values
+            here.
+        service_account: of the pods; on GKE and EKS it may read and write the bucket.
+        cpu: request of each worker, such as "8"; "" for the cluster's default.
+        memory: request of each worker, such as "64Gi"; "" for the cluster's default.
+        node_selector: added to the labels of the accelerator and of spot nodes.
+        tolerations: added to those of the accelerator and of spot nodes.
     """
 
     image: str = ""
@@ -64,7 +68,7 @@ class KubernetesOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Which nodes fit, what a worker takes of one, and what it has to be told there."""
+    """Constraints on the nodes, a worker's limits on one, and its additional environment."""
 
     selector: dict[str, str]
     tolerations: list[dict[str, Any]]
@@ -73,12 +77,12 @@ class Placement:
 
 
 def options_of(pool: Pool) -> KubernetesOptions:
-    """The pool's options. Raises `PoolError`."""
+    """Return the pool's options. Raises `PoolError`."""
     return parse(KubernetesOptions, pool)
 
 
 def placement(pool: Pool, options: KubernetesOptions) -> Placement:
-    """Where the pool's workers run. Raises `PoolError` for what this kind of cluster does not have."""
+    """Return the placement of the workers. Raises `PoolError` for what this kind of cluster does not have."""
     selector: dict[str, str] = {}
     tolerations: list[dict[str, Any]] = []
     limits: dict[str, str] = {}
@@ -100,16 +104,14 @@ def placement(pool: Pool, options: KubernetesOptions) -> Placement:
         }
         tolerations.append(_tolerate("google.com/tpu"))
         limits["google.com/tpu"] = str(chips)
-        environment["PJRT_DEVICE"] = "TPU"  # without it torch_xla works on the CPU
+        environment["PJRT_DEVICE"] = "TPU"  # without it torch_xla uses the CPU
     elif pool.accelerator:
         selector[_GPU_LABEL.get(options.cluster, _GPU_LABEL_ELSEWHERE)] = pool.accelerator
         tolerations.append(_tolerate("nvidia.com/gpu"))
         limits["nvidia.com/gpu"] = str(pool.accelerator_count)
     if pool.spot:
         if options.cluster not in _SPOT:
-            raise PoolError(
-                "spot", "say by the option node_selector which nodes of this cluster are spot nodes"
-            )
+            raise PoolError("spot", "name the spot nodes of this cluster by the option node_selector")
         key, value, tainted = _SPOT[options.cluster]
         selector[key] = value
         if tainted:

@@ -1,4 +1,4 @@
-"""`kubernetes`: a pool is an Indexed Job, which the cluster keeps. RUNNER is what `engines` finds."""
+"""`kubernetes`: a pool as an Indexed Job, which the cluster keeps."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from runners.kubernetes.job import POOL_LABEL, job, secret_name
 from runners.kubernetes.kubectl import NAME, REMEDY, Kubectl
 from runners.kubernetes.options import KubernetesOptions, options_of
 from runners.pools.pool import Pool
-from runners.pools.runner import Artifacts, Health, Place, PlaceState, Tell
+from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.pools.yaml_text import yaml_text
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
-_STATES: dict[str, PlaceState] = {"Running": "running", "Succeeded": "done"}  # else it waits
+_STATES: dict[str, WorkerState] = {"Running": "running", "Succeeded": "done"}  # else waiting
 
 
 class Kubernetes:
-    """The runner. A worker is its index, from 0."""
+    """Runner for Kubernetes; a worker's id is its index, from 0."""
 
     name = NAME
     takes = frozenset(
@@ -37,7 +37,7 @@ class Kubernetes:
     python = "python"
 
     def render(self, pool: Pool) -> Artifacts:
-        """The Job; and the Secret that `up` would make, with names instead of values."""
+        """Return the Job, and the Secret that `up` would create, with names instead of values."""
         options = options_of(pool)
         artifacts = {"job.yaml": yaml_text(job(pool, options))}
         if pool.secrets and not options.secret:
@@ -45,20 +45,20 @@ class Kubernetes:
             artifacts["secret.yaml"] = yaml_text(_secret(pool, options, {"stringData": values}))
         return artifacts
 
-    def up(self, pool: Pool, notify: Tell) -> int:
-        """Create the Secret and the Job; an earlier Job of this sweep makes way if it is finished."""
+    def up(self, pool: Pool, notify: Notify) -> int:
+        """Create the Secret and the Job, replacing a finished Job of the same sweep."""
         options = options_of(pool)
         manifest = job(pool, options)
         _validate(manifest)
         kubectl = Kubectl(options)
         secrets = _values(pool, options)
-        there = kubectl.get("job", pool.label)
-        if there is not None:
-            if not _finished(there):
+        existing = kubectl.get("job", pool.label)
+        if existing is not None:
+            if not _finished(existing):
                 raise PoolError(
                     "workers", f"the job {pool.label} runs already; `sweep down kubernetes` ends it"
                 )
-            kubectl("delete", "job", pool.label, "--wait=true", patience_s=120)
+            kubectl("delete", "job", pool.label, "--wait=true", timeout_s=120)
         if secrets:
             secret = _secret(pool, options, {"data": secrets})
             kubectl.create(secret, ("apply", "--server-side", "--force-conflicts"))
@@ -66,7 +66,7 @@ class Kubernetes:
             kubectl.create(manifest)
         except EngineFailed:
             if secrets:
-                _take_back(kubectl, pool, options)
+                _delete_orphan(kubectl, pool, options)
             raise
         notify(
             f"the job {pool.label} has {counted(pool.workers, 'worker')}; "
@@ -74,8 +74,8 @@ class Kubernetes:
         )
         return EXIT_DONE
 
-    def status(self, pool: Pool) -> tuple[Place, ...]:
-        """Every index: its newest pod, or none yet."""
+    def status(self, pool: Pool) -> tuple[WorkerStatus, ...]:
+        """Return every index with its newest pod, if there is one yet."""
         kubectl = Kubectl(options_of(pool))
         found = kubectl.get("job", pool.label)
         if found is None:
@@ -85,39 +85,39 @@ class Kubernetes:
         pods = sorted(_pods(kubectl, pool), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         newest = {_index(pod): pod for pod in pods}
         return tuple(
-            _place(index, newest.get(index), done=index in done, failed=index in failed)
+            _worker_status(index, newest.get(index), done=index in done, failed=index in failed)
             for index in range(int(found["spec"]["completions"]))
         )
 
-    def scale(self, pool: Pool, workers: int, notify: Tell) -> None:
-        """An elastic Indexed Job: completions and parallelism change together. The highest indexes leave."""
+    def scale(self, pool: Pool, workers: int, notify: Notify) -> None:
+        """Change completions and parallelism of the elastic Indexed Job; the highest indexes leave."""
         kubectl = Kubectl(options_of(pool))
         patch = f'{{"spec": {{"completions": {int(workers)}, "parallelism": {int(workers)}}}}}'
         kubectl("patch", "job", pool.label, "--type=merge", f"--patch={patch}")
         notify(f"the job {pool.label} has {counted(workers, 'worker')}")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
-        """The end of each pod's log, of the pods that the cluster still has."""
+        """Yield the last log lines of each pod that the cluster still has."""
         selector = f"{POOL_LABEL}={pool.label}" + ("" if worker is None else f",{_INDEX}={worker}")
         words = ("logs", f"--selector={selector}", f"--tail={int(lines)}", "--prefix", "--ignore-errors")
         yield from Kubectl(options_of(pool))(*words, "--max-log-requests=100").splitlines()
 
-    def down(self, pool: Pool, notify: Tell) -> int:
-        """Delete the Job and its Secret; the pods have their grace."""
+    def down(self, pool: Pool, notify: Notify) -> int:
+        """Delete the Job and its Secret; the pods have their grace time."""
         kubectl = Kubectl(options_of(pool))
         phases = [pod.get("status", {}).get("phase") for pod in _pods(kubectl, pool)]
         running = [phase for phase in phases if phase in ("Pending", "Running")]
         words = ("delete", "job,secret", f"--selector={POOL_LABEL}={pool.label}", "--ignore-not-found")
-        kubectl(*words, "--cascade=foreground", "--wait=true", patience_s=pool.grace_s + 120)
+        kubectl(*words, "--cascade=foreground", "--wait=true", timeout_s=pool.grace_s + 120)
         if running:
             notify(f"the job {pool.label} is deleted, and with it {counted(len(running), 'pod')}")
         return len(running)
 
     def health(self) -> Health:
-        """kubectl, and whether a cluster answers it."""
+        """Check for kubectl, and that a cluster answers."""
         found = shutil.which("kubectl")
         if found is None:
-            return Health(state="missing", told="kubectl is missing", remedy=REMEDY)
+            return Health(state="missing", detail="kubectl is missing", remedy=REMEDY)
         try:
             ran = subprocess.run(
                 [found, "version", "--request-timeout=5s"],
@@ -127,15 +127,17 @@ class Kubernetes:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return Health(state="unreachable", told=f"kubectl: {error}", remedy="kubectl config get-contexts")
-        told = ", ".join(line.strip() for line in ran.stdout.splitlines() if line)
+            return Health(
+                state="unreachable", detail=f"kubectl: {error}", remedy="kubectl config get-contexts"
+            )
+        versions = ", ".join(line.strip() for line in ran.stdout.splitlines() if line)
         if ran.returncode:
             return Health(
                 state="unreachable",
-                told=f"{told}; no cluster answers",
+                detail=f"{versions}; no cluster answers",
                 remedy="kubectl config use-context NAME",
             )
-        return Health(state="ready", told=told)
+        return Health(state="ready", detail=versions)
 
 
 def _pods(kubectl: Kubectl, pool: Pool) -> list[dict[str, Any]]:
@@ -144,7 +146,7 @@ def _pods(kubectl: Kubectl, pool: Pool) -> list[dict[str, Any]]:
 
 
 def _validate(manifest: dict[str, Any]) -> None:
-    """Against the schema of the newest Kubernetes that kubernetes-validate knows, where it is installed."""
+    """Check against the newest schema of kubernetes-validate, where that is installed."""
     if importlib.util.find_spec("kubernetes_validate") is None:
         return
     import kubernetes_validate
@@ -157,7 +159,7 @@ def _validate(manifest: dict[str, Any]) -> None:
 
 
 def _values(pool: Pool, options: KubernetesOptions) -> dict[str, str]:
-    """The secrets' values in base64, where the Secret is ours to make."""
+    """Return the secrets' values in base64; none where the user names a Secret."""
     if options.secret:
         return {}
     for name in pool.secrets:
@@ -178,8 +180,8 @@ def _secret(pool: Pool, options: KubernetesOptions, values: dict[str, dict[str, 
     }
 
 
-def _take_back(kubectl: Kubectl, pool: Pool, options: KubernetesOptions) -> None:
-    """The Secret of a Job that there is not; the cluster's complaint about the Job is what people hear."""
+def _delete_orphan(kubectl: Kubectl, pool: Pool, options: KubernetesOptions) -> None:
+    """Delete the Secret of a Job that was not created; the error about the Job is the one that is raised."""
     with suppress(EngineFailed):
         if kubectl.get("job", pool.label) is None:
             kubectl("delete", "secret", secret_name(pool, options), "--ignore-not-found")
@@ -191,26 +193,25 @@ def _finished(job: dict[str, Any]) -> bool:
 
 
 def _indexes(text: str) -> set[int]:
-    """`1,3-5` as numbers."""
+    """Parse indexes such as `1,3-5`."""
     spans = (word.partition("-") for word in text.split(",") if word)
     return {index for first, _, last in spans for index in range(int(first), int(last or first) + 1)}
 
 
 def _index(pod: dict[str, Any]) -> int:
     metadata = pod["metadata"]
-    told = metadata.get("labels", {}).get(_INDEX) or metadata.get("annotations", {}).get(_INDEX, "-1")
-    return int(told)
+    return int(metadata.get("labels", {}).get(_INDEX) or metadata.get("annotations", {}).get(_INDEX, "-1"))
 
 
-def _place(index: int, pod: dict[str, Any] | None, *, done: bool, failed: bool) -> Place:
-    state: PlaceState = "waiting"
+def _worker_status(index: int, pod: dict[str, Any] | None, *, done: bool, failed: bool) -> WorkerStatus:
+    state: WorkerState = "waiting"
     phase, node = "no pod", ""
     if pod is not None:
         phase, node = pod.get("status", {}).get("phase", ""), pod.get("spec", {}).get("nodeName", "")
         state = _STATES.get(phase, "waiting")
     if done or failed:
         state = "done" if done else "failed"
-    return Place(worker=str(index), state=state, where=node, told=phase)
+    return WorkerStatus(worker=str(index), state=state, where=node, detail=phase)
 
 
 RUNNER = Kubernetes()

@@ -1,1 +1,1 @@
-"""Pools of workers, whichever engine runs them: what was asked for, and what was launched."""
+"""Pools of workers on any engine: their description, and the record of what was launched."""

@@ -1,4 +1,4 @@
-"""The engines by name, each imported only when it is asked for. `sweep launch`, `pool`, `down` call this."""
+"""Registry of engines by name; each is imported only on use. `sweep launch`, `pool` and `down` call this."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from runners.pools.runner import Runner
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """Where a runner is, and what it needs.
+    """Import path of a runner, and its requirements.
 
     Args:
-        module: it has the runner as RUNNER, and imports without the engine.
-        package: the module of the engine's Python package that `extra` installs; "" where none is needed.
-        extra: of stagesweep.
-        secrets_here: whether the workers get their secrets' values from the environment of `sweep launch`.
+        module: defines RUNNER, and imports without the engine's package.
+        package: a module of the engine's Python package; "" where none is needed.
+        extra: the extra of stagesweep that installs it.
+        secrets_here: True where workers get their secrets' values from the environment of `sweep launch`.
     """
 
     module: str
@@ -29,8 +29,8 @@ class Engine:
     secrets_here: bool = True
 
 
-_EVERYBODYS = {"max_dollars_per_hour", "dollars_per_hour", "priced_as"}
-"""Heeded before an engine is asked."""
+_COMMON = {"max_dollars_per_hour", "dollars_per_hour", "priced_as"}
+"""Fields that the command line handles for every engine."""
 
 ENGINES = {
     "local": Engine(module="runners.local"),
@@ -45,12 +45,12 @@ ENGINES = {
 
 
 def runner(name: str) -> Runner:
-    """The runner of this name, a key of ENGINES."""
+    """Return the runner of this name, a key of ENGINES."""
     return cast(Runner, importlib.import_module(ENGINES[name].module).RUNNER)
 
 
 def require(name: str) -> None:
-    """Raises `EngineMissing` where the engine's Python package is not installed."""
+    """Raise `EngineMissing` where the engine's Python package is not installed."""
     engine = ENGINES[name]
     if engine.package and not _is_installed(engine.package):
         raise EngineMissing(
@@ -61,16 +61,16 @@ def require(name: str) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of a package that it would be in
+    except ModuleNotFoundError:  # of a parent package
         return False
 
 
 def check(runner: Runner, pool: Pool) -> None:
-    """Raises `PoolError` for a field that the engine does not heed, or a storage that it does not see."""
+    """Raise `PoolError` for a field that the engine does not support, or a storage that it cannot reach."""
     for each in fields(Pool):
         if (
             each.name in runner.takes
-            or each.name in _EVERYBODYS
+            or each.name in _COMMON
             or (each.default is MISSING and each.default_factory is MISSING)
         ):
             continue

@@ -1,7 +1,7 @@
-"""What was launched for a sweep: `launched.json` in the pool's folder. `sweep pool` and `down` read it.
+"""Record of a launched pool: `launched.json` in the pool's folder. `sweep pool` and `down` read it.
 
-It says how the pool was meant, and what its engine has to remember (job ids). A machine without it can still
-end a pool whose engine finds its workers by their label.
+It holds the pool's description and what its engine has to remember (job ids). A machine without it can still
+stop a pool whose engine finds its workers by their label.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from runners.errors import RunnerError
+from runners.pools.atomic_file import write_atomic
 from runners.pools.pool import Pool
-from runners.pools.private_file import write_private
 
 FILE = "launched.json"
 SCHEMA = 1
@@ -24,10 +24,11 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """A pool that was launched.
+    """Launched pool.
 
     Args:
-        runner: its engine.
+        runner: the engine's name.
+        pool: the pool as it was described.
         notes: what the engine has to remember, as JSON.
     """
 
@@ -37,7 +38,7 @@ class Launched:
 
 
 def write(launched: Launched) -> None:
-    """Remember it. Never half-written, and for its owner alone: the environment may be nobody's business."""
+    """Write the record atomically, readable by its owner alone: the environment may be confidential."""
     pool = launched.pool
     document = {
         "schema": SCHEMA,
@@ -45,14 +46,14 @@ def write(launched: Launched) -> None:
         "pool": asdict(pool) | {"folder": str(pool.folder)},
         "notes": dict(launched.notes),
     }
-    write_private(pool.folder / FILE, json.dumps(document, indent=1))
+    write_atomic(pool.folder / FILE, json.dumps(document, indent=1))
 
 
 def read(folder: Path) -> Launched | None:
-    """What was launched last with this folder; None where nothing was, or it is down.
+    """Return the record in this folder; None where nothing was launched, or the pool is down.
 
     Raises:
-        RunnerError: the file is not what this program writes.
+        RunnerError: the file is not a record that this version reads.
     """
     try:
         document = from_json((folder / FILE).read_text(encoding="utf-8"))
@@ -72,5 +73,5 @@ def read(folder: Path) -> Launched | None:
 
 
 def remove(folder: Path) -> None:
-    """It is down."""
+    """Remove the record: the pool is down."""
     (folder / FILE).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A pool's options as an engine's own dataclass: what is wrong with them, in one line."""
+"""Validation of a pool's options by an engine's own dataclass, with one-line errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def parse(kind: type[T], pool: Pool) -> T:
-    """The pool's options as a `kind`, a pydantic dataclass that forbids others. Raises `PoolError`."""
+    """Return the pool's options as a `kind`, a pydantic dataclass that forbids others. Raises `PoolError`."""
     try:
         return kind(**pool.options)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The pool that a runner starts: what `sweep launch` was asked for, the same for every engine."""
+"""Description of a pool of workers, the same for every engine."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Workers to start. Fields that an engine has no use for are refused by `engines.check`.
+    """Workers to start. `engines.check` refuses fields that an engine does not support.
 
     Args:
         name: the sweep's name, for people and labels.
-        storage: the sweep's whole URL.
-        folder: where this machine keeps the pool's logs and what is known of it.
-        workers: how many.
-        command: the argv of one worker, such as `worker_command` makes it.
-        accelerator: what each worker needs, in the engine's own word ("A100", "v6e-4"); "" for none.
-        accelerator_count: how many of them for each worker.
-        threads: CPU threads for each worker; None: the engine's default.
+        storage: the sweep's full URL.
+        folder: this machine's folder for the pool's logs and records.
+        workers: number of workers.
+        command: the argv of one worker, see `worker_command`.
+        accelerator: accelerator of each worker, as the engine names it ("A100", "v6e-4"); "" for none.
+        accelerator_count: accelerators per worker.
+        threads: CPU threads per worker; None: the engine's default.
         devices: `local` only: accelerators as CUDA_VISIBLE_DEVICES names them, or chips of a TPU as `tpu:0`;
-            one for each worker, in turn. Empty: the workers see what the starter sees.
-        spot: machines that may be taken away at any time, for less money.
-        environment: variables that the workers get besides those that are there.
-        secrets: names of variables that the workers get with their values here; artifacts have only names.
-        setup: lines for bash, before the worker, in its shell; what they export reaches the worker.
-        grace_s: seconds that workers have to hand their trials back, before they are killed.
-        restarts: crashes in a row after which a worker is given up.
-        max_dollars_per_hour: a pool that would cost more is asked about; None: the command line's own limit.
-        dollars_per_hour: what one worker costs, as far as somebody knows.
-        priced_as: where that comes from, for people.
-        options: passed on to the engine under its own names.
+            one per worker, in order. Empty: the workers see all that their starter sees.
+        spot: use cheaper machines that may be preempted.
+        environment: variables added to the workers' environment.
+        secrets: names of variables that are passed to the workers; artifacts never hold their values.
+        setup: lines of bash that run in the worker's shell before it; what they export reaches the worker.
+        grace_s: seconds between SIGTERM and SIGKILL, in which workers hand their trials back.
+        restarts: consecutive crashes that are answered by a restart.
+        max_dollars_per_hour: cost above which the user is asked; None: the command line's own limit.
+        dollars_per_hour: cost of one worker, if known.
+        priced_as: source of that price, for people.
+        options: the engine's own options.
     """
 
     name: str
@@ -72,29 +72,29 @@ class Pool:
         for name in ("restarts", "grace_s", "max_dollars_per_hour"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
-                raise PoolError(name, f"{value} is not a number from 0 on")
+                raise PoolError(name, f"{value} is not a finite number, at least 0")
         if not self.command or not self.command[0]:
             raise PoolError("command", "it is empty; give the argv of a worker")
         for name in (*self.environment, *self.secrets):
             if not _VARIABLE.fullmatch(name):
                 field_ = "secrets" if name in self.secrets else "environment"
-                raise PoolError(field_, f"{name!r} is no name of a variable: letters, digits and _")
+                raise PoolError(field_, f"{name!r} is not a name of a variable: letters, digits and _")
         if both := sorted(set(self.secrets) & set(self.environment)):
-            raise PoolError("secrets", f"{both[0]} is in the environment, too, where everybody can read it")
+            raise PoolError("secrets", f"{both[0]} is in the environment too, where everyone can read it")
         for name, text in self._texts():
-            if "\0" in text or _is_torn(text):
-                raise PoolError(name, f"{text!r} has characters that no program can be given")
+            if "\0" in text or not _is_unicode(text):
+                raise PoolError(name, f"{text!r} has characters that cannot be passed to a program")
         if self.devices and self.workers > len(self.devices):
             there = counted(len(self.devices), "accelerator")
             raise PoolError(
                 "workers",
-                f"{self.workers} workers would share {there}, and a trainer takes a whole one; "
+                f"{self.workers} workers would share {there}, and each trainer needs its own; "
                 f"at most {counted(len(self.devices), 'worker')}, or --devices none for CPUs",
             )
 
     @property
     def label(self) -> str:
-        """A name for machines and jobs: lower case, digits and -, at most 45 characters; one a sweep."""
+        """Return a name for machines and jobs, unique to the sweep: [a-z0-9-], at most 45 characters."""
         slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:30].rstrip("-") or "pool"
         return f"sweep-{slug}-{hashlib.sha256(self.storage.encode()).hexdigest()[:8]}"
 
@@ -108,15 +108,15 @@ class Pool:
 def worker_command(
     storage: str, *, python: str = sys.executable, max_trials: int | None = None
 ) -> tuple[str, ...]:
-    """The argv of one worker: `sweep worker` for the sweep's whole URL, by the interpreter `python`."""
+    """Return the argv of one worker: `sweep worker` for the sweep's full URL, run by `python`."""
     argv = (python, "-m", "sweeps", "worker", "--storage", storage)
     return argv if max_trials is None else (*argv, "--max-trials", str(max_trials))
 
 
-def _is_torn(text: str) -> bool:
-    """Whether it holds half characters that no file can."""
+def _is_unicode(text: str) -> bool:
+    """Return False for unpaired surrogates, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        return True
-    return False
+        return False
+    return True

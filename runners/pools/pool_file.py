@@ -1,34 +1,38 @@
-"""Which pool of local workers runs for a sweep: a small file beside its logs. For `sweep launch` and `down`.
+"""Record of the pool that a process of this machine supervises: `pool.json`, for `sweep launch` and `down`.
 
-A process id alone may belong to somebody else by now; with the time that the process began it does not.
+A process id alone may have been reused; together with the time at which the process began it is unique.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 from pydantic_core import from_json
 
+from runners.pools.atomic_file import BY_UMASK, write_atomic
+
 FILE = "pool.json"
 WANTED = "workers.wanted"
-"""How many workers `sweep pool scale` asked for, until the pool is down."""
+"""Number of workers that `sweep pool scale` requested, until the pool is down."""
 SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
-    """A process, when it began, and which worker it is.
+class RecordedProcess:
+    """Identity of a process that survives the reuse of its id.
 
     Args:
-        began: in seconds since 1970. Linux reckons it from the clock, so it moves when the clock is set.
-        number: of the worker; 0: none.
-        birth: the boot of the machine, and the tick of it in which the process began: what no clock moves. ""
-            where the system does not tell, and in files of earlier versions.
+        pid: the process id.
+        began: start in seconds since 1970. Linux derives it from the clock, so it shifts when that is set.
+        number: its worker's number; 0: it is not a worker.
+        birth: boot id of the machine and clock tick of the start, which do not shift; "" where the system has
+            none, and in files of earlier versions.
     """
 
     pid: int
@@ -37,7 +41,7 @@ class Known:
     birth: str = ""
 
     def process(self) -> psutil.Process | None:
-        """The process, if it is still there."""
+        """Return the process, or None where it has ended."""
         try:
             found = psutil.Process(self.pid)
             same = _birth(self.pid) == self.birth if self.birth else found.create_time() == self.began
@@ -49,73 +53,78 @@ class Known:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolFile:
-    """The process that keeps the pool, and its workers."""
+    """Processes of a pool: its supervisor (`keeper` in the file) and its workers."""
 
-    keeper: Known
-    workers: tuple[Known, ...] = ()
+    keeper: RecordedProcess
+    workers: tuple[RecordedProcess, ...] = ()
 
     def alive(self) -> list[psutil.Process]:
-        """Those that are still there, the keeper first."""
-        return [process for known in (self.keeper, *self.workers) if (process := known.process())]
+        """Return the processes that still run, the supervisor first."""
+        return [process for each in (self.keeper, *self.workers) if (process := each.process())]
 
 
-def known(pid: int, number: int = 0) -> Known:
-    """A process that is there now. Raises psutil.NoSuchProcess."""
-    return Known(pid=pid, began=psutil.Process(pid).create_time(), number=number, birth=_birth(pid))
+def record_process(pid: int, number: int = 0) -> RecordedProcess:
+    """Return the identity of a running process. Raises psutil.NoSuchProcess."""
+    began = psutil.Process(pid).create_time()
+    return RecordedProcess(pid=pid, began=began, number=number, birth=_birth(pid))
 
 
 def _birth(pid: int) -> str:
-    """Which boot and which tick of it the process began in; "" where the system does not tell."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        about = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return ""
     # The program's name, in brackets, may hold anything; the tick is the 22nd field, the 20th behind it.
-    return f"{boot}:{about.rpartition(')')[2].split()[19]}"
+    return f"{boot}:{stat.rpartition(')')[2].split()[19]}"
+
+
+@contextlib.contextmanager
+def supervising(folder: Path) -> Iterator[None]:
+    """Record this process as the supervisor of the folder's pool while the context is open."""
+    write(folder, {})
+    (folder / WANTED).unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        remove(folder)
 
 
 def write(folder: Path, pids: Mapping[int, int]) -> None:
-    """This process keeps a pool of these workers, process ids by their numbers. Never half-written."""
+    """Record this process as the supervisor of these workers: process ids by worker number."""
     workers = []
     for number, pid in pids.items():
-        try:
-            workers.append(known(pid, number))
-        except psutil.NoSuchProcess:
-            continue  # ended since
-    document = {"schema": SCHEMA, **asdict(PoolFile(keeper=known(os.getpid()), workers=tuple(workers)))}
-    folder.mkdir(parents=True, exist_ok=True)
-    fresh = folder / f"{FILE}.new"
-    fresh.write_text(json.dumps(document, indent=1))
-    fresh.replace(folder / FILE)
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
+            workers.append(record_process(pid, number))
+    pool = PoolFile(keeper=record_process(os.getpid()), workers=tuple(workers))
+    write_atomic(folder / FILE, json.dumps({"schema": SCHEMA, **asdict(pool)}, indent=1), mode=BY_UMASK)
 
 
 def read(folder: Path) -> PoolFile | None:
-    """The pool that was last started; None where there is none, or nothing legible."""
+    """Return the pool that was last started; None where there is none, or the file is not legible."""
     try:
         document = from_json((folder / FILE).read_text())
         return PoolFile(
-            keeper=Known(**document["keeper"]), workers=tuple(Known(**each) for each in document["workers"])
+            keeper=RecordedProcess(**document["keeper"]),
+            workers=tuple(RecordedProcess(**each) for each in document["workers"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def remove(folder: Path) -> None:
-    """No pool runs any more."""
+    """Remove the record: the pool is down."""
     for name in (FILE, WANTED):
         (folder / name).unlink(missing_ok=True)
 
 
-def want(folder: Path, workers: int) -> None:
-    """Ask whoever keeps the pool for so many workers."""
-    fresh = folder / f"{WANTED}.new"
-    fresh.write_text(str(workers))
-    fresh.replace(folder / WANTED)
+def request_workers(folder: Path, workers: int) -> None:
+    """Ask the pool's supervisor for so many workers."""
+    write_atomic(folder / WANTED, str(workers), mode=BY_UMASK)
 
 
-def wanted(folder: Path) -> int | None:
-    """How many workers were asked for since the pool was started; None: nobody did."""
+def requested_workers(folder: Path) -> int | None:
+    """Return the number of workers requested since the pool was started; None: no request."""
     try:
         return int((folder / WANTED).read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""An engine's own commands (squeue, ray, kubectl), run with patience and their complaints kept to a line."""
+"""Calls of an engine's own commands (squeue, ray), with a timeout and one-line errors."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from pathlib import Path
 
 from runners.errors import EngineFailed, EngineMissing
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 _ERROR = re.compile(r"^[\w.]+(?:Error|Exception)\b", re.MULTILINE)
 
 
-def answer(engine: str, argv: Sequence[str], *, remedy: str, patience_s: float = PATIENCE_S) -> str:
-    """What the command prints.
+def run_command(engine: str, argv: Sequence[str], *, remedy: str, timeout_s: float = TIMEOUT_S) -> str:
+    """Run the command and return its stdout.
 
     Args:
         engine: the runner's name, for errors.
-        remedy: how to get the command where it is not installed.
+        argv: the command line.
+        remedy: how to install the command where it is missing.
+        timeout_s: seconds until it is killed.
 
     Raises:
-        EngineMissing: there is no such command here.
-        EngineFailed: it ended with another status than 0, or not in time.
+        EngineMissing: the command is not installed.
+        EngineFailed: it exited with a status other than 0, or timed out.
     """
     if shutil.which(argv[0]) is None:
         raise EngineMissing(engine, f"the command {argv[0]}", remedy)
     try:
-        ran = subprocess.run(argv, capture_output=True, text=True, timeout=patience_s, check=False)
+        ran = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
-        raise EngineFailed(engine, f"{argv[0]} did not answer in {patience_s:g} s") from None
+        raise EngineFailed(engine, f"{argv[0]} did not answer in {timeout_s:g} s") from None
     except OSError as error:
         raise EngineFailed(engine, f"{argv[0]}: {error.strerror or error}") from None
     if ran.returncode:
-        said = _gist((ran.stderr or ran.stdout).strip()) or f"exit status {ran.returncode}"
-        raise EngineFailed(engine, f"{Path(argv[0]).name}: {said[-500:]}")
+        problem = _without_traceback((ran.stderr or ran.stdout).strip()) or f"exit status {ran.returncode}"
+        raise EngineFailed(engine, f"{Path(argv[0]).name}: {problem[-500:]}")
     return ran.stdout
 
 
-def _gist(said: str) -> str:
-    """Of a Python program's traceback the error alone."""
-    if "Traceback (most recent call last)" not in said:
-        return said
-    errors = list(_ERROR.finditer(said))
-    return said[errors[-1].start() :] if errors else said
+def _without_traceback(output: str) -> str:
+    """Return the final error of a Python traceback, and any other output as it is."""
+    if "Traceback (most recent call last)" not in output:
+        return output
+    errors = list(_ERROR.finditer(output))
+    return output[errors[-1].start() :] if errors else output

@@ -1,7 +1,7 @@
-"""What every engine's runner does. `engines` finds them by name, `sweep launch`, `pool` and `down` call them.
+"""Interface of all engines' runners, which `engines` finds by name and `sweep launch`, `pool`, `down` call.
 
-`render` is pure and says everything that would be started; the rest is thin. A runner never hands out
-trials: the store does, so a pool that is lost, doubled or half-started costs time and nothing else.
+`render` is pure and shows everything that would be started; the rest is thin. A runner never hands out
+trials: the store does, so a pool that is lost, duplicated or half-started costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -13,92 +13,95 @@ from typing import Literal, Protocol
 from runners.pools.pool import Pool
 
 Artifacts = Mapping[str, str]
-"""File name -> text: whatever would be handed to the engine. A secret's value is in none of them."""
+"""File name -> text, for everything that the engine would get. No secret's value is in it."""
 
-Tell = Callable[[str], None]
-"""Told in one line what happens."""
+Notify = Callable[[str], None]
+"""Callback that prints one line for the user."""
 
-PlaceState = Literal["waiting", "running", "done", "failed"]
+WorkerState = Literal["waiting", "running", "done", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """One worker's place in a pool.
+class WorkerStatus:
+    """State of one worker of a pool.
 
     Args:
-        worker: how the engine calls it; `logs` takes it.
-        state: waiting: not started, or about to be started again; done: it has no work left; failed: it is
-            given up.
-        where: the node, the zone, the process.
-        told: the engine's own word for its state.
+        worker: the engine's id of the worker; `logs` takes it.
+        state: waiting: not started yet, or about to be restarted; done: it has no work left; failed: it is
+            not restarted any more.
+        where: the node, zone or process that it runs on.
+        detail: the engine's own word for the state.
     """
 
     worker: str
-    state: PlaceState
+    state: WorkerState
     where: str = ""
-    told: str = ""
+    detail: str = ""
+
+    def row(self) -> dict[str, str]:
+        """Return the status as `sweep pool status --format json` prints it."""
+        return {"worker": self.worker, "state": self.state, "where": self.where, "told": self.detail}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """What `sweep doctor` says of an engine.
+    """Result of an engine's check by `sweep doctor`.
 
     Args:
-        state: ready: a pool can be started from here; unreachable: it is installed, and does not answer;
+        state: ready: a pool can be started from here; unreachable: installed, but it does not answer;
             missing: something is not installed.
-        told: versions, and what was reached or not, in one line.
-        remedy: what to do about it; "" where it is ready.
+        detail: versions, and what was reached or not, in one line.
+        remedy: how to fix it; "" where it is ready.
     """
 
     state: Literal["ready", "unreachable", "missing"]
-    told: str
+    detail: str
     remedy: str = ""
 
 
 class Runner(Protocol):
-    """An engine that starts workers.
+    """Engine that starts workers.
 
     Every method but `render` may raise `EngineMissing` (before anything else happens) or `EngineFailed`.
     """
 
     @property
     def name(self) -> str:
-        """As in `sweep launch NAME`."""
+        """Return the name, as in `sweep launch NAME`."""
 
     @property
     def takes(self) -> frozenset[str]:
-        """Fields of a pool with a default that this engine heeds; a value in another is refused."""
+        """Return the optional fields of a pool that this engine supports; values in others are refused."""
 
     @property
     def keeps(self) -> bool:
-        """Whether `up` stays until the pool is down, which --detach puts into the background; else the engine
-        keeps the pool."""
+        """Return True where `up` supervises the pool itself and blocks until it is down (see --detach)."""
 
     @property
     def sees_folders(self) -> bool:
-        """Whether its workers see this machine's folders; if not, the storage has to be a bucket."""
+        """Return True where workers see this machine's folders; if not, the storage has to be a bucket."""
 
     @property
     def python(self) -> str:
-        """The interpreter that workers are run by, unless --python says another."""
+        """Return the interpreter that runs the workers, unless --python names another."""
 
     def render(self, pool: Pool) -> Artifacts:
-        """Everything that `up` would hand to the engine. Pure. Raises `PoolError`."""
+        """Return everything that `up` would hand to the engine. Pure. Raises `PoolError`."""
 
-    def up(self, pool: Pool, notify: Tell) -> int:
-        """Start the pool; the exit status of `sweep launch`."""
+    def up(self, pool: Pool, notify: Notify) -> int:
+        """Start the pool and return the exit status of `sweep launch`."""
 
-    def status(self, pool: Pool) -> tuple[Place, ...]:
-        """Every place that the engine knows of."""
+    def status(self, pool: Pool) -> tuple[WorkerStatus, ...]:
+        """Return the status of every worker that the engine knows of."""
 
-    def scale(self, pool: Pool, workers: int, notify: Tell) -> None:
-        """Have so many workers. Those too many hand their trials back, those that are done do not count."""
+    def scale(self, pool: Pool, workers: int, notify: Notify) -> None:
+        """Change the number of workers; surplus ones hand their trials back, finished ones do not count."""
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
-        """The last lines that a worker wrote, or each of them, without line ends."""
+        """Yield the last log lines of one worker, or of each, without line ends."""
 
-    def down(self, pool: Pool, notify: Tell) -> int:
-        """End the pool; its workers have `pool.grace_s` seconds. How many places there were."""
+    def down(self, pool: Pool, notify: Notify) -> int:
+        """Stop the pool within `pool.grace_s` seconds and return how many workers there were."""
 
     def health(self) -> Health:
-        """What is installed and reachable. Quick, and never an error."""
+        """Check what is installed and reachable: quickly, and without raising."""

@@ -1,7 +1,7 @@
-"""The shell script that becomes a worker. Slurm, Ray, SkyPilot, TPU VMs and Kubernetes run it. Pure.
+"""Shell script that starts a worker on any engine. Pure.
 
-Whatever a field holds stays one word: values are quoted, and the setup's lines are one argument of `eval`, so
-that an open quote in them ends the setup and never reaches the worker's line.
+Every field stays one word: values are quoted, and the setup's lines are one argument of `eval`, so that an
+open quote in them fails the setup and never reaches the worker's line.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 
 def worker_script(pool: Pool, command: Iterable[str] | None = None) -> str:
-    """Bash: the environment, the setup, and then the worker in the shell's own process: signals reach it.
+    """Return a bash script: environment, setup, then `exec` of the worker, so that signals reach it.
 
-    A setup that fails ends with 1 whatever its own status (2 and 42 would say that the worker was refused its
-    input), and one that is told to go with 75. Secrets are expected in the environment: the script names the
+    A setup that fails exits with 1 whatever its own status (2 and 42 would mean that the worker rejected its
+    input), and one that gets SIGTERM with 75. Secrets are expected in the environment: the script names the
     one that is missing.
 
     Args:
-        command: instead of the pool's.
+        pool: the environment, secrets and setup.
+        command: the worker's argv, instead of the pool's.
     """
     lines = ["#!/bin/bash", "set -u"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment(pool).items()]
@@ -42,6 +43,6 @@ def worker_script(pool: Pool, command: Iterable[str] | None = None) -> str:
 
 
 def environment(pool: Pool) -> dict[str, str]:
-    """The variables of a worker that are no secrets; those that the pool gives win over its threads."""
+    """Return a worker's variables without its secrets; `pool.environment` overrides `pool.threads`."""
     threads = dict.fromkeys(THREAD_VARIABLES, str(pool.threads)) if pool.threads else {}
     return {**threads, **pool.environment}

@@ -1,4 +1,4 @@
-"""The ends of log files, for `sweep pool logs`."""
+"""Last lines of log files, for `sweep pool logs`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 
 
 def tails(folder: Path, pattern: str, lines: int) -> Iterator[str]:
-    """The last lines of each file that fits, in the order of their names, with its name before if there are
-    several."""
+    """Yield the last lines of each matching file, in natural order, under a header if there are several."""
     files = sorted(folder.glob(pattern), key=lambda file: (len(file.name), file.name))
     for file in files:
         if len(files) > 1:

@@ -1,4 +1,4 @@
-"""A manifest as YAML that people read, for the engines that take it so. Pure."""
+"""Manifests as readable YAML. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Any
 
 import yaml
 
-_OTHER_ENDS = "\r\x85\u2028\u2029"  # of lines, in YAML 1.1
+_LINE_BREAKS = "\r\x85\u2028\u2029"  # of YAML 1.1, besides \n
 
 
 class _Dumper(yaml.SafeDumper):
-    """No aliases, and a script in lines as it is."""
+    """Dumper without aliases that writes scripts as literal blocks."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
 
 def _style(text: str) -> str | None:
-    if any(mark in text for mark in _OTHER_ENDS):
-        return '"'  # which escapes them: in any other style a reader takes them for the end of a line
+    if any(mark in text for mark in _LINE_BREAKS):
+        return '"'  # escapes them: in any other style a parser reads them as line ends
     return "|" if "\n" in text else None
 
 
@@ -29,5 +29,5 @@ _Dumper.add_representer(
 
 
 def yaml_text(manifest: dict[str, Any]) -> str:
-    """The same values, whoever reads it back."""
+    """Return the manifest as YAML that any parser reads back as the same values."""
     return yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)

@@ -1,7 +1,7 @@
-"""The Ray job that keeps a pool: `python -m runners.ray_cluster.pool_job run`, which `ray job submit` starts.
+"""Ray job that supervises a pool: `python -m runners.ray_cluster.pool_job run`.
 
-Every worker is a task that is tried again without end, after a preemption (75) as after the loss of its node.
-A small actor knows how many are wanted; `want` tells it.
+Every worker is a task with unlimited retries, after a preemption (75) as after the loss of its node. A small
+actor holds the number of workers that are wanted; the command `want` sets it.
 """
 
 from __future__ import annotations
@@ -14,79 +14,83 @@ from typing import Any
 from pydantic_core import from_json
 
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED
-from runners.tend import tend
+from runners.tend import supervise_worker
 from runners.workers.restarts import POISON
 
 NAMESPACE = "stagesweep"
-_EVERY_S = 1.0
+_POLL_S = 1.0
 
 
 class Preempted(Exception):
-    """The task is tried again, on another node if need be."""
+    """Preemption of a worker, which Ray answers by a retry, on another node if need be."""
 
 
 class CountActor:
-    """How many workers are wanted; None: as many as there are."""
+    """Ray actor that holds the number of wanted workers; None: as many as there are."""
 
     def __init__(self) -> None:
         self._wanted: int | None = None
 
     def want(self, workers: int) -> None:
-        """From now on."""
+        """Set the number of wanted workers."""
         self._wanted = workers
 
     def wanted(self) -> int | None:
-        """What was said last."""
+        """Return the number that was set last."""
         return self._wanted
 
 
 def work(script: str, restarts: int, grace_s: float) -> int:
-    """The task: one worker. Raises `Preempted` for 75, which Ray retries; else its exit status."""
-    status = tend(["bash", "-c", script], restarts=restarts, grace_s=grace_s)
+    """Run one worker as a Ray task and return its exit status; raise `Preempted` for 75."""
+    status = supervise_worker(["bash", "-c", script], restarts=restarts, grace_s=grace_s)
     if status == EXIT_PREEMPTED:
         raise Preempted
     return status
 
 
-def run(given: argparse.Namespace) -> int:
-    """Keep the pool until no worker is left: 0; 2 where one was refused its input, 1 after crashes."""
+def run(args: argparse.Namespace) -> int:
+    """Supervise the pool until no worker is left.
+
+    Returns:
+        0; 2 where a worker rejected its input, 1 where one was given up.
+    """
     import ray
 
     ray.init(address="auto", namespace=NAMESPACE)
-    desk = ray.remote(CountActor).options(name=given.label, num_cpus=0, max_restarts=-1).remote()
+    actor = ray.remote(CountActor).options(name=args.label, num_cpus=0, max_restarts=-1).remote()
     task = ray.remote(work).options(
-        name=given.label, max_retries=-1, retry_exceptions=[Preempted], **from_json(given.resources)
+        name=args.label, max_retries=-1, retry_exceptions=[Preempted], **from_json(args.resources)
     )
 
-    def begin() -> Any:
-        return task.remote(given.script, given.restarts, given.grace)
+    def start() -> Any:
+        return task.remote(args.script, args.restarts, args.grace)
 
-    running = [begin() for _ in range(given.workers)]
+    running = [start() for _ in range(args.workers)]
     leaving: set[Any] = set()
     statuses: list[int] = []
     while running:
-        wanted = _wanted(ray, desk)
+        wanted = _wanted(ray, actor)
         staying = [each for each in running if each not in leaving]
         if wanted is not None:
             for each in staying[wanted:]:
-                ray.cancel(each, force=False)  # comes as SIGINT, which `tend` passes on
+                ray.cancel(each, force=False)  # arrives as SIGINT, which is passed on to the worker
                 leaving.add(each)
-            running += [begin() for _ in range(wanted - len(staying))]
-        ready, running = ray.wait(running, num_returns=len(running), timeout=_EVERY_S)
+            running += [start() for _ in range(wanted - len(staying))]
+        ready, running = ray.wait(running, num_returns=len(running), timeout=_POLL_S)
         statuses += [_status(ray, each) for each in ready if each not in leaving]
     if any(status in POISON for status in statuses):
         return EXIT_INPUT
     return EXIT_FAILED if any(statuses) else EXIT_DONE
 
 
-def _wanted(ray: Any, desk: Any) -> int | None:
-    """Asked with patience: the desk's node may have gone, and then it begins anew elsewhere."""
+def _wanted(ray: Any, actor: Any) -> int | None:
+    """Return the number of wanted workers; None where the actor does not answer: Ray may be restarting it."""
     try:
-        told: int | None = ray.get(desk.wanted.remote(), timeout=10)
+        wanted: int | None = ray.get(actor.wanted.remote(), timeout=10)
     except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-        time.sleep(_EVERY_S)
+        time.sleep(_POLL_S)
         return None
-    return told
+    return wanted
 
 
 def _status(ray: Any, task: Any) -> int:
@@ -98,17 +102,17 @@ def _status(ray: Any, task: Any) -> int:
     return status
 
 
-def want(given: argparse.Namespace) -> int:
-    """Tell the pool's desk."""
+def want(args: argparse.Namespace) -> int:
+    """Set the number of workers that the pool's actor holds."""
     import ray
 
     ray.init(address="auto", namespace=NAMESPACE, log_to_driver=False)
-    ray.get(ray.get_actor(given.label).want.remote(given.workers), timeout=60)
+    ray.get(ray.get_actor(args.label).want.remote(args.workers), timeout=60)
     return EXIT_DONE
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m runners.ray_cluster.pool_job", description=__doc__)
     commands = parser.add_subparsers(required=True)
     for name, function in (("run", run), ("want", want)):
@@ -121,8 +125,8 @@ def main() -> int:
             command.add_argument("--restarts", type=int, default=5)
             command.add_argument("--grace", type=float, default=30.0)
             command.add_argument("--script", required=True)
-    given = parser.parse_args()
-    status: int = given.function(given)
+    args = parser.parse_args()
+    status: int = args.function(args)
     return status
 
 

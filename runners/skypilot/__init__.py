@@ -1,1 +1,1 @@
-"""SkyPilot: a managed job for each worker. `runner` is the door, `task` writes YAML, `sky` hands it over."""
+"""Engine `skypilot`: `runner` is its entry, `task` renders the YAML, `sky` calls the command."""

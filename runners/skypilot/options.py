@@ -1,4 +1,4 @@
-"""What `skypilot` takes as a pool's options."""
+"""Options of `skypilot`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ TPU_PREFIX = "tpu-"
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
 class SkyOptions:
-    """Args:
-    infra: where, in SkyPilot's words, such as gcp or aws/us-east-1; "": wherever it is cheapest.
-    package: what pip installs there: a requirement, or the URL of a wheel; "": stagesweep, for TPUs with
-        its extra.
-    cpus, memory: of each machine, such as "8+" and "64+" (GB); "" for SkyPilot's default.
-    disk_size: of each machine, in GB.
-    file_mounts: SkyPilot's own, such as {/data: gs://bucket/data}.
-    resources: more of SkyPilot's resources, such as {any_of: [{infra: gcp}, {infra: lambda}]}; they win.
+    """Options of a pool of managed jobs.
+
+    Args:
+        infra: SkyPilot's infra, such as gcp or aws/us-east-1; "": wherever it is cheapest.
+        package: what pip installs there: a requirement, or the URL of a wheel; "": stagesweep, for TPUs with
+            its extra.
+        cpus: of each machine, such as "8+"; "" for SkyPilot's default.
+        memory: of each machine in GB, such as "64+"; "" for SkyPilot's default.
+        disk_size: of each machine, in GB.
+        file_mounts: SkyPilot's file_mounts, such as {/data: gs://bucket/data}.
+        resources: more of SkyPilot's resources, such as {any_of: [{infra: gcp}, {infra: lambda}]}; they
+            override the others.
     """
 
     infra: str = ""
@@ -37,12 +41,12 @@ class SkyOptions:
 
 
 def options_of(pool: Pool) -> SkyOptions:
-    """The pool's options. Raises `PoolError`."""
+    """Return the pool's options. Raises `PoolError`."""
     return parse(SkyOptions, pool)
 
 
 def tpu_of(pool: Pool) -> str | None:
-    """The TPU of each worker, without SkyPilot's prefix; None for GPUs and CPUs. Raises `PoolError`."""
+    """Return the TPU of each worker without SkyPilot's prefix; None for others. Raises `PoolError`."""
     family, _, size = pool.accelerator.removeprefix(TPU_PREFIX).partition("-")
     if runtime_version(family) is None or not size.isdecimal():
         return None
@@ -51,7 +55,7 @@ def tpu_of(pool: Pool) -> str | None:
     if largest := largest_on_one_vm(f"{family}-{size}"):
         raise PoolError(
             "accelerator",
-            f"{pool.accelerator} is several VMs, and a worker runs on one; at most tpu-{largest}",
+            f"{pool.accelerator} spans several VMs, and a worker runs on one; at most tpu-{largest}",
         )
     if pool.accelerator_count != 1:
         raise PoolError(

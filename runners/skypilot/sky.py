@@ -1,4 +1,4 @@
-"""The thin client of `skypilot`: the command sky, which has the user's clouds and its own server."""
+"""Thin client of the command `sky`, which has the user's clouds and its own server."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ import click
 from pydantic_core import from_json
 
 from runners.errors import EngineFailed, EngineMissing
-from runners.pools.runner import Tell
+from runners.pools.runner import Notify
 
 NAME = "skypilot"
 REMEDY = (
     "pip install 'stagesweep[skypilot]', in an environment of its own if you like, and put sky on the PATH"
 )
-PATIENCE_S = 600.0  # its server may have to start first, and its controller's machine
-_NO_CONTROLLER = (
-    "No in-progress managed jobs"  # sky fails so where its controller was never started, or sleeps
-)
+TIMEOUT_S = 600.0  # its server may have to start first, and its controller's machine
+# The error of sky where its controller was never started, or sleeps.
+_NO_CONTROLLER = "No in-progress managed jobs"
 _ENDED = ("SUCCEEDED", "CANCELLED", "CANCELLING")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A managed job, as `sky jobs queue` tells of it."""
+    """Managed job, as `sky jobs queue` lists it."""
 
     id: int
     status: str
@@ -38,12 +37,12 @@ class Job:
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it will run again."""
+        """Return True where it will not run again."""
         return self.status in _ENDED or self.status.startswith("FAILED")
 
 
 class Sky:
-    """Raises `EngineMissing` where there is no sky; its calls raise `EngineFailed` with what it said."""
+    """Command `sky`: raises `EngineMissing` without it; its calls raise `EngineFailed` with its error."""
 
     def __init__(self) -> None:
         found = find()
@@ -51,8 +50,8 @@ class Sky:
             raise EngineMissing(NAME, "the command sky", REMEDY)
         self._sky = found
 
-    def notify(self, *words: str, notify: Tell) -> None:
-        """Run it, and pass on every line as it comes."""
+    def stream(self, *words: str, notify: Notify) -> None:
+        """Run it, passing on every line of its output as it comes."""
         last = ""
         with subprocess.Popen(
             [self._sky, *words],
@@ -70,7 +69,7 @@ class Sky:
             raise EngineFailed(NAME, last or f"sky {' '.join(words[:2])} ended with {running.returncode}")
 
     def read(self, *words: str) -> str:
-        """Run it; what it wrote to stdout."""
+        """Run it and return its stdout."""
         try:
             ran = subprocess.run(
                 [self._sky, *words],
@@ -78,11 +77,11 @@ class Sky:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=PATIENCE_S,
+                timeout=TIMEOUT_S,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise EngineFailed(NAME, f"sky {words[0]} did not answer within {PATIENCE_S:g} s") from None
+            raise EngineFailed(NAME, f"sky {words[0]} did not answer within {TIMEOUT_S:g} s") from None
         if ran.returncode:
             raise EngineFailed(
                 NAME, ran.stderr or ran.stdout or f"sky {words[0]} ended with {ran.returncode}"
@@ -90,7 +89,7 @@ class Sky:
         return ran.stdout
 
     def jobs(self, name: str) -> list[Job]:
-        """All managed jobs of this name, the oldest first."""
+        """Return all managed jobs of this name, oldest first."""
         try:
             text = self.read("jobs", "queue", "--all", "--output", "json")
         except EngineFailed as error:
@@ -101,7 +100,7 @@ class Sky:
         try:
             rows = from_json(text[begin.start() :] if begin else "")
         except ValueError:
-            raise EngineFailed(NAME, f"sky jobs queue answered {text[:200]!r}, which is no JSON") from None
+            raise EngineFailed(NAME, f"sky jobs queue answered {text[:200]!r}, which is not JSON") from None
         found = [
             Job(
                 id=int(row["job_id"]),
@@ -116,6 +115,6 @@ class Sky:
 
 
 def find() -> str | None:
-    """The command sky: on the PATH, or beside our own interpreter."""
-    beside = Path(sys.executable).parent / "sky"
-    return shutil.which("sky") or (str(beside) if os.access(beside, os.X_OK) else None)
+    """Return the command `sky`: on the PATH, or in the folder of this interpreter."""
+    sibling = Path(sys.executable).parent / "sky"
+    return shutil.which("sky") or (str(sibling) if os.access(sibling, os.X_OK) else None)

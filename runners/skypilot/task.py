@@ -1,7 +1,7 @@
-"""A worker as SkyPilot's managed job, and the command that submits N of them. Pure.
+"""Worker as a managed job of SkyPilot, and the command that submits N of them. Pure.
 
-On its machine `runners.on_vm` keeps the worker going, so that a crash costs no new machine. The job ends when
-that ends: 0 SUCCEEDED; 75, told to go: recovered, as is a machine that was taken away; 2 and 1: FAILED.
+`runners.on_vm` restarts the worker on its machine, so that a crash costs no new machine. The job ends with
+its exit status: 0 SUCCEEDED; 75 (preempted): recovered, as after the loss of a machine; 2 and 1: FAILED.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from runners.tpu_versions import REQUIREMENTS, WHEELS, runtime_version
 FILE = "task.yaml"
 ROOT = "$HOME/stagesweep"
 PYTHON = "python"
-"""Of the environment at ROOT, which comes first on the PATH."""
+"""Interpreter of the environment at ROOT, which comes first on the PATH."""
 LONGEST_GRACE_S = 25.0  # SkyPilot kills what is there 30 s after its SIGTERM, and so do spot machines
 
 
 def task(pool: Pool, options: SkyOptions) -> dict[str, Any]:
-    """One worker, in the words of SkyPilot's task YAML. Raises `PoolError`."""
+    """Return one worker as SkyPilot's task YAML. Raises `PoolError`."""
     tpu = tpu_of(pool)
     resources: dict[str, Any] = {
         "use_spot": pool.spot,
@@ -48,7 +48,7 @@ def task(pool: Pool, options: SkyOptions) -> dict[str, Any]:
 
 
 def launch(pool: Pool, workers: int, file: str) -> tuple[str, ...]:
-    """The words after `sky` that submit so many workers. Secrets are named: `sky` takes their values here."""
+    """Return the arguments of `sky` that submit so many workers; `sky` reads the secrets' values here."""
     secrets = (word for name in pool.secrets for word in ("--secret", name))
     return ("jobs", "launch", "--yes", "--detach-run", "--num-jobs", str(workers), *secrets, file)
 
@@ -70,8 +70,8 @@ def _setup(options: SkyOptions, tpu: str | None) -> str:
 
 def _run(pool: Pool, tpu: str | None) -> str:
     grace_s = min(pool.grace_s, LONGEST_GRACE_S)
-    keeper = ("-m", "runners.on_vm", "--log", "/dev/stdout", "--restarts", str(pool.restarts))
-    words = (PYTHON, *keeper, "--grace", f"{grace_s:g}", "--", *pool.command)
+    supervisor = ("-m", "runners.on_vm", "--log", "/dev/stdout", "--restarts", str(pool.restarts))
+    words = (PYTHON, *supervisor, "--grace", f"{grace_s:g}", "--", *pool.command)
     environment = {"PJRT_DEVICE": "TPU"} if tpu else {}
     named = replace(pool, environment={**environment, **pool.environment})
     return f'PATH="{ROOT}/bin:$PATH"\n' + worker_script(named, words)

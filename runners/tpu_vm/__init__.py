@@ -1,2 +1,1 @@
-"""TPU VMs: `runner` is the door, `decide` the thinking, `client` the only file that knows Google's
-package."""
+"""Engine `tpu-vm`: `runner` is its entry, `decide` its pure policy, `client` the user of Google's package."""

@@ -1,8 +1,7 @@
-"""The thin client of `tpu-vm`: looks, creates and deletes; it decides nothing. The only file that knows
-google.cloud.tpu.
+"""Thin client of the TPU service: lists, creates and deletes. The only user of google.cloud.tpu.
 
-No call waits for its end: what came of it is seen when the service is asked again, so a lost answer is
-nothing special.
+No call waits for its operation: the outcome is observed when the service is asked again, so a lost answer
+needs no special case.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from runners.tpu_vm.vm_script import ENDED, vm_script
 
 NAME = "tpu-vm"
 _CALL_S = 60.0
-_OPERATION_S = 3600.0  # then it counts as lost, and what is seen decides
-_MAYBE = (  # it may have been done all the same
+_OPERATION_S = 3600.0  # then it counts as lost, and what is observed decides
+_AMBIGUOUS = (  # the call may have taken effect all the same
     exceptions.ServerError,
     exceptions.Aborted,
     exceptions.Cancelled,
@@ -50,11 +49,13 @@ class _Pending:
 
 
 class TpuVms:
-    """The VMs of one pool, as the service knows them.
+    """VMs of one pool, as the service knows them.
 
     Args:
-        client: a `tpu_v2.TpuClient`; None: one with this machine's credentials.
-        again: how a look that failed is repeated.
+        pool: the pool.
+        options: its options.
+        client: client of the service; None: one with this machine's credentials.
+        retries: retry policy of calls that only read.
     """
 
     def __init__(
@@ -63,67 +64,69 @@ class TpuVms:
         options: TpuOptions,
         *,
         client: tpu_v2.TpuClient | None = None,
-        again: retry.Retry = _RETRY,
+        retries: retry.Retry = _RETRY,
     ) -> None:
-        self._pool, self._options, self._again = pool, options, again
-        self._client = client or _connect()
+        self._pool, self._options, self._retries = pool, options, retries
+        self._client = client or connect()
         self._script = vm_script(pool, options)
         self._pending: dict[int, _Pending] = {}
 
-    def look(self, *, blame: bool = False) -> Observed:
-        """All that there is of the pool, in all its zones.
+    def observe(self, *, strict: bool = False) -> Observed:
+        """Return the state of the pool in all its zones.
 
         Args:
-            blame: raise `EngineFailed` where a zone refuses to be looked at, rather than call it blind.
+            strict: raise `EngineFailed` for a zone that does not answer, else return it as unreachable.
         """
-        things: list[Resource] = []
-        blind: dict[str, str] = {}
+        resources: list[Resource] = []
+        unreachable: set[str] = set()
         for zone in self._options.zones:
             try:
-                things += self._zone(zone)
+                resources += self._zone(zone)
             except exceptions.GoogleAPIError as error:
-                if blame:
-                    raise EngineFailed(NAME, f"{zone}: {_words(error)}") from None
-                blind[zone] = _words(error)
-        return Observed(things=tuple(things), blind=frozenset(blind), pending=frozenset(self._pending))
+                if strict:
+                    raise EngineFailed(NAME, f"{zone}: {_message(error)}") from None
+                unreachable.add(zone)
+        return Observed(
+            resources=tuple(resources),
+            unreachable=frozenset(unreachable),
+            pending=frozenset(self._pending),
+        )
 
     def create(self, create: Create) -> tuple[Outcome, str]:
-        """Ask for a VM. `settled` tells later what came of an accepted one."""
-        parent, name = (
-            render.parent(self._options.project, create.zone),
-            vm_id(self._pool.label, create.worker),
-        )
-        given = (self._pool, self._options, create.worker, create.zone, self._script)
+        """Request a VM; `finished_creations` yields the outcome of an accepted request later."""
+        parent = render.parent(self._options.project, create.zone)
+        name = vm_id(self._pool.label, create.worker)
+        arguments = (self._pool, self._options, create.worker, create.zone, self._script)
         try:
             if self._options.queued:
-                promise = self._client.create_queued_resource(
+                operation = self._client.create_queued_resource(
                     parent=parent,
                     queued_resource_id=name,
-                    queued_resource=_message(tpu_v2.QueuedResource, render.queued_resource(*given)),
+                    queued_resource=_parse(tpu_v2.QueuedResource, render.queued_resource(*arguments)),
                     timeout=_CALL_S,
                 )
             else:
-                promise = self._client.create_node(
+                operation = self._client.create_node(
                     parent=parent,
                     node_id=name,
-                    node=_message(tpu_v2.Node, render.node(*given)),
+                    node=_parse(tpu_v2.Node, render.node(*arguments)),
                     timeout=_CALL_S,
                 )
         except exceptions.GoogleAPIError as error:
-            return _outcome(error), _words(error)
-        self._pending[create.worker] = _Pending(create=create, operation=promise, since=time.monotonic())
+            return _outcome(error), _message(error)
+        self._pending[create.worker] = _Pending(create=create, operation=operation, since=time.monotonic())
         return "accepted", ""
 
-    def settled(self) -> Iterator[tuple[Create, Outcome, str]]:
-        """The creations whose end is known now, each once."""
+    def finished_creations(self) -> Iterator[tuple[Create, Outcome, str]]:
+        """Yield each creation whose outcome has become known, once, with the error message."""
         for worker, pending in list(self._pending.items()):
             try:
-                if not pending.operation.done(retry=self._again):
+                if not pending.operation.done(retry=self._retries):
                     if time.monotonic() - pending.since < _OPERATION_S:
                         continue
-                    result: tuple[Outcome, str] = ("unknown", "no end of it was seen")
+                    result: tuple[Outcome, str] = ("unknown", "its operation did not finish in time")
                 elif (error := pending.operation.exception()) is not None:
-                    result = (_outcome(error), _words(error))
+                    result = (_outcome(error), _message(error))
                 else:
                     result = ("accepted", "")
             except exceptions.GoogleAPIError as error:
@@ -132,12 +135,12 @@ class TpuVms:
                     and time.monotonic() - pending.since < _OPERATION_S
                 ):
                     continue
-                result = ("unknown", _words(error))
+                result = ("unknown", _message(error))
             del self._pending[worker]
             yield pending.create, *result
 
     def delete(self, delete: Delete) -> str:
-        """Delete with force. What was wrong with that, or ""; one that is gone already is no trouble."""
+        """Delete with force; return the error message, or "" also where it is gone already."""
         folder = "queuedResources" if delete.kind == "queued" else "nodes"
         name = f"{render.parent(self._options.project, delete.zone)}/{folder}/{delete.id}"
         try:
@@ -150,34 +153,32 @@ class TpuVms:
         except exceptions.NotFound:
             return ""
         except exceptions.GoogleAPIError as error:
-            return _words(error)
+            return _message(error)
         return ""
 
     def _zone(self, zone: str) -> Iterator[Resource]:
         parent = render.parent(self._options.project, zone)
-        call: dict[str, Any] = {"retry": self._again, "timeout": _CALL_S}
-        # Requests first: the node of an ACTIVE one that was there then is there now.
+        call: dict[str, Any] = {"retry": self._retries, "timeout": _CALL_S}
+        # Requests first: the node of one that was ACTIVE then exists by now.
         requests = [
             self._request(zone, each) for each in self._client.list_queued_resources(parent=parent, **call)
         ]
         nodes = {
-            thing.id: thing
+            node.id: node
             for each in self._client.list_nodes(parent=parent, **call)
-            if (thing := self._node(zone, each))
+            if (node := self._node(zone, each))
         }
         for request in requests:
             if request is None:
                 continue
             yield request
             if request.state == "ACTIVE" and request.id not in nodes:
-                try:  # a list may lag behind; a name does not
-                    asked = self._node(
-                        zone, self._client.get_node(name=f"{parent}/nodes/{request.id}", **call)
-                    )
+                try:  # lists may lag behind; a get by name does not
+                    late = self._client.get_node(name=f"{parent}/nodes/{request.id}", **call)
                 except exceptions.NotFound:
                     continue
-                if asked is not None:
-                    nodes[asked.id] = asked
+                if (found := self._node(zone, late)) is not None:
+                    nodes[found.id] = found
         for node in nodes.values():
             yield (
                 replace(node, ended=self._ended(f"{parent}/nodes/{node.id}"))
@@ -187,8 +188,8 @@ class TpuVms:
 
     def _request(self, zone: str, found: tpu_v2.QueuedResource) -> Resource | None:
         id_ = found.name.rsplit("/", 1)[-1]
-        told = {key: value for spec in found.tpu.node_spec for key, value in spec.node.labels.items()}
-        worker = worker_of(self._pool.label, id_, told)
+        labels = {key: value for spec in found.tpu.node_spec for key, value in spec.node.labels.items()}
+        worker = worker_of(self._pool.label, id_, labels)
         if worker is None:
             return None
         error = found.state.failed_data.error
@@ -213,19 +214,20 @@ class TpuVms:
 
     def _ended(self, node: str) -> str:
         try:
-            told = self._client.get_guest_attributes(
+            attributes = self._client.get_guest_attributes(
                 tpu_v2.GetGuestAttributesRequest(name=node, query_path=f"/{ENDED}"),
-                retry=self._again,
+                retry=self._retries,
                 timeout=_CALL_S,
             )
         except exceptions.GoogleAPIError:
-            return ""  # nothing was told yet, or it is asked again
-        items = [item for each in told.guest_attributes for item in each.query_value.items]
+            return ""  # not set yet, or asked again at the next observation
+        items = [item for each in attributes.guest_attributes for item in each.query_value.items]
         values = [each.value.strip() for each in items if f"{each.namespace}/{each.key}" == ENDED]
         return next((value for value in values if value), "")
 
 
-def _connect() -> tpu_v2.TpuClient:
+def connect() -> tpu_v2.TpuClient:
+    """Return a client with this machine's credentials. Raises `EngineFailed` where it has none."""
     from google.auth.exceptions import GoogleAuthError
 
     try:
@@ -235,8 +237,8 @@ def _connect() -> tpu_v2.TpuClient:
         raise EngineFailed(NAME, f"{problem}; run: gcloud auth application-default login") from None
 
 
-def _message(kind: Any, value: dict[str, Any]) -> Any:
-    """A message of the service from plain values; a field that it does not know is an error."""
+def _parse(kind: Any, value: dict[str, Any]) -> Any:
+    """Return a message of the service; a field that it does not have is an error."""
     return kind.wrap(ParseDict(value, kind.pb(kind())))
 
 
@@ -245,12 +247,12 @@ def _outcome(error: Exception) -> Outcome:
         return "exists"
     if isinstance(error, exceptions.ResourceExhausted | exceptions.TooManyRequests):
         return "stockout"
-    if isinstance(error, exceptions.ClientError) and not isinstance(error, _MAYBE):
+    if isinstance(error, exceptions.ClientError) and not isinstance(error, _AMBIGUOUS):
         return "refused"
     return "unknown"
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, exceptions.RetryError) and error.cause is not None:
         error = error.cause
     return " ".join(str(getattr(error, "message", "") or error).split())

@@ -1,19 +1,19 @@
-"""What to do about a pool of TPU VMs: pure, from what is seen and what is wanted. `watch` does what it says.
+"""Policy for a pool of TPU VMs: a pure function from the observed and the wanted state to actions.
 
-One worker has one VM. It is asked for as a queued resource (`queued`), which makes a node of the same name,
-or as a node alone. What a worker has in one zone is a *holding*: its request, its node, or both.
+One worker has one VM. It is requested as a queued resource (`queued`), which makes a node of the same name,
+or as a node alone. The resources of a worker in one zone are a *holding*: a queued resource, a node, or both.
 
-    nothing, everywhere                         create, in the zone whose turn it is
-    being made, or at work                      leave it
+    no holding anywhere                         create, in the worker's next zone
+    being created, or at work                   leave it
     PREEMPTED, SUSPENDED, FAILED, STOPPED …     delete with force; when it is gone, the first line applies
     its worker crashed too often on it          delete, and so on another VM, `restarts` times
-    two holdings                                keep the better one, delete the other
+    two holdings                                keep the one with more progress, delete the other
     its worker has ended, or is not wanted      delete
     no work is left, and its VM is not READY    its worker has ended
-    DELETING, and we did not ask for that       its worker has ended: somebody took it down, or the VM itself
+    DELETING, and we did not request that       its worker has ended: somebody took it down, or the VM itself
 
-Nothing is created for a worker while a zone does not answer, or while one of its creations is on its way:
-there may be a VM that is not seen. So a lost answer costs time, and never a second VM.
+Nothing is created for a worker while a zone does not answer, or while one of its creations is pending: there
+may be a VM that was not observed. So a lost answer costs time, and never a second VM.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from runners.tpu_vm.observed import GOING, NODE_DEAD, QUEUED_DEAD, Holding, Kind, Observed, Resource
+from runners.tpu_vm.observed import LEAVING, NODE_DEAD, QUEUED_DEAD, Holding, Kind, Observed, Resource
 from runners.tpu_vm.observed import holdings as holdings_of
 from runners.workers.restarts import POISON, End
 
 Ended = End | Literal["removed"]
 Outcome = Literal["accepted", "exists", "stockout", "refused", "unknown"]
 
-# A secret that the VM may not read, it may not read on the next VM either.
+# A secret that this VM may not read, the next one may not read either.
 _POISON = (*map(str, POISON), "secret")
-# google.rpc.Code of a request that is wrong in this zone, whenever it is asked: INVALID_ARGUMENT, NOT_FOUND,
-# PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED. Anything else is a lack of capacity.
+# google.rpc.Code of a request that is wrong in this zone at any time: INVALID_ARGUMENT, NOT_FOUND,
+# PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED. Others mean a lack of capacity.
 _WRONG = frozenset({3, 5, 7, 9, 12, 16})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What shall be there.
+    """Wanted state of a pool.
 
     Args:
-        workers: how many.
-        zones: where; the first is tried first.
-        restarts: crashes after which a worker is given up.
-        share: whether a worker that ends well has only done its share; else no work is left for anybody.
+        workers: number of workers.
+        zones: zones to try, in this order.
+        restarts: crashes that are answered by another VM.
+        share: a worker that ends well has only done its share; else no work is left for any worker.
     """
 
     workers: int
@@ -55,15 +55,15 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What the keeper knows beside what it sees. Losing it costs time, and never a second VM.
+    """Supervisor's state besides what it observes. Losing it costs time, and never a second VM.
 
     Args:
-        turn: the position of the zone that a worker is tried in next.
-        refused: zones where the request itself is wrong, and why.
+        turn: by worker: the position of the zone to try next.
+        refused: by zone: why the request itself is wrong there.
         ended: workers that are not started again.
-        crashes: how often a worker's VM ended badly.
-        counted: nodes whose end was counted.
-        useful: zone and name of what was there for a worker, and not deleted by us.
+        crashes: by worker: how often its VM ended badly.
+        counted: uids of the nodes whose end was counted.
+        useful: zone and name of a worker's resources that existed and that we did not delete.
     """
 
     turn: Mapping[int, int] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Create:
-    """Ask for a VM for this worker."""
+    """Request of a VM for a worker."""
 
     worker: int
     zone: str
@@ -84,7 +84,7 @@ class Create:
 
 @dataclass(frozen=True, kw_only=True)
 class Delete:
-    """Delete with force: a queued resource takes its node along."""
+    """Deletion with force: a queued resource takes its node along."""
 
     worker: int
     kind: Kind
@@ -96,30 +96,29 @@ class Delete:
 Action = Create | Delete
 
 
-def decide(seen: Observed, wanted: Wanted, memory: Memory) -> tuple[tuple[Action, ...], Memory]:
-    """What to do now, and what to remember. Asked again and again, it brings what is seen to what is
-    wanted."""
-    memory = _taken_down(_learn(seen, wanted, memory), seen, wanted)
+def decide(observed: Observed, wanted: Wanted, memory: Memory) -> tuple[tuple[Action, ...], Memory]:
+    """Return the actions to take now, and what to remember; repeated, it converges on the wanted state."""
+    memory = _notice_removals(_learn(observed, wanted, memory), observed, wanted)
     actions: list[Action] = []
-    for worker in sorted({thing.worker for thing in seen.things} | set(range(1, wanted.workers + 1))):
-        holdings = holdings_of([thing for thing in seen.things if thing.worker == worker])
+    for worker in sorted({each.worker for each in observed.resources} | set(range(1, wanted.workers + 1))):
+        holdings = holdings_of([each for each in observed.resources if each.worker == worker])
         unwanted = "its worker has ended" if worker in memory.ended else ""
         if worker > wanted.workers:
             unwanted = "not wanted"
         if unwanted:
-            actions += [_delete(each, unwanted) for each in holdings if not each.going]
+            actions += [_delete(each, unwanted) for each in holdings if not each.leaving]
         elif holdings:
-            actions += _sort_out(holdings, wanted.zones)
-        elif not seen.blind and worker not in seen.pending:
+            actions += _delete_all_but_best(holdings, wanted.zones)
+        elif not observed.unreachable and worker not in observed.pending:
             actions.append(Create(worker=worker, zone=wanted.zones[_turn(worker, wanted, memory)]))
     deleted = {(each.zone, each.id) for each in actions if isinstance(each, Delete)}
-    there = {each.place for each in holdings_of(seen.things) if each.settled and not each.going}
-    blind = {place for place in memory.useful if place[0] in seen.blind}
-    return tuple(actions), replace(memory, useful=frozenset(blind | (there - deleted)))
+    existing = {each.key for each in holdings_of(observed.resources) if each.established and not each.leaving}
+    unreachable = {key for key in memory.useful if key[0] in observed.unreachable}
+    return tuple(actions), replace(memory, useful=frozenset(unreachable | (existing - deleted)))
 
 
 def after(memory: Memory, create: Create, wanted: Wanted, outcome: Outcome, problem: str = "") -> Memory:
-    """What to remember of a creation's outcome. Only a definite no moves a worker on to the next zone."""
+    """Return the memory after a creation's outcome; only a definite refusal moves on to the next zone."""
     if outcome == "refused":
         return replace(memory, refused={**memory.refused, create.zone: problem})
     if outcome == "stockout":
@@ -127,50 +126,55 @@ def after(memory: Memory, create: Create, wanted: Wanted, outcome: Outcome, prob
     return memory
 
 
-def _sort_out(holdings: list[Holding], zones: tuple[str, ...]) -> list[Action]:
-    useful = [each for each in holdings if not each.going and not each.dead]
+def _delete_all_but_best(holdings: list[Holding], zones: tuple[str, ...]) -> list[Action]:
+    useful = [each for each in holdings if not each.leaving and not each.dead]
     order = {zone: position for position, zone in enumerate(zones)}
-    # A VM in a zone that is no longer in the list does its work as well as another.
+    # A VM in a zone that is no longer in the list works as well as another.
     best = max(
         useful, key=lambda each: (each.rank, -order.get(each.zone, len(zones)), each.zone), default=None
     )
     return [
-        _delete(each, each.dead or "a second one") for each in holdings if not each.going and each is not best
+        _delete(each, each.dead or "a duplicate")
+        for each in holdings
+        if not each.leaving and each is not best
     ]
 
 
-def _learn(seen: Observed, wanted: Wanted, memory: Memory) -> Memory:
-    for thing in seen.things:
-        if thing.kind == "queued" and thing.state == "FAILED" and thing.zone in wanted.zones:
-            if thing.code in _WRONG:
-                memory = replace(memory, refused={**memory.refused, thing.zone: thing.problem})
+def _learn(observed: Observed, wanted: Wanted, memory: Memory) -> Memory:
+    """Remember failed requests, ended workers, and workers for which no work or no zone is left."""
+    for each in observed.resources:
+        if each.kind == "queued" and each.state == "FAILED" and each.zone in wanted.zones:
+            if each.code in _WRONG:
+                memory = replace(memory, refused={**memory.refused, each.zone: each.problem})
             else:
-                memory = _move_on(memory, thing.worker, thing.zone, wanted)
-        elif thing.ended and thing.uid not in memory.counted:
-            memory = _count(memory, thing, wanted)
+                memory = _move_on(memory, each.worker, each.zone, wanted)
+        elif each.ended and each.uid not in memory.counted:
+            memory = _count(memory, each, wanted)
+    everyone = set(range(1, wanted.workers + 1))
     if not wanted.share and "done" in memory.ended.values():
-        at_work = {thing.worker for thing in seen.things if thing.kind == "node" and thing.state == "READY"}
-        idle = set(range(1, wanted.workers + 1)) - at_work - set(memory.ended)
-        memory = replace(memory, ended={**memory.ended, **dict.fromkeys(idle, "done")})
+        ready = {each.worker for each in observed.resources if each.kind == "node" and each.state == "READY"}
+        memory = _end(memory, everyone - ready, "done")
     if wanted.workers and all(zone in memory.refused for zone in wanted.zones):
-        held = {thing.worker for thing in seen.things if thing.state not in QUEUED_DEAD | NODE_DEAD | GOING}
-        lost = set(range(1, wanted.workers + 1)) - held - seen.pending - set(memory.ended)
-        memory = replace(memory, ended={**memory.ended, **dict.fromkeys(lost, "poison")})
+        gone = QUEUED_DEAD | NODE_DEAD | LEAVING
+        held = {each.worker for each in observed.resources if each.state not in gone}
+        memory = _end(memory, everyone - held - observed.pending, "poison")
     return memory
 
 
-def _taken_down(memory: Memory, seen: Observed, wanted: Wanted) -> Memory:
-    """Workers whose VM somebody else deletes have ended; all have, where that is done to every VM there
-    was."""
-    removed = {each.place for each in holdings_of(seen.things) if each.removed} & memory.useful
+def _notice_removals(memory: Memory, observed: Observed, wanted: Wanted) -> Memory:
+    """End workers whose VM somebody else deletes; end all, where that happens to every VM there was."""
+    removed = {each.key for each in holdings_of(observed.resources) if each.removed} & memory.useful
     if not removed:
         return memory
     if removed == memory.useful:
-        workers = set(range(1, wanted.workers + 1))
-    else:
-        workers = {thing.worker for thing in seen.things if (thing.zone, thing.id) in removed}
-    lost = workers - set(memory.ended)
-    return replace(memory, ended={**memory.ended, **dict.fromkeys(lost, "removed")})
+        return _end(memory, set(range(1, wanted.workers + 1)), "removed")
+    workers = {each.worker for each in observed.resources if (each.zone, each.id) in removed}
+    return _end(memory, workers, "removed")
+
+
+def _end(memory: Memory, workers: set[int], end: Ended) -> Memory:
+    """Remember the end of those workers that have not ended before."""
+    return replace(memory, ended={**memory.ended, **dict.fromkeys(workers - set(memory.ended), end)})
 
 
 def _count(memory: Memory, node: Resource, wanted: Wanted) -> Memory:
@@ -194,7 +198,7 @@ def _move_on(memory: Memory, worker: int, zone: str, wanted: Wanted) -> Memory:
 
 
 def _turn(worker: int, wanted: Wanted, memory: Memory) -> int:
-    """The position of the next zone where the request is not wrong."""
+    """Return the position of the next zone that has not refused the request."""
     count, start = len(wanted.zones), memory.turn.get(worker, 0)
     turns = [(start + step) % count for step in range(count)]
     return next((turn for turn in turns if wanted.zones[turn] not in memory.refused), start % count)

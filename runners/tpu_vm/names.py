@@ -1,7 +1,6 @@
-"""What a pool's VMs are called: from the pool's label alone, so that whoever asks later asks for the same
-names.
+"""Names and labels of a pool's VMs, derived from the pool's label alone.
 
-The service refuses a second resource of one name in a zone: that alone makes a repeated creation harmless.
+The service refuses a second resource of one name in a zone: that alone makes a repeated creation idempotent.
 """
 
 from __future__ import annotations
@@ -14,20 +13,25 @@ WORKER_LABEL = "stagesweep-worker"
 
 
 def vm_id(label: str, worker: int) -> str:
-    """The name of one worker's queued resource, and of its node."""
+    """Return the name of a worker's queued resource and of its node."""
     return f"{label}-{worker:03d}"
 
 
 def labels(label: str, worker: int) -> dict[str, str]:
-    """By these `status` and `down` know a pool's VMs from everybody else's."""
+    """Return the labels by which `status` and `down` find a pool's VMs among all others."""
     return {POOL_LABEL: label, WORKER_LABEL: f"{worker:03d}"}
 
 
-def worker_of(label: str, id_: str, told: Mapping[str, str]) -> int | None:
-    """Whose VM this is; None where it is not of this pool. By its labels, and by its name where it has
-    none."""
-    if POOL_LABEL in told:
-        number = told.get(WORKER_LABEL, "")
-        return int(number) if told[POOL_LABEL] == label and number.isdecimal() else None
+def worker_of(label: str, id_: str, labels: Mapping[str, str]) -> int | None:
+    """Return the number of the worker that a VM belongs to; None where it is not of this pool.
+
+    Args:
+        label: the pool's label.
+        id_: the VM's name, which counts where it has no labels of ours.
+        labels: the VM's labels.
+    """
+    if POOL_LABEL in labels:
+        number = labels.get(WORKER_LABEL, "")
+        return int(number) if labels[POOL_LABEL] == label and number.isdecimal() else None
     found = re.fullmatch(re.escape(label) + r"-(\d{3,})", id_)
     return int(found[1]) if found else None

@@ -1,7 +1,4 @@
-"""What there is of a pool of TPU VMs, as the service tells of it, and what a worker has in one place. Pure.
-
-`client` makes these values, `decide` thinks about them.
-"""
+"""Observed state of a pool of TPU VMs, as the service reports it. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Literal
 
 Kind = Literal["queued", "node"]
 
-# How far a holding is; the higher, the better. States that are in none of these tables are waited for.
+# Progress of a holding; higher is better. States in none of these tables are transient: they are waited for.
 _QUEUED_RANK = {"CREATING": 1, "ACCEPTED": 1, "WAITING_FOR_RESOURCES": 1, "PROVISIONING": 2, "ACTIVE": 3}
 QUEUED_DEAD = frozenset({"SUSPENDED", "FAILED"})
 _NODE_RANK = {
@@ -24,22 +21,23 @@ _NODE_RANK = {
     "READY": 5,
 }
 NODE_DEAD = frozenset({"PREEMPTED", "TERMINATED", "STOPPED", "HIDDEN", "UNKNOWN"})
-GOING = frozenset({"DELETING", "SUSPENDING", "STOPPING", "HIDING"})
+LEAVING = frozenset({"DELETING", "SUSPENDING", "STOPPING", "HIDING"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resource:
-    """A queued resource or a node of the pool, as the service tells of it.
+    """Queued resource or node of the pool.
 
     Args:
-        worker: whose it is, from 1.
+        kind: which of the two.
+        zone: its zone.
+        worker: number of the worker that it belongs to, from 1.
         id: its name in the zone.
-        uid: tells this node from the next one of the same name.
-        state: the service's word for it.
-        ended: what its worker's launcher ended with, where it told so: an exit status or a word. "" while it
-            works.
-        code: why a queued resource FAILED, as google.rpc.Code.
-        problem: the same in words.
+        state: its state, as the service names it.
+        uid: distinguishes a node from a later one of the same name.
+        ended: exit status of its worker's supervisor, or the step that failed; "" while it works.
+        code: google.rpc.Code of a queued resource that FAILED.
+        problem: the message that goes with it.
     """
 
     kind: Kind
@@ -55,24 +53,25 @@ class Resource:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """All that there is of a pool.
+    """Observed state of a pool.
 
     Args:
-        blind: zones that did not answer.
-        pending: workers with a creation whose end is not known yet.
+        resources: its queued resources and nodes.
+        unreachable: zones that did not answer.
+        pending: workers with a creation that has not finished yet.
     """
 
-    things: tuple[Resource, ...] = ()
-    blind: frozenset[str] = frozenset()
+    resources: tuple[Resource, ...] = ()
+    unreachable: frozenset[str] = frozenset()
     pending: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holding:
-    """What a worker has under one name in one zone.
+    """Resources of a worker under one name in one zone.
 
     Args:
-        top: what to delete, for all of it to go: the queued resource, or the node that has none.
+        top: the resource whose deletion deletes all: the queued resource, or a node without one.
         node: the node, if there is one.
     """
 
@@ -81,32 +80,32 @@ class Holding:
 
     @property
     def zone(self) -> str:
-        """Where it is."""
+        """Return the zone."""
         return self.top.zone
 
     @property
-    def place(self) -> tuple[str, str]:
-        """Its zone and its name."""
+    def key(self) -> tuple[str, str]:
+        """Return the zone and the name."""
         return self.top.zone, self.top.id
 
     @property
-    def going(self) -> bool:
-        """On its way out; nothing more is to be done about it."""
-        return self.top.state in GOING
+    def leaving(self) -> bool:
+        """Return True where it is being removed already."""
+        return self.top.state in LEAVING
 
     @property
     def removed(self) -> bool:
-        """On its way out because somebody deletes it; what the service takes away is SUSPENDING."""
+        """Return True where somebody is deleting it; what the service takes away is SUSPENDING."""
         return self.top.state == "DELETING"
 
     @property
-    def settled(self) -> bool:
-        """Whether only a person ends it without a word: the service cleans up a node that it cannot make."""
+    def established(self) -> bool:
+        """Return True where only a person would delete it; the service deletes nodes that it cannot make."""
         return self.top.kind == "queued" or self.top.state == "READY"
 
     @property
     def dead(self) -> str:
-        """Why it is of no use any more, else ""."""
+        """Return why it is of no use any more, else ""."""
         if self.top.kind == "queued" and self.top.state in QUEUED_DEAD:
             return f"{self.top.state} {self.top.problem}".strip()
         if self.node is None:
@@ -117,13 +116,13 @@ class Holding:
 
     @property
     def rank(self) -> int:
-        """How far it is."""
+        """Return its progress; higher is better."""
         queued = _QUEUED_RANK.get(self.top.state, 0) if self.top.kind == "queued" else 0
         return max(queued, _NODE_RANK.get(self.node.state, 0) if self.node else 0)
 
 
-def holdings(things: Sequence[Resource]) -> list[Holding]:
-    """Requests and nodes of one name and zone together, in the order of these."""
-    nodes = {(thing.zone, thing.id): thing for thing in things if thing.kind == "node"}
-    tops = nodes | {(thing.zone, thing.id): thing for thing in things if thing.kind == "queued"}
-    return [Holding(top=tops[place], node=nodes.get(place)) for place in sorted(tops)]
+def holdings(resources: Sequence[Resource]) -> list[Holding]:
+    """Return the resources grouped by zone and name, in this order."""
+    nodes = {(each.zone, each.id): each for each in resources if each.kind == "node"}
+    tops = nodes | {(each.zone, each.id): each for each in resources if each.kind == "queued"}
+    return [Holding(top=tops[key], node=nodes.get(key)) for key in sorted(tops)]

@@ -1,4 +1,4 @@
-"""What `tpu-vm` takes as a pool's options: its own knobs, checked before anything is asked for."""
+"""Options of `tpu-vm`, validated before anything is requested."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class TpuOptions:
-    """Args:
-    project: the Google Cloud project, by its id.
-    zones: where to look for TPUs, the first one first; a list, or words with commas between them.
-    runtime_version: the image of the VM; "" for the one that goes with the accelerator.
-    queued: ask through a queued resource, which waits for capacity; else for a TPU VM at once.
-    wait_minutes: how long a queued resource waits in one zone before the next one is asked. The service
-        itself gives it up then, also where nobody watches any more.
-    package: what pip installs on the VM: a requirement, or the URL of a wheel, also gs://...
-    network, subnetwork: "" for the project's default network.
-    external_ips: whether the VM has an address in the Internet, without which pip needs a proxy or a NAT.
-    service_account: whose rights the VM has; "" for the project's default. It reads and writes the bucket,
-        reads the secrets, and deletes its own VM where nobody else does.
+    """Options of a pool of TPU VMs.
+
+    Args:
+        project: id of the Google Cloud project.
+        zones: zones to try in this order; a list, or a comma-separated string.
+        runtime_version: the VM's image; "" for the one that goes with the accelerator.
+        queued: request a queued resource, which waits for capacity; else a TPU VM at once.
+        wait_minutes: minutes that a queued resource waits in one zone before the next one is tried. The
+            service itself enforces it, also where no process watches any more.
+        package: what pip installs on the VM: a requirement, or the URL of a wheel, also gs://...
+        network: "" for the project's default network.
+        subnetwork: "" for the network's default.
+        external_ips: give the VM a public address, without which pip needs a proxy or a NAT.
+        service_account: account of the VM; "" for the project's default. It reads and writes the bucket,
+            reads the secrets, and deletes its own VM where nobody else does.
     """
 
     project: str
@@ -44,8 +47,8 @@ class TpuOptions:
 
     @field_validator("zones", mode="before")
     @classmethod
-    def _split(cls, given: object) -> object:
-        return [word.strip() for word in given.split(",")] if isinstance(given, str) else given
+    def _split(cls, zones: object) -> object:
+        return [zone.strip() for zone in zones.split(",")] if isinstance(zones, str) else zones
 
     @field_validator("zones")
     @classmethod
@@ -70,20 +73,21 @@ class TpuOptions:
 
 
 def options_of(pool: Pool) -> TpuOptions:
-    """The pool's options. Raises `PoolError`."""
+    """Return the pool's options. Raises `PoolError`."""
     return parse(TpuOptions, pool)
 
 
 def check_accelerator(pool: Pool, options: TpuOptions) -> None:
-    """Raises `PoolError` for a pool of what is no TPU, or more than one VM."""
+    """Raise `PoolError` for an accelerator that is not a TPU, or spans several VMs."""
     if not pool.accelerator:
         raise PoolError("accelerator", "name a TPU, such as v6e-4 or v5litepod-8")
     if largest := largest_on_one_vm(pool.accelerator):
         raise PoolError(
-            "accelerator", f"{pool.accelerator} is several VMs, and a worker runs on one; at most {largest}"
+            "accelerator",
+            f"{pool.accelerator} spans several VMs, and a worker runs on one; at most {largest}",
         )
     if not (options.runtime_version or runtime_version(pool.accelerator)):
         raise PoolError(
             "accelerator",
-            f"{pool.accelerator} is of no known family; name its image as the option runtime_version",
+            f"{pool.accelerator} is of an unknown family; set the option runtime_version to its image",
         )

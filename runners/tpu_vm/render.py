@@ -1,4 +1,4 @@
-"""What is asked of the service for one worker, as plain values; `client` hands it over. Pure."""
+"""Requests to the TPU service for one worker, as plain values. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 def node(pool: Pool, options: TpuOptions, worker: int, zone: str, script: str) -> dict[str, Any]:
-    """A `Node` in the JSON fields of google.cloud.tpu.v2."""
+    """Return a `Node` in the JSON fields of google.cloud.tpu.v2.
+
+    Args:
+        pool: the pool.
+        options: its options.
+        worker: the worker's number, from 1.
+        zone: the zone to create it in.
+        script: the start-up script.
+    """
     network = {"enable_external_ips": options.external_ips}
     network |= {name: value for name in ("network", "subnetwork") if (value := getattr(options, name))}
     account = {"scope": list(_SCOPES)}
@@ -34,13 +42,13 @@ def node(pool: Pool, options: TpuOptions, worker: int, zone: str, script: str) -
             ZONE_KEY: zone,
             QUEUED_KEY: "yes" if options.queued else "no",
         },
-        # A queued resource has its tier beside the node.
+        # A queued resource states its tier itself.
         **({"scheduling_config": {"spot": True}} if pool.spot and not options.queued else {}),
     }
 
 
 def queued_resource(pool: Pool, options: TpuOptions, worker: int, zone: str, script: str) -> dict[str, Any]:
-    """A `QueuedResource` of one node, in the JSON fields of google.cloud.tpu.v2."""
+    """Return a `QueuedResource` of one node in the JSON fields of google.cloud.tpu.v2."""
     return {
         "tpu": {
             "node_spec": [
@@ -57,5 +65,5 @@ def queued_resource(pool: Pool, options: TpuOptions, worker: int, zone: str, scr
 
 
 def parent(project: str, zone: str) -> str:
-    """The full name of a zone."""
+    """Return the full resource name of a zone."""
     return f"projects/{project}/locations/{zone}"

@@ -1,7 +1,6 @@
-"""`tpu-vm`: one worker on each of N TPU VMs; spot ones are replaced when they are taken away.
+"""`tpu-vm`: one worker on each of N TPU VMs; preempted ones are replaced.
 
-RUNNER is what `engines` finds. `up` stays and watches; the VMs' names and labels tell the next one what
-there is.
+`up` blocks and watches; the VMs' names and labels tell a later process what there is.
 """
 
 from __future__ import annotations
@@ -12,27 +11,20 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runners.counted import counted
-from runners.errors import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_INPUT,
-    EXIT_PREEMPTED,
-    EngineMissing,
-    PoolError,
-)
+from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED, EngineMissing, PoolError
 from runners.pools import engines, pool_file
 from runners.pools.pool import Pool
-from runners.pools.runner import Artifacts, Health, Place, PlaceState, Tell
+from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.tpu_vm import render
-from runners.tpu_vm.decide import Wanted
+from runners.tpu_vm.decide import Ended, Wanted
 from runners.tpu_vm.names import vm_id
 from runners.tpu_vm.observed import Resource
-from runners.tpu_vm.options import check_accelerator, options_of
+from runners.tpu_vm.options import TpuOptions, check_accelerator, options_of
 from runners.tpu_vm.vm_script import LOG, PYTHON, vm_script
 
 if TYPE_CHECKING:
@@ -40,40 +32,28 @@ if TYPE_CHECKING:
 
 _SCRIPT = "startup.sh"
 _CREDENTIALS = "~/.config/gcloud/application_default_credentials.json"
-_STATES: dict[str, PlaceState] = {"READY": "running", "FAILED": "failed"}
+_STATES: dict[str, WorkerState] = {"READY": "running", "FAILED": "failed"}
 
 
 class TpuVm:
-    """The runner. The process that called `up` keeps the pool; `down` needs only the pool's label and
-    zones."""
+    """Runner for TPU VMs; the process that called `up` supervises, `down` needs only the label and zones."""
 
     name = "tpu-vm"
     takes = frozenset(
-        {
-            "accelerator",
-            "spot",
-            "threads",
-            "environment",
-            "secrets",
-            "setup",
-            "grace_s",
-            "restarts",
-            "options",
-        }
-        | {"max_dollars_per_hour"}
+        {"accelerator", "spot", "threads", "environment", "secrets", "setup", "grace_s", "restarts"}
+        | {"max_dollars_per_hour", "options"}
     )
     keeps = True
     sees_folders = False
     python = PYTHON
 
     def render(self, pool: Pool) -> Artifacts:
-        """The VMs' start-up script, and what is asked for in the first zone; the script stands there by
-        name."""
+        """Return the start-up script, and the requests to the first zone, which name it."""
         options = options_of(pool)
         check_accelerator(pool, options)
-        ask = render.queued_resource if options.queued else render.node
+        request = render.queued_resource if options.queued else render.node
         requests = {
-            vm_id(pool.label, worker): ask(pool, options, worker, options.zones[0], f"<{_SCRIPT}>")
+            vm_id(pool.label, worker): request(pool, options, worker, options.zones[0], f"<{_SCRIPT}>")
             for worker in range(1, pool.workers + 1)
         }
         return {
@@ -81,84 +61,72 @@ class TpuVm:
             "requests.json": json.dumps(requests, indent=1, ensure_ascii=False) + "\n",
         }
 
-    def up(self, pool: Pool, notify: Tell) -> int:
-        """Watch the VMs until no worker is left, and delete them: 0; 2 where a worker or the request itself
-        was refused, 1 where one was given up, 75 where a signal or somebody else ended the pool."""
+    def up(self, pool: Pool, notify: Notify) -> int:
+        """Watch the VMs until no worker is left, then delete them.
+
+        Returns:
+            0; 2 where a worker rejected its input or the request is wrong, 1 where a worker was given up, 75
+            where a signal or somebody else ended the pool.
+        """
         options = options_of(pool)
         check_accelerator(pool, options)
         vms = _vms(pool)
         from runners.tpu_vm.watch import clear, watch
         from runners.workers.signals import StopSignal
 
-        told = StopSignal()
-        told.listen()
-        pool_file.write(pool.folder, {})
-        (pool.folder / pool_file.WANTED).unlink(missing_ok=True)
-
-        def wanted() -> Wanted:
-            workers = pool_file.wanted(pool.folder)
-            workers = pool.workers if workers is None else workers
-            return Wanted(
-                workers=workers,
-                zones=options.zones,
-                restarts=pool.restarts,
-                share="--max-trials" in pool.command,
-            )
-
+        stop = StopSignal()
+        stop.listen()
         kind = "spot TPU VMs" if pool.spot else "TPU VMs"
-        notify(f"{pool.workers} {kind} {pool.accelerator}, looked for in {', '.join(options.zones)}")
-        try:
-            ends = watch(vms, wanted, stopped=lambda: bool(told.by), notify=notify)
-            clear(vms, options.zones, notify)
-        except Exception:
-            notify("the VMs are no longer watched; those that exist keep running; `sweep down` deletes them")
-            raise
-        finally:
-            pool_file.remove(pool.folder)
-        if told.by:
-            notify(f"{told.by}: the pool is down")
+        with pool_file.supervising(pool.folder):
+            notify(f"requesting {pool.workers} {kind} {pool.accelerator} in {', '.join(options.zones)}")
+            try:
+                ends = watch(
+                    vms, lambda: _wanted(pool, options), stopped=lambda: bool(stop.by), notify=notify
+                )
+                clear(vms, options.zones, notify)
+            except Exception:
+                notify(
+                    "the VMs are no longer watched; those that exist keep running; `sweep down` deletes them"
+                )
+                raise
+        if stop.by:
+            notify(f"{stop.by}: the pool is down")
             return EXIT_PREEMPTED
-        if "poison" in ends.values():
-            return EXIT_INPUT
-        if "given up" in ends.values():
-            return EXIT_FAILED
-        if "removed" in ends.values():
-            notify("VMs of this pool were deleted by somebody else; they are not made again")
-            return EXIT_PREEMPTED
-        return EXIT_DONE
+        return _exit_status(ends.values(), notify)
 
-    def status(self, pool: Pool) -> tuple[Place, ...]:
-        """Every request and VM with the pool's label, in all its zones."""
-        seen = _vms(pool).look(blame=True)
+    def status(self, pool: Pool) -> tuple[WorkerStatus, ...]:
+        """Return every VM with the pool's label, and requests without a VM, in all its zones."""
+        resources = _vms(pool).observe(strict=True).resources
+        nodes = {(each.zone, each.id) for each in resources if each.kind == "node"}
         return tuple(
-            _place(thing)
-            for thing in seen.things
-            if thing.kind == "node" or not _has_node(thing, seen.things)
+            _worker_status(each)
+            for each in resources
+            if each.kind == "node" or (each.zone, each.id) not in nodes
         )
 
-    def scale(self, pool: Pool, workers: int, notify: Tell) -> None:
-        """Told to the process that keeps the pool, through a file that it reads."""
+    def scale(self, pool: Pool, workers: int, notify: Notify) -> None:
+        """Request a number of workers through a file that the supervising process polls."""
         found = pool_file.read(pool.folder)
         if found is None or found.keeper.process() is None:
             raise PoolError(
-                "workers", "no process here keeps a pool of this sweep; start one: sweep launch tpu-vm"
+                "workers", "no process here supervises a pool of this sweep; start one: sweep launch tpu-vm"
             )
-        pool_file.want(pool.folder, workers)
-        notify(f"the pool has {counted(workers, 'worker')} in a while; `sweep pool status` shows them")
+        pool_file.request_workers(pool.folder, workers)
+        notify(f"the pool will have {counted(workers, 'worker')} in a while; `sweep pool status` shows them")
 
     def logs(self, pool: Pool, worker: str | None, lines: int) -> Iterator[str]:
-        """The end of the log on each VM, read over ssh by gcloud."""
+        """Yield the last log lines of each VM, read by `gcloud ... ssh`."""
         gcloud = shutil.which("gcloud")
         if gcloud is None:
             raise EngineMissing(
                 self.name, "the command gcloud to read logs", "https://cloud.google.com/sdk/docs/install"
             )
         options = options_of(pool)
-        for thing in _vms(pool).look(blame=True).things:
-            if thing.kind != "node" or thing.state != "READY" or worker not in (None, str(thing.worker)):
+        for each in _vms(pool).observe(strict=True).resources:
+            if each.kind != "node" or each.state != "READY" or worker not in (None, str(each.worker)):
                 continue
-            yield f"==> worker {thing.worker}, {thing.zone} <=="
-            argv = (gcloud, "compute", "tpus", "tpu-vm", "ssh", thing.id, "--zone", thing.zone)
+            yield f"==> worker {each.worker}, {each.zone} <=="
+            argv = (gcloud, "compute", "tpus", "tpu-vm", "ssh", each.id, "--zone", each.zone)
             ran = subprocess.run(
                 (*argv, "--project", options.project, "--command", f"sudo tail -n {int(lines)} {LOG}"),
                 stdin=subprocess.DEVNULL,
@@ -169,40 +137,40 @@ class TpuVm:
             )
             yield from (ran.stdout if ran.returncode == 0 else ran.stderr).splitlines()
 
-    def down(self, pool: Pool, notify: Tell) -> int:
-        """Ends the keeper, then deletes everything with the pool's label, in all its zones."""
+    def down(self, pool: Pool, notify: Notify) -> int:
+        """Terminate the supervisor, then delete everything with the pool's label, in all its zones."""
         options = options_of(pool)
         vms = _vms(pool)
         from runners.tpu_vm.watch import GONE_S, clear
 
         found = pool_file.read(pool.folder)
-        if found is not None and (keeper := found.keeper.process()) is not None:
+        if found is not None and (supervisor := found.keeper.process()) is not None:
             import psutil
 
             with contextlib.suppress(psutil.NoSuchProcess):
-                keeper.terminate()  # it deletes them itself; what it leaves is deleted below
-            _, deaf = psutil.wait_procs([keeper], timeout=GONE_S)
-            for process in deaf:
+                supervisor.terminate()  # it deletes the VMs itself; what it leaves is deleted below
+            _, stubborn = psutil.wait_procs([supervisor], timeout=GONE_S)
+            for process in stubborn:
                 process.kill()
         count = clear(vms, options.zones, notify)
         pool_file.remove(pool.folder)
         return count
 
     def health(self) -> Health:
-        """The package, and credentials; the service itself is not asked."""
+        """Check the package and the credentials; the service itself is not called."""
         try:
             engines.require(self.name)
         except EngineMissing as error:
-            return Health(state="missing", told=f"{error.needs} is missing", remedy=error.remedy)
-        told = f"google-cloud-tpu {importlib.metadata.version('google-cloud-tpu')}"
-        named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-        if not Path(named or _CREDENTIALS).expanduser().exists():
+            return Health(state="missing", detail=f"{error.needs} is missing", remedy=error.remedy)
+        version = f"google-cloud-tpu {importlib.metadata.version('google-cloud-tpu')}"
+        credentials = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS") or _CREDENTIALS
+        if not Path(credentials).expanduser().exists():
             return Health(
                 state="unreachable",
-                told=f"{told}, without credentials",
+                detail=f"{version}, without credentials",
                 remedy="gcloud auth application-default login",
             )
-        return Health(state="ready", told=f"{told}, with credentials")
+        return Health(state="ready", detail=f"{version}, with credentials")
 
 
 def _vms(pool: Pool) -> TpuVms:
@@ -212,20 +180,37 @@ def _vms(pool: Pool) -> TpuVms:
     return TpuVms(pool, options_of(pool))
 
 
-def _has_node(queued: Resource, things: tuple[Resource, ...]) -> bool:
-    return any(each.kind == "node" and (each.zone, each.id) == (queued.zone, queued.id) for each in things)
+def _wanted(pool: Pool, options: TpuOptions) -> Wanted:
+    requested = pool_file.requested_workers(pool.folder)
+    return Wanted(
+        workers=pool.workers if requested is None else requested,
+        zones=options.zones,
+        restarts=pool.restarts,
+        share="--max-trials" in pool.command,
+    )
 
 
-def _place(thing: Resource) -> Place:
-    return Place(
-        worker=str(thing.worker),
-        state=("done" if thing.ended == "0" else "failed")
-        if thing.ended
-        else _STATES.get(thing.state, "waiting"),
-        where=thing.zone,
-        told=" ".join(
-            word for word in (thing.state, thing.problem, thing.ended and f"ended: {thing.ended}") if word
-        ),
+def _exit_status(ends: Collection[Ended | None], notify: Notify) -> int:
+    if "poison" in ends:
+        return EXIT_INPUT
+    if "given up" in ends:
+        return EXIT_FAILED
+    if "removed" in ends:
+        notify("VMs of this pool were deleted by somebody else; they are not created again")
+        return EXIT_PREEMPTED
+    return EXIT_DONE
+
+
+def _worker_status(resource: Resource) -> WorkerStatus:
+    state = _STATES.get(resource.state, "waiting")
+    if resource.ended:
+        state = "done" if resource.ended == "0" else "failed"
+    words = (resource.state, resource.problem, resource.ended and f"ended: {resource.ended}")
+    return WorkerStatus(
+        worker=str(resource.worker),
+        state=state,
+        where=resource.zone,
+        detail=" ".join(word for word in words if word),
     )
 
 

@@ -1,10 +1,10 @@
-"""The start-up script of a TPU VM. Pure. `render` puts it into the VM's metadata.
+"""Start-up script of a TPU VM. Pure.
 
-The service runs it as root at every start of the VM. It makes a systemd unit, so that a VM that is told to
-go (a spot VM has 30 seconds) sends SIGTERM to the worker's keeper and waits; the unit installs what is
-missing, fetches the secrets by name with the VM's own rights, and becomes `on_vm`. What `on_vm` ended with
-is told as a guest attribute, which the pool's keeper reads; a VM that nobody deleted a quarter of an hour
-later deletes itself.
+The service runs it as root at every start of the VM. It makes a systemd unit, so that a preempted VM (a spot
+VM has 30 seconds) sends SIGTERM to the worker's supervisor and waits. The unit installs what is missing,
+fetches the secrets by name with the VM's own rights, and becomes `on_vm`. The exit status of `on_vm` is
+published as a guest attribute, which the pool's supervisor reads; a VM that nobody has deleted a quarter of
+an hour later deletes itself.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ROOT = "/opt/stagesweep"
 PYTHON = f"{ROOT}/venv/bin/python"
 LOG = f"{ROOT}/worker.log"
 ENDED = "stagesweep/ended"
-"""The guest attribute: an exit status, or the word of the step that failed: install, secret."""
+"""Guest attribute: an exit status, or the step that failed: install, secret."""
 NAME_KEY, ZONE_KEY, QUEUED_KEY = "stagesweep-name", "stagesweep-zone", "stagesweep-queued"
-"""Keys of the VM's metadata: what it is called, for deleting itself."""
+"""Keys of the VM's metadata, with which it deletes itself."""
 LONGEST_GRACE_S = 25.0
 _LINGER_S = 900
 
@@ -108,9 +108,9 @@ _FETCH = """\
 
 
 def vm_script(pool: Pool, options: TpuOptions) -> str:
-    """Bash, the same for every VM of the pool. No secret's value is in it."""
+    """Return the bash script of every VM of the pool; it holds no secret's value."""
     grace_s = min(pool.grace_s, LONGEST_GRACE_S)
-    keeper = (
+    supervisor = (
         *(PYTHON, "-m", "runners.on_vm", "--log", LOG),
         *("--restarts", str(pool.restarts), "--grace", f"{grace_s:g}", "--", *pool.command),
     )
@@ -125,6 +125,6 @@ def vm_script(pool: Pool, options: TpuOptions) -> str:
         "wheels": " ".join(f"--find-links {shlex.quote(url)}" for url in WHEELS),
         "requirements": shlex.join(REQUIREMENTS),
         "secrets": "".join(_FETCH % {"name": name} for name in pool.secrets),
-        "worker": shlex.quote(worker_script(replace(pool, grace_s=grace_s), keeper)),
+        "worker": shlex.quote(worker_script(replace(pool, grace_s=grace_s), supervisor)),
         "stop_s": int(grace_s) + 5,
     }

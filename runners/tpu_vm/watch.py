@@ -1,7 +1,6 @@
-"""Brings the TPU VMs of a pool to what is wanted, and keeps them there: looks, asks `decide`, does it.
-`runner` calls it.
+"""Reconciliation loop for the TPU VMs of a pool: observe, `decide`, act.
 
-The loop holds nothing that matters: one that is started anew goes on from what it sees.
+The loop holds no state that matters: one that is restarted continues from what it observes.
 """
 
 from __future__ import annotations
@@ -13,31 +12,31 @@ from typing import Protocol
 from google.api_core import exceptions, retry
 
 from runners.errors import EngineFailed
-from runners.pools.runner import Tell
+from runners.pools.runner import Notify
 from runners.tpu_vm.decide import Create, Delete, Ended, Memory, Outcome, Wanted, after, decide
 from runners.tpu_vm.observed import Observed
 
 EVERY_S = 30.0
-_LISTEN_S = 0.5
+_POLL_S = 0.5
 CLEAR_EVERY_S = 10.0
 GONE_S = 600.0
-_PASSING = ("zone ", "request ", "VM ")
+_TRANSIENT = ("zone ", "request ", "VM ")
 
 
 class Vms(Protocol):
-    """What `client.TpuVms` is, and a test's stand-in."""
+    """Interface of `client.TpuVms`, also for test doubles."""
 
-    def look(self, *, blame: bool = False) -> Observed:
-        """All that there is."""
+    def observe(self, *, strict: bool = False) -> Observed:
+        """Return the state of the pool."""
 
     def create(self, create: Create) -> tuple[Outcome, str]:
-        """Ask for one."""
+        """Request a VM."""
 
-    def settled(self) -> Iterator[tuple[Create, Outcome, str]]:
-        """Creations whose end is known now."""
+    def finished_creations(self) -> Iterator[tuple[Create, Outcome, str]]:
+        """Yield creations whose outcome has become known."""
 
     def delete(self, delete: Delete) -> str:
-        """Delete one; what was wrong with that."""
+        """Delete a resource and return the error message."""
 
 
 def watch(
@@ -45,83 +44,110 @@ def watch(
     wanted: Callable[[], Wanted],
     *,
     stopped: Callable[[], bool],
-    notify: Tell,
+    notify: Notify,
     every_s: float = EVERY_S,
 ) -> dict[int, Ended | None]:
-    """Until every worker has ended for good, or `stopped` says so. The caller clears up then.
+    """Reconcile until every worker has ended for good or `stopped`; what is left is for `clear`.
 
     Args:
-        wanted: asked at every look; may change.
-        stopped: asked twice a second.
+        vms: the client.
+        wanted: called at every step; its result may change.
+        stopped: polled twice a second.
+        notify: called with each event, as one line.
+        every_s: seconds between steps.
 
     Returns:
         How each worker ended; None for those that had not.
 
     Raises:
-        EngineFailed: at the first look, where the service refuses it.
+        EngineFailed: a zone does not answer at the first step.
     """
-    memory, told, first = Memory(), dict[str, str](), True
+    memory, notified, first = Memory(), dict[str, str](), True
     while not stopped():
         want = wanted()
-        seen, memory = step(vms, want, memory, notify, told, blame=first)
+        observed, memory = step(vms, want, memory, notify, notified, strict=first)
         first = False
         ends = {worker: memory.ended.get(worker) for worker in range(1, want.workers + 1)}
-        if all(ends.values()) and not seen.things and not seen.blind and not seen.pending:
+        if all(ends.values()) and observed == Observed():
             for zone, problem in memory.refused.items():
                 notify(f"{zone} refused: {problem}")
             return ends
-        _pause(every_s, stopped)
+        pause(every_s, stopped)
     return {worker: memory.ended.get(worker) for worker in range(1, wanted().workers + 1)}
 
 
 def step(
-    vms: Vms, want: Wanted, memory: Memory, notify: Tell, told: dict[str, str], *, blame: bool = False
+    vms: Vms,
+    want: Wanted,
+    memory: Memory,
+    notify: Notify,
+    notified: dict[str, str],
+    *,
+    strict: bool = False,
 ) -> tuple[Observed, Memory]:
-    """One look, and what follows from it. `told` holds what was told last of each thing, to tell it once."""
+    """Observe once and act on it.
 
-    def tell_once(about: str, line: str) -> None:
-        if told.get(about) != line:
-            told[about] = line
+    Args:
+        vms: the client.
+        want: the wanted state.
+        memory: of the step before.
+        notify: called with each event, as one line.
+        notified: by subject: the last line, so that a repeated one is suppressed; updated in place.
+        strict: see `Vms.observe`.
+    """
+
+    def notify_once(subject: str, line: str) -> None:
+        if notified.get(subject) != line:
+            notified[subject] = line
             notify(line)
 
-    for create, outcome, problem in vms.settled():
+    for create, outcome, problem in vms.finished_creations():
         if outcome != "accepted":
-            about = f"worker {create.worker}: {create.zone}"
-            tell_once(about, f"{about} did not make its VM ({outcome}): {problem}")
+            subject = f"worker {create.worker}: {create.zone}"
+            notify_once(subject, f"{subject} did not create its VM ({outcome}): {problem}")
         memory = after(memory, create, want, outcome, problem)
-    seen = vms.look(blame=blame)
-    _tell_states(seen, told, tell_once)
-    actions, memory = decide(seen, want, memory)
+    observed = vms.observe(strict=strict)
+    _notify_states(observed, notified, notify_once)
+    actions, memory = decide(observed, want, memory)
     for action in actions:
-        memory = _do(vms, action, memory, want, tell_once)
-    return seen, memory
+        memory = _act(vms, action, memory, want, notify_once)
+    return observed, memory
 
 
 def clear(
-    vms: Vms, zones: tuple[str, ...], notify: Tell, *, every_s: float | None = None, gone_s: float = GONE_S
+    vms: Vms, zones: tuple[str, ...], notify: Notify, *, every_s: float | None = None, gone_s: float = GONE_S
 ) -> int:
-    """Delete everything of the pool, and look until it is gone, twice: a creation whose answer was lost may
-    come late. Returns how many VMs and requests there were.
+    """Delete all resources of the pool, until none is observed twice in a row: a lost creation may come late.
+
+    Args:
+        vms: the client.
+        zones: the zones of the pool.
+        notify: called with each event, as one line.
+        every_s: seconds between observations; None: `CLEAR_EVERY_S`.
+        gone_s: seconds until it gives up.
+
+    Returns:
+        The number of workers' VMs and requests, by zone, that there were.
 
     Raises:
-        EngineFailed: what is still there after `gone_s` seconds, or what could not be looked at.
+        EngineFailed: resources are left after `gone_s` seconds, or a zone does not answer.
     """
     met: set[tuple[int, str]] = set()
-    told: dict[str, str] = {}
+    notified: dict[str, str] = {}
     empty = 0
 
     def attempt() -> None:
         nonlocal empty
-        seen, _ = step(vms, Wanted(workers=0, zones=zones), Memory(), notify, told)
-        met.update((thing.worker, thing.zone) for thing in seen.things)
-        left = {f"{thing.id} in {thing.zone} ({thing.state})" for thing in seen.things}
-        left |= {f"{zone}, which does not answer" for zone in seen.blind}
-        left |= {f"a creation for worker {worker}" for worker in seen.pending}
+        observed, _ = step(vms, Wanted(workers=0, zones=zones), Memory(), notify, notified)
+        met.update((each.worker, each.zone) for each in observed.resources)
+        left = {f"{each.id} in {each.zone} ({each.state})" for each in observed.resources}
+        left |= {f"{zone}, which does not answer" for zone in observed.unreachable}
+        left |= {f"a creation for worker {worker}" for worker in observed.pending}
         empty = 0 if left else empty + 1
         if empty < 2:
-            raise _StillThere(", ".join(sorted(left)) or "perhaps a creation that was lost")
+            raise _StillThere(", ".join(sorted(left)) or "perhaps a creation whose answer was lost")
 
-    again = retry.Retry(
+    until_gone = retry.Retry(
         predicate=retry.if_exception_type(_StillThere),
         initial=CLEAR_EVERY_S if every_s is None else every_s,
         maximum=CLEAR_EVERY_S if every_s is None else every_s,
@@ -129,53 +155,55 @@ def clear(
         timeout=gone_s,
     )
     try:
-        again(attempt)()
+        until_gone(attempt)()
     except exceptions.RetryError as error:
-        left = f"still there, and it costs money: {error.cause}; run `sweep down` again"
-        raise EngineFailed("tpu-vm", left) from None
+        problem = f"still there, and it costs money: {error.cause}; run `sweep down` again"
+        raise EngineFailed("tpu-vm", problem) from None
     return len(met)
 
 
 class _StillThere(Exception):
-    """Something of the pool is not gone yet."""
+    """Resource of the pool that is not gone yet."""
 
 
-def _do(
-    vms: Vms, action: Create | Delete, memory: Memory, want: Wanted, tell_once: Callable[[str, str], None]
+def _act(
+    vms: Vms, action: Create | Delete, memory: Memory, want: Wanted, notify_once: Callable[[str, str], None]
 ) -> Memory:
-    about = f"worker {action.worker}: {action.zone}"
+    subject = f"worker {action.worker}: {action.zone}"
     if isinstance(action, Delete):
         problem = vms.delete(action)
         not_yet = f", but not yet: {problem}" if problem else ""
-        tell_once(
-            about, f"worker {action.worker}: {action.id} in {action.zone} is deleted: {action.why}{not_yet}"
-        )
+        what = f"worker {action.worker}: {action.id} in {action.zone}"
+        notify_once(subject, f"{what} is deleted: {action.why}{not_yet}")
         return memory
     outcome, problem = vms.create(action)
-    end = {"accepted": "asked for", "exists": "there already"}.get(
-        outcome, f"not made ({outcome}): {problem}"
+    end = {"accepted": "requested", "exists": "there already"}.get(
+        outcome, f"not created ({outcome}): {problem}"
     )
-    tell_once(about, f"worker {action.worker}: a VM in {action.zone} is {end}")
+    notify_once(subject, f"worker {action.worker}: a VM in {action.zone} is {end}")
     return after(memory, action, want, outcome, problem)
 
 
-def _tell_states(seen: Observed, told: dict[str, str], tell_once: Callable[[str, str], None]) -> None:
-    """States that are new. What is gone is forgotten, so that its successor's are told again."""
+def _notify_states(
+    observed: Observed, notified: dict[str, str], notify_once: Callable[[str, str], None]
+) -> None:
+    """Notify of new states; forget resources that are gone, so that their successors' states are new."""
     lines = {
-        f"zone {zone}": f"{zone} does not answer; nothing new is made until it does"
-        for zone in sorted(seen.blind)
+        f"zone {zone}": f"{zone} does not answer; nothing is created until it does"
+        for zone in sorted(observed.unreachable)
     }
-    for each in seen.things:
+    for each in observed.resources:
         kind = "request" if each.kind == "queued" else "VM"
         state = f"worker {each.worker}: the {kind} in {each.zone} is {each.state}"
         lines[f"{kind} {each.zone} {each.id}"] = state
-    for about in [about for about in told if about.startswith(_PASSING) and about not in lines]:
-        del told[about]
-    for about, line in lines.items():
-        tell_once(about, line)
+    for subject in [each for each in notified if each.startswith(_TRANSIENT) and each not in lines]:
+        del notified[subject]
+    for subject, line in lines.items():
+        notify_once(subject, line)
 
 
-def _pause(seconds: float, stopped: Callable[[], bool]) -> None:
+def pause(seconds: float, stopped: Callable[[], bool]) -> None:
+    """Sleep until the time is over or `stopped`."""
     until = time.monotonic() + seconds
     while not stopped() and (left := until - time.monotonic()) > 0:
-        time.sleep(min(_LISTEN_S, left))
+        time.sleep(min(_POLL_S, left))

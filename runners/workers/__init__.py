@@ -1,1 +1,1 @@
-"""Starting worker processes on this machine, watching them, and starting them again."""
+"""Supervision of worker processes on one machine."""

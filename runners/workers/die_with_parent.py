@@ -1,8 +1,8 @@
-"""Run a command that is told to go when its parent dies: `python tied.py PARENT_PID COMMAND...`.
+"""Launcher for a command that gets SIGTERM when its parent dies: `die_with_parent.py PARENT_PID COMMAND...`.
 
-A Ray worker that is killed would leave its `sweep worker` behind. The kernel sends that SIGTERM, so the trial
-in hand goes back. Only Linux can do this; elsewhere the command simply runs. `tend` starts this file by its
-path; `exec` keeps what was asked of the kernel.
+A Ray worker that is killed would orphan its `sweep worker`; with this the kernel sends that SIGTERM, and it
+hands its trial back. Linux only; elsewhere the command simply runs. `runners.tend` starts this file by its
+path; the setting survives `exec`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> NoReturn:
-    """Become `argv[1:]` on behalf of the process whose id is `argv[0]`."""
+    """Replace this process by `argv[1:]`, bound to the parent process whose id is `argv[0]`."""
     parent, command = int(argv[0]), argv[1:]
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != parent:  # it died before the call above
             os._exit(1)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
         signal.signal(number, signal.SIG_DFL)

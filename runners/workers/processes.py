@@ -1,8 +1,4 @@
-"""Workers as processes on this machine, each with its share of the cores, or an accelerator.
-
-`processes` is pure, `start` and `end` are thin. Called by `runners.local`, `supervise_pool`, `on_vm` and
-`sweep quickstart`.
-"""
+"""Workers as processes on this machine, each with its share of the cores, or an accelerator."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ TPU = "tpu:"
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """One process to start. `env` is what differs from the environment of the starter."""
+    """Process to start; `env` is added to the environment of the starter."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -33,12 +29,12 @@ class Process:
 
 
 def processes(pool: Pool) -> tuple[Process, ...]:
-    """What `up` starts: one process per worker, with its output in a file of its own in the pool's folder."""
+    """Return one process per worker, each with its own log file in the pool's folder."""
     return tuple(process(pool, number) for number in range(1, pool.workers + 1))
 
 
 def process(pool: Pool, number: int) -> Process:
-    """The process of one place, counted from 1."""
+    """Return the process of one worker, counted from 1."""
     env = environment(pool)
     if pool.devices:
         env |= device_variables(pool.devices[number - 1])
@@ -50,9 +46,9 @@ def process(pool: Pool, number: int) -> Process:
 
 
 def device_variables(device: str) -> dict[str, str]:
-    """What lets a worker see one accelerator alone: a chip of a TPU for `tpu:N`, else a CUDA device.
+    """Return variables that show a worker one accelerator alone: a TPU chip for `tpu:N`, else a CUDA device.
 
-    A chip by itself has to be told that it is all of its host, too; libtpu would wait for the others.
+    The bounds declare the chip to be the full host; otherwise libtpu would wait for the other chips.
     """
     if not device.startswith(TPU):
         return {DEVICES_VARIABLE: device}
@@ -61,13 +57,13 @@ def device_variables(device: str) -> dict[str, str]:
 
 
 def shell_line(process: Process) -> str:
-    """The process as a line that a shell understands; what is in a name stays one word."""
+    """Return the process as one quoted line of shell."""
     words = [f"{name}={value}" for name, value in process.env.items()]
     return f"{shlex.join(['env', *words, *process.argv])} >> {shlex.quote(str(process.log_file))} 2>&1"
 
 
 def start(processes: Sequence[Process]) -> list[subprocess.Popen[bytes]]:
-    """Start them, each in a session of its own: Ctrl-C at the terminal reaches them only through `end`."""
+    """Start the processes in sessions of their own, so that Ctrl-C reaches them only through `end`."""
     started = []
     for process in processes:
         process.log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +82,7 @@ def start(processes: Sequence[Process]) -> list[subprocess.Popen[bytes]]:
 
 
 def end(started: Sequence[subprocess.Popen[bytes]], grace_s: float = GRACE_S) -> list[int]:
-    """End them: SIGTERM, and SIGKILL after `grace_s` seconds in all. Returns their exit statuses."""
+    """Send SIGTERM, then SIGKILL after `grace_s` seconds in all, and return the exit statuses."""
     for process in started:
         if process.poll() is None:
             process.terminate()

@@ -1,9 +1,9 @@
-"""Whether a worker that ended is started again, by its exit status. Pure; `keep` does what it says.
+"""Restart policy for a worker, by its exit status. Pure.
 
-0        no work is left, or as many trials as it was to do     done
-75       preempted, or its machine was told to go               again, at once
-2, 42    what it was given is wrong, and stays wrong            poison: not again
-other    it crashed, or was killed                              again, later and later; given up in the end
+0        no work is left, or its number of trials is done    done
+75       it or its machine was preempted                     restarted at once
+2, 42    its input is invalid and would stay so              poison: not restarted
+other    it crashed, or was killed                           restarted with exponential backoff, then given up
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from typing import Literal
 
 POISON = (2, 42)
 PREEMPTED = 75
-SOON_S = 1.0  # even a worker that is told to go at once, again and again, must not take a core
+SOON_S = 1.0  # a worker that is preempted over and over must not occupy a core
 LONGEST_WAIT_S = 60.0
-HEALTHY_S = 600.0  # who has worked that long starts with a clean slate
+HEALTHY_S = 600.0  # a longer life resets the count of crashes
 
 End = Literal["done", "poison", "given up"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Again:
-    """It is started again after so many seconds.
+    """Restart after a delay.
 
     Args:
-        crashes: in a row, this one included; 0 after anything else.
+        after_s: the delay in seconds.
+        crashes: consecutive crashes, this one included; 0 after anything else.
     """
 
     after_s: float
@@ -33,13 +34,13 @@ class Again:
 
 
 def after_exit(status: int, *, ran_s: float, crashes: int, restarts: int) -> Again | End:
-    """What to do about a worker that ended.
+    """Decide on a restart of a worker that exited.
 
     Args:
-        status: negative: the number of the signal that killed it.
-        ran_s: how long it ran, in seconds.
-        crashes: in a row, before this end.
-        restarts: crashes in a row that are answered by a restart.
+        status: exit status; negative: the number of the signal that killed it.
+        ran_s: its lifetime in seconds.
+        crashes: consecutive crashes before this exit.
+        restarts: consecutive crashes that are answered by a restart.
     """
     if status == 0:
         return "done"

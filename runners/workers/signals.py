@@ -1,4 +1,4 @@
-"""SIGTERM, Ctrl-C and the terminal's end, for a process that keeps a pool."""
+"""Handling of SIGTERM, Ctrl-C and SIGHUP in a process that supervises a pool."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from runners.errors import EXIT_PREEMPTED
 
 
 class StopSignal:
-    """Whether this process was told to go. A second signal leaves at once: the workers were told by then, and
-    are in sessions of their own."""
+    """Name of the signal that asked this process to stop, in `by`; "" before.
+
+    A second signal exits at once: by then the workers, in sessions of their own, have got theirs.
+    """
 
     def __init__(self) -> None:
         self.by = ""
 
     def listen(self) -> None:
-        """Take the signals from now on. Only the main thread may call this."""
+        """Install the signal handlers. Only the main thread may call this."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._hear)
 

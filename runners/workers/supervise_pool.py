@@ -1,4 +1,4 @@
-"""Keeps a pool of local workers going until none has work left. Called by `local`."""
+"""Supervisor of worker processes on this machine: starts and restarts them until none has work left."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 
 from runners.counted import counted
 from runners.pools.pool import Pool
+from runners.pools.runner import Notify
 from runners.workers.processes import Process, end, process, start
 from runners.workers.restarts import Again, End, after_exit
 
-_EVERY_S = 0.2
+_POLL_S = 0.2
 
 
 @dataclass(kw_only=True)
 class _Slot:
-    """One worker's place: the process in it now, or when the next one is due, or how it ended."""
+    """One worker: its running process, or when the next one is due, or how it ended."""
 
     process: Process
     running: subprocess.Popen[bytes] | None = None
@@ -27,68 +28,70 @@ class _Slot:
     end: End | None = None
     leaving: bool = False
 
+    @property
+    def retired(self) -> bool:
+        """Return True where its worker is no longer wanted and has gone."""
+        return self.leaving and self.running is None
 
-def keep(
+
+def supervise_pool(
     processes: Sequence[Process],
     pool: Pool,
     *,
     stopped: Callable[[], bool],
-    notify: Callable[[str], None],
-    changed: Callable[[Mapping[int, int]], None] = lambda pids: None,
+    notify: Notify,
+    on_change: Callable[[Mapping[int, int]], None] = lambda pids: None,
     wanted: Callable[[], int | None] = lambda: None,
 ) -> list[End | None]:
-    """Starts the processes, and again as `restarts` says, until all have ended for good or `stopped` says so.
+    """Start the processes, and restart them as `restarts` says, until all have ended for good.
 
     Args:
-        stopped: asked every fifth of a second; then the workers are told to go, and have `pool.grace_s`.
-        tell: told in one line what happened to a worker.
-        changed: told the process ids by the workers' numbers after each change.
-        wanted: asked as often for how many places there shall be; None: as many as there are.
+        processes: one for each worker.
+        pool: the number of restarts, the grace time, and how additional workers are started.
+        stopped: polled five times a second; once it is True the workers are ended within `pool.grace_s`.
+        notify: called with each event, as one line.
+        on_change: called after each start or exit with the running process ids by worker number.
+        wanted: polled as often for the number of workers; None: as many as there are.
 
     Returns:
-        How each ended; None for those that `stopped` ended.
+        How each worker ended; None for those that `stopped` ended.
     """
     slots = [_Slot(process=process) for process in processes]
     try:
-        while not stopped() and any(slot.end is None and not _is_empty(slot) for slot in slots):
+        while not stopped() and any(slot.end is None and not slot.retired for slot in slots):
             _resize(slots, wanted(), pool, notify)
-            moved = [_tend(number, slot, pool, notify) for number, slot in enumerate(slots, start=1)]
-            if any(moved):
-                changed({number: slot.running.pid for number, slot in enumerate(slots, 1) if slot.running})
-            time.sleep(_EVERY_S)
+            changes = [_step(number, slot, pool, notify) for number, slot in enumerate(slots, start=1)]
+            if any(changes):
+                on_change({number: slot.running.pid for number, slot in enumerate(slots, 1) if slot.running})
+            time.sleep(_POLL_S)
     finally:
         running = [slot.running for slot in slots if slot.running]
         if running:
             who = counted(len(running), "worker")
-            notify(f"the pool ends: {who} told to hand the trial back within {pool.grace_s:g} s")
+            notify(f"stopping the pool: {who} asked to hand the trial back within {pool.grace_s:g} s")
             end(running, pool.grace_s)
     return [slot.end for slot in slots]
 
 
-def _resize(slots: list[_Slot], wanted: int | None, pool: Pool, notify: Callable[[str], None]) -> None:
-    """Adds places, or tells the last ones to go; a place that was told to go may come back."""
+def _resize(slots: list[_Slot], wanted: int | None, pool: Pool, notify: Notify) -> None:
+    """Add slots, or let the last ones leave; a slot that was left may be filled again."""
     if wanted is None:
         return
     for number, slot in enumerate(slots, start=1):
         if slot.leaving == (number <= wanted):
             slot.leaving = number > wanted
             if slot.leaving and slot.running:
-                notify(f"worker {number} is told to go: {counted(wanted, 'worker')} wanted")
+                notify(f"stopping worker {number}: {counted(wanted, 'worker')} wanted")
                 slot.running.terminate()
             if not slot.leaving and slot.end is None:
                 slot.due = 0.0
     while len(slots) < wanted:
         slots.append(_Slot(process=process(replace(pool, workers=wanted), len(slots) + 1)))
-        notify(f"worker {len(slots)} starts: {counted(wanted, 'worker')} wanted")
+        notify(f"starting worker {len(slots)}: {counted(wanted, 'worker')} wanted")
 
 
-def _is_empty(slot: _Slot) -> bool:
-    """Whether nobody is in this place, and nobody shall be."""
-    return slot.leaving and slot.running is None
-
-
-def _tend(number: int, slot: _Slot, pool: Pool, notify: Callable[[str], None]) -> bool:
-    """Looks after one place; whether its process is another one now."""
+def _step(number: int, slot: _Slot, pool: Pool, notify: Notify) -> bool:
+    """Start the slot's process where it is due, or handle its exit; return True if one of these happened."""
     now = time.monotonic()
     if slot.end is not None:
         return False
@@ -100,28 +103,29 @@ def _tend(number: int, slot: _Slot, pool: Pool, notify: Callable[[str], None]) -
     if (status := slot.running.poll()) is None:
         return False
     slot.running = None
-    if slot.leaving:
-        return True
-    next_ = after_exit(status, ran_s=now - slot.since, crashes=slot.crashes, restarts=pool.restarts)
-    log = slot.process.log_file
-    if isinstance(next_, Again):
-        slot.due, slot.crashes = now + next_.after_s, next_.crashes
-        if next_.crashes:
-            notify(f"worker {number} crashed ({describe(status)}), see {log}; again in {next_.after_s:g} s")
-        else:
-            notify(f"worker {number} was preempted; it starts again")
-    else:
-        slot.end = next_
-        told = {
-            "done": "has no work left",
-            "poison": f"was refused its input, see {log}; it is not started again",
-            "given up": f"crashed {slot.crashes + 1} times in a row ({describe(status)}), see {log}; "
-            "it is given up",
-        }
-        notify(f"worker {number} {told[next_]}")
+    if not slot.leaving:
+        notify(f"worker {number} {_handle_exit(slot, status, now, pool)}")
     return True
 
 
+def _handle_exit(slot: _Slot, status: int, now: float, pool: Pool) -> str:
+    """Schedule the slot's restart or record its end; return that in words."""
+    log = slot.process.log_file
+    crash = f"({describe(status)}), see {log}"
+    next_ = after_exit(status, ran_s=now - slot.since, crashes=slot.crashes, restarts=pool.restarts)
+    if isinstance(next_, Again):
+        slot.due, slot.crashes = now + next_.after_s, next_.crashes
+        if next_.crashes:
+            return f"crashed {crash}; restarting in {next_.after_s:g} s"
+        return "was preempted; restarting it"
+    slot.end = next_
+    return {
+        "done": "has no work left",
+        "poison": f"rejected its input, see {log}; not restarting it",
+        "given up": f"crashed {slot.crashes + 1} times in a row {crash}; giving up on it",
+    }[next_]
+
+
 def describe(status: int) -> str:
-    """An exit status in words."""
+    """Return an exit status in words."""
     return f"signal {-status}" if status < 0 else f"exit status {status}"

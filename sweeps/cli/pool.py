@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -54,7 +54,7 @@ def status(runner: str | None, style: str, storage: str | None, name: str | None
         with _told_later(silent):
             engines.require(engine)
             rows += [
-                {"runner": engine, **asdict(place)} for place in engines.runner(engine).status(described)
+                {"runner": engine, **worker.row()} for worker in engines.runner(engine).status(described)
             ]
     if style == "json":
         print_json(rows)

@@ -119,7 +119,7 @@ def _diagnosis_document(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _print_diagnosis(diagnosis: Diagnosis, healths: Mapping[str, Health]) -> None:
     engines = {
-        f"launch {name}": f"{health.state}: {health.told}" + (f"; {health.remedy}" if health.remedy else "")
+        f"launch {name}": f"{health.state}: {health.detail}" + (f"; {health.remedy}" if health.remedy else "")
         for name, health in healths.items()
     }
     width = max(map(len, diagnosis.facts))

@@ -1,4 +1,4 @@
-"""What `runners.tpu_vm.client` is, without gRPC: thousands of steps in a second, for properties."""
+"""Stand-in for `runners.tpu_vm.client` without gRPC: thousands of steps a second, for property tests."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ _OUTCOMES: dict[int, Outcome] = {6: "exists", 8: "stockout"}
 
 
 class Direct:
-    """Args:
-    queued: create queued resources, else nodes.
+    """Client that calls `Cloud` directly.
+
+    Args:
+        cloud: the service.
+        zones: the zones of the pool.
+        queued: create queued resources, else nodes.
     """
 
     def __init__(self, cloud: Cloud, zones: tuple[str, ...], *, queued: bool) -> None:
         self.cloud, self.zones, self.queued = cloud, zones, queued
-        self.blind: set[str] = set()
+        self.unreachable: set[str] = set()
         self.lost: list[str] = []
         self.pending: dict[int, tuple[Create, Operation]] = {}
 
-    def look(self, *, blame: bool = False) -> Observed:
-        things = [
+    def observe(self, *, strict: bool = False) -> Observed:
+        resources = [
             Resource(
                 kind="queued",
                 zone=zone,
@@ -35,7 +39,7 @@ class Direct:
             )
             for (zone, id_), each in self.cloud.requests.items()
         ]
-        things += [
+        resources += [
             Resource(
                 kind="node",
                 zone=zone,
@@ -48,10 +52,10 @@ class Direct:
             for (zone, id_), each in self.cloud.nodes.items()
         ]
         return Observed(
-            things=tuple(
-                thing for thing in things if thing.zone in self.zones and thing.zone not in self.blind
+            resources=tuple(
+                each for each in resources if each.zone in self.zones and each.zone not in self.unreachable
             ),
-            blind=frozenset(self.blind),
+            unreachable=frozenset(self.unreachable),
             pending=frozenset(self.pending),
         )
 
@@ -72,7 +76,7 @@ class Direct:
         self.pending[create.worker] = create, operation
         return "accepted", ""
 
-    def settled(self) -> Iterator[tuple[Create, Outcome, str]]:
+    def finished_creations(self) -> Iterator[tuple[Create, Outcome, str]]:
         for worker, (create, operation) in list(self.pending.items()):
             if operation.done:
                 del self.pending[worker]

@@ -42,9 +42,9 @@ def create(folder: Path, program: Program | None = None) -> Experiment:
 
 
 def listening(folder: Path) -> Program:
-    """A program that works for ever, and leaves a line in `told` when SIGTERM comes to it: a trainer's place."""
+    """A program that works for ever, and writes a line to `signals` when it gets SIGTERM, like a trainer."""
     script = folder / "listens.sh"
-    script.write_text(f"trap 'echo $$ >> {folder}/told; exit 75' TERM\nwhile :; do sleep 0.1; done\n")
+    script.write_text(f"trap 'echo $$ >> {folder}/signals; exit 75' TERM\nwhile :; do sleep 0.1; done\n")
     return Program(kind="command", command=("bash", str(script), "${overrides}"))
 
 

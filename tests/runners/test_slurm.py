@@ -1,4 +1,4 @@
-"""The Slurm runner against commands that play Slurm; `test_slurm_cluster.py` has the real one."""
+"""The Slurm runner against stand-ins for its commands; `test_slurm_cluster.py` has a real cluster."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ pytest.importorskip("submitit")
 from runners.errors import EngineFailed, EngineMissing, PoolError
 from runners.pools import launched
 from runners.pools.pool import Pool
-from runners.pools.runner import Place
+from runners.pools.runner import WorkerStatus
 from runners.slurm import RUNNER
 
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of commands that is all there is; `sbatch` keeps what it was given and is job 12."""
+    """A folder of stand-in commands, all that is on the PATH; `sbatch` copies its script and is job 12."""
     bin_ = tmp_path / "bin"
     bin_.mkdir()
     monkeypatch.setenv("PATH", f"{bin_}:/usr/bin:/bin")
@@ -52,12 +52,12 @@ def test_what_is_submitted_is_what_was_rendered(tmp_path: Path, commands: Path, 
         accelerator="a100",
         options={"partition": "gpu", "exclusive": True},
     )
-    told: list[str] = []
-    assert RUNNER.up(pool, told.append) == 0
+    lines: list[str] = []
+    assert RUNNER.up(pool, lines.append) == 0
     rendered = RUNNER.render(pool)
     assert (tmp_path / "sbatch.given").read_text() == rendered["submission.sh"]
     assert (pool.folder / "worker.sh").read_text() == rendered["worker.sh"]
-    assert "as job 12" in told[0]
+    assert "as job 12" in lines[0]
     found = launched.read(pool.folder)
     assert found is not None
     assert found.notes == {"jobs": ["12"]}
@@ -69,9 +69,9 @@ def test_status_tells_the_queue_and_what_became_of_those_that_left_it(tmp_path: 
     (pool.folder / "12_1_0_result.pkl").touch()
     (tmp_path / "queue").write_text("14|12_0|RUNNING|n1|None\n")
     assert RUNNER.status(pool) == (
-        Place(worker="12_0", state="running", where="n1", told="RUNNING"),
-        Place(worker="12_1", state="done"),
-        Place(worker="12_2", state="failed"),
+        WorkerStatus(worker="12_0", state="running", where="n1", detail="RUNNING"),
+        WorkerStatus(worker="12_1", state="done"),
+        WorkerStatus(worker="12_2", state="failed"),
     )
 
 
@@ -143,29 +143,31 @@ def test_the_doctor_is_told_whether_the_controller_answers(tmp_path: Path, comma
     (commands / "scontrol").write_text("#!/bin/bash\necho 'Slurmctld(primary) at n1 is UP'\n")
     health = RUNNER.health()
     assert (health.state, health.remedy) == ("ready", "")
-    assert health.told.endswith(", slurm 22.05.8")
+    assert health.detail.endswith(", slurm 22.05.8")
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
-        ({"array": "0-9"}, "the runner's own"),
-        ({"Mem": "8G"}, "no option of sbatch"),
-        ({"mem; rm": "8G"}, "no option of sbatch"),
+        ({"array": "0-9"}, "set by the runner"),
+        ({"Mem": "8G"}, "not an option of sbatch"),
+        ({"mem; rm": "8G"}, "not an option of sbatch"),
         ({"comment": "a\nrm -rf /"}, "one line"),
         ({"exclusive": False}, "true for a bare flag"),
         ({"mem": None}, "true for a bare flag"),
     ],
     ids=str,
 )
-def test_an_option_that_sbatch_would_read_otherwise_is_refused(options: dict[str, object], told: str) -> None:
-    with pytest.raises(PoolError, match=told):
+def test_an_option_that_sbatch_would_read_otherwise_is_refused(
+    options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(PoolError, match=message):
         RUNNER.render(replace(PLAIN, options=options))
 
 
 @given(text=hostile)
 def test_no_text_gets_out_of_its_line(text: str) -> None:
-    """A line of sbatch's that held a line end would let the rest of it be a command."""
+    """A line end in an #SBATCH line would make the rest of it a command."""
     plain = RUNNER.render(replace(PLAIN, options={"comment": "x"}))["submission.sh"].splitlines()
     try:
         lines = RUNNER.render(replace(PLAIN, options={"comment": text}))["submission.sh"].split("\n")

@@ -104,15 +104,15 @@ def test_workers_that_are_not_wanted_hand_their_trials_back_and_are_not_requeued
     cluster.run(*SWEEP, "pool", "scale", "2", "slurm", "--storage", url)
     statuses = lambda: sorted(record.status for record in experiment.trials())  # noqa: E731
     wait_for(lambda: statuses() == ["running"] * 2, f"two workers did not start\n{cluster.logs()}")
-    told = cluster.run(*SWEEP, "launch", "slurm", "--storage", url, status=2, stderr=True)
-    assert "has a pool of this sweep with 2 workers" in told
+    error = cluster.run(*SWEEP, "launch", "slurm", "--storage", url, status=2, stderr=True)
+    assert "has a pool of this sweep with 2 workers" in error
 
     cluster.run(*SWEEP, "pool", "scale", "1", "slurm", "--storage", url)
     assert statuses() == ["pending", "running"]
     cluster.run(*SWEEP, "down", "--storage", url)
     assert statuses() == ["pending"] * 2
     assert [record.history[-1].reason for record in experiment.trials()] == ["released"] * 2
-    assert len(set((folder / "told").read_text().split())) == 2  # SIGTERM came to the programs themselves
+    assert len(set((folder / "signals").read_text().split())) == 2  # SIGTERM came to the programs themselves
     assert cluster.run("squeue", "--noheader") == ""
 
 
@@ -122,10 +122,10 @@ def test_a_lost_node_and_a_preemption_leave_every_trial_done_once(cluster: Clust
     launch(cluster, url, *options, "--secret", "TOKEN", "--option", "time=60", **variables(cluster.folder))
 
     def places() -> dict[str, dict[str, str]]:
-        told = json.loads(
+        workers = json.loads(
             cluster.run(*SWEEP, "pool", "status", "slurm", "--format", "json", "--storage", url)
         )
-        return {place["worker"]: place for place in told}
+        return {worker["worker"]: worker for worker in workers}
 
     wait_for(lambda: done(experiment) >= 2, "no trial was done")
     by_node = {place["where"]: worker for worker, place in places().items()}

@@ -1,4 +1,4 @@
-"""One worker, tended in a task of an engine: crashes are answered here, a preemption is passed on."""
+"""One worker, supervised in a task of an engine: crashes are answered here, a preemption is passed on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from runners.tend import tend
+from runners.tend import supervise_worker
 from runners.workers import restarts
 
 
 def ends_with(folder: Path, *statuses: int) -> list[str]:
-    """A command that ends with one status after another; each start leaves a dot."""
+    """Return a command that ends with one status after another; each start writes a dot."""
     script = f"printf . >> {folder}/starts; set -- {' '.join(map(str, statuses))}; shift $(($(wc -c < {folder}/starts) - 1)); "
     return ["bash", "-c", script + '[ "$1" -ge 0 ] && exit "$1"; kill $1 $$']
 
@@ -32,10 +32,13 @@ def ends_with(folder: Path, *statuses: int) -> list[str]:
 )
 def test_the_exit_status_decides(tmp_path, monkeypatch, statuses, expected, starts):
     monkeypatch.setattr(restarts, "SOON_S", 0.01)
-    told: list[str] = []
-    assert tend(ends_with(tmp_path, *statuses), restarts=2, grace_s=5, notify=told.append) == expected
+    lines: list[str] = []
+    assert (
+        supervise_worker(ends_with(tmp_path, *statuses), restarts=2, grace_s=5, notify=lines.append)
+        == expected
+    )
     assert len((tmp_path / "starts").read_text()) == starts
-    assert len(told) == starts - 1 + (expected == 1)
+    assert len(lines) == starts - 1 + (expected == 1)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +57,9 @@ def test_the_exit_status_decides(tmp_path, monkeypatch, statuses, expected, star
 )
 def test_sigterm_is_passed_on_and_waited_for(tmp_path, worker, status):
     argv = [sys.executable, "-m", "runners.tend", "--grace", "0.5", "--", "bash", "-c", worker]
-    with subprocess.Popen(argv, cwd=tmp_path) as tending:
+    with subprocess.Popen(argv, cwd=tmp_path) as supervisor:
         deadline = time.monotonic() + 60
-        while not (tmp_path / "ready").exists() and time.monotonic() < deadline and tending.poll() is None:
+        while not (tmp_path / "ready").exists() and time.monotonic() < deadline and supervisor.poll() is None:
             time.sleep(0.02)
-        tending.terminate()
-        assert tending.wait(30) == status
+        supervisor.terminate()
+        assert supervisor.wait(30) == status

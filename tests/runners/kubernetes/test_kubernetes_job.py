@@ -120,7 +120,7 @@ CASES = {
         "accelerator: v6e-4",
     ),
     "two TPUs": (replace(PLAIN, accelerator="v6e-4", accelerator_count=2), "accelerator_count: v6e-4 is one"),
-    "spot somewhere": (with_options(replace(PLAIN, spot=True), cluster="other"), "spot: say by the option"),
+    "spot somewhere": (with_options(replace(PLAIN, spot=True), cluster="other"), "spot: name the spot nodes"),
 }
 
 

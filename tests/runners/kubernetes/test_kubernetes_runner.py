@@ -75,8 +75,8 @@ def pod(index: int, phase: str, created: str) -> dict[str, Any]:
 
 
 def test_up_makes_the_secret_and_then_the_job_and_no_value_is_an_argument(cluster):
-    told: list[str] = []
-    assert RUNNER.up(POOL, told.append) == 0
+    lines: list[str] = []
+    assert RUNNER.up(POOL, lines.append) == 0
     assert [words[:2] for words in cluster.calls()] == [
         ["get", "job"],
         ["apply", "--server-side"],
@@ -89,7 +89,7 @@ def test_up_makes_the_secret_and_then_the_job_and_no_value_is_an_argument(cluste
     assert env == [
         {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": POOL.label, "key": "HF_TOKEN"}}}
     ]
-    assert "hunter2" not in str(cluster.calls()) + str(told)
+    assert "hunter2" not in str(cluster.calls()) + str(lines)
 
 
 def test_a_secret_of_the_cluster_is_only_named(cluster, monkeypatch):
@@ -117,11 +117,11 @@ def test_a_job_that_runs_is_left_alone_and_a_finished_one_makes_way(cluster):
 @pytest.mark.parametrize("made", [False, True], ids=["refused", "made all the same"])
 def test_a_secret_without_a_job_is_taken_back(cluster, made):
     (cluster.here / "refuse-create").write_text("quota exceeded")
-    told = (cluster.here / "answer-get-job", json.dumps(job(active=1)))
+    answer = (cluster.here / "answer-get-job", json.dumps(job(active=1)))
     kubectl = cluster.here / "bin" / "kubectl"
     if made:  # the answer was lost: from the first `create` on, there is a job
         kubectl.write_text(
-            STAND_IN.replace('cat "$HERE/refuse', f"echo '{told[1]}' > '{told[0]}'; cat \"$HERE/refuse")
+            STAND_IN.replace('cat "$HERE/refuse', f"echo '{answer[1]}' > '{answer[0]}'; cat \"$HERE/refuse")
         )
     with pytest.raises(EngineFailed, match="quota exceeded"):
         RUNNER.up(POOL, print)

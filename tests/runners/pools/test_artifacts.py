@@ -47,8 +47,8 @@ def test_a_secrets_value_is_in_no_artifact(engine: str, monkeypatch: pytest.Monk
     if "secrets" not in runner(engine).takes:
         pytest.skip("takes no secrets")
     monkeypatch.setenv("WANDB_API_KEY", "the-value-of-the-secret")
-    told = runner(engine).render(suited(engine, FULL))
-    assert all("the-value-of-the-secret" not in text for text in told.values())
+    artifacts = runner(engine).render(suited(engine, FULL))
+    assert all("the-value-of-the-secret" not in text for text in artifacts.values())
 
 
 def test_a_field_that_the_engine_has_no_use_for_is_refused(engine: str) -> None:

@@ -1,4 +1,4 @@
-"""What is remembered of a pool comes back, and what is not legible is told in one line."""
+"""The record of a pool comes back as it was, and an illegible one is an error of one line."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def test_it_comes_back_as_it_was_written_and_is_for_its_owner_alone(tmp_path: Path) -> None:
-    told = Launched(runner="slurm", pool=replace(FULL, folder=tmp_path), notes={"jobs": [12]})
-    launched.write(told)
-    assert launched.read(tmp_path) == told
+    written = Launched(runner="slurm", pool=replace(FULL, folder=tmp_path), notes={"jobs": [12]})
+    launched.write(written)
+    assert launched.read(tmp_path) == written
     assert stat.S_IMODE((tmp_path / launched.FILE).stat().st_mode) == 0o600
     launched.remove(tmp_path)
     assert launched.read(tmp_path) is None

@@ -12,18 +12,18 @@ from runners.errors import EngineFailed, EngineMissing, PoolError
 from runners.pools import launched
 from runners.pools.launching import launching
 from runners.pools.pool import Pool
-from runners.pools.runner import Place
+from runners.pools.runner import WorkerStatus
 
 
 @dataclass
 class Engine:
     """An engine that has these workers, or does not answer."""
 
-    places: tuple[Place, ...] | None
+    places: tuple[WorkerStatus, ...] | None
     name: str = "ray"
     asked: list[Pool] = field(default_factory=list)
 
-    def status(self, pool: Pool) -> tuple[Place, ...]:
+    def status(self, pool: Pool) -> tuple[WorkerStatus, ...]:
         self.asked.append(pool)
         if self.places is None:
             raise EngineFailed("ray", "no answer")
@@ -31,9 +31,9 @@ class Engine:
 
 
 RUNS, WAITS, OVER = (
-    Place(worker="a", state="running"),
-    Place(worker="b", state="waiting"),
-    Place(worker="c", state="failed"),
+    WorkerStatus(worker="a", state="running"),
+    WorkerStatus(worker="b", state="waiting"),
+    WorkerStatus(worker="c", state="failed"),
 )
 REFUSED = EngineFailed("ray", "refused")
 
@@ -57,7 +57,7 @@ def start(engine: Engine, pool: Pool, error: BaseException, makes: str = "worker
 @pytest.mark.parametrize("places", [(), (OVER,)], ids=["no worker", "a worker of earlier"])
 @pytest.mark.parametrize("error", [REFUSED, KeyboardInterrupt(), OSError()], ids=repr)
 def test_where_nothing_runs_nothing_is_left(
-    pool: Pool, places: tuple[Place, ...], error: BaseException
+    pool: Pool, places: tuple[WorkerStatus, ...], error: BaseException
 ) -> None:
     start(Engine(places), pool, error)
     assert not pool.folder.parent.exists()
@@ -66,7 +66,7 @@ def test_where_nothing_runs_nothing_is_left(
 @pytest.mark.parametrize(
     "places", [(RUNS,), (OVER, WAITS), None], ids=["runs", "waits", "the engine is silent"]
 )
-def test_what_may_run_is_remembered(pool: Pool, places: tuple[Place, ...] | None) -> None:
+def test_what_may_run_is_remembered(pool: Pool, places: tuple[WorkerStatus, ...] | None) -> None:
     start(Engine(places), pool, REFUSED)
     assert launched.read(pool.folder) == launched.Launched(runner="ray", pool=pool)
     assert (pool.folder / "worker.sh").exists()

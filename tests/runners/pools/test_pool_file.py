@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runners.pools import pool_file
-from runners.pools.pool_file import Known, PoolFile
+from runners.pools.pool_file import PoolFile, RecordedProcess
 
 
 def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_process_id_that_was_given_to_another_is_not_ours() -> None:
-    me = pool_file.known(os.getpid())
+    me = pool_file.record_process(os.getpid())
     other_boot = dataclasses.replace(me, birth=f"another-boot:{me.birth.partition(':')[2]}")
     earlier = dataclasses.replace(me, birth=f"{me.birth}0")
     of_an_earlier_version = dataclasses.replace(me, birth="", began=me.began - 1)
@@ -37,7 +37,7 @@ def test_a_process_id_that_was_given_to_another_is_not_ours() -> None:
     sys.platform != "linux", reason="only Linux reckons the start of a process from the clock"
 )
 def test_a_process_is_still_ours_after_the_clock_was_set() -> None:
-    me = pool_file.known(os.getpid())
+    me = pool_file.record_process(os.getpid())
     shifted = dataclasses.replace(me, began=me.began + 3600)  # what psutil said before the clock was set back
     assert [process.pid for process in PoolFile(keeper=shifted).alive()] == [os.getpid()]
 
@@ -64,4 +64,4 @@ def test_removing_it_twice_is_fine(tmp_path: Path) -> None:
     for _ in range(2):
         pool_file.remove(tmp_path)
     assert pool_file.read(tmp_path) is None
-    assert Known(pid=2**22 + 1, began=0.0).process() is None
+    assert RecordedProcess(pid=2**22 + 1, began=0.0).process() is None

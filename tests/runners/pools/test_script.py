@@ -42,7 +42,7 @@ def test_hostile_words_stay_one_argument_each(words, value):
         pytest.param(("false", "export X=1"), 1, id="a line fails"),
         pytest.param(("exit 2",), 1, id="2 of a setup is no refused input"),
         pytest.param(("echo 'open",), 1, id="an open quote ends the setup and no more"),
-        pytest.param(("kill -TERM $$",), 75, id="told to go"),
+        pytest.param(("kill -TERM $$",), 75, id="preempted"),
     ],
 )
 def test_the_worker_runs_only_after_a_setup_that_went_well(setup, status):

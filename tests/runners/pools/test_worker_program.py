@@ -7,7 +7,7 @@ import re
 import pytest
 
 from runners.errors import EngineFailed, EngineMissing
-from runners.pools.program import answer
+from runners.pools.program import run_command
 
 TRACEBACK = """Traceback (most recent call last):
   File "cli.py", line 3, in main
@@ -17,7 +17,7 @@ Say where it is."""
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "message"),
     [
         pytest.param("echo no >&2; exit 3", "no", id="what it says"),
         pytest.param("echo out; exit 3", "out", id="to whichever stream"),
@@ -30,14 +30,14 @@ Say where it is."""
         ),
     ],
 )
-def test_a_complaint_is_one_line(script: str, told: str) -> None:
-    with pytest.raises(EngineFailed, match=f"^ray: bash: {re.escape(told)}$"):
-        answer("ray", ["bash", "-c", script], remedy="-")
+def test_a_complaint_is_one_line(script: str, message: str) -> None:
+    with pytest.raises(EngineFailed, match=f"^ray: bash: {re.escape(message)}$"):
+        run_command("ray", ["bash", "-c", script], remedy="-")
 
 
 def test_a_command_that_is_not_here_or_hangs_is_told_so() -> None:
     with pytest.raises(EngineMissing, match="the command nowhere, which is not here; get it"):
-        answer("ray", ["nowhere"], remedy="get it")
+        run_command("ray", ["nowhere"], remedy="get it")
     with pytest.raises(EngineFailed, match=r"sleep did not answer in 0\.1 s"):
-        answer("ray", ["sleep", "9"], remedy="-", patience_s=0.1)
-    assert answer("ray", ["echo", "yes"], remedy="-") == "yes\n"
+        run_command("ray", ["sleep", "9"], remedy="-", timeout_s=0.1)
+    assert run_command("ray", ["echo", "yes"], remedy="-") == "yes\n"

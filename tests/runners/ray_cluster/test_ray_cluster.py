@@ -94,8 +94,9 @@ def launch(cluster: Cluster, folder: Path, url: str, workers: int) -> None:
 
 
 def places(cluster: Cluster, url: str) -> list[dict[str, str]]:
-    told = json.loads(cluster.run(*SWEEP, "pool", "status", "ray", "--format", "json", "--storage", url))
-    return list(told)
+    return list(
+        json.loads(cluster.run(*SWEEP, "pool", "status", "ray", "--format", "json", "--storage", url))
+    )
 
 
 def test_workers_that_are_not_wanted_hand_their_trials_back(cluster: Cluster, tmp_path: Path) -> None:
@@ -113,7 +114,9 @@ def test_workers_that_are_not_wanted_hand_their_trials_back(cluster: Cluster, tm
     cluster.run(*SWEEP, "down", "--storage", url)
     assert statuses() == ["pending"] * 2
     assert [record.history[-1].reason for record in experiment.trials()] == ["released"] * 2
-    assert len(set((tmp_path / "told").read_text().split())) == 2  # SIGTERM came to the programs themselves
+    assert (
+        len(set((tmp_path / "signals").read_text().split())) == 2
+    )  # SIGTERM came to the programs themselves
     assert {place["state"] for place in places(cluster, url)} <= {"done", "failed"}
 
 

@@ -13,7 +13,7 @@ from runners_pools import PLAIN, hostile
 
 from runners.errors import EngineMissing, PoolError
 from runners.pools.pool import Pool
-from runners.pools.runner import Place
+from runners.pools.runner import WorkerStatus
 from runners.ray_cluster import runner as module
 from runners.ray_cluster.runner import RUNNER, submit
 
@@ -78,8 +78,8 @@ def test_the_newest_attempt_of_a_task_is_its_place(ray: Path) -> None:
     (ray / "list-tasks").write_text(json.dumps(tasks))
     (ray / "job-status").write_text(f"Status for job '{PLAIN.label}': RUNNING\n")
     assert RUNNER.status(a_pool(ray)) == (
-        Place(worker="a", state="running", where="node nnnnnnnn", told="RUNNING, retry 1"),
-        Place(worker="b", state="done", where="node nnnnnnnn", told="FINISHED"),
+        WorkerStatus(worker="a", state="running", where="node nnnnnnnn", detail="RUNNING, retry 1"),
+        WorkerStatus(worker="b", state="done", where="node nnnnnnnn", detail="FINISHED"),
     )
     (ray / "job-status").write_text(f"Job '{PLAIN.label}' was stopped\n")
     assert [place.state for place in RUNNER.status(a_pool(ray))] == ["failed", "done"]
@@ -103,17 +103,17 @@ def test_down_asks_for_no_worker_and_stops_a_job_that_goes_on(ray: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
-        ({"adress": "x"}, "ray has no adress; there are address, memory"),
+        ({"adress": "x"}, "ray has no option adress; there are address, memory"),
         ({"address": "--help"}, "give http://HEAD:8265"),
         ({"resources": "slot"}, "give a mapping"),
         ({"memory": "8G"}, "give bytes"),
     ],
     ids=str,
 )
-def test_an_option_that_ray_would_not_take_is_refused(options: dict[str, object], told: str) -> None:
-    with pytest.raises(PoolError, match=told):
+def test_an_option_that_ray_would_not_take_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(PoolError, match=message):
         RUNNER.render(replace(PLAIN, options=options))
 
 

@@ -62,8 +62,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
 def test_up_submits_the_jobs_and_passes_on_what_sky_says(server, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hunter2")
     pool = replace(PLAIN, folder=tmp_path / "pool", secrets=("HF_TOKEN",))
-    told: list[str] = []
-    assert RUNNER.up(pool, told.append) == 0
+    lines: list[str] = []
+    assert RUNNER.up(pool, lines.append) == 0
     file = str(tmp_path / "pool" / "task.yaml")
     assert server.calls() == [
         ["launch", "--yes", "--detach-run", "--num-jobs", "3", "--secret", "HF_TOKEN", file]
@@ -72,8 +72,8 @@ def test_up_submits_the_jobs_and_passes_on_what_sky_says(server, tmp_path, monke
     assert (
         tmp_path / "secret"
     ).read_text() == "secret: hunter2\n"  # sky takes its value from the environment
-    assert told[0] == "Job submitted"
-    assert "hunter2" not in Path(file).read_text() + str(told)
+    assert lines[0] == "Job submitted"
+    assert "hunter2" not in Path(file).read_text() + str(lines)
 
 
 def test_a_second_pool_of_the_same_jobs_is_refused(server, tmp_path):
@@ -98,7 +98,7 @@ def test_status_is_each_job_of_the_name(server):
         ("4", "failed"),
         ("5", "done"),
     ]
-    assert RUNNER.status(PLAIN)[2].told == "RECOVERING, 2 recoveries"
+    assert RUNNER.status(PLAIN)[2].detail == "RECOVERING, 2 recoveries"
     assert RUNNER.status(PLAIN)[1].where == "GCP (us-east1)"
 
 
@@ -127,7 +127,7 @@ def test_what_sky_says_last_is_told_where_it_fails(server, tmp_path, monkeypatch
     with pytest.raises(EngineFailed, match=r"^skypilot: No cloud is enabled$"):
         RUNNER.up(replace(PLAIN, folder=tmp_path), print)
     (server.here / "queue").write_text("The API server is down")
-    with pytest.raises(EngineFailed, match="which is no JSON"):
+    with pytest.raises(EngineFailed, match="which is not JSON"):
         RUNNER.status(PLAIN)
 
 

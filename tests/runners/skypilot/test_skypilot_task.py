@@ -96,7 +96,7 @@ CASES = {
     ),
     "a TPU of several hosts": (
         replace(PLAIN, accelerator="tpu-v6e-16"),
-        "accelerator: tpu-v6e-16 is several VMs",
+        "accelerator: tpu-v6e-16 spans several VMs",
     ),
     "two TPUs": (
         replace(PLAIN, accelerator="tpu-v6e-4", accelerator_count=2),

@@ -63,21 +63,21 @@ def pool(tmp_path: Path, workers: int = 1, **options: Any) -> Pool:
 
 
 class Watched:
-    """A pool, the fake behind it, and what was told."""
+    """Pool, the fake behind it, and the lines of `notify`."""
 
     def __init__(self, tpu: FakeTpu, pool: Pool) -> None:
-        self.tpu, self.pool, self.told, self.memory = tpu, pool, list[str](), Memory()
-        self.vms = TpuVms(pool, options_of(pool), client=tpu.client(), again=SOON)
+        self.tpu, self.pool, self.lines, self.memory = tpu, pool, list[str](), Memory()
+        self.vms = TpuVms(pool, options_of(pool), client=tpu.client(), retries=SOON)
         self.states: dict[str, str] = {}
 
     def step(self, times: int = 1) -> None:
         want = Wanted(workers=self.pool.workers, zones=ZONES)
         for _ in range(times):
-            _, self.memory = watch.step(self.vms, want, self.memory, self.told.append, self.states)
+            _, self.memory = watch.step(self.vms, want, self.memory, self.lines.append, self.states)
             self.tpu.cloud.tick()
 
     def ready(self) -> list[tuple[str, str]]:
-        """Zone and name of the VMs at work."""
+        """Return zone and name of the VMs at work."""
         return sorted((n.zone, n.id) for n in self.tpu.cloud.nodes.values() if n.state == "READY")
 
 
@@ -98,7 +98,7 @@ def test_a_spot_vm_that_is_taken_away_is_deleted_with_force_and_made_again(tpu, 
     assert [entry for entry in tpu.cloud.journal if entry[0] == "delete"] == [
         ("delete", ZONES[0], f"{label}-001")
     ]
-    assert any("SUSPENDED" in line for line in here.told)
+    assert any("SUSPENDED" in line for line in here.lines)
 
 
 @pytest.mark.parametrize("queued", [True, False])
@@ -107,7 +107,7 @@ def test_a_stockout_leads_to_the_next_zone(tpu, tmp_path, queued):
     here = Watched(tpu, pool(tmp_path, queued=queued))
     here.step(14)
     assert [zone for zone, _ in here.ready()] == [ZONES[1]]
-    assert len(set(here.told)) == len(here.told)
+    assert len(set(here.lines)) == len(here.lines)
     assert {zone for zone, _ in [*tpu.cloud.requests, *tpu.cloud.nodes]} == {ZONES[1]}
 
 
@@ -116,7 +116,9 @@ def test_where_there_is_no_capacity_anywhere_it_is_tried_again_and_told_once(tpu
     here = Watched(tpu, pool(tmp_path))
     here.step(7)
     assert tpu.calls.count("CreateQueuedResource") == 7
-    assert here.told == [f"worker 1: a VM in {zone} is not made (stockout): {zone} refuses" for zone in ZONES]
+    assert here.lines == [
+        f"worker 1: a VM in {zone} is not created (stockout): {zone} refuses" for zone in ZONES
+    ]
 
 
 def test_a_quota_that_is_used_up_leads_there_at_once(tpu, tmp_path):
@@ -138,24 +140,23 @@ def test_lost_answers_and_lost_operations_make_no_second_vm(tpu, tmp_path, queue
     assert len(here.ready()) == tpu.cloud.made == 1
     assert tpu.calls.count(method) == 2
 
-    here.vms = TpuVms(here.pool, options_of(here.pool), client=tpu.client(), again=SOON)  # a new keeper
+    here.vms = TpuVms(here.pool, options_of(here.pool), client=tpu.client(), retries=SOON)  # a new supervisor
     here.memory = Memory()
     here.step(2)
     assert tpu.cloud.made == 1
 
 
-def test_a_zone_that_does_not_answer_stops_creations_but_not_the_look(tpu, tmp_path):
+def test_a_zone_that_does_not_answer_stops_creations_but_no_observation(tpu, tmp_path):
     tpu.faults["ListQueuedResources"] = ["down"] * 10_000
     here = Watched(tpu, pool(tmp_path))
     here.step(2)
-    assert here.told == [
-        f"{zone} does not answer; nothing new is made until it does" for zone in sorted(ZONES)
+    assert here.lines == [
+        f"{zone} does not answer; nothing is created until it does" for zone in sorted(ZONES)
     ]
-    seen = here.vms.look()
-    assert seen.blind == set(ZONES)
+    assert here.vms.observe().unreachable == set(ZONES)
     assert here.vms.create(Create(worker=1, zone=ZONES[0]))[0] == "accepted"
     with pytest.raises(EngineFailed, match=r"tpu-vm: us-east5-b: .*not now"):
-        here.vms.look(blame=True)
+        here.vms.observe(strict=True)
 
 
 def test_nobody_elses_vms_are_seen_and_a_node_without_its_labels_is_known_by_its_name(tpu, tmp_path):
@@ -164,13 +165,13 @@ def test_nobody_elses_vms_are_seen_and_a_node_without_its_labels_is_known_by_its
     tpu.cloud.create_node(ZONES[0], "somebody-elses", {"labels": {"owner": "somebody"}})
     tpu.cloud.create_node(ZONES[0], f"{label}x-001", {})
     tpu.cloud.create_node(ZONES[1], f"{label}-001", {"labels": {"stagesweep-pool": "another"}})
-    assert here.vms.look().things == ()
+    assert here.vms.observe().resources == ()
     tpu.cloud.create_node(ZONES[0], f"{label}-007", {})
-    assert [thing.worker for thing in here.vms.look().things] == [7]
+    assert [each.worker for each in here.vms.observe().resources] == [7]
 
 
 def test_up_ends_when_the_workers_have_no_work_left_and_leaves_nothing(tpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "_connect", tpu.client)
+    monkeypatch.setattr(client, "connect", tpu.client)
     monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: None)
     wanted = pool(tmp_path, workers=2)
 
@@ -181,38 +182,38 @@ def test_up_ends_when_the_workers_have_no_work_left_and_leaves_nothing(tpu, tmp_
             assert {place.state for place in RUNNER.status(wanted)} <= {"running", "waiting", "done"}
             node.ended = "0"
 
-    monkeypatch.setattr(watch, "_pause", pause)
+    monkeypatch.setattr(watch, "pause", pause)
     monkeypatch.setattr("google.api_core.retry.retry_unary.time.sleep", lambda seconds: tpu.cloud.tick())
-    told: list[str] = []
-    assert RUNNER.up(wanted, told.append) == 0
+    lines: list[str] = []
+    assert RUNNER.up(wanted, lines.append) == 0
     assert (tpu.cloud.nodes, tpu.cloud.requests) == ({}, {})
-    assert "2 spot TPU VMs v6e-4" in told[0]
+    assert "2 spot TPU VMs v6e-4" in lines[0]
     assert pool_file.read(tmp_path) is None
 
 
 def test_a_signal_takes_the_pool_down(tpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "_connect", tpu.client)
+    monkeypatch.setattr(client, "connect", tpu.client)
     monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.001)
     tpu.hurries = True
     signals = []
-    monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda told: signals.append(told))
+    monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: signals.append(self))
 
     def pause(seconds: float, stopped: object) -> None:
         if len(list(tpu.cloud.alive())) == 2:
             signals[0].by = "SIGTERM"
 
-    monkeypatch.setattr(watch, "_pause", pause)
-    told: list[str] = []
-    assert RUNNER.up(pool(tmp_path, workers=2), told.append) == 75
+    monkeypatch.setattr(watch, "pause", pause)
+    lines: list[str] = []
+    assert RUNNER.up(pool(tmp_path, workers=2), lines.append) == 75
     assert (tpu.cloud.nodes, tpu.cloud.requests) == ({}, {})
-    assert told[-1] == "SIGTERM: the pool is down"
+    assert lines[-1] == "SIGTERM: the pool is down"
 
 
-def test_scale_is_told_to_the_keeper_here(tpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "_connect", tpu.client)
+def test_scale_is_told_to_the_supervisor_here(tpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "connect", tpu.client)
     monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.001)
-    monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda told: None)
-    with pytest.raises(PoolError, match="no process here keeps a pool"):
+    monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: None)
+    with pytest.raises(PoolError, match="no process here supervises a pool"):
         RUNNER.scale(pool(tmp_path), 3, print)
     tpu.hurries = True
     most = 0
@@ -225,13 +226,13 @@ def test_scale_is_told_to_the_keeper_here(tpu, tmp_path, monkeypatch):
         for node in tpu.cloud.nodes.values() if most == 3 else ():
             node.ended = "0"
 
-    monkeypatch.setattr(watch, "_pause", pause)
+    monkeypatch.setattr(watch, "pause", pause)
     assert RUNNER.up(pool(tmp_path), lambda line: None) == 0
     assert most == 3
 
 
 def test_logs_are_read_by_gcloud_from_the_vms_that_are_there(tpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "_connect", tpu.client)
+    monkeypatch.setattr(client, "connect", tpu.client)
     here = Watched(tpu, pool(tmp_path, workers=2))
     here.step(4)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -248,7 +249,7 @@ def test_logs_are_read_by_gcloud_from_the_vms_that_are_there(tpu, tmp_path, monk
 
 
 def test_down_deletes_by_label_in_all_zones_and_waits_for_the_late_ones(tpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "_connect", tpu.client)
+    monkeypatch.setattr(client, "connect", tpu.client)
     wanted = pool(tmp_path, workers=1)
     here = Watched(tpu, wanted)
     here.step(3)
@@ -263,7 +264,7 @@ def test_down_deletes_by_label_in_all_zones_and_waits_for_the_late_ones(tpu, tmp
             tpu.cloud.create_node(ZONES[0], f"{wanted.label}-004", {})
 
     monkeypatch.setattr("google.api_core.retry.retry_unary.time.sleep", sleep)
-    assert RUNNER.down(wanted, here.told.append) == 3
+    assert RUNNER.down(wanted, here.lines.append) == 3
     assert (tpu.cloud.nodes, tpu.cloud.requests) == ({}, {})
 
 
@@ -273,4 +274,4 @@ def test_down_says_what_it_could_not_delete(tpu, tmp_path):
     with pytest.raises(
         EngineFailed, match=rf"still there, and it costs money: {here.pool.label}-001 in us-east5-b"
     ):
-        watch.clear(here.vms, ZONES, here.told.append, every_s=0.001, gone_s=0.01)
+        watch.clear(here.vms, ZONES, here.lines.append, every_s=0.001, gone_s=0.01)

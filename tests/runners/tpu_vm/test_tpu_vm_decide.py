@@ -1,4 +1,4 @@
-"""What is done about TPU VMs: the table of single cases, what holds for anything that may be seen, and a life of it."""
+"""Policy for TPU VMs: a table of single cases, properties of any observed state, and a simulated life."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def shown(action: Create | Delete) -> str:
 @pytest.mark.parametrize("case", CASES)
 def test_each_case_has_its_answer(case):
     things, expected = CASES[case]
-    assert [shown(action) for action in decide(Observed(things=things), ONE, Memory())[0]] == expected
+    assert [shown(action) for action in decide(Observed(resources=things), ONE, Memory())[0]] == expected
 
 
 def test_nothing_is_created_while_there_may_be_one_that_is_not_seen():
-    assert decide(Observed(blind=frozenset("c")), ONE, Memory())[0] == ()
+    assert decide(Observed(unreachable=frozenset("c")), ONE, Memory())[0] == ()
     assert decide(Observed(pending=frozenset({1})), ONE, Memory())[0] == ()
 
 
@@ -76,16 +76,18 @@ def test_only_a_definite_no_moves_on_and_the_list_goes_round():
 
 
 def test_a_request_that_ran_out_of_time_is_deleted_and_made_in_the_next_zone():
-    actions, memory = decide(Observed(things=(queued("FAILED", code=4),)), ONE, Memory())
+    actions, memory = decide(Observed(resources=(queued("FAILED", code=4),)), ONE, Memory())
     assert [shown(action) for action in actions] == ["delete queued a"]
-    again, memory = decide(Observed(things=(queued("FAILED", code=4),)), ONE, memory)  # the deletion was lost
+    again, memory = decide(
+        Observed(resources=(queued("FAILED", code=4),)), ONE, memory
+    )  # the deletion was lost
     assert again == actions
     assert decide(Observed(), ONE, memory)[0] == (Create(worker=1, zone="b"),)
 
 
 def test_a_zone_where_the_request_is_wrong_is_left_out_and_all_of_them_end_it():
     memory = after(Memory(), Create(worker=1, zone="a"), ONE, "refused", "no such accelerator")
-    _, memory = decide(Observed(things=(queued("FAILED", "b", code=7, problem="denied"),)), ONE, memory)
+    _, memory = decide(Observed(resources=(queued("FAILED", "b", code=7, problem="denied"),)), ONE, memory)
     ((create,), memory) = decide(Observed(), ONE, memory)
     assert create.zone == "c"
     actions, memory = decide(Observed(), ONE, after(memory, create, ONE, "refused", "no"))
@@ -97,7 +99,7 @@ def test_a_zone_where_the_request_is_wrong_is_left_out_and_all_of_them_end_it():
     ("ended", "end"), [("0", "done"), ("2", "poison"), ("42", "poison"), ("secret", "poison")]
 )
 def test_a_worker_that_ended_for_good_is_not_given_another_vm(ended, end):
-    _, memory = decide(Observed(things=(node("READY", ended=ended, uid="1"),)), ONE, Memory())
+    _, memory = decide(Observed(resources=(node("READY", ended=ended, uid="1"),)), ONE, Memory())
     assert memory.ended == {1: end}
     assert decide(Observed(), ONE, memory)[0] == ()
 
@@ -109,26 +111,26 @@ def test_when_no_work_is_left_nobody_waits_for_a_vm_any_more():
         queued("ACCEPTED", "c", worker=3),
     )
     want = Wanted(workers=4, zones=ZONES)
-    actions, memory = decide(Observed(things=things), want, Memory())
+    actions, memory = decide(Observed(resources=things), want, Memory())
     assert memory.ended == {1: "done", 3: "done", 4: "done"}  # the second tells itself when it is done
     assert [shown(action) for action in actions] == ["delete node a", "delete queued c"]
-    _, memory = decide(Observed(things=things), replace(want, share=True), Memory())
+    _, memory = decide(Observed(resources=things), replace(want, share=True), Memory())
     assert memory.ended == {1: "done"}
 
 
 def test_a_crash_is_counted_once_for_each_vm_and_in_the_end_the_worker_is_given_up():
     want, memory = Wanted(workers=1, zones=ZONES, restarts=2), Memory()
     for uid in ("1", "1", "2", "2"):
-        crashed = Observed(things=(node("READY", ended="install", uid=uid),))
+        crashed = Observed(resources=(node("READY", ended="install", uid=uid),))
         actions, memory = decide(crashed, want, memory)
         assert [shown(action) for action in actions] == ["delete node a"]
     assert (memory.crashes, memory.ended) == ({1: 2}, {})
-    _, memory = decide(Observed(things=(node("READY", ended="1", uid="3"),)), want, memory)
+    _, memory = decide(Observed(resources=(node("READY", ended="1", uid="3"),)), want, memory)
     assert memory.ended == {1: "given up"}
 
 
 @pytest.mark.parametrize("is_queued", [True, False])
-def test_a_keeper_does_not_make_again_what_is_taken_down_elsewhere(is_queued):
+def test_a_supervisor_does_not_make_again_what_is_taken_down_elsewhere(is_queued):
     cloud = Cloud()
     here, elsewhere = Direct(cloud, ZONES, queued=is_queued), Direct(cloud, ZONES, queued=is_queued)
     want, memory = Wanted(workers=3, zones=ZONES), Memory()
@@ -151,18 +153,18 @@ def test_a_keeper_does_not_make_again_what_is_taken_down_elsewhere(is_queued):
 def test_one_vm_that_a_person_deletes_is_one_worker_less():
     both = (node("READY"), node("READY", "b", worker=2))
     want = Wanted(workers=2, zones=ZONES)
-    _, memory = decide(Observed(things=both), want, Memory())
-    actions, memory = decide(Observed(things=(node("DELETING"), both[1])), want, memory)
+    _, memory = decide(Observed(resources=both), want, Memory())
+    actions, memory = decide(Observed(resources=(node("DELETING"), both[1])), want, memory)
     assert (actions, memory.ended) == ((), {1: "removed"})
-    assert decide(Observed(things=both[1:]), want, memory)[0] == ()
+    assert decide(Observed(resources=both[1:]), want, memory)[0] == ()
 
 
 def test_what_we_deleted_ourselves_and_what_the_service_cleans_up_is_made_again():
-    _, memory = decide(Observed(things=(node("PREEMPTED"),)), ONE, Memory())
-    _, memory = decide(Observed(things=(node("DELETING"),)), ONE, memory)
+    _, memory = decide(Observed(resources=(node("PREEMPTED"),)), ONE, Memory())
+    _, memory = decide(Observed(resources=(node("DELETING"),)), ONE, memory)
     assert decide(Observed(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
-    _, memory = decide(Observed(things=(node("CREATING"),)), ONE, Memory())
-    _, memory = decide(Observed(things=(node("DELETING"),)), ONE, memory)
+    _, memory = decide(Observed(resources=(node("CREATING"),)), ONE, Memory())
+    _, memory = decide(Observed(resources=(node("DELETING"),)), ONE, memory)
     assert decide(Observed(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
 
 
@@ -215,25 +217,27 @@ def worlds(draw: st.DrawFn) -> Observed:
             uid=str(len(things)),
         )
         things[thing.kind, thing.zone, thing.worker] = thing
-    blind = draw(st.frozensets(st.sampled_from("bc"), max_size=1))
-    seen = tuple(thing for thing in things.values() if thing.zone not in blind)
-    return Observed(things=seen, blind=blind, pending=draw(st.frozensets(st.integers(1, 4), max_size=2)))
+    unreachable = draw(st.frozensets(st.sampled_from("bc"), max_size=1))
+    visible = tuple(thing for thing in things.values() if thing.zone not in unreachable)
+    return Observed(
+        resources=visible, unreachable=unreachable, pending=draw(st.frozensets(st.integers(1, 4), max_size=2))
+    )
 
 
 @given(worlds(), st.integers(0, 3))
-def test_whatever_is_seen_no_second_vm_is_made_and_none_at_work_is_lost(seen, workers):
+def test_whatever_is_seen_no_second_vm_is_made_and_none_at_work_is_lost(observed, workers):
     want = Wanted(workers=workers, zones=ZONES)
-    actions, memory = decide(seen, want, Memory())
-    held = {thing.worker for thing in seen.things}
+    actions, memory = decide(observed, want, Memory())
+    held = {thing.worker for thing in observed.resources}
     creates = [action for action in actions if isinstance(action, Create)]
     deletes = [action for action in actions if isinstance(action, Delete)]
     assert max(Counter(create.worker for create in creates).values(), default=1) == 1
     for create in creates:
         assert create.zone in ZONES
         assert 1 <= create.worker <= workers
-        assert create.worker not in held | seen.pending | set(memory.ended)
-        assert not seen.blind
-    there = {(thing.kind, thing.zone, thing.id): thing for thing in seen.things}
+        assert create.worker not in held | observed.pending | set(memory.ended)
+        assert not observed.unreachable
+    there = {(thing.kind, thing.zone, thing.id): thing for thing in observed.resources}
     assert len({(delete.zone, delete.id) for delete in deletes}) == len(deletes)
     for delete in deletes:
         thing = there[delete.kind, delete.zone, delete.id]
@@ -241,7 +245,7 @@ def test_whatever_is_seen_no_second_vm_is_made_and_none_at_work_is_lost(seen, wo
         # Its node goes with a queued resource, so that is the one to delete.
         assert delete.kind == "queued" or ("queued", delete.zone, delete.id) not in there
     for worker in range(1, workers + 1):
-        mine = [thing for thing in seen.things if thing.worker == worker]
+        mine = [thing for thing in observed.resources if thing.worker == worker]
         if worker in memory.ended or any(thing.ended for thing in mine):
             continue
         at_work = [
@@ -255,13 +259,14 @@ def test_whatever_is_seen_no_second_vm_is_made_and_none_at_work_is_lost(seen, wo
 
 
 @given(worlds())
-def test_down_leaves_nothing_that_is_not_on_its_way_out(seen):
-    actions, _ = decide(seen, Wanted(workers=0, zones=ZONES), Memory())
+def test_down_leaves_nothing_that_is_not_on_its_way_out(observed):
+    actions, _ = decide(observed, Wanted(workers=0, zones=ZONES), Memory())
     gone = {(action.zone, action.id) for action in actions if isinstance(action, Delete)}
     assert len(gone) == len(actions)
-    for thing in seen.things:
+    for thing in observed.resources:
         top = next(
-            (t for t in seen.things if (t.zone, t.id, t.kind) == (thing.zone, thing.id, "queued")), thing
+            (t for t in observed.resources if (t.zone, t.id, t.kind) == (thing.zone, thing.id, "queued")),
+            thing,
         )
         assert (thing.zone, thing.id) in gone or top.state in ("DELETING", "SUSPENDING", "STOPPING", "HIDING")
 
@@ -272,7 +277,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("capacity"), st.sampled_from(ZONES), st.integers(0, 2)),
     st.tuples(st.just("fault"), st.sampled_from(["lost", "down"])),
     st.tuples(st.just("blind"), st.sampled_from(ZONES)),
-    st.just(("new keeper",)),
+    st.just(("new supervisor",)),
     st.tuples(st.just("workers"), st.integers(0, 3)),
 )
 
@@ -284,13 +289,13 @@ def test_through_any_trouble_a_worker_has_one_vm_and_in_the_end_all_work_and_the
     cloud = Cloud()
     vms, memory, workers = Direct(cloud, ZONES, queued=is_queued), Memory(), 2
 
-    def look(count: int) -> Observed:
+    def observe(count: int) -> Observed:
         nonlocal memory
-        seen, memory = step(vms, Wanted(workers=count, zones=ZONES), memory, lambda line: None, {})
+        observed, memory = step(vms, Wanted(workers=count, zones=ZONES), memory, lambda line: None, {})
         mine = Counter(each.id for each in cloud.alive())
         assert not mine or max(mine.values()) == 1
         cloud.tick()
-        return seen
+        return observed
 
     for kind, *given_ in events:
         if kind == "preempt":
@@ -300,22 +305,22 @@ def test_through_any_trouble_a_worker_has_one_vm_and_in_the_end_all_work_and_the
         elif kind == "fault":
             vms.lost.append(given_[0])
         elif kind == "blind":
-            vms.blind ^= {given_[0]}
-        elif kind == "new keeper":
+            vms.unreachable ^= {given_[0]}
+        elif kind == "new supervisor":
             memory = Memory()
             vms.pending.clear()
         elif kind == "workers":
             workers = given_[0]
-        look(workers)
+        observe(workers)
     cloud.capacity.clear()
-    vms.blind.clear()
+    vms.unreachable.clear()
     vms.lost.clear()
     for _ in range(25):
-        look(workers)
+        observe(workers)
     assert sorted(each.id for each in cloud.alive() if each.state == "READY") == [
         str(n + 1) for n in range(workers)
     ]
     for _ in range(6):
-        seen = look(0)
-    assert not seen.things
+        observed = observe(0)
+    assert not observed.resources
     assert not list(cloud.alive())

@@ -44,9 +44,9 @@ CASES = {
     "no accelerator": (pool(""), "accelerator: name a TPU"),
     "several hosts": (
         pool("v5litepod-16"),
-        "accelerator: v5litepod-16 is several VMs, and a worker runs on one; at most v5litepod-8",
+        "accelerator: v5litepod-16 spans several VMs, and a worker runs on one; at most v5litepod-8",
     ),
-    "of the future": (pool("v9-4"), "accelerator: v9-4 is of no known family"),
+    "of the future": (pool("v9-4"), "accelerator: v9-4 is of an unknown family"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The start-up script: it is run here for real, with stand-ins for the commands that only a TPU VM has."""
+"""The start-up script, run here for real, with stand-ins for the commands that only a TPU VM has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOSTILE = "a 'b' \"c\" $(touch pwned) `touch pwned` \\ ; touch pwned\nUNIT\n%s %
 
 STAND_INS = {
     "gcloud": 'case "$1" in secrets) echo "value of ${5#--secret=}" ;; *) printf "%s\\n" "$@" > "$HERE/gcloud" ;; esac',
-    "curl": 'case "$*" in *PUT*) printf "%s\\n" "$@" > "$HERE/told" ;; */attributes/stagesweep-queued) echo yes ;; '
+    "curl": 'case "$*" in *PUT*) printf "%s\\n" "$@" > "$HERE/attribute" ;; */attributes/stagesweep-queued) echo yes ;; '
     "*) echo sweep-x-001 ;; esac",
     "systemctl": 'echo "${SYSTEM:-running}"; echo "$@" >> "$HERE/systemctl"',
     "systemd-run": 'printf "%s\\n" "$@" > "$HERE/later"',
@@ -29,7 +29,7 @@ STAND_INS = {
 
 
 def pool(**more: object) -> Pool:
-    given = {
+    fields = {
         "name": "s",
         "storage": f"gs://bucket/{HOSTILE}",
         "folder": Path("logs"),
@@ -38,11 +38,11 @@ def pool(**more: object) -> Pool:
         "environment": {"GREETING": HOSTILE},
         "options": {"project": "p", "zones": "us-east5-b", "package": HOSTILE},
     } | more
-    return Pool(command=worker_command(given["storage"], python=PYTHON), **given)  # type: ignore[arg-type]
+    return Pool(command=worker_command(fields["storage"], python=PYTHON), **fields)  # type: ignore[arg-type]
 
 
 class Vm:
-    """A folder with the stand-ins before everything else on the PATH."""
+    """VM as a folder, with stand-ins first on the PATH."""
 
     def __init__(self, here: Path, pool: Pool) -> None:
         self.here = here
@@ -52,35 +52,43 @@ class Vm:
             (here / "bin" / name).chmod(0o755)
         self.root = here / "root"
         self.root.mkdir()
-        # The worker's own line ends the script: what it is given is written down instead of run.
-        keeper = f"exec -- {PYTHON} -m runners.on_vm"
+        # The worker's line ends the script: its arguments are written to files instead of run.
+        supervisor = f"exec -- {PYTHON} -m runners.on_vm"
         text = vm_script(pool, options_of(pool))
-        assert keeper in text
+        assert supervisor in text
         note = here / "note"
-        note.write_text('#!/bin/bash\nprintf "%s\\0" "$@" > "$HERE/given"; env -0 > "$HERE/env"\n')
+        note.write_text('#!/bin/bash\nprintf "%s\\0" "$@" > "$HERE/argv"; env -0 > "$HERE/env"\n')
         note.chmod(0o755)
-        (here / "script").write_text(text.replace(keeper, f"exec -- {note} -m runners.on_vm"))
+        (here / "script").write_text(text.replace(supervisor, f"exec -- {note} -m runners.on_vm"))
 
     def run(self, phase: str, **env: str) -> int:
         path = f"{self.here / 'bin'}:{os.environ['PATH']}"
-        given = {**os.environ, "PATH": path, "HERE": str(self.here), "STAGESWEEP_ROOT": str(self.root), **env}
-        return subprocess.run(["bash", "script", phase], cwd=self.here, env=given, check=False).returncode
+        variables = {
+            **os.environ,
+            "PATH": path,
+            "HERE": str(self.here),
+            "STAGESWEEP_ROOT": str(self.root),
+            **env,
+        }
+        return subprocess.run(["bash", "script", phase], cwd=self.here, env=variables, check=False).returncode
 
-    def told(self, file: str) -> list[str]:
+    def lines(self, file: str) -> list[str]:
         return (self.here / file).read_text().splitlines()
 
 
-def test_it_installs_fetches_the_secrets_and_becomes_the_keeper_with_every_word_whole(tmp_path):
+def test_it_installs_fetches_the_secrets_and_becomes_the_supervisor_with_every_word_whole(tmp_path):
     wanted = pool(secrets=("HF_TOKEN",), setup=("export SET_UP=yes",), grace_s=90.0)
     vm = Vm(tmp_path, wanted)
     assert vm.run("work") == 0
-    given = (tmp_path / "given").read_text().split("\0")[:-1]
-    assert given[given.index("--") + 1 :] == list(wanted.command)
-    assert given[given.index("--grace") + 1] == "25"  # a spot VM has 30 seconds
+    argv = (tmp_path / "argv").read_text().split("\0")[:-1]
+    assert argv[argv.index("--") + 1 :] == list(wanted.command)
+    assert argv[argv.index("--grace") + 1] == "25"  # a spot VM has 30 seconds
     env = dict(each.split("=", 1) for each in (tmp_path / "env").read_text().split("\0") if each)
     assert (env["GREETING"], env["SET_UP"], env["HF_TOKEN"]) == (HOSTILE, "yes", "value of HF_TOKEN")
-    asked = (tmp_path / "pip").read_text()
-    assert asked.endswith(f"--\ntorch==2.9.1\ntorch_xla[tpu]==2.9.0\nlibtpu>=0.0.21,<=0.0.23.1\n{HOSTILE}\n")
+    installed = (tmp_path / "pip").read_text()
+    assert installed.endswith(
+        f"--\ntorch==2.9.1\ntorch_xla[tpu]==2.9.0\nlibtpu>=0.0.21,<=0.0.23.1\n{HOSTILE}\n"
+    )
     assert not list(tmp_path.rglob("pwned"))
 
     (tmp_path / "pip").unlink()
@@ -93,15 +101,15 @@ def test_what_the_worker_ended_with_is_told_and_the_vm_deletes_itself_later(tmp_
     vm = Vm(tmp_path, pool())
     vm.run("work", PIP=pip)
     vm.run("stopped", EXIT_STATUS=status if status.isdecimal() else "1")
-    if status == "75":  # it was told to go: nothing to tell
-        assert not (tmp_path / "told").exists()
+    if status == "75":  # it was preempted: nothing to report
+        assert not (tmp_path / "attribute").exists()
         return
-    assert status in vm.told("told")
+    assert status in vm.lines("attribute")
     assert (
         "http://metadata.google.internal/computeMetadata/v1/instance/guest-attributes/stagesweep/ended"
-        in vm.told("told")
+        in vm.lines("attribute")
     )
-    assert vm.told("later")[:6] == [
+    assert vm.lines("later")[:6] == [
         "--on-active=900",
         "gcloud",
         "compute",
@@ -109,7 +117,7 @@ def test_what_the_worker_ended_with_is_told_and_the_vm_deletes_itself_later(tmp_
         "queued-resources",
         "delete",
     ]
-    assert "--force" in vm.told("later")
+    assert "--force" in vm.lines("later")
 
 
 def test_a_start_of_the_vm_makes_a_unit_that_is_stopped_with_grace(tmp_path):
@@ -118,9 +126,11 @@ def test_a_start_of_the_vm_makes_a_unit_that_is_stopped_with_grace(tmp_path):
     unit = (tmp_path / "stagesweep.service").read_text()
     assert f"ExecStart=/bin/bash {vm.root}/start.sh work\n" in unit
     assert "TimeoutStopSec=17\n" in unit
-    assert "KillMode=mixed\n" in unit  # SIGTERM for the worker's keeper alone; the rest is killed after it
+    assert (
+        "KillMode=mixed\n" in unit
+    )  # SIGTERM for the worker's supervisor alone; the rest is killed after it
     assert (vm.root / "start.sh").read_text() == (tmp_path / "script").read_text()
-    assert vm.told("systemctl") == ["daemon-reload", "restart --no-block stagesweep"]
+    assert vm.lines("systemctl") == ["daemon-reload", "restart --no-block stagesweep"]
     if shutil.which("systemd-analyze"):
         argv = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "stagesweep.service")]
         ran = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -130,7 +140,7 @@ def test_a_start_of_the_vm_makes_a_unit_that_is_stopped_with_grace(tmp_path):
 def test_nothing_is_told_when_the_machine_goes_down(tmp_path):
     vm = Vm(tmp_path, pool())
     vm.run("stopped", EXIT_STATUS="TERM", SYSTEM="stopping")
-    assert not (tmp_path / "told").exists()
+    assert not (tmp_path / "attribute").exists()
 
 
 def test_the_artifacts_hold_no_secret_and_the_whole_script(monkeypatch):

@@ -1,4 +1,4 @@
-"""Pools of real processes that end in every way a worker can."""
+"""Pools of real processes that end in every way that a worker can."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from runners.pools.pool import Pool
 from runners.workers import restarts
 from runners.workers.processes import Process, processes
-from runners.workers.supervise_pool import keep
+from runners.workers.supervise_pool import supervise_pool
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ends_with(folder: Path, *statuses: int) -> Process:
-    """A process that ends with one status after another; each start leaves a line."""
+    """Return a process that ends with one status after another; each start writes a dot."""
     starts = folder / "starts"
     code = (
         f"import os, sys; from pathlib import Path; f = Path({str(starts)!r}); n = f.stat().st_size if f.exists() "
@@ -38,8 +38,8 @@ def starts(folder: Path) -> int:
 
 
 def a_pool(**fields: object) -> Pool:
-    """One that nothing but `keep` looks at."""
-    given = {
+    """Return a pool for `supervise_pool` alone."""
+    defaults = {
         "name": "s",
         "storage": "s",
         "folder": Path("logs"),
@@ -47,22 +47,24 @@ def a_pool(**fields: object) -> Pool:
         "command": ("true",),
         **fields,
     }
-    return Pool(**given)  # type: ignore[arg-type]
+    return Pool(**defaults)  # type: ignore[arg-type]
 
 
-def kept(
+def supervised(
     *processes: Process, stopped: Callable[[], bool] = lambda: False, **pool: object
 ) -> tuple[object, list[str]]:
-    told: list[str] = []
-    ends = keep(processes, a_pool(workers=len(processes), **pool), stopped=stopped, notify=told.append)
-    return ends, told
+    lines: list[str] = []
+    ends = supervise_pool(
+        processes, a_pool(workers=len(processes), **pool), stopped=stopped, notify=lines.append
+    )
+    return ends, lines
 
 
 def test_preempted_and_crashed_workers_come_back_until_no_work_is_left(tmp_path: Path) -> None:
-    ends, told = kept(ends_with(tmp_path, 75, 1, -signal.SIGKILL, 75, 0))
+    ends, lines = supervised(ends_with(tmp_path, 75, 1, -signal.SIGKILL, 75, 0))
     assert ends == ["done"]
     assert starts(tmp_path) == 5
-    assert [line.partition(",")[0].partition(";")[0] for line in told] == [
+    assert [line.partition(",")[0].partition(";")[0] for line in lines] == [
         "worker 1 was preempted",
         "worker 1 crashed (exit status 1)",
         "worker 1 crashed (signal 9)",
@@ -74,17 +76,17 @@ def test_preempted_and_crashed_workers_come_back_until_no_work_is_left(tmp_path:
 def test_a_worker_whose_input_is_wrong_is_never_started_again_and_others_go_on(tmp_path: Path) -> None:
     for name in ("wrong", "right"):
         (tmp_path / name).mkdir()
-    ends, told = kept(ends_with(tmp_path / "wrong", 2, 0), ends_with(tmp_path / "right", 75, 0))
+    ends, lines = supervised(ends_with(tmp_path / "wrong", 2, 0), ends_with(tmp_path / "right", 75, 0))
     assert ends == ["poison", "done"]
     assert starts(tmp_path / "wrong") == 1
-    assert any("refused its input" in line for line in told)
+    assert any("rejected its input" in line for line in lines)
 
 
 def test_a_worker_that_only_crashes_is_given_up(tmp_path: Path) -> None:
-    ends, told = kept(ends_with(tmp_path, *[1] * 9), restarts=2)
+    ends, lines = supervised(ends_with(tmp_path, *[1] * 9), restarts=2)
     assert ends == ["given up"]
     assert starts(tmp_path) == 3
-    assert "3 times in a row" in told[-1]
+    assert "3 times in a row" in lines[-1]
 
 
 def test_stop_tells_the_workers_and_leaves_nobody(tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_stop_tells_the_workers_and_leaves_nobody(tmp_path: Path) -> None:
         f"signal.signal(15, go); Path({str(ready)!r}).write_text(str(__import__('os').getpid())); time.sleep(600)"
     )
     process = Process(argv=(sys.executable, "-c", code), env={}, log_file=tmp_path / "log")
-    ends, _ = kept(process, stopped=lambda: ready.exists() and bool(ready.read_text()), grace_s=20.0)
+    ends, _ = supervised(process, stopped=lambda: ready.exists() and bool(ready.read_text()), grace_s=20.0)
     assert ends == [None]
     assert went.exists()
     with pytest.raises(ProcessLookupError):
@@ -103,47 +105,47 @@ def test_stop_tells_the_workers_and_leaves_nobody(tmp_path: Path) -> None:
 
 
 def test_the_processes_that_run_are_told_after_each_change(tmp_path: Path) -> None:
-    seen: list[list[int]] = []
+    changes: list[list[int]] = []
     pool = a_pool()
-    keep(
+    supervise_pool(
         [ends_with(tmp_path, 75, 0)],
         pool,
         stopped=lambda: False,
         notify=lambda line: None,
-        changed=lambda pids: seen.append(list(pids.values())),
+        on_change=lambda pids: changes.append(list(pids.values())),
     )
-    assert [len(pids) for pids in seen] == [1, 0, 1, 0]
-    assert seen[0] != seen[2]
+    assert [len(pids) for pids in changes] == [1, 0, 1, 0]
+    assert changes[0] != changes[2]
 
 
 def test_it_waits_longer_after_each_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restarts, "SOON_S", 0.4)
     began = time.monotonic()
-    ends, _ = kept(ends_with(tmp_path, 1, 1, 0))
+    ends, _ = supervised(ends_with(tmp_path, 1, 1, 0))
     assert ends == ["done"]
     assert time.monotonic() - began >= 0.4 + 0.8
 
 
 def test_the_number_of_places_follows_what_is_wanted(tmp_path: Path) -> None:
-    """Two are wanted and then one; the second is told to go, is not started again, and the first goes on."""
-    seen: list[int] = []
+    """Two are wanted and then one; the second is stopped and not restarted, and the first goes on."""
+    counts: list[int] = []
     script = 'trap "exit 75" TERM; while [ ! -e over ]; do sleep 0.05; done'
     pool = a_pool(folder=tmp_path, command=("bash", "-c", f"cd {tmp_path}; {script}"))
 
     def wanted() -> int | None:
-        if seen and seen[-1] == 1 and 2 in seen:
+        if counts and counts[-1] == 1 and 2 in counts:
             (tmp_path / "over").touch()
-        return 2 if 2 not in seen else 1
+        return 2 if 2 not in counts else 1
 
-    told: list[str] = []
-    ends = keep(
+    lines: list[str] = []
+    ends = supervise_pool(
         processes(pool),
         pool,
         stopped=lambda: False,
-        notify=told.append,
-        changed=lambda pids: seen.append(len(pids)),
+        notify=lines.append,
+        on_change=lambda pids: counts.append(len(pids)),
         wanted=wanted,
     )
     assert ends == ["done", None]
-    assert "worker 2 starts: 2 workers wanted" in told
-    assert "worker 2 is told to go: 1 worker wanted" in told
+    assert "starting worker 2: 2 workers wanted" in lines
+    assert "stopping worker 2: 1 worker wanted" in lines

@@ -163,7 +163,7 @@ def test_a_program_that_every_worker_refuses_ends_with_2(sweep, space_file, envi
     with start(environment, "--workers", "1") as launched:
         _, told = launched.communicate(timeout=60)
     assert launched.returncode == 2, told
-    assert "refused its input" in told
+    assert "rejected its input" in told
 
 
 def test_a_dry_run_prints_lines_for_a_shell_and_starts_nothing(sweep, space_file, tmp_path):
@@ -274,7 +274,7 @@ def test_by_default_each_visible_device_has_a_worker(sweep, space_file, monkeypa
         (("--workers", "0"), "--workers"),
         (("--spot",), "--spot: the local runner has no use for it"),
         (("--accelerator", "A100:2"), "--accelerator: the local runner has no use for it"),
-        (("--env", "A B=1"), "--env: 'A B' is no name"),
+        (("--env", "A B=1"), "--env: 'A B' is not a name"),
         (("--env", "A"), "--env A: write NAME=VALUE"),
         (("--secret", "NOT_SET_HERE"), "NOT_SET_HERE is not set here"),
         (("--option", "a=[1"), "--option a: not YAML"),

@@ -38,7 +38,7 @@ def test_a_sweep_is_done_over_vms_that_are_taken_away(
     sweep: Callable[..., object], space_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TpuVm, "sees_folders", True)  # these VMs are in this process
-    monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda told: None)
+    monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: None)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     url = str(Path(sweep("init", str(space_file)).out.strip()).absolute())
     dry = json.loads(sweep("launch", *POOL, *OPTIONS, "--dry-run", "--format", "json", "--storage", url).out)
@@ -46,7 +46,7 @@ def test_a_sweep_is_done_over_vms_that_are_taken_away(
 
     reported: list[tuple[int, str]] = []
     with FakeTpu() as tpu:
-        monkeypatch.setattr(client, "_connect", tpu.client)
+        monkeypatch.setattr(client, "connect", tpu.client)
 
         def pass_time(seconds: float, stopped: object = None) -> None:
             for (zone, name), node in list(tpu.cloud.nodes.items()):
@@ -66,7 +66,7 @@ def test_a_sweep_is_done_over_vms_that_are_taken_away(
                 elif not done:
                     node.ended = "0"
 
-        monkeypatch.setattr(watch, "_pause", pass_time)
+        monkeypatch.setattr(watch, "pause", pass_time)
         monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.01)
         tpu.hurries = True
         ran = sweep("launch", *POOL, *OPTIONS, "--storage", url)
