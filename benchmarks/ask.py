@@ -1,8 +1,9 @@
-"""What asking costs beside Ax itself: `python -m benchmarks.ask`.
+"""Overhead of asking for a candidate over Ax itself: `python -m benchmarks.ask`.
 
 For 0, 30, 100 and 300 finished trials of Hartmann6, in seconds of CPU on one thread, the median of
-`--repeats`: ours and Ax's own client, once from nothing (all records told, one candidate made) and once by an
-optimizer that knew all but the last trial. `share` is what ours spends outside of Ax's fit and generation.
+`--repeats`: ours and Ax's own client, once from scratch (all records observed, one candidate generated) and
+once by an optimizer that had observed all but the last trial. `share` is our time outside of Ax's fit and
+generation.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _records(count: int) -> list[Trial]:
 
 
 def _ours(records: list[Trial], known: int) -> tuple[float, float]:
-    """CPU seconds of telling what is not `known` and asking, and how many of them Ax had."""
+    """Return CPU seconds to observe the records after the first `known` and ask, and those spent in Ax."""
     optimizer = Optimizer(PROBLEM.space(seed=0, sobol=SOBOL))
     optimizer.observe(records[:known])
     with _time_in_ax() as inside:
@@ -68,7 +69,7 @@ def _ours(records: list[Trial], known: int) -> tuple[float, float]:
 
 @contextmanager
 def _time_in_ax() -> Iterator[list[float]]:
-    """Collects the seconds spent in Ax's adapters: their construction, which fits, and their `gen`."""
+    """Collect the seconds spent in Ax's adapters: their construction, which fits, and their `gen`."""
     from ax.adapter.base import Adapter
     from ax.adapter.registry import GeneratorRegistryBase
 
@@ -94,16 +95,16 @@ def _time_in_ax() -> Iterator[list[float]]:
 def _client(records: list[Trial], known: int, seed: int) -> float:
     client = ax_client(PROBLEM, seed, SOBOL, center=False)  # the centre needs no generation
     with one_thread(), silence("ax"):
-        _tell(client, records[:known])
+        _report(client, records[:known])
         if known:
-            client.get_next_trials(max_trials=1)  # a client that lives has asked before
+            client.get_next_trials(max_trials=1)  # a long-lived client has generated before
         start = time.process_time()
-        _tell(client, records[known:])
+        _report(client, records[known:])
         client.get_next_trials(max_trials=1)
         return time.process_time() - start
 
 
-def _tell(client: Any, records: list[Trial]) -> None:
+def _report(client: Any, records: list[Trial]) -> None:
     for record in records:
         index = client.attach_trial(dict(record.parameters))
         client.complete_trial(index, {METRIC: record.metrics[METRIC]})

@@ -1,11 +1,11 @@
-"""A sweep in bad weather, again and again: `python -m benchmarks.chaos --faults 1000 --seed 0`.
+"""Fault injection into sweeps, round after round: `python -m benchmarks.chaos --faults 1000 --seed 0`.
 
-Rounds of a sweep in a fake bucket, each with fresh trials, until the faults are spent. Real worker processes
-are killed and replaced, stopped for longer than a lease and woken, told to go, cut off from the bucket;
-answers get lost, come late or say 429 or 503; clocks of workers and of the service are wrong by a minute or
-an hour. After each round every record is checked against the workers' diaries, and the doctor looks at it
-all. Any problem is printed, and the exit status is 1. What goes wrong when is drawn from the seed; what comes
-of it also depends on the machine's own timing.
+Rounds of a sweep in a fake bucket, each with fresh trials, until the number of faults is reached. Real worker
+processes are killed and replaced, stopped for longer than a lease and resumed, sent SIGTERM, partitioned from
+the bucket; responses are lost, late, or 429 or 503; clocks of workers and of the service are wrong by a
+minute or an hour. After each round every record is checked against the workers' event logs, and by `sweep
+doctor`. Any problem is printed, and the exit status is 1. The faults are drawn from the seed; their effects
+also depend on the machine's timing.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from sweeps.upkeep import diagnostics
 from sweeps.upkeep.inventory import survey
 
 LEASE = Lease(heartbeat_s=0.5, expire_s=3.0, max_attempts=1000)
-# Patience outlasts every partition below, as two minutes outlast the usual one.
-PATIENCE = RetryPolicy(total_s=20.0, attempt_s=1.0, first_wait_s=0.05, longest_wait_s=0.5)
+# Retries outlast every partition below, as two minutes outlast the usual one.
+RETRIES = RetryPolicy(total_s=20.0, attempt_s=1.0, first_wait_s=0.05, longest_wait_s=0.5)
 SKEWS_S = (0.0, 60.0, -60.0, 3600.0, -3600.0)
 NAP_S = (0.2, 2.0)
 
 
 @dataclass(kw_only=True)
 class Report:
-    """What happened in all rounds."""
+    """Counts of faults and outcomes over all rounds."""
 
     faults: Counter[str] = field(default_factory=Counter)
     trials: int = 0
@@ -51,7 +51,7 @@ class Report:
 
 
 def run(*, faults: int, seed: int, workers: int, trials: int, gap_s: float) -> Report:
-    """Rounds of `trials` trials over `workers` workers, a fault every `gap_s` seconds or so."""
+    """Run rounds of `trials` trials over `workers` workers, with a fault about every `gap_s` seconds."""
     report, chance = Report(), random.Random(seed)
     with bucket(latency_s=0.01, one_write_per_second=False, seed=seed) as remote:
         while report.faults.total() < faults and not report.problems:
@@ -60,15 +60,15 @@ def run(*, faults: int, seed: int, workers: int, trials: int, gap_s: float) -> R
             store = GcsStore(url, endpoint=remote.url)
             space = nap_space(name="chaos", trials=trials, seconds=NAP_S, lease=LEASE)
             experiment = Experiment.create(store, space)
-            weather = Weather(Fleet(remote, url, PATIENCE), chance)
-            weather.storm(experiment, workers, left=faults - report.faults.total(), gap_s=gap_s)
-            report.faults += weather.faults
-            account(report, experiment, weather.fleet)
+            injector = FaultInjector(Fleet(remote, url, RETRIES), chance)
+            injector.storm(experiment, workers, left=faults - report.faults.total(), gap_s=gap_s)
+            report.faults += injector.faults
+            account(report, experiment, injector.fleet)
     return report
 
 
-class Weather:
-    """Does harm to a fleet, and heals what does not heal by itself."""
+class FaultInjector:
+    """Faults for a fleet, and the repair of those that do not end by themselves."""
 
     def __init__(self, fleet: Fleet, chance: random.Random) -> None:
         self.fleet, self.faults, self._chance = fleet, Counter[str](), chance
@@ -77,17 +77,17 @@ class Weather:
         self._kinds: dict[str, Callable[[], object]] = {
             "SIGKILL": self._kill,
             "SIGSTOP": self._stop,
-            "SIGTERM": self._tell_to_go,
-            "partition": self._cut_off,
-            "lost response": lambda: self._trouble("lose_response"),
-            "lost request": lambda: self._trouble("lose_request"),
-            "429": lambda: self._trouble("status", status=429),
-            "503": lambda: self._trouble("status", status=503),
-            "late answer": lambda: self._trouble("delay", delay_s=1.5),
+            "SIGTERM": self._terminate,
+            "partition": self._partition,
+            "lost response": lambda: self._add_fault("lose_response"),
+            "lost request": lambda: self._add_fault("lose_request"),
+            "429": lambda: self._add_fault("status", status=429),
+            "503": lambda: self._add_fault("status", status=503),
+            "late answer": lambda: self._add_fault("delay", delay_s=1.5),
         }
 
     def storm(self, experiment: Experiment, workers: int, *, left: int, gap_s: float) -> None:
-        """Do harm until every trial has ended; then heal, and wait for the workers to leave."""
+        """Inject faults until every trial has ended; then repair all, and wait for the workers to exit."""
         for _ in range(workers):
             self._reinforce()
         trials, deadline = experiment.space.run_cap, time.monotonic() + 600
@@ -95,15 +95,15 @@ class Weather:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{experiment.store.url}: no end in sight after ten minutes")
             time.sleep(self._chance.uniform(0.5, 1.5) * gap_s)
-            self._heal(time.monotonic())
+            self._repair(time.monotonic())
             if self.faults.total() < left:
                 kind = self._chance.choice(list(self._kinds))
                 self.faults[kind] += 1
                 self._kinds[kind]()
-        self._heal(float("inf"))
+        self._repair(float("inf"))
         self.fleet.join(timeout_s=120)
 
-    def _heal(self, now: float) -> None:
+    def _repair(self, now: float) -> None:
         for at, mend in list(self._due):
             if at <= now:
                 self._due.remove((at, mend))
@@ -128,16 +128,16 @@ class Weather:
         victim.signal(signal.SIGSTOP)
         self._later(self._chance.uniform(0.3, 2.0) * LEASE.expire_s, lambda: victim.signal(signal.SIGCONT))
 
-    def _tell_to_go(self) -> None:
+    def _terminate(self) -> None:
         self.fleet.members[self._victim()].signal(signal.SIGTERM)
         self._reinforce()
 
-    def _cut_off(self) -> None:
+    def _partition(self) -> None:
         action = self._chance.choice(("hang", "lose_request"))
         number = self._remote.add(Fault(action=action, door=self._victim(), times=None))
         self._later(self._chance.uniform(0.3, 2.0) * LEASE.expire_s, lambda: self._remote.remove(number))
 
-    def _trouble(self, action: str, **how: float) -> None:
+    def _add_fault(self, action: str, **how: float) -> None:
         operation = self._chance.choice((None, "insert", "get", "list", "delete"))
         times = self._chance.randint(1, 4)
         self._remote.add(Fault(action=action, operation=operation, door=self._victim(), times=times, **how))
@@ -145,25 +145,25 @@ class Weather:
 
 def account(report: Report, experiment: Experiment, fleet: Fleet) -> None:
     """Check a finished round, and add it to the report."""
-    records, diary = Experiment.open(experiment.store).trials(), fleet.diary()
+    records, events = Experiment.open(experiment.store).trials(), fleet.events()
     report.trials += len(records)
     report.workers += len(fleet.members)
-    report.dropped += sum(entry["event"] == "dropped" for entry in diary)
+    report.dropped += sum(entry["event"] == "dropped" for entry in events)
     reasons = Counter(attempt.reason for record in records for attempt in record.history)
     report.takeovers += reasons["expired"]
     report.handed_back += reasons["released"]
     report.problems += [f"worker died: {death}" for death in fleet.deaths()]
-    seen = survey(experiment.store)
-    findings = diagnostics.examine(seen, experiment.space, experiment.store.location)
+    inventory = survey(experiment.store)
+    findings = diagnostics.examine(inventory, experiment.space, experiment.store.location)
     report.problems += [f"doctor: {found.what}" for found in findings if found.level == "problem"]
     if [record.trial for record in records] != list(range(experiment.space.run_cap or 0)):
         report.problems.append(f"indices are {[record.trial for record in records]}")
     if len({record.parameters["seconds"] for record in records}) != len(records):
         report.problems.append("two trials have the same candidate")
-    accepted = {record.trial: [e for e in diary if _is_report(e, record)] for record in records}
+    accepted = {record.trial: [e for e in events if _is_report(e, record)] for record in records}
     for record in records:
         report.problems += [
-            f"trial {record.trial}: {what}" for what in _wrong(record, accepted[record.trial])
+            f"trial {record.trial}: {what}" for what in problems_of(record, accepted[record.trial])
         ]
 
 
@@ -171,8 +171,8 @@ def _is_report(entry: dict[str, object], record: Trial) -> bool:
     return (entry["event"], entry.get("status"), entry.get("trial")) == ("ended", "completed", record.trial)
 
 
-def _wrong(record: Trial, reports: list[dict[str, object]]) -> list[str]:
-    """What is wrong with a trial that has ended, given the reports that workers saw accepted."""
+def problems_of(record: Trial, reports: list[dict[str, object]]) -> list[str]:
+    """Return the problems of a finished trial, given the reports that workers saw accepted."""
     wrong = []
     if record.status != "completed" or dict(record.metrics) != {"loss": loss_of(record.parameters)}:
         wrong.append(f"{record.status} with {dict(record.metrics)} for {dict(record.parameters)}")
@@ -183,12 +183,11 @@ def _wrong(record: Trial, reports: list[dict[str, object]]) -> list[str]:
         wrong.append(f"ended as {ends}")
     if len(reports) > 1:
         wrong.append(f"{len(reports)} reports were accepted: {reports}")
-    for told in reports:
+    for report in reports:
         last = record.history[-1]
-        if (told["worker"], told["attempt"]) != (last.worker, last.attempt) or told["metrics"] != dict(
-            record.metrics
-        ):
-            wrong.append(f"an accepted report is not in the record: {told}")
+        expected = (last.worker, last.attempt, dict(record.metrics))
+        if (report["worker"], report["attempt"], report["metrics"]) != expected:
+            wrong.append(f"an accepted report is not in the record: {report}")
     return wrong
 
 
@@ -201,17 +200,17 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--trials", type=int, default=60, help="in each round")
     parser.add_argument("--gap-s", type=float, default=0.3, help="seconds between faults, on average")
-    given = parser.parse_args()
+    args = parser.parse_args()
     start = time.monotonic()
     report = run(
-        faults=given.faults,
-        seed=given.seed,
-        workers=given.workers,
-        trials=given.trials,
-        gap_s=given.gap_s,
+        faults=args.faults,
+        seed=args.seed,
+        workers=args.workers,
+        trials=args.trials,
+        gap_s=args.gap_s,
     )
-    told = ", ".join(f"{count} {kind}" for kind, count in sorted(report.faults.items()))
-    print(f"{report.faults.total()} faults in {time.monotonic() - start:.0f} s: {told}")
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(report.faults.items()))
+    print(f"{report.faults.total()} faults in {time.monotonic() - start:.0f} s: {kinds}")
     print(
         f"{report.trials} trials by {report.workers} workers: {report.takeovers} takeovers, "
         f"{report.handed_back} handed back, {report.dropped} late reports dropped"

@@ -1,7 +1,7 @@
-"""A fake bucket and real worker processes over it, to be killed, stopped and cut off: for the benchmarks.
+"""Fake bucket and real worker processes that use it, for fault injection in the benchmarks.
 
 The bucket is the tests' fake, in a process of its own. Workers are forked from a server that has imported
-everything; each has a door of its own into the bucket, and writes a diary of what happened to it.
+everything; each has its own endpoint of the bucket, and writes an event log.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PRELOAD = [
 
 @contextmanager
 def bucket(*, latency_s: float, one_write_per_second: bool = True, seed: int = 0) -> Iterator[Remote]:
-    """A fake bucket in a process of its own."""
+    """Start a fake bucket in a process of its own."""
     argv = [sys.executable, "-m", "fake_gcs", "--latency-s", str(latency_s), "--seed", str(seed)]
     argv += ["--one-write-per-second"] if one_write_per_second else []
     with subprocess.Popen(argv, cwd=TESTS, stdout=subprocess.PIPE, text=True) as process:
@@ -65,7 +65,7 @@ def bucket(*, latency_s: float, one_write_per_second: bool = True, seed: int = 0
 
 
 def nap(parameters: Mapping[str, Value]) -> dict[str, float]:
-    """The objective: sleep, and return what only these parameters give."""
+    """Sleep, and return an objective that is unique to these parameters."""
     time.sleep(float(parameters["seconds"]))
     return {"loss": loss_of(parameters)}
 
@@ -75,7 +75,7 @@ def loss_of(parameters: Mapping[str, Value]) -> float:
 
 
 def nap_space(*, name: str, trials: int, seconds: tuple[float, float], lease: Lease) -> Space:
-    """A sweep over naps; candidates come from the Sobol sequence, so that no model is fitted meanwhile."""
+    """Return a sweep over naps; its candidates come from the Sobol sequence, so that no model is fitted."""
     low, high = seconds
     return Space(
         name=name,
@@ -107,7 +107,7 @@ def premade(store: Store, index: int, seconds: float, *, done: bool = False) -> 
 
 @dataclass(kw_only=True)
 class Member:
-    """One worker process, and the signals that we sent it."""
+    """Worker process, and the signals that it was sent."""
 
     name: str
     process: Any
@@ -115,16 +115,16 @@ class Member:
 
     @property
     def hurt(self) -> bool:
-        """Whether it may have fallen silent on our account."""
+        """Return True where our signals may have ended its heartbeats."""
         return not {signal.SIGKILL, signal.SIGSTOP}.isdisjoint(self.sent) or self.rushed
 
     @property
     def rushed(self) -> bool:
-        """Whether it was told to go twice: then it leaves at once, its trial in hand or not."""
+        """Return True after a second SIGTERM, on which it exits at once without handing its trial back."""
         return self.sent.count(signal.SIGTERM) > 1
 
     def ended_well(self) -> bool:
-        """Whether it ended as it should, given what we did to it."""
+        """Return True where it ended as it should after the signals that it was sent."""
         expected = {0, EXIT_PREEMPTED} if self.rushed else {0}
         return signal.SIGKILL in self.sent or self.process.exitcode in expected
 
@@ -142,11 +142,11 @@ class Fleet:
         self.members: dict[str, Member] = {}
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOAD)
-        self._diaries = Path(tempfile.mkdtemp(prefix="fleet-"))
-        weakref.finalize(self, shutil.rmtree, self._diaries, ignore_errors=True)
+        self._logs = Path(tempfile.mkdtemp(prefix="fleet-"))
+        weakref.finalize(self, shutil.rmtree, self._logs, ignore_errors=True)
 
     def start(self, count: int) -> float:
-        """Start workers that go off all at once; returns when that was."""
+        """Start workers that all begin at once, and return the time of that."""
         gate = self._context.Barrier(count + 1)
         for _ in range(count):
             self.add(gate=gate)
@@ -154,9 +154,9 @@ class Fleet:
         return time.monotonic()
 
     def add(self, *, skew_s: float = 0.0, gate: Any = None) -> Member:
-        """Start one worker, whose machine's clock is wrong by `skew_s`."""
+        """Start one worker, whose machine's clock is wrong by `skew_s` seconds."""
         name = f"worker-{len(self.members)}"
-        identity = (name, str(self._diaries / name), skew_s)
+        identity = (name, str(self._logs / name), skew_s)
         process = self._context.Process(
             target=_member, args=(self.url, self.remote.door(name), self.retries, *identity, gate)
         )
@@ -168,7 +168,7 @@ class Fleet:
         return [member for member in self.members.values() if member.process.is_alive()]
 
     def join(self, timeout_s: float) -> None:
-        """Wait for all of them; what is still there then is killed, and counts as stuck."""
+        """Wait for all workers; kill those that remain, and raise RuntimeError."""
         deadline = time.monotonic() + timeout_s
         for member in self.members.values():
             member.process.join(max(0.0, deadline - time.monotonic()))
@@ -179,18 +179,18 @@ class Fleet:
         if stuck:
             raise RuntimeError(f"still there after {timeout_s:g} s: {', '.join(stuck)}")
 
-    def diary(self) -> list[dict[str, Any]]:
-        """What the workers wrote, in the order of time. The last line of a killed one may be torn."""
+    def events(self) -> list[dict[str, Any]]:
+        """Return the workers' events in the order of time, without the truncated line of a killed one."""
         entries = []
-        for page in self._diaries.iterdir():
+        for page in self._logs.iterdir():
             for line in page.read_text(encoding="utf-8").splitlines(keepends=True):
                 if line.endswith("\n"):
                     entries.append({"worker": page.name, **json.loads(line)})
         return sorted(entries, key=lambda entry: float(entry["at"]))
 
     def deaths(self) -> list[str]:
-        """Workers that ended otherwise than well, though nobody had killed them."""
-        last_words = {entry["worker"]: entry["why"] for entry in self.diary() if entry["event"] == "died"}
+        """Return the workers that failed without having been killed, with their errors."""
+        last_words = {entry["worker"]: entry["why"] for entry in self.events() if entry["event"] == "died"}
         return [
             f"{member.name} ({member.process.exitcode}) {last_words.get(member.name, '')}".strip()
             for member in self.members.values()
@@ -199,9 +199,9 @@ class Fleet:
 
 
 def _member(
-    url: str, endpoint: str, retries: RetryPolicy, name: str, diary: str, skew_s: float, gate: Any
+    url: str, endpoint: str, retries: RetryPolicy, name: str, log: str, skew_s: float, gate: Any
 ) -> None:
-    """What `sweep worker` does, on a machine whose clock may be wrong."""
+    """Run `sweep worker`, on a machine whose clock may be wrong."""
     from sweeps.worker.loop import work
     from sweeps.worker.signals import Stop
 
@@ -210,7 +210,7 @@ def _member(
     random.seed(name)
     stop = Stop()
     stop.listen()
-    watcher = _Diary(diary)
+    watcher = _EventLog(log)
     try:
         experiment = _Timed.open(GcsStore(url, endpoint=endpoint, retries=retries))
         if gate is not None:
@@ -222,7 +222,7 @@ def _member(
 
 
 class _Timed(Experiment):
-    """Knows how long the last `ask` took."""
+    """Experiment that records how long the last `ask` took, in seconds."""
 
     asked_s = 0.0
 
@@ -234,8 +234,8 @@ class _Timed(Experiment):
         return record
 
 
-class _Diary:
-    """A `Watcher` that appends a line for every event, in one write, so that a kill tears at most one."""
+class _EventLog:
+    """Watcher that appends a line for every event, in one write, so that a kill truncates at most one."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

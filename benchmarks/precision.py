@@ -1,9 +1,9 @@
 # ruff: noqa: E402 - torch reads the settings of before_torch() when it is imported
-"""What a training step costs in each precision: `python -m benchmarks.precision`.
+"""Cost of a training step in each precision: `python -m benchmarks.precision`.
 
 The products of the model (`device.dtype`) and those that orthogonalise Muon's updates (`muon.dtype`), each in
 float32 and in bfloat16, on `model=tiny` with its own sizes. All four take turns in one process, and what is
-compared is the CPU's time with one thread, so that other work on the machine weighs little. Prints a row of
+compared is CPU time with one thread, so that other work on the machine matters little. Prints a row of
 a Markdown table for each.
 """
 
@@ -22,7 +22,7 @@ from trainer.testing.equivalence import Stage, trace
 
 STAGES: tuple[Stage, ...] = ("stage1_9", "stage2")
 PRECISIONS = tuple(itertools.product(("float32", "bfloat16"), repeat=2))
-FEW, MANY = 2, 7  # steps of two runs, whose difference has no making of models in it
+FEW, MANY = 2, 7  # steps of two runs, whose difference leaves out the construction of models
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ METRIC = "loss"
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A function of parameters with a known best value."""
+    """Function of parameters with a known best value."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -27,7 +27,7 @@ class Problem:
     optimum: float
 
     def space(self, *, seed: int, sobol: int) -> Space:
-        """The sweep that searches it."""
+        """Return the sweep that searches it."""
         return Space(
             name=self.name,
             objectives=(Objective(metric=METRIC),),
@@ -68,7 +68,7 @@ def hartmann6(parameters: Mapping[str, Value]) -> float:
 
 
 def two_stage(parameters: Mapping[str, Value]) -> float:
-    """Final loss of the two-stage trainer plus a price on compute, as the research notebook has them.
+    """Return a model of the two-stage trainer's final loss plus a price on compute, fitted to the notebook.
 
     The curve over Stage 1.9's steps s, 7.83 - 3.54 / (1 + (263 / s)^1.25), is a least-squares fit of its
     length sweep (50: 7.52, 100: 6.92, 200: 6.39, 500: 5.39, 1000: 4.84; without Stage 1.9 7.83) within 0.1.

@@ -20,7 +20,7 @@ TRIALS = 10_000
 
 
 def document(seed: int = 0) -> dict[str, Any]:
-    """An export with two lengths, three more parameters, five metrics and a failure in ten."""
+    """Return an export with two lengths, three more parameters, five metrics and a failure in ten."""
     random = np.random.default_rng(seed)
     trials = []
     for index in range(TRIALS):
@@ -64,9 +64,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="keep the page here")
     out = parser.parse_args().out
-    told = document()
+    export = document()
     wall, cpu = time.perf_counter(), time.process_time()
-    page = render(told)
+    page = render(export)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(

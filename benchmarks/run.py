@@ -1,4 +1,4 @@
-"""What a run pays beside its training steps: `python -m benchmarks.run`. Real processes of the trainer.
+"""Overhead of a run besides its training steps, in real trainer processes: `python -m benchmarks.run`.
 
     start        process start to the first step of Stage 2, with warm caches
     checkpoints  throughput with a checkpoint every 20 steps, over that without any, in turns
@@ -42,8 +42,8 @@ EVERY = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """When each step's line came, in seconds after the process was started."""
+class StepTimes:
+    """Time of each step's line, in seconds after the process was started."""
 
     steps: dict[int, float]
 
@@ -52,7 +52,7 @@ class Seen:
         return min(self.steps.values())
 
     def per_second(self) -> float:
-        """Steps a second, the first few left out."""
+        """Return steps a second, without the first few."""
         begin, end = min(self.steps) + WARM_STEPS, max(self.steps)
         return (end - begin) / (self.steps[end] - self.steps[begin])
 
@@ -64,24 +64,24 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=65, help="of each run whose throughput is measured")
     parser.add_argument("overrides", nargs="*", help="Hydra overrides of the trainer")
-    given = parser.parse_args()
-    common = (*TEN_MILLION, *ALWAYS, *given.overrides)
+    args = parser.parse_args()
+    common = (*TEN_MILLION, *ALWAYS, *args.overrides)
     prepare([*common, "stage2.max_steps=2"])
     with tempfile.TemporaryDirectory(prefix="benchmark-run-") as folder:
         runs = _folders(Path(folder))
-        start = statistics.median(_run(common, 2, next(runs)).first for _ in range(given.repeats))
+        start = statistics.median(_run(common, 2, next(runs)).first for _ in range(args.repeats))
         print("| what | result | limit |\n|---|---|---|")
         print(f"| start to first step | {start:.1f} s | 8 s |", flush=True)
         rates: dict[bool, list[float]] = {False: [], True: []}
         waits: list[float] = []
-        for _ in range(given.repeats):
-            for kept, each in rates.items():
+        for _ in range(args.repeats):
+            for checkpoints, each in rates.items():
                 every = (
-                    f"checkpoint.every_steps={EVERY if kept else 0}",
+                    f"checkpoint.every_steps={EVERY if checkpoints else 0}",
                     "checkpoint.every_seconds=0",
                 )
                 folder_of_run = next(runs)
-                each.append(_run((*common, *every), given.steps, folder_of_run).per_second())
+                each.append(_run((*common, *every), args.steps, folder_of_run).per_second())
                 waits.append(_waiting(folder_of_run))
         without, with_them = (statistics.median(each) for each in rates.values())
         print(
@@ -91,7 +91,7 @@ def main() -> None:
         )
         waited = 100 * statistics.median(waits)
         print(f"| waiting for text, share of step time | {waited:.2f} % | 1 % |", flush=True)
-        resumed = statistics.median(_resume(common, next(runs)) for _ in range(given.repeats))
+        resumed = statistics.median(_resume(common, next(runs)) for _ in range(args.repeats))
         print(f"| resume to first new step, less the start | {resumed - start:+.1f} s | 2 s |")
 
 
@@ -102,16 +102,16 @@ def _folders(root: Path) -> Iterator[Path]:
         number += 1
 
 
-def _run(overrides: tuple[str, ...], steps: int, folder: Path) -> Seen:
+def _run(overrides: tuple[str, ...], steps: int, folder: Path) -> StepTimes:
     with _trainer((*overrides, f"stage2.max_steps={steps}"), folder) as (trainer, lines):
-        seen = Seen(steps=dict(lines))
+        times = StepTimes(steps=dict(lines))
     if trainer.returncode != EXIT_DONE:
         raise SystemExit(f"benchmark: a run ended with {trainer.returncode}")
-    return seen
+    return times
 
 
 def _waiting(folder: Path) -> float:
-    """Share of the steps' time that went by before their batch was there, the first few left out."""
+    """Return the share of the steps' time spent waiting for a batch, without the first few."""
     lines = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
     steps = [line for line in lines if line.get("step", 0) > WARM_STEPS]
     data, compute = (sum(line[name] for line in steps) for name in ("data_seconds", "compute_seconds"))
@@ -125,12 +125,12 @@ def _resume(overrides: tuple[str, ...], folder: Path) -> float:
             if step == 8:
                 trainer.send_signal(signal.SIGTERM)
     if trainer.returncode != EXIT_PREEMPTED:
-        raise SystemExit(f"benchmark: a run that was told to go ended with {trainer.returncode}")
+        raise SystemExit(f"benchmark: a run that got SIGTERM ended with {trainer.returncode}")
     with _trainer(overrides, folder) as (trainer, lines):
-        seen = Seen(steps=dict(lines))
-    if trainer.returncode != EXIT_DONE or min(seen.steps) < 9:
+        times = StepTimes(steps=dict(lines))
+    if trainer.returncode != EXIT_DONE or min(times.steps) < 9:
         raise SystemExit("benchmark: a run was not resumed where it was stopped")
-    return seen.first
+    return times.first
 
 
 @contextmanager

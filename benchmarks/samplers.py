@@ -1,4 +1,4 @@
-"""Searching a problem with ours, with Ax used directly, and with what else people use.
+"""Samplers to compare: ours, Ax used directly, and others in common use.
 
 Each sampler is a function of (problem, seed, trials) that returns the values in the order they were tried.
 """
@@ -33,14 +33,14 @@ def ours(problem: Problem, seed: int, trials: int) -> list[float]:
 
 
 def completed(index: int, parameters: Mapping[str, Value], generator: Any, loss: float) -> Trial:
-    """The record of a trial that returned `loss`."""
+    """Return the record of a trial that returned `loss`."""
     return Trial(
         trial=index, status="completed", parameters=parameters, generator=generator, metrics={METRIC: loss}
     )
 
 
 def ax_direct(problem: Problem, seed: int, trials: int) -> list[float]:
-    """As its tutorials do: one client that lives through the sweep, one trial at a time, its defaults."""
+    """Use Ax as its tutorials do: one client for the sweep, one trial at a time, its defaults."""
     client = ax_client(problem, seed)
     losses = []
     with one_thread(), silence("ax"):
@@ -52,7 +52,7 @@ def ax_direct(problem: Problem, seed: int, trials: int) -> list[float]:
 
 
 def ax_client(problem: Problem, seed: int, sobol: int = SOBOL, *, center: bool = True) -> Any:
-    """An `ax.api.Client` for the problem."""
+    """Return an `ax.api.Client` for the problem."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from ax.api.client import Client

@@ -1,4 +1,4 @@
-"""How good the best of a few trials is, beside other samplers: `python -m benchmarks.search`.
+"""Best value of a few trials, compared with other samplers: `python -m benchmarks.search`.
 
 Prints a Markdown table of the best value after `--trials` trials: the seeds' median and quartiles. Below it,
 whether ours differs from Ax used directly beyond noise (Wilcoxon's signed-rank test over seeds).
@@ -64,7 +64,7 @@ def _run_all(arguments: argparse.Namespace, seeds: Sequence[int]) -> Runs:
 
 
 def best(problem: str, sampler: str, seed: int, trials: int) -> tuple[float, float]:
-    """The best value of one search, and its seconds of CPU."""
+    """Return the best value of one search, and its CPU seconds."""
     from benchmarks.samplers import SAMPLERS  # not in the parent, which needs no Ax
 
     start = time.process_time()
@@ -92,7 +92,7 @@ def table(
 
 
 def comparison(runs: Runs, problem: str, seeds: Sequence[int]) -> str:
-    """One line: ours minus Ax, seed by seed."""
+    """Return one line on ours minus Ax, paired by seed."""
     differences = [runs[problem, "ours", seed] - runs[problem, "ax", seed] for seed in seeds]
     p = float(wilcoxon(differences).pvalue) if any(differences) else 1.0
     median = statistics.median(differences)

@@ -1,11 +1,10 @@
 # ruff: noqa: E402 - torch reads the settings of before_torch() when it is imported
-"""What Stage 3 takes at a long sequence and a large vocabulary, with all logits and with those of candidates:
-`python -m benchmarks.sparse`.
+"""Memory and time of Stage 3 with all logits and with sparse ones: `python -m benchmarks.sparse`.
 
-One forward and backward pass of the stage's own objective, over a student of few and narrow layers, so that
-logits are nearly all there is. Tensors are counted as torch makes them, not sampled; seconds are those of a
-second pass that is not counted. Overrides of the trainer choose another shape. Prints a row of a Markdown
-table for each way.
+One forward and backward pass of the stage's own objective, over a student of few and narrow layers, with a
+long sequence and a large vocabulary, so that logits dominate. Tensors are counted as torch creates them, not
+sampled; seconds are those of a second pass without the counting. Overrides of the trainer choose another
+shape. Prints a row of a Markdown table for each variant.
 """
 
 from __future__ import annotations
@@ -76,10 +75,10 @@ def main() -> None:
 
 
 def prepared(config: Config) -> tuple[Callable[[], None], int]:
-    """A forward and backward pass of Stage 3, and the bytes of the student's logits at float32."""
+    """Return a forward and backward pass of Stage 3, and the bytes of the student's logits at float32."""
     device, stage, length = open_device(config.device), config.stage3, config.data.sequence_length
     if config.model.kind != "tiny":
-        raise SystemExit("benchmarks.sparse needs model=tiny, whose shape is said by its keys")
+        raise SystemExit("benchmarks.sparse needs model=tiny, whose shape its keys set")
     torch.manual_seed(config.seed)
     teacher = freeze(
         build_tiny(
@@ -94,8 +93,8 @@ def prepared(config: Config) -> tuple[Callable[[], None], int]:
     vocabulary, rows = embedding_count(student), stage.micro_batch_size or stage.batch_size
     ids_BT = torch.randint(vocabulary, (rows, length), device=device.torch_device)
     if stage.teacher.kind == "cached":
-        said = Targets(teacher=sample(stage.teacher, rows, length, vocabulary)).placed(device.place)
-        objective = from_cache(student, lambda count: said, stage, stage.teacher)
+        targets = Targets(teacher=sample(stage.teacher, rows, length, vocabulary)).placed(device.place)
+        objective = from_cache(student, lambda count: targets, stage, stage.teacher)
         width = stage.teacher.top_k + stage.teacher.negatives
     else:
         objective = distill.from_teacher(student, teacher, stage, ExitStack())
@@ -110,7 +109,7 @@ def prepared(config: Config) -> tuple[Callable[[], None], int]:
 
 
 def sample(teacher: CachedTeacherConfig, rows: int, length: int, vocabulary: int) -> Sample:
-    """Candidates and logits of chance: neither memory nor time depends on which they are."""
+    """Return random candidates and logits: neither memory nor time depends on their values."""
     shape = rows, length - 1, teacher.top_k + teacher.negatives
     logits = torch.randn(shape).to({"float32": torch.float32, "float16": torch.float16}[teacher.dtype])
     return Sample(ids=torch.randint(vocabulary, shape, dtype=torch.int32), logits=logits)

@@ -1,10 +1,10 @@
 # ruff: noqa: E402 - torch reads the settings of before_torch() when it is imported
-"""What a ternary training step costs over the same model in full precision: `python -m benchmarks.step`.
+"""Cost of a ternary training step over the same model in full precision: `python -m benchmarks.step`.
 
-Both models take the trainer's own step, in one process, in turns of a few steps, so that whatever else the
-machine does falls on both; the medians are compared. Three ways to take it: operation by operation, compiled,
+Both models take the trainer's own step, in one process, in turns of a few steps, so that other load on the
+machine affects both; the medians are compared. Three variants: operation by operation, compiled,
 and with eight micro-batches a step. Overrides of the trainer choose another model or device; the default has
-about ten million parameters. Prints a row of a Markdown table for each way.
+about ten million parameters. Prints a row of a Markdown table for each.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _step(way: str, model: nn.Module, config: Config, device: Device) -> TrainSt
 
 
 def _measure(steps: dict[str, TrainStep], config: Config, device: Device, *, turns: int) -> dict[str, float]:
-    """Median milliseconds of a step."""
+    """Return median milliseconds of a step."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     batches = _batches(config)
     for turn in range(turns + 1):

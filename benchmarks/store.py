@@ -1,8 +1,8 @@
-"""The stores under load: `python -m benchmarks.store [PART…]`, by default all five parts in one run.
+"""Stores under load: `python -m benchmarks.store [PART…]`, by default all five parts in one run.
 
-    local      claim-and-complete cycles a second over one folder, beside Optuna's two file storages
-    fresh      how soon sixteen workers that start at once over a fake bucket have a trial each
-    storm      a sweep in a fake bucket while workers are killed and stopped, beside the ideal schedule
+    local      claim-and-complete cycles a second over one folder, compared with Optuna's two file storages
+    fresh      time until sixteen workers that start at once over a fake bucket have a trial each
+    storm      a sweep in a fake bucket while workers are killed and stopped, compared with the ideal schedule
     costs      requests and dollars: of the storm for each trial, of a worker that waits for an hour
     thousand   `sweep status` and asking in a fake bucket with a thousand finished trials
 
@@ -27,16 +27,16 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=1000, help="at most, for each storage")
     parser.add_argument("--limit-s", type=float, default=10.0, help="and at most so long")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the trials in the storm")
-    given = parser.parse_args()
-    parts = given.parts or PARTS
+    args = parser.parse_args()
+    parts = args.parts or PARTS
     if unknown := set(parts) - set(PARTS):
         parser.error(f"unknown part {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
     if "local" in parts:
-        _local(given.processes, given.cycles, given.limit_s)
+        _local(args.processes, args.cycles, args.limit_s)
     if "fresh" in parts:
         _fresh()
     if "storm" in parts or "costs" in parts:
-        _storm(given.seed)
+        _storm(args.seed)
     if "costs" in parts:
         _idle()
     if "thousand" in parts:

@@ -1,8 +1,8 @@
-"""A sweep in a fake bucket under trouble, and what requests cost; `benchmarks.store` calls it.
+"""Sweep in a fake bucket under faults, and the cost of requests; `benchmarks.store` calls it.
 
-The bucket answers 40 ms late and takes one write a second of each name. Some workers are killed and one is
-stopped for longer than a lease. The ideal to compare with: the same trials on the same machines under the
-same trouble, with a store that takes no time, where whoever waits learns of a lost trial as early as the
+The bucket has a latency of 40 ms and accepts one write a second of each name. Some workers are killed and one
+is stopped for longer than a lease. The ideal to compare with: the same trials on the same machines with the
+same faults, and a store that takes no time, where a waiting worker learns of a lost trial as early as the
 lease allows.
 """
 
@@ -37,7 +37,7 @@ LATENCY_S = 0.04
 
 @dataclass(frozen=True, kw_only=True)
 class Outage:
-    """A machine that is away from `start` to `end`, for ever if that is infinite; seconds after the start."""
+    """Absence of a machine from `start` to `end`, in seconds after the start; infinite: for ever."""
 
     machine: int
     start: float
@@ -46,14 +46,15 @@ class Outage:
 
 @dataclass(frozen=True, kw_only=True)
 class Storm:
-    """How the sweep went, in seconds.
+    """Measurements of the sweep under faults, in seconds.
 
     Args:
         first_claim_s: the slowest first claim; it reads every record, on a machine that all workers share.
-        claim_p50_s, claim_p99_s: of the later ones.
-        spurious: takeovers of trials whose worker was well.
+        claim_p50_s: median of the later claims.
+        claim_p99_s: 99th percentile of the later claims.
+        spurious: takeovers of trials whose worker was alive.
         requests: by billing class, with dollars for them.
-        refused: answers of 429.
+        refused: responses of 429.
     """
 
     trials: int
@@ -71,7 +72,7 @@ class Storm:
 
 
 def ideal_s(naps: Sequence[float], workers: int, outages: Sequence[Outage], back_after_s: float) -> float:
-    """When the last trial ends if nothing but the trials and the outages takes time."""
+    """Return when the last trial ends if nothing but the trials and the outages takes time."""
     ready = [(0.0, nap) for nap in naps]
     free = [(0.0, machine) for machine in range(workers)]
     finish = 0.0
@@ -104,20 +105,20 @@ def storm(*, workers: int, trials: int, nap_s: tuple[float, float], kills: int, 
         Experiment.create(store, nap_space(name="storm", trials=trials, seconds=nap_s, lease=lease))
         with ThreadPoolExecutor(32) as pool:
             list(pool.map(lambda i: premade(store, i, naps[i]), range(trials)))
-        time.sleep(1.0)  # nobody meets the limit on account of how the trials were made
+        time.sleep(1.0)  # creating the trials must not count against the rate limit
         fleet = Fleet(remote, url, RetryPolicy())
         fleet.start(workers)
         remote.clear_journal()
         start = time.monotonic()
-        outages = _trouble(fleet, start, kills, stop_s=1.5 * lease.expire_s)
+        outages = _inject(fleet, start, kills, stop_s=1.5 * lease.expire_s)
         fleet.join(timeout_s=600)
         back_after_s = lease.expire_s - lease.heartbeat_s  # the last heartbeat may have been that long ago
         ideal = ideal_s(naps, workers, outages, back_after_s)
         return _account(fleet, remote, Experiment.open(store), start, ideal)
 
 
-def _trouble(fleet: Fleet, start: float, kills: int, stop_s: float) -> list[Outage]:
-    """Kill the first workers one after another, stop the next one and wake it; what was done when."""
+def _inject(fleet: Fleet, start: float, kills: int, stop_s: float) -> list[Outage]:
+    """Kill the first workers one after another, stop the next one and resume it; return the outages."""
     members = list(fleet.members.values())
     outages = []
     for turn, member in enumerate(members[: kills + 1]):
@@ -132,9 +133,9 @@ def _trouble(fleet: Fleet, start: float, kills: int, stop_s: float) -> list[Outa
 
 def _account(fleet: Fleet, remote: Remote, experiment: Experiment, start: float, ideal: float) -> Storm:
     requests, entries = remote.bill(), remote.entries()
-    diary = fleet.diary()
+    events = fleet.events()
     claims: dict[str, list[float]] = defaultdict(list)
-    for entry in diary:
+    for entry in events:
         if entry["event"] == "started":
             claims[entry["worker"]].append(entry["asked_s"])
     later = sorted(seconds for asked in claims.values() for seconds in asked[1:])
@@ -143,7 +144,7 @@ def _account(fleet: Fleet, remote: Remote, experiment: Experiment, start: float,
     lost = [a for record in records for a in record.history if a.reason == "expired"]
     return Storm(
         trials=len(records),
-        total_s=max(entry["at"] for entry in diary if entry["event"] == "ended") - start,
+        total_s=max(entry["at"] for entry in events if entry["event"] == "ended") - start,
         ideal_s=ideal,
         first_claim_s=max(asked[0] for asked in claims.values()),
         claim_p50_s=statistics.median(later),
@@ -162,7 +163,7 @@ def _account(fleet: Fleet, remote: Remote, experiment: Experiment, start: float,
 
 @dataclass(frozen=True, kw_only=True)
 class Fresh:
-    """Seconds until the first, half of the workers and the last had a trial; requests until then."""
+    """Seconds until the first, half of the workers and the last had a trial, and requests until then."""
 
     first_s: float
     half_s: float
@@ -172,7 +173,7 @@ class Fresh:
 
 
 def fresh(workers: int, *, limit_s: float = 120.0) -> Fresh:
-    """Start all workers at once over an empty sweep: every trial must be generated under `ask.lock`."""
+    """Start all workers at once over an empty sweep, whose every trial is generated under `ask.lock`."""
     lease = Lease(heartbeat_s=30.0, expire_s=150.0)
     with bucket(latency_s=LATENCY_S) as remote:
         url = f"gs://bucket/benchmark/{uuid.uuid4().hex}"
@@ -184,7 +185,7 @@ def fresh(workers: int, *, limit_s: float = 120.0) -> Fresh:
         has_trial: list[float] = []
         while len(has_trial) < workers and time.monotonic() < start + limit_s:
             time.sleep(0.2)
-            has_trial = [entry["at"] - start for entry in fleet.diary() if entry["event"] == "started"]
+            has_trial = [entry["at"] - start for entry in fleet.events() if entry["event"] == "started"]
         requests = remote.bill()
         for member in fleet.members.values():
             member.signal(signal.SIGKILL)
@@ -200,7 +201,7 @@ def fresh(workers: int, *, limit_s: float = 120.0) -> Fresh:
 
 
 def idle_hour(*, seconds: float) -> dict[str, float]:
-    """Requests by class, and dollars, of one worker that waits an hour for a trial of somebody else."""
+    """Return requests by class, and dollars, of one worker that waits an hour for another's trial."""
     lease = Lease(heartbeat_s=30.0, expire_s=150.0)
     with bucket(latency_s=LATENCY_S) as remote:
         url = f"gs://bucket/benchmark/{uuid.uuid4().hex}"
@@ -241,11 +242,11 @@ def thousand(trials: int) -> Thousand:
             list(pool.map(lambda i: premade(store, i, 1 + (i + 0.5) / trials, done=True), range(trials)))
         command = [sys.executable, "-m", "sweeps", "status", "--storage", url, "--format", "json"]
         start = time.monotonic()
-        told = subprocess.run(
+        status = subprocess.run(
             command, env={**os.environ, "STORAGE_EMULATOR_HOST": remote.url}, check=True, capture_output=True
         )
         status_s = time.monotonic() - start
-        assert json.loads(told.stdout)["trials"]["completed"] == trials
+        assert json.loads(status.stdout)["trials"]["completed"] == trials
         asking = _WithoutOptimizer(store, Experiment.open(store).space, Records(store))
         first = asking.own_share()
         time.sleep(2.5)  # the trial
@@ -255,7 +256,7 @@ def thousand(trials: int) -> Thousand:
 
 
 class _WithoutOptimizer(Asking):
-    """Takes the time of `ask` outside of the optimizer."""
+    """Allocation that measures the time of `ask` outside of the optimizer."""
 
     generating_s = 0.0
 

@@ -1,8 +1,8 @@
-"""Claim-and-complete cycles a second over one local folder, beside Optuna's; `benchmarks.store` calls it.
+"""Claim-and-complete cycles a second over one local folder, compared with Optuna's storages.
 
-Ours: pending trials lie ready, so that no candidate is generated while the clock runs; a cycle is `ask` and
-the report. Optuna: `ask` (its cheapest sampler, one parameter) and `tell`, since it has no trials without a
-claim. Processes are forked from a server that has imported everything, and start together.
+Ours: trials are created before, so that no candidate is generated during the measurement; a cycle is `ask`
+and the report. Optuna: `ask` (its cheapest sampler, one parameter) and `tell`, since it has no trials without
+a claim. Processes are forked from a server that has imported everything, and start together.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PRELOAD = ["benchmarks.store_local", "sweeps.worker.loop", "gcsfs.core", "optuna
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """How a store fared: cycles that ended, seconds from the common start to the last of them, CPU of all."""
+    """Throughput of a store: finished cycles, seconds from the common start to the last, CPU seconds."""
 
     store: str
     cycles: int
@@ -43,7 +43,7 @@ class Rate:
 
 
 def compare(*, processes: int, trials: int, limit_s: float) -> Iterator[Rate]:
-    """Ours, then Optuna's two, each for `trials` cycles or `limit_s` seconds, whatever ends first."""
+    """Measure ours, then Optuna's two, each for `trials` cycles or `limit_s` seconds, whichever is first."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     for name, prepare, cycle in (
@@ -74,10 +74,10 @@ def _race(
     ]
     for runner in runners:
         runner.start()
-    told = [results.get() for _ in runners]
+    rows = [results.get() for _ in runners]
     for runner in runners:
         runner.join()
-    starts, ends, cycles, cpu_s = zip(*told, strict=True)
+    starts, ends, cycles, cpu_s = zip(*rows, strict=True)
     return Rate(store=name, cycles=sum(cycles), seconds=max(ends) - min(starts), cpu_s=sum(cpu_s))
 
 
@@ -101,7 +101,7 @@ def _run(
 
 
 def space(name: str, function: str, trials: int, **lease: Any) -> Space:
-    """A sweep of function objectives over one number."""
+    """Return a sweep of function objectives over one number."""
     from sweeps.space.definition import Lease
 
     return Space(
@@ -116,7 +116,7 @@ def space(name: str, function: str, trials: int, **lease: Any) -> Space:
 
 
 def premade(store: Store, index: int, trials: int) -> None:
-    """Store one pending trial; its `x` is its place among the others."""
+    """Store one pending trial; its `x` is its position among the others."""
     record = Trial(
         trial=index,
         status="pending",
@@ -199,7 +199,7 @@ def _cycle_optuna(storage: Any) -> Callable[[], bool]:
     )
 
     def cycle() -> bool:
-        # SQLite under eight writers says "database is locked" now and then: that cycle is not counted.
+        # SQLite under eight writers sometimes raises "database is locked".
         with suppress(OperationalError):
             asked = study.ask()
             asked.suggest_float("x", 0.0, 1.0)

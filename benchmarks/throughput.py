@@ -1,5 +1,5 @@
 # ruff: noqa: E402 - torch reads the settings of before_torch() when it is imported
-"""Tokens a second of every kind of step, beside a plain transformers loop: `python -m benchmarks.throughput`.
+"""Tokens a second of our steps and of a plain transformers loop: `python -m benchmarks.throughput`.
 
     --shape cpu           ten million parameters, 8 x 256 tokens; for any machine
     --shape smollm2_135m  SmolLM2-135M's shape with random weights, 8 x 2,048 tokens; for a GPU
@@ -47,7 +47,7 @@ KINDS = ("plain", "full precision", "stage 2 eager", "stage 2", "stage 2 fp8", "
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A model and its batch."""
+    """Shape of a model and its batch."""
 
     hidden: int
     intermediate: int
@@ -103,32 +103,32 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--peak-tflops", type=float, help="of the device in its dtype, for MFU")
     parser.add_argument("overrides", nargs="*", help="Hydra overrides of the trainer, such as device=cpu")
-    given = parser.parse_args()
+    args = parser.parse_args()
     keep_freed_memory()
-    shape = SHAPES[given.shape]
+    shape = SHAPES[args.shape]
     # The plain loop's optimizer: what is compared is the step, not Muon.
     config = check(
         [
             f"data.sequence_length={shape.tokens}",
             "optimizer@stage2.optimizer=adamw",
-            *given.overrides,
+            *args.overrides,
         ]
     )
     device = open_device(config.device)
-    kinds = [kind for kind in given.kinds if kind != "stage 2 fp8" or multiplies_float8(device.torch_device)]
-    seconds = _measure(kinds, shape, config, device, turns=given.turns)
+    kinds = [kind for kind in args.kinds if kind != "stage 2 fp8" or multiplies_float8(device.torch_device)]
+    seconds = _measure(kinds, shape, config, device, turns=args.turns)
 
     model = shape.build(device.attention)
     flops = 3 * forward_cost(model, shape.tokens).flops_per_token
     tokens, plain = shape.batch * shape.tokens, seconds.get("plain")
     print(
-        f"\n{given.shape}: {parameter_count(model) / 1e6:.0f}M parameters, "
+        f"\n{args.shape}: {parameter_count(model) / 1e6:.0f}M parameters, "
         f"batch {shape.batch} x {shape.tokens}, "
         f"{device.name}, {device.dtype}, torch {torch.__version__}, compile={device.compile}\n"
     )
     print("| step | ms | tokens/s | student's MFU | plain loop's time / its time |\n|---|---|---|---|---|")
     for kind, took in seconds.items():
-        mfu = f"{100 * flops * tokens / took / given.peak_tflops / 1e12:.1f} %" if given.peak_tflops else "–"
+        mfu = f"{100 * flops * tokens / took / args.peak_tflops / 1e12:.1f} %" if args.peak_tflops else "–"
         faster = f"{plain / took:.2f}" if plain else "–"
         print(f"| {kind} | {1000 * took:.0f} | {tokens / took:,.0f} | {mfu} | {faster} |")
 
@@ -136,7 +136,7 @@ def main() -> None:
 def _measure(
     kinds: list[str], shape: Shape, config: Config, device: Device, *, turns: int
 ) -> dict[str, float]:
-    """Median seconds of a step of each kind."""
+    """Return median seconds of a step of each kind."""
     batches = _batches(shape)
     steps = {kind: _step_of(kind, shape, next(batches), config, device) for kind in kinds}
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -184,7 +184,7 @@ def _step_of(
 
 
 def _plain(model: nn.Module, config: Config, device: Device) -> Callable[[Tensor], object]:
-    """What a user of transformers writes."""
+    """Return the step that a user of transformers would write."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.stage2.optimizer.lr)
 
     def take(ids_BT: Tensor) -> float:

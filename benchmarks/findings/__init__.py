@@ -1,5 +1,5 @@
-"""Does what the research notebook found also show here? `make findings` trains, compares and writes the page.
+"""Reproduction of the research notebook's findings: `make findings` trains, compares and writes the page.
 
-`setting` says what is run, `runs` runs it (and goes on where it was stopped), `paired` compares by seed,
-`claims` turns runs into findings, `pictures` and `page` write `docs/findings.md`.
+`setting` holds the conditions, `runs` trains them (and resumes), `claims`
+turns runs into findings, `pictures` and `page` write `docs/findings.md`.
 """

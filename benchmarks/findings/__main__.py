@@ -69,7 +69,7 @@ def _facts(
 
 
 def _write_table(runs: Sequence[Run], path: Path) -> None:
-    """The runs as they were read, so that anybody can compute the tables again."""
+    """Write the runs as they were read, so that the tables can be recomputed."""
     columns = ("seed", "start", "early", "final", "sem", "effective_steps", "seconds")
     with path.open("w", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")

@@ -21,7 +21,7 @@ Value = Callable[[Run], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One line of a picture: a label, and at each x the values of all seeds."""
+    """Line of a picture: a label, and at each x the values of all seeds."""
 
     label: str
     x: tuple[float, ...]
@@ -30,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One claim, its table, its picture and what came of it.
+    """Claim with its table, its picture and its verdicts.
 
     Args:
         name: of the picture's file.
@@ -58,20 +58,20 @@ class Runs:
             self._of.setdefault(run.condition, {})[run.seed] = run
 
     def of(self, condition: Condition, value: Value) -> dict[int, float]:
-        """One number of every seed's run. Raises KeyError for a condition that was not run."""
+        """Return one number of every seed's run. Raises KeyError for a condition that was not run."""
         return {seed: value(run) for seed, run in sorted(self._of[condition].items())}
 
     def list(self, condition: Condition, value: Value) -> tuple[float, ...]:
-        """The same, without the seeds."""
+        """Return the same values without the seeds."""
         return tuple(self.of(condition, value).values())
 
     def compare(self, a: Condition, b: Condition, value: Value) -> Paired:
-        """a - b, by seed."""
+        """Return a - b by seed."""
         return compare(self.of(a, value), self.of(b, value))
 
 
 def judge(pairs: Paired, *, expected: str) -> str:
-    """The verdict on a claim that a is `expected` (`lower` or `higher`) than b."""
+    """Return the verdict on a claim that a is `expected` (`lower` or `higher`) than b."""
     if pairs.verdict == expected:
         return "holds"
     if pairs.verdict == f"mostly {expected}":
@@ -92,7 +92,7 @@ def final(run: Run) -> float:
 
 
 def findings(setting: Setting, runs: Runs) -> tuple[Finding, ...]:
-    """All of them, in the notebook's order."""
+    """Return all findings in the notebook's order."""
     return (
         _value_of_alignment(setting, runs),
         _length(setting, runs),
@@ -324,7 +324,7 @@ def _equal_compute(setting: Setting, runs: Runs, budget: int) -> Finding:
 
 
 def _balance(setting: Setting, runs: Runs, steps: int) -> Finding:
-    """What a length of Stage 1.9 costs at each budget that it was tried with."""
+    """Return the cost of a length of Stage 1.9 at each budget that it was tried with."""
     budgets = sorted(setting.budgets)
     pairs = {
         budget: runs.compare(setting.split(budget, steps), setting.split(budget, 0), final)
@@ -362,5 +362,5 @@ def _balance(setting: Setting, runs: Runs, steps: int) -> Finding:
 
 
 def _change(of: Paired, since: Paired) -> Paired:
-    """How a difference has changed, seed by seed."""
+    """Return how a difference has changed, seed by seed."""
     return compare(dict(enumerate(of.differences)), dict(enumerate(since.differences)))

@@ -16,10 +16,11 @@ opposite; `does not show`: anything else. p is that of a two-sided sign test; fi
 
 
 def page(findings: Iterable[Finding], *, facts: Sequence[tuple[str, str]], pictures: str) -> str:
-    """The whole page.
+    """Return the page as Markdown.
 
     Args:
-        facts: what was run, on what and when; name and value.
+        findings: in the order of the page.
+        facts: name and value of the runs' circumstances.
         pictures: folder of the pictures, relative to the page.
     """
     parts = [

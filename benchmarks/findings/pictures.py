@@ -12,21 +12,21 @@ import matplotlib.pyplot as plt
 
 from benchmarks.findings.claims import Finding
 
-_LOOKS = (("#2f80d0", "o", "-"), ("#d9730d", "^", "--"))
+_STYLES = (("#2f80d0", "o", "-"), ("#d9730d", "^", "--"))
 # Text stays text (searchable, small), and the same runs give the same file.
 _STYLE = {"svg.fonttype": "none", "svg.hashsalt": "findings", "font.size": 10, "font.family": "sans-serif"}
 
 
 def draw(finding: Finding, path: Path) -> None:
-    """Writes the finding's picture."""
+    """Write the finding's picture."""
     with plt.rc_context(_STYLE):
         figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-        for series, (colour, marker, line) in zip(finding.series, _LOOKS, strict=False):
+        for series, (colour, marker, line) in zip(finding.series, _STYLES, strict=False):
             xs = [x for x, values in zip(series.x, series.values, strict=True) for _ in values]
             ys = [y for values in series.values for y in values]
             axes.plot(xs, ys, marker, color=colour, markersize=4, alpha=0.45, markeredgewidth=0)
             means = [statistics.fmean(values) for values in series.values]
-            # Between names there is nothing, so no line leads from one to the next.
+            # Named positions are not on a scale, so no line connects them.
             axes.plot(
                 series.x,
                 means,

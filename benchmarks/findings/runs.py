@@ -26,7 +26,7 @@ _WARM = "benchmarks.findings.warm"
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a finding reads off one run. Losses are in nats per token.
+    """Numbers of one run. Losses are in nats per token.
 
     Args:
         start: held-out loss, fully quantised, before Stage 2.
@@ -47,7 +47,7 @@ class Run:
 
 
 class RunFailed(RuntimeError):
-    """A run did not finish; its log says why."""
+    """Run that did not finish; its log says why."""
 
 
 def run_all(
@@ -59,7 +59,7 @@ def run_all(
     folder: Path,
     jobs: int,
 ) -> list[Run]:
-    """Every condition with every seed, seed by seed, so that an early stop leaves whole seeds.
+    """Train every condition with every seed, seed by seed, so that an early stop leaves complete seeds.
 
     Raises:
         RunFailed: the first run that ended with another exit status than 0.
@@ -118,7 +118,7 @@ def _finish(job: _Job) -> None:
 
 
 def _train(argv: list[str], log: Path) -> None:
-    """`python -m trainer …`, its output in a file."""
+    """Run `python -m trainer …` with its output in a file."""
     from trainer.__main__ import main
 
     words = argv[argv.index("trainer") + 1 :]
@@ -129,7 +129,7 @@ def _train(argv: list[str], log: Path) -> None:
 
 
 def read_run(folder: Path, condition: Condition, seed: int, *, early_steps: int) -> Run:
-    """The numbers of a finished run's folder."""
+    """Return the numbers of a finished run's folder."""
     document = json.loads((folder / RESULT_FILE).read_text())
     metrics, provenance = document["metrics"], document["provenance"]
     lines = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""What is run for the findings: lengths of stages, and which conditions are compared. Pure.
+"""Lengths of stages and compared conditions for the findings. Pure.
 
 A condition is a set of Hydra overrides; the same condition in two findings is one run.
 """
@@ -14,7 +14,7 @@ Condition = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The lengths that suit one model.
+    """Lengths of stages for one model.
 
     Args:
         lengths: steps of Stage 1.9 in the length sweep, ascending, without 0.
@@ -42,7 +42,7 @@ class Setting:
         warmup: bool = True,
         saliency: bool = False,
     ) -> Condition:
-        """One way to train."""
+        """Return the overrides of one way to train."""
         return (
             f"stage1_9.max_steps={stage1_9}",
             f"stage2.max_steps={self.stage2_steps if stage2 is None else stage2}",
@@ -52,17 +52,17 @@ class Setting:
         )
 
     def split(self, budget: int, stage1_9: int) -> Condition:
-        """`budget` effective steps, of which `stage1_9` steps go to Stage 1.9."""
+        """Return the condition of `budget` effective steps, of which `stage1_9` steps go to Stage 1.9."""
         return self.condition(stage1_9, budget - 2 * stage1_9)
 
     def common_splits(self) -> tuple[int, ...]:
-        """Lengths of Stage 1.9 that are tried with every budget; none where there is one budget only."""
+        """Return the lengths of Stage 1.9 that are tried with every budget; none for a single budget."""
         if len(self.budgets) < 2:
             return ()
         return tuple(sorted(set.intersection(*map(set, self.budgets.values())) - {0}))
 
     def conditions(self) -> tuple[Condition, ...]:
-        """Every condition that some finding asks for, each once."""
+        """Return every condition that some finding needs, each once."""
         wanted = [self.condition(length) for length in (0, self.usual)]
         wanted += [self.condition(length) for length in self.lengths]
         wanted += [self.condition(length, warmup=False) for length in (0, self.usual)]
@@ -94,6 +94,6 @@ NOTEBOOK = Setting(
 
 
 def setting_for(overrides: tuple[str, ...]) -> Setting:
-    """The notebook's lengths for any model but the tiny one."""
+    """Return the notebook's lengths for any model but the tiny one."""
     models = [text.partition("=")[2] for text in overrides if text.startswith("model=")]
     return TINY if models in ([], ["tiny"]) else NOTEBOOK

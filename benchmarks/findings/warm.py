@@ -1,5 +1,4 @@
-"""What every run imports, loaded once: eighty runs would spend ten minutes on it. The server of `runs` forks
-from here."""
+"""Imports of every run, loaded once where `runs` forks from: eighty runs would spend ten minutes on them."""
 
 import importlib
 

@@ -49,8 +49,8 @@ def test_every_trial_ends_exactly_once_in_bad_weather():
 
 
 def test_a_sound_trial_is_not_complained_of(record):
-    assert chaos._wrong(record, [GOOD]) == []
-    assert chaos._wrong(record, []) == []  # its worker was killed between the report and the diary
+    assert chaos.problems_of(record, [GOOD]) == []
+    assert chaos.problems_of(record, []) == []  # its worker was killed between the report and the event log
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_a_sound_trial_is_not_complained_of(record):
     ],
 )
 def test_the_judge_notices(record, change, reports):
-    assert chaos._wrong(replace(record, **change), reports) != []
+    assert chaos.problems_of(replace(record, **change), reports) != []
