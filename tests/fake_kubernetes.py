@@ -1,6 +1,6 @@
-"""As much of a Kubernetes API server as kubectl needs for a Job, its pods and a Secret: plain HTTP on 127.0.0.1.
+"""Fake Kubernetes API server, as much as kubectl needs for a Job, its pods and a Secret: HTTP on 127.0.0.1.
 
-It keeps what it is given, and makes the pods of a Job at once, all running. What a real one checks, it does not check.
+It stores objects without validation, and creates the pods of a Job at once, all running.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class FakeKubernetes:
-    """`things` is what there is, by kind and name; `calls` is what was asked."""
+    """Server whose `objects` are by kind and name; `calls` records the requests."""
 
     def __init__(self) -> None:
-        self.things: dict[str, dict[str, dict[str, Any]]] = {"jobs": {}, "pods": {}, "secrets": {}}
+        self.objects: dict[str, dict[str, dict[str, Any]]] = {"jobs": {}, "pods": {}, "secrets": {}}
         self.calls: list[str] = []
         self._lock = threading.Lock()
         fake = self
@@ -68,7 +68,7 @@ class FakeKubernetes:
         self.calls.append(f"{method} {path}")
         _, _, rest = path.partition("/namespaces/")
         _, kind, *name = rest.split("/")
-        known = self.things[kind]
+        known = self.objects[kind]
         if not name:
             if method == "POST":
                 return self._create(kind, body)
@@ -87,20 +87,20 @@ class FakeKubernetes:
         if method == "DELETE":
             del known[name[0]]
             if kind == "jobs":
-                self.things["pods"].clear()
+                self.objects["pods"].clear()
         return 200, found
 
     def _create(self, kind: str, body: dict[str, Any]) -> tuple[int, Any]:
         name = body["metadata"]["name"]
-        if name in self.things[kind]:
+        if name in self.objects[kind]:
             return 409, _status(409, "AlreadyExists", f'{kind} "{name}" already exists')
         body["metadata"] |= {"uid": f"uid-{name}", "namespace": "sweeps", "resourceVersion": "1"}
-        self.things[kind][name] = body
+        self.objects[kind][name] = body
         self._pods(body)
         return 201, body
 
     def _pods(self, job: dict[str, Any]) -> None:
-        self.things["pods"] = {
+        self.objects["pods"] = {
             f"pod-{index}": {
                 "apiVersion": "v1",
                 "kind": "Pod",
@@ -120,10 +120,10 @@ class FakeKubernetes:
         pairs = dict(word.split("=") for word in query.get("labelSelector", [""])[0].split(",") if word)
         names = dict(word.split("=") for word in query.get("fieldSelector", [""])[0].split(",") if word)
         items = [
-            thing
-            for thing in self.things[kind].values()
-            if pairs.items() <= thing["metadata"].get("labels", {}).items()
-            and names.get("metadata.name", thing["metadata"]["name"]) == thing["metadata"]["name"]
+            each
+            for each in self.objects[kind].values()
+            if pairs.items() <= each["metadata"].get("labels", {}).items()
+            and names.get("metadata.name", each["metadata"]["name"]) == each["metadata"]["name"]
         ]
         name, version = _KINDS[kind]
         return {
@@ -181,7 +181,7 @@ def _discovery(path: str) -> tuple[int, Any]:
 
 
 def _operations() -> dict[str, Any]:
-    """By this kubectl learns that the server itself validates fields."""
+    """Return the OpenAPI paths that tell kubectl that the server itself validates fields."""
     parameters = [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}]
     found = {}
     for name, (kind, version) in _KINDS.items():

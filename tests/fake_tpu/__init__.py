@@ -1,4 +1,4 @@
-"""A small Cloud TPU service for tests, with stockouts, preemptions and lost answers that a test can order.
+"""Fake Cloud TPU service for tests, with stockouts, preemptions and lost answers on request.
 
     cloud.py    zones, queued resources and nodes; no gRPC, time passes only by `tick`
     server.py   the same behind gRPC on 127.0.0.1, for the real `tpu_v2.TpuClient`
@@ -8,8 +8,8 @@ service:
 
 - A name is taken in its zone until the resource is gone: a second creation answers ALREADY_EXISTS.
 - A queued resource waits (WAITING_FOR_RESOURCES), is provisioned when there is capacity, and is ACTIVE when its node is
-  READY. Its time out (`valid_until_duration`) makes it FAILED; FAILED and SUSPENDED stay until they are deleted.
-- A spot node that is taken away is PREEMPTED; its queued resource is SUSPENDING and then SUSPENDED. A node of no
+  READY. Its timeout (`valid_until_duration`) makes it FAILED; FAILED and SUSPENDED stay until they are deleted.
+- A spot node that the service takes is PREEMPTED; its queued resource is SUSPENDING and then SUSPENDED. A node of no
   queued resource stays PREEMPTED until it is deleted, and cannot be started.
 - A queued resource is deleted with `force`, or where its nodes are gone or it is ACCEPTED, FAILED or SUSPENDED; otherwise
   FAILED_PRECONDITION. With `force` its node goes first. A node of a queued resource is not deleted by itself.

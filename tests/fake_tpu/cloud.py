@@ -1,4 +1,4 @@
-"""Zones, queued resources and nodes, by the rules that the package's docstring assumes. `server` puts gRPC before it."""
+"""Zones, queued resources and nodes, by the rules that the package's docstring assumes. `server` adds gRPC."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INVALID, NOT_FOUND, EXISTS, DENIED, EXHAUSTED, PRECONDITION = 3, 5, 6, 7, 8, 9
 
 
 class Refused(Exception):
-    """The service says no, with a google.rpc.Code."""
+    """Refusal by the service, with a google.rpc.Code."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code, self.message = code, message
@@ -52,9 +52,11 @@ class Operation:
 
 @dataclass
 class Cloud:
-    """Args:
-    capacity: how many more nodes a zone has; a zone that is not named has any number.
-    wrong: zones that refuse the request itself, and with which code.
+    """Fake service.
+
+    Args:
+        capacity: by zone: the number of nodes left; unlimited in other zones.
+        wrong: by zone: the code with which the request itself is refused.
     """
 
     capacity: dict[str, int] = field(default_factory=dict)
@@ -102,7 +104,7 @@ class Cloud:
         return self._operation(zone, "Empty", done=True)
 
     def preempt(self, zone: str, id_: str) -> bool:
-        """Take a node away, if there is one to take."""
+        """Preempt a node if it exists; return True if so."""
         node = self.nodes.get((zone, id_))
         if node is None or node.state not in ("READY", "CREATING"):
             return False
@@ -114,7 +116,7 @@ class Cloud:
         return True
 
     def tick(self) -> None:
-        """Some time passes: everything that is on its way is one step further."""
+        """Advance every transition by one step."""
         for key, request in list(self.requests.items()):
             self._step_request(key, request)
         for key, node in list(self.nodes.items()):
@@ -132,7 +134,7 @@ class Cloud:
                     )
 
     def alive(self) -> Iterator[Node]:
-        """The nodes that somebody pays for."""
+        """Return the nodes that cost money."""
         return (node for node in self.nodes.values() if node.state in ("CREATING", "READY"))
 
     def _step_request(self, key: tuple[str, str], request: Request) -> None:
@@ -181,7 +183,7 @@ class Cloud:
         return self.operations[name]
 
     @staticmethod
-    def _find(things: dict[tuple[str, str], Any], zone: str, id_: str) -> Any:
-        if (zone, id_) not in things:
+    def _find(items: dict[tuple[str, str], Any], zone: str, id_: str) -> Any:
+        if (zone, id_) not in items:
             raise Refused(NOT_FOUND, f"{id_} is not there")
-        return things[zone, id_]
+        return items[zone, id_]

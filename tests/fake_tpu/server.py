@@ -24,10 +24,12 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class FakeTpu:
-    """Args:
-    faults: by the method's name, what happens to its next calls: "lost" is done and answered UNAVAILABLE, "down" is
-        not done and answered so.
-    hurries: whether time passes by itself, a step with each list of nodes.
+    """gRPC server in front of `Cloud`.
+
+    Attributes:
+        faults: by method name, the faults of its next calls: "lost" takes effect and returns UNAVAILABLE, "down" has
+            no effect and returns the same.
+        hurries: time advances by one step with each list of nodes.
     """
 
     def __init__(self) -> None:
@@ -73,7 +75,7 @@ class FakeTpu:
         self._server.stop(None).wait()
 
     def client(self) -> tpu_v2.TpuClient:
-        """The real client, the same for all that ask."""
+        """Return a real client of this server."""
         return tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=self._channel))
 
     def _handler(self, name: str, parse: Callable[[bytes], Any], does: Callable[[Any], Any]) -> Any:

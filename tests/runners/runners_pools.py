@@ -1,4 +1,4 @@
-"""Pools for the tests of all runners: one that uses every field, and any that hypothesis thinks of."""
+"""Pools for the tests of all runners, and strategies for hostile text."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ NEEDED: dict[str, dict[str, Any]] = {
         "options": {"project": "my-project", "zones": "us-east5-b,us-central2-b"},
     },
 }
-"""Fields without which an engine has no pool."""
+"""Fields that an engine requires."""
 
 
 def plain(name: str) -> Pool:
-    """The least pool of this engine."""
+    """Return the minimal pool of this engine."""
     return replace(PLAIN, **NEEDED.get(name, {}))
 
 
 def suited(name: str, pool: Pool, **changes: Any) -> Pool:
-    """The pool with those fields alone that this engine heeds."""
-    kept = {field: getattr(pool, field) for field in runner(name).takes}
-    kept.pop("max_dollars_per_hour", None)
-    return replace(PLAIN, **{**kept, **NEEDED.get(name, {}), **changes})
+    """Return the pool with only those fields that this engine supports."""
+    supported = {field: getattr(pool, field) for field in runner(name).takes}
+    supported.pop("max_dollars_per_hour", None)
+    return replace(PLAIN, **{**supported, **NEEDED.get(name, {}), **changes})
 
 
-# Whatever a process can be given: no NUL, no half characters.
+# Text that a process can get: no NUL, no unpaired surrogates.
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
 hostile = st.one_of(
     texts,

@@ -1,6 +1,6 @@
-"""The sweep that goes through local, slurm and ray with something killed in the middle: twenty trials of a function.
+"""Sweep for local, slurm and ray, with a worker or node killed in the middle: twenty trials of a function.
 
-Whoever runs it, it ends with the same trials, each completed exactly once.
+On any engine it ends with the same trials, each completed exactly once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FUNCTIONS = ROOT / "tests" / "sweeps" / "functions"
 SPACE = Space(
     name="same",
     objectives=(Objective(metric="loss"),),
-    parameters=(  # a grid: nobody has to import Ax
+    parameters=(  # a grid needs no Ax
         Choice(name="x", values=(0.0, 0.25, 0.5, 0.75, 1.0)),
         Choice(name="n", values=(1, 2, 3, 4)),
     ),
@@ -36,20 +36,20 @@ SPACE = Space(
 
 
 def create(folder: Path, program: Program | None = None) -> Experiment:
-    """The sweep in a folder, without a trial."""
+    """Create the sweep in a folder, without a trial."""
     space = replace(SPACE, program=program or SPACE.program)
     return Experiment.create(LocalStore(folder / "store" / "same"), space)
 
 
 def listening(folder: Path) -> Program:
-    """A program that works for ever, and writes a line to `signals` when it gets SIGTERM, like a trainer."""
+    """Return a program that never ends, and writes a line to `signals` when it gets SIGTERM, like a trainer."""
     script = folder / "listens.sh"
     script.write_text(f"trap 'echo $$ >> {folder}/signals; exit 75' TERM\nwhile :; do sleep 0.1; done\n")
     return Program(kind="command", command=("bash", str(script), "${overrides}"))
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """What its workers need: our packages, the objective, and where it leaves its lines."""
+    """Return the workers' environment: our packages, the objective, and where it writes its lines."""
     return {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(FUNCTIONS)]),
         "CALLS": str(folder / "calls"),
@@ -59,7 +59,7 @@ def variables(folder: Path) -> dict[str, str]:
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 120.0) -> None:
-    """Look five times a second."""
+    """Poll five times a second. Raises TimeoutError."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -68,13 +68,18 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 120.0)
 
 
 def done(experiment: Experiment) -> int:
-    """How many trials are completed."""
+    """Return the number of completed trials."""
     return sum(record.status == "completed" for record in experiment.trials())
 
 
 def assert_done(experiment: Experiment, folder: Path, *, lost: int) -> list[Trial]:
-    """Every trial is completed once. `lost`: how many attempts may have finished unseen, killed before they
-    could report it."""
+    """Assert that every trial is completed once, and return them.
+
+    Args:
+        experiment: the sweep.
+        folder: as in `create`.
+        lost: attempts that may have finished but were killed before they could report it.
+    """
     records = experiment.trials()
     assert [record.trial for record in records] == list(range(TRIALS))
     assert {record.status for record in records} == {"completed"}

@@ -1,7 +1,6 @@
-"""A Slurm cluster of three virtual nodes, in namespaces of its own: `python slurm_cluster.py FOLDER`, as root.
+"""Slurm cluster of three virtual nodes, in namespaces of its own: `python slurm_cluster.py FOLDER`, as root.
 
-Run under `unshare` (see `test_slurm_cluster.py`): the namespace of processes makes that nothing survives this
-one, whatever happens. It prints READY and stays until its standard input ends, as it does with its starter.
+Run under `unshare` (see `test_slurm_cluster.py`), whose process namespace ends everything with this process.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ PartitionName=high Nodes=n1 PriorityTier=10 PreemptMode=OFF State=UP
 
 
 def main(folder: Path) -> None:
-    """Bring the cluster up, say so, and stay."""
+    """Start the cluster, print READY, and run until standard input ends."""
     socket.sethostname(HOST)
     hosts = folder / "hosts"
     hosts.write_text(f"127.0.0.1 localhost {HOST}\n")

@@ -1,4 +1,4 @@
-"""Workers on this machine: what is rendered is what is started, and `end` leaves nobody behind."""
+"""Workers on this machine: what is rendered is what is started, and `end` leaves no process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from runners.workers.processes import Process, end, processes, start
 
 
 def a_pool(folder: Path, **fields: object) -> Pool:
-    given = {"name": "toy", "storage": "s", "folder": folder, "workers": 1, "command": ("true",), **fields}
-    return Pool(**given)  # type: ignore[arg-type]
+    defaults = {"name": "toy", "storage": "s", "folder": folder, "workers": 1, "command": ("true",), **fields}
+    return Pool(**defaults)  # type: ignore[arg-type]
 
 
 def test_every_worker_has_its_own_log_and_its_share_of_threads(tmp_path):
@@ -48,11 +48,11 @@ def test_a_setup_comes_before_the_worker_and_reaches_it(tmp_path):
 
 
 def python(code: str, log: Path) -> Process:
-    return Process(argv=(sys.executable, "-c", code), env={"TOLD": "yes"}, log_file=log)
+    return Process(argv=(sys.executable, "-c", code), env={"ANSWER": "yes"}, log_file=log)
 
 
 def test_output_and_environment_reach_the_log(tmp_path):
-    started = start([python("import os; print(os.environ['TOLD'])", tmp_path / "logs" / "w.log")])
+    started = start([python("import os; print(os.environ['ANSWER'])", tmp_path / "logs" / "w.log")])
     assert started[0].wait(30) == 0
     assert (tmp_path / "logs" / "w.log").read_text() == "yes\n"
     assert end(started) == [0]

@@ -1,4 +1,4 @@
-"""The keeper on the VM: its exit status says what became of the worker."""
+"""The supervisor on the VM: its exit status tells how the worker ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runners.on_vm import main
 
 
 @pytest.mark.parametrize(("status", "expected"), [(0, 0), (42, 2), (7, 1)])
-def test_the_workers_end_is_the_keepers(tmp_path: Path, monkeypatch, status, expected):
+def test_the_workers_end_is_the_supervisors(tmp_path: Path, monkeypatch, status, expected):
     monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: None)
     log = tmp_path / "worker.log"
     argv = ["--log", str(log), "--restarts", "0", "--grace", "5", "--"]
@@ -25,10 +25,12 @@ def test_told_to_go_it_tells_the_worker_and_waits_for_it(tmp_path: Path):
     log = tmp_path / "worker.log"
     worker = "trap 'echo handed back; exit 75' TERM; echo up; while :; do sleep 0.02; done"
     argv = ["--log", str(log), "--restarts", "0", "--grace", "20", "--", "bash", "-c", worker]
-    with subprocess.Popen([sys.executable, "-m", "runners.on_vm", *argv], stderr=subprocess.PIPE) as keeper:
+    with subprocess.Popen(
+        [sys.executable, "-m", "runners.on_vm", *argv], stderr=subprocess.PIPE
+    ) as supervisor:
         deadline = time.monotonic() + 60
         while not (log.exists() and log.read_text()) and time.monotonic() < deadline:
             time.sleep(0.02)
-        keeper.terminate()
-        assert keeper.wait(60) == 75
+        supervisor.terminate()
+        assert supervisor.wait(60) == 75
     assert log.read_text() == "up\nhanded back\n"

@@ -17,8 +17,8 @@ from runners.pools import pool_file
 @pytest.mark.slow
 def test_a_killed_worker_leaves_every_trial_done_once(tmp_path: Path) -> None:
     experiment = create(tmp_path)
-    given = variables(tmp_path) | {"CALL_SECONDS": "0.2"}
-    environment = [word for name, value in given.items() for word in ("--env", f"{name}={value}")]
+    extra = variables(tmp_path) | {"CALL_SECONDS": "0.2"}
+    environment = [word for name, value in extra.items() for word in ("--env", f"{name}={value}")]
     argv = [
         sys.executable,
         "-m",
@@ -32,7 +32,7 @@ def test_a_killed_worker_leaves_every_trial_done_once(tmp_path: Path) -> None:
         *environment,
     ]
     with subprocess.Popen(
-        [*argv, "--storage", experiment.store.url], env={**os.environ, **given}
+        [*argv, "--storage", experiment.store.url], env={**os.environ, **extra}
     ) as launched:
         wait_for(lambda: done(experiment) >= 3, "no trial was done")
         (file,) = tmp_path.rglob(pool_file.FILE)

@@ -23,7 +23,7 @@ from runners.slurm import RUNNER
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of stand-in commands, all that is on the PATH; `sbatch` copies its script and is job 12."""
+    """Return a folder of stand-in commands on the PATH; `sbatch` copies its script and is job 12."""
     bin_ = tmp_path / "bin"
     bin_.mkdir()
     monkeypatch.setenv("PATH", f"{bin_}:/usr/bin:/bin")
@@ -32,7 +32,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (bin_ / name).write_text(f"#!/bin/bash\n{body}\n")
         (bin_ / name).chmod(0o755)
 
-    command("sbatch", f'cp "$1" {tmp_path}/sbatch.given; echo "Submitted batch job 12"')
+    command("sbatch", f'cp "$1" {tmp_path}/sbatch.script; echo "Submitted batch job 12"')
     command("srun", "exit 0")
     command("scancel", f'echo "$*" >> {tmp_path}/cancelled')
     command("squeue", f"cat {tmp_path}/queue; : > {tmp_path}/queue")
@@ -55,7 +55,7 @@ def test_what_is_submitted_is_what_was_rendered(tmp_path: Path, commands: Path, 
     lines: list[str] = []
     assert RUNNER.up(pool, lines.append) == 0
     rendered = RUNNER.render(pool)
-    assert (tmp_path / "sbatch.given").read_text() == rendered["submission.sh"]
+    assert (tmp_path / "sbatch.script").read_text() == rendered["submission.sh"]
     assert (pool.folder / "worker.sh").read_text() == rendered["worker.sh"]
     assert "as job 12" in lines[0]
     found = launched.read(pool.folder)

@@ -25,7 +25,7 @@ NAMESPACES = ("--net", "--mount", "--uts", "--ipc", "--pid")
 
 
 class Cluster:
-    """Three nodes in namespaces of their own; `run` is a shell on the login node."""
+    """Three nodes in namespaces of their own; `run` executes a command on the login node."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,8 +86,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         cluster.end()
 
 
-def launch(cluster: Cluster, url: str, *options: str, **given: str) -> None:
-    environment = [word for name, value in given.items() for word in ("--env", f"{name}={value}")]
+def launch(cluster: Cluster, url: str, *options: str, **variables: str) -> None:
+    environment = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
     cluster.run(*SWEEP, "launch", "slurm", "--storage", url, *environment, *options)
 
 
@@ -121,20 +121,20 @@ def test_a_lost_node_and_a_preemption_leave_every_trial_done_once(cluster: Clust
     url, options = experiment.store.url, ("--workers", "3", "--threads", "2", "--grace", "20")
     launch(cluster, url, *options, "--secret", "TOKEN", "--option", "time=60", **variables(cluster.folder))
 
-    def places() -> dict[str, dict[str, str]]:
-        workers = json.loads(
+    def workers() -> dict[str, dict[str, str]]:
+        rows = json.loads(
             cluster.run(*SWEEP, "pool", "status", "slurm", "--format", "json", "--storage", url)
         )
-        return {worker["worker"]: worker for worker in workers}
+        return {row["worker"]: row for row in rows}
 
     wait_for(lambda: done(experiment) >= 2, "no trial was done")
-    by_node = {place["where"]: worker for worker, place in places().items()}
+    by_node = {row["where"]: worker for worker, row in workers().items()}
     assert set(by_node) == {"n1", "n2", "n3"}
 
     cluster.run("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=lost")
     urgent = ["sbatch", "--parsable", "--partition=high", "--exclusive", "--wrap=sleep 1"]
     cluster.run(*urgent, "--output=/dev/null")
-    wait_for(lambda: places()[by_node["n1"]]["state"] == "waiting", "nobody was preempted")
+    wait_for(lambda: workers()[by_node["n1"]]["state"] == "waiting", "nobody was preempted")
     wait_for(lambda: done(experiment) == 20, f"trials are left\n{cluster.logs()}")
 
     assert "completed" in cluster.run(*SWEEP, "pool", "logs", "slurm", "--storage", url)
@@ -142,7 +142,7 @@ def test_a_lost_node_and_a_preemption_leave_every_trial_done_once(cluster: Clust
     reasons = [attempt.reason for record in records for attempt in record.history]
     assert any(reason in ("released", "expired") for reason in reasons), reasons
     wait_for(
-        lambda: {place["state"] for place in places().values()} == {"done"}, "the pool did not go by itself"
+        lambda: {row["state"] for row in workers().values()} == {"done"}, "the pool did not go by itself"
     )
     assert cluster.run("squeue", "--noheader") == ""
     for file in cluster.folder.rglob("*"):

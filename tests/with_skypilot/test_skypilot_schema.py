@@ -1,6 +1,6 @@
-"""What we render is a task to SkyPilot itself, offline. `make test-skypilot` runs this in an environment of its own.
+"""Rendered tasks against SkyPilot itself, offline; `make test-skypilot` runs this in an environment of its own.
 
-It needs no cloud and no account; whether a cloud sells such a machine is not asked.
+It needs no cloud and no account, and does not check that a cloud offers such a machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POOL = Pool(
 )
 
 
-def taken(text: str) -> sky.Task:
+def parse_task(text: str) -> sky.Task:
     document = yaml.safe_load(text)
     values = [(name, "x") for name in document.get("secrets", {})]  # as `--secret NAME` gives them
     return sky.Task.from_yaml_config(document, secrets_overrides=values or None)
@@ -38,7 +38,7 @@ def taken(text: str) -> sky.Task:
 
 @pytest.mark.parametrize("kind", ["plain", "full"])
 def test_the_golden_files_are_tasks(kind: str) -> None:
-    task = taken((GOLDEN / kind / "task.yaml").read_text())
+    task = parse_task((GOLDEN / kind / "task.yaml").read_text())
     (resources,) = task.resources
     assert resources.job_recovery["recover_on_exit_codes"] == [75]
     assert resources.use_spot == (kind == "full")
@@ -46,7 +46,7 @@ def test_the_golden_files_are_tasks(kind: str) -> None:
 
 def test_a_spot_tpu_with_every_option_is_one() -> None:
     pool = replace(POOL, options={k: v for k, v in POOL.options.items() if k not in ("file_mounts", "cpus")})
-    task = taken(RUNNER.render(pool)["task.yaml"])
+    task = parse_task(RUNNER.render(pool)["task.yaml"])
     (resources,) = task.resources
     assert (resources.accelerators, resources.use_spot) == ({"tpu-v6e-4": 1}, True)
     assert resources.accelerator_args == {"runtime_version": "v2-alpha-tpuv6e"}
@@ -55,20 +55,20 @@ def test_a_spot_tpu_with_every_option_is_one() -> None:
 
 def test_skypilots_own_words_are_passed_on_and_its_schema_catches_a_misspelt_one() -> None:
     options = {"resources": {"any_of": [{"infra": "gcp"}, {"infra": "aws"}]}, "cpus": "8+", "memory": "64+"}
-    task = taken(RUNNER.render(replace(POOL, accelerator="A100", options=options))["task.yaml"])
+    task = parse_task(RUNNER.render(replace(POOL, accelerator="A100", options=options))["task.yaml"])
     assert len(task.resources) == 2
     misspelt = RUNNER.render(replace(POOL, options={"resources": {"use_spots": True}}))["task.yaml"]
     with pytest.raises(Exception, match="did you mean 'use_spot'"):
-        taken(misspelt)
+        parse_task(misspelt)
 
 
 def test_the_command_line_takes_what_we_write() -> None:
     from click.testing import CliRunner
     from sky.client.cli.command import cli
 
-    said = CliRunner().invoke(cli, ["jobs", "launch", "--help"]).output
+    output = CliRunner().invoke(cli, ["jobs", "launch", "--help"]).output
     words = [word for word in RUNNER.render(POOL)["launch.sh"].split() if word.startswith("--")]
     assert "--num-jobs" in words
-    assert all(word in said for word in words)
+    assert all(word in output for word in words)
     assert "--output" in CliRunner().invoke(cli, ["jobs", "queue", "--help"]).output
     assert "--no-follow" in CliRunner().invoke(cli, ["jobs", "logs", "--help"]).output

@@ -93,7 +93,7 @@ def test_every_end_of_a_worker_has_its_meaning(status, action):
 
 
 def expanded(text: str) -> str:
-    """What Kubernetes makes of a word of `command`, where it knows every variable: $(NAME), and $$ for $."""
+    """Expand a word of `command` as Kubernetes does where it knows every variable: $(NAME), and $$ for $."""
     return re.sub(r"\$(\$|\(([^)]*)\))", lambda found: "$" if found[1] == "$" else "EXPANDED", text)
 
 

@@ -42,16 +42,16 @@ def test_up_status_scale_logs_and_down(tmp_path: Path, monkeypatch: pytest.Monke
     with FakeKubernetes() as cluster:
         (tmp_path / "config").write_text(config(cluster.url))
         assert RUNNER.up(POOL, print) == 0
-        (secret,) = cluster.things["secrets"].values()
+        (secret,) = cluster.objects["secrets"].values()
         assert base64.b64decode(secret["data"]["HF_TOKEN"]) == b"hunter2"
-        (job,) = cluster.things["jobs"].values()
+        (job,) = cluster.objects["jobs"].values()
         assert job["spec"]["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [2, 42]
 
         RUNNER.scale(POOL, 5, print)
-        places = RUNNER.status(POOL)
-        assert [(place.worker, place.state, place.where) for place in places] == [
+        workers = RUNNER.status(POOL)
+        assert [(worker.worker, worker.state, worker.where) for worker in workers] == [
             (str(index), "running", f"node-{index}") for index in range(5)
         ]
         assert list(RUNNER.logs(POOL, "1", 3)) == ["[pod/pod-1/worker] log of pod-1"]
         assert RUNNER.down(POOL, print) == 5
-        assert cluster.things == {"jobs": {}, "pods": {}, "secrets": {}}
+        assert cluster.objects == {"jobs": {}, "pods": {}, "secrets": {}}

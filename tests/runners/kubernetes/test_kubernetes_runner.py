@@ -1,4 +1,4 @@
-"""What is asked of kubectl, by a stand-in that writes it down and answers what a cluster would."""
+"""Calls of kubectl, recorded by a stand-in that answers as a cluster would."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_status_is_each_indexs_newest_pod(cluster):
     cluster.answer("get", "job", job(6, completedIndexes="0,4-5", failedIndexes="2"))
     pods = [pod(1, "Running", "2026-01-02"), pod(1, "Failed", "2026-01-01"), pod(2, "Failed", "2026-01-01")]
     cluster.answer("get", "pods", {"items": pods})
-    assert [(place.worker, place.state, place.where) for place in RUNNER.status(POOL)] == [
+    assert [(worker.worker, worker.state, worker.where) for worker in RUNNER.status(POOL)] == [
         ("0", "done", ""),
         ("1", "running", "node-1"),
         ("2", "failed", "node-2"),

@@ -1,6 +1,6 @@
-"""What every runner renders: compared with files, the same for the same pool, and without any secret's value.
+"""Artifacts of every runner, compared with files, the same for the same pool, and without any secret's value.
 
-UPDATE_GOLDEN=1 writes the files anew.
+UPDATE_GOLDEN=1 rewrites the files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runners.pools.engines import check, require, runner
 from runners.pools.pool import Pool
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "runners"
-GIVEN: dict[str, dict[str, object]] = {"kubernetes": {"accelerator": "nvidia-tesla-a100"}}
+ADDITIONAL: dict[str, dict[str, object]] = {"kubernetes": {"accelerator": "nvidia-tesla-a100"}}
 """Fields that an engine's pool has in its files besides those of `FULL`."""
 
 
@@ -33,7 +33,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("kind", ["plain", "full"])
 def test_what_is_rendered_is_what_the_files_say(engine: str, kind: str) -> None:
-    pool = suited(engine, FULL, **GIVEN.get(engine, {})) if kind == "full" else plain(engine)
+    pool = suited(engine, FULL, **ADDITIONAL.get(engine, {})) if kind == "full" else plain(engine)
     artifacts = runner(engine).render(pool)
     folder = GOLDEN / engine / kind
     if os.environ.get("UPDATE_GOLDEN"):

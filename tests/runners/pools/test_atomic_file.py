@@ -36,7 +36,7 @@ def test_its_mode_is_the_one_asked_for_whatever_was_there(tmp_path: Path, mode: 
 
 
 def test_who_reads_the_old_one_goes_on_with_it(tmp_path: Path) -> None:
-    """bash reads a script as it goes."""
+    """A shell reads its script as it goes."""
     path = tmp_path / "deeper" / "worker.sh"
     write_atomic(path, "old")
     with path.open() as reader:

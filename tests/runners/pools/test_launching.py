@@ -17,17 +17,17 @@ from runners.pools.runner import WorkerStatus
 
 @dataclass
 class Engine:
-    """An engine that has these workers, or does not answer."""
+    """Engine that has these workers; None: it does not answer."""
 
-    places: tuple[WorkerStatus, ...] | None
+    workers: tuple[WorkerStatus, ...] | None
     name: str = "ray"
     asked: list[Pool] = field(default_factory=list)
 
     def status(self, pool: Pool) -> tuple[WorkerStatus, ...]:
         self.asked.append(pool)
-        if self.places is None:
+        if self.workers is None:
             raise EngineFailed("ray", "no answer")
-        return self.places
+        return self.workers
 
 
 RUNS, WAITS, OVER = (
@@ -54,20 +54,20 @@ def start(engine: Engine, pool: Pool, error: BaseException, makes: str = "worker
         up()
 
 
-@pytest.mark.parametrize("places", [(), (OVER,)], ids=["no worker", "a worker of earlier"])
+@pytest.mark.parametrize("workers", [(), (OVER,)], ids=["no worker", "a worker of earlier"])
 @pytest.mark.parametrize("error", [REFUSED, KeyboardInterrupt(), OSError()], ids=repr)
 def test_where_nothing_runs_nothing_is_left(
-    pool: Pool, places: tuple[WorkerStatus, ...], error: BaseException
+    pool: Pool, workers: tuple[WorkerStatus, ...], error: BaseException
 ) -> None:
-    start(Engine(places), pool, error)
+    start(Engine(workers), pool, error)
     assert not pool.folder.parent.exists()
 
 
 @pytest.mark.parametrize(
-    "places", [(RUNS,), (OVER, WAITS), None], ids=["runs", "waits", "the engine is silent"]
+    "workers", [(RUNS,), (OVER, WAITS), None], ids=["runs", "waits", "the engine is silent"]
 )
-def test_what_may_run_is_remembered(pool: Pool, places: tuple[WorkerStatus, ...] | None) -> None:
-    start(Engine(places), pool, REFUSED)
+def test_what_may_run_is_remembered(pool: Pool, workers: tuple[WorkerStatus, ...] | None) -> None:
+    start(Engine(workers), pool, REFUSED)
     assert launched.read(pool.folder) == launched.Launched(runner="ray", pool=pool)
     assert (pool.folder / "worker.sh").exists()
 

@@ -38,7 +38,7 @@ def test_a_process_id_that_was_given_to_another_is_not_ours() -> None:
 )
 def test_a_process_is_still_ours_after_the_clock_was_set() -> None:
     me = pool_file.record_process(os.getpid())
-    shifted = dataclasses.replace(me, began=me.began + 3600)  # what psutil said before the clock was set back
+    shifted = dataclasses.replace(me, began=me.began + 3600)  # psutil's value before the clock was set back
     assert [process.pid for process in PoolFile(keeper=shifted).alive()] == [os.getpid()]
 
 

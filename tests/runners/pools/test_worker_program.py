@@ -1,4 +1,4 @@
-"""What an engine's command complains of, in one line."""
+"""Errors of an engine's command, in one line."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ SWEEP = (sys.executable, "-m", "sweeps")
 
 @dataclass(kw_only=True)
 class Cluster:
-    """`run` is a shell beside it, with `ray` on its path."""
+    """Ray cluster; `run` executes a command with `ray` on its PATH."""
 
     process: subprocess.Popen[str]
     env: dict[str, str]
@@ -93,7 +93,7 @@ def launch(cluster: Cluster, folder: Path, url: str, workers: int) -> None:
     cluster.run(*SWEEP, "launch", "ray", "--workers", str(workers), "--storage", url, *environment)
 
 
-def places(cluster: Cluster, url: str) -> list[dict[str, str]]:
+def workers(cluster: Cluster, url: str) -> list[dict[str, str]]:
     return list(
         json.loads(cluster.run(*SWEEP, "pool", "status", "ray", "--format", "json", "--storage", url))
     )
@@ -117,7 +117,7 @@ def test_workers_that_are_not_wanted_hand_their_trials_back(cluster: Cluster, tm
     assert (
         len(set((tmp_path / "signals").read_text().split())) == 2
     )  # SIGTERM came to the programs themselves
-    assert {place["state"] for place in places(cluster, url)} <= {"done", "failed"}
+    assert {worker["state"] for worker in workers(cluster, url)} <= {"done", "failed"}
 
 
 def test_a_killed_node_leaves_every_trial_done_once(cluster: Cluster, tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_a_killed_node_leaves_every_trial_done_once(cluster: Cluster, tmp_path: 
     wait_for(lambda: done(experiment) == 20, "trials are left")
     assert_done(experiment, tmp_path, lost=2)
     wait_for(
-        lambda: {place["state"] for place in places(cluster, url)} == {"done"},
+        lambda: {worker["state"] for worker in workers(cluster, url)} == {"done"},
         "the pool did not go by itself",
     )
-    assert len(places(cluster, url)) == 3
+    assert len(workers(cluster, url)) == 3
     assert "trial" in cluster.run(*SWEEP, "pool", "logs", "ray", "--storage", url)

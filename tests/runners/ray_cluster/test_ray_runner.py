@@ -20,11 +20,11 @@ from runners.ray_cluster.runner import RUNNER, submit
 
 @pytest.fixture
 def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder: `asked` has the command's words, one line a call; `answers` what it says, by its first two words."""
+    """Return a folder: `calls` has the command's arguments, a line per call; `answers` its output by subcommand."""
     command = tmp_path / "bin" / "ray"
     command.parent.mkdir()
     command.write_text(
-        f"#!/bin/bash\nprintf '%q ' \"$@\" >> {tmp_path}/asked; echo >> {tmp_path}/asked\n"
+        f"#!/bin/bash\nprintf '%q ' \"$@\" >> {tmp_path}/calls; echo >> {tmp_path}/calls\n"
         f'file="{tmp_path}/$1-$2"; [ -e "$file.fails" ] && {{ cat "$file.fails" >&2; exit 1; }}\n'
         'cat "$file" 2> /dev/null || true\n'
     )
@@ -33,8 +33,8 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def asked(ray: Path) -> list[list[str]]:
-    return [shlex.split(line) for line in (ray / "asked").read_text().splitlines()]
+def calls(ray: Path) -> list[list[str]]:
+    return [shlex.split(line) for line in (ray / "calls").read_text().splitlines()]
 
 
 def a_pool(ray: Path, **changes: object) -> Pool:
@@ -46,7 +46,7 @@ def test_what_is_submitted_is_what_was_rendered(ray: Path) -> None:
     pool = a_pool(ray, threads=2, accelerator="A100", accelerator_count=2)
     assert RUNNER.up(pool, lambda line: None) == 0
     words = shlex.split(RUNNER.render(pool)["submit.sh"])
-    assert [call[:2] for call in asked(ray)] == [["job", "status"], ["job", "submit"]]
+    assert [call[:2] for call in calls(ray)] == [["job", "status"], ["job", "submit"]]
     assert words[3:5] == ["--address", "http://head:8265"]
     assert json.loads(words[words.index("--resources") + 1]) == {
         "num_cpus": 2,
@@ -82,7 +82,7 @@ def test_the_newest_attempt_of_a_task_is_its_place(ray: Path) -> None:
         WorkerStatus(worker="b", state="done", where="node nnnnnnnn", detail="FINISHED"),
     )
     (ray / "job-status").write_text(f"Job '{PLAIN.label}' was stopped\n")
-    assert [place.state for place in RUNNER.status(a_pool(ray))] == ["failed", "done"]
+    assert [worker.state for worker in RUNNER.status(a_pool(ray))] == ["failed", "done"]
 
 
 def test_a_job_that_runs_is_not_submitted_twice_and_one_that_is_over_is_forgotten(ray: Path) -> None:
@@ -91,15 +91,15 @@ def test_a_job_that_runs_is_not_submitted_twice_and_one_that_is_over_is_forgotte
         RUNNER.up(a_pool(ray), lambda line: None)
     (ray / "job-status").write_text(f"------\nJob '{PLAIN.label}' succeeded\n------\n")
     RUNNER.up(a_pool(ray), lambda line: None)
-    assert [call[1] for call in asked(ray)] == ["status", "status", "delete", "submit"]
+    assert [call[1] for call in calls(ray)] == ["status", "status", "delete", "submit"]
 
 
 def test_down_asks_for_no_worker_and_stops_a_job_that_goes_on(ray: Path) -> None:
     (ray / "job-status").write_text(f"Status for job '{PLAIN.label}': RUNNING\n")
     assert RUNNER.down(a_pool(ray, grace_s=0.0), lambda line: None) == 1
-    wants = next(call for call in asked(ray) if "want" in call)
+    wants = next(call for call in calls(ray) if "want" in call)
     assert wants[-2:] == ["--workers", "0"]
-    assert asked(ray)[-1][:2] == ["job", "stop"]
+    assert calls(ray)[-1][:2] == ["job", "stop"]
 
 
 @pytest.mark.parametrize(

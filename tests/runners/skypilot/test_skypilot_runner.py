@@ -1,4 +1,4 @@
-"""What is asked of sky, by a stand-in that writes it down and answers what its server would."""
+"""Calls of sky, recorded by a stand-in that answers as its server would."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_before_the_first_controller_there_are_no_jobs(server):
 
 def test_status_is_each_job_of_the_name(server):
     server.has("SUCCEEDED", "RUNNING", "RECOVERING", "FAILED_SETUP", "CANCELLED")
-    assert [(place.worker, place.state) for place in RUNNER.status(PLAIN)] == [
+    assert [(worker.worker, worker.state) for worker in RUNNER.status(PLAIN)] == [
         ("1", "done"),
         ("2", "running"),
         ("3", "waiting"),

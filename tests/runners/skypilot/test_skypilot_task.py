@@ -29,7 +29,7 @@ def of(pool: Pool) -> dict:
 def test_the_run_section_becomes_the_keeper_with_every_word_whole(tmp_path: Path):
     environment = tmp_path / "stagesweep" / "bin"
     environment.mkdir(parents=True)
-    (environment / "python").write_text('#!/bin/bash\nprintf "%s\\0" "$@" "$GREETING" "$SET_UP" > given\n')
+    (environment / "python").write_text('#!/bin/bash\nprintf "%s\\0" "$@" "$GREETING" "$SET_UP" > argv\n')
     (environment / "python").chmod(0o755)
     pool = replace(
         PLAIN,
@@ -44,7 +44,7 @@ def test_the_run_section_becomes_the_keeper_with_every_word_whole(tmp_path: Path
     (tmp_path / "script").write_text(of(pool)["run"])
     ran = subprocess.run(["bash", "-i", "script"], cwd=tmp_path, env=env, capture_output=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    words = (tmp_path / "given").read_text().split("\0")[:-1]
+    words = (tmp_path / "argv").read_text().split("\0")[:-1]
     assert words[:2] == ["-m", "runners.on_vm"]
     assert words[words.index("--grace") + 1] == "25"  # SkyPilot kills after 30 s
     assert words[words.index("--") + 1 :] == [*pool.command, HOSTILE, "yes"]

@@ -179,7 +179,7 @@ def test_up_ends_when_the_workers_have_no_work_left_and_leaves_nothing(tpu, tmp_
         tpu.cloud.tick()
         ready = [node for node in tpu.cloud.nodes.values() if node.state == "READY"]
         for node in ready:
-            assert {place.state for place in RUNNER.status(wanted)} <= {"running", "waiting", "done"}
+            assert {worker.state for worker in RUNNER.status(wanted)} <= {"running", "waiting", "done"}
             node.ended = "0"
 
     monkeypatch.setattr(watch, "pause", pause)

@@ -34,7 +34,7 @@ CASES = {
     "preempted, still ACTIVE": ((queued("ACTIVE"), node("PREEMPTED")), ["delete queued a"]),
     "suspending": ((queued("SUSPENDING"), node("PREEMPTED")), []),
     "suspended": ((queued("SUSPENDED"),), ["delete queued a"]),
-    "suspended, its node still there": ((queued("SUSPENDED"), node("PREEMPTED")), ["delete queued a"]),
+    "suspended, its node remains": ((queued("SUSPENDED"), node("PREEMPTED")), ["delete queued a"]),
     "active, node deleted by hand": ((queued("ACTIVE"),), ["delete queued a"]),
     "node alone, preempted": ((node("PREEMPTED"),), ["delete node a"]),
     "node alone, terminated": ((node("TERMINATED"),), ["delete node a"]),
@@ -56,8 +56,8 @@ def shown(action: Create | Delete) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_case_has_its_answer(case):
-    things, expected = CASES[case]
-    assert [shown(action) for action in decide(Observed(resources=things), ONE, Memory())[0]] == expected
+    resources, expected = CASES[case]
+    assert [shown(action) for action in decide(Observed(resources=resources), ONE, Memory())[0]] == expected
 
 
 def test_nothing_is_created_while_there_may_be_one_that_is_not_seen():
@@ -105,16 +105,16 @@ def test_a_worker_that_ended_for_good_is_not_given_another_vm(ended, end):
 
 
 def test_when_no_work_is_left_nobody_waits_for_a_vm_any_more():
-    things = (
+    resources = (
         node("READY", ended="0", uid="1"),
         node("READY", "b", worker=2),
         queued("ACCEPTED", "c", worker=3),
     )
     want = Wanted(workers=4, zones=ZONES)
-    actions, memory = decide(Observed(resources=things), want, Memory())
+    actions, memory = decide(Observed(resources=resources), want, Memory())
     assert memory.ended == {1: "done", 3: "done", 4: "done"}  # the second tells itself when it is done
     assert [shown(action) for action in actions] == ["delete node a", "delete queued c"]
-    _, memory = decide(Observed(resources=things), replace(want, share=True), Memory())
+    _, memory = decide(Observed(resources=resources), replace(want, share=True), Memory())
     assert memory.ended == {1: "done"}
 
 
@@ -204,9 +204,9 @@ STATES = {
 
 @st.composite
 def worlds(draw: st.DrawFn) -> Observed:
-    things = {}
+    resources = {}
     for kind in draw(st.lists(st.sampled_from(["queued", "node"]), max_size=8)):
-        thing = Resource(
+        resource = Resource(
             kind=kind,
             zone=draw(st.sampled_from("abcz")),
             worker=(worker := draw(st.integers(1, 4))),
@@ -214,11 +214,11 @@ def worlds(draw: st.DrawFn) -> Observed:
             state=draw(st.sampled_from(STATES[kind])),
             code=draw(st.sampled_from([0, 4, 7, 8])),
             ended=draw(st.sampled_from(["", "", "", "0", "1", "2"])) if kind == "node" else "",
-            uid=str(len(things)),
+            uid=str(len(resources)),
         )
-        things[thing.kind, thing.zone, thing.worker] = thing
+        resources[resource.kind, resource.zone, resource.worker] = resource
     unreachable = draw(st.frozensets(st.sampled_from("bc"), max_size=1))
-    visible = tuple(thing for thing in things.values() if thing.zone not in unreachable)
+    visible = tuple(resource for resource in resources.values() if resource.zone not in unreachable)
     return Observed(
         resources=visible, unreachable=unreachable, pending=draw(st.frozensets(st.integers(1, 4), max_size=2))
     )
@@ -228,7 +228,7 @@ def worlds(draw: st.DrawFn) -> Observed:
 def test_whatever_is_seen_no_second_vm_is_made_and_none_at_work_is_lost(observed, workers):
     want = Wanted(workers=workers, zones=ZONES)
     actions, memory = decide(observed, want, Memory())
-    held = {thing.worker for thing in observed.resources}
+    held = {resource.worker for resource in observed.resources}
     creates = [action for action in actions if isinstance(action, Create)]
     deletes = [action for action in actions if isinstance(action, Delete)]
     assert max(Counter(create.worker for create in creates).values(), default=1) == 1
@@ -237,25 +237,25 @@ def test_whatever_is_seen_no_second_vm_is_made_and_none_at_work_is_lost(observed
         assert 1 <= create.worker <= workers
         assert create.worker not in held | observed.pending | set(memory.ended)
         assert not observed.unreachable
-    there = {(thing.kind, thing.zone, thing.id): thing for thing in observed.resources}
+    by_key = {(resource.kind, resource.zone, resource.id): resource for resource in observed.resources}
     assert len({(delete.zone, delete.id) for delete in deletes}) == len(deletes)
     for delete in deletes:
-        thing = there[delete.kind, delete.zone, delete.id]
-        assert thing.state not in ("DELETING", "SUSPENDING", "STOPPING", "HIDING")
+        resource = by_key[delete.kind, delete.zone, delete.id]
+        assert resource.state not in ("DELETING", "SUSPENDING", "STOPPING", "HIDING")
         # Its node goes with a queued resource, so that is the one to delete.
-        assert delete.kind == "queued" or ("queued", delete.zone, delete.id) not in there
+        assert delete.kind == "queued" or ("queued", delete.zone, delete.id) not in by_key
     for worker in range(1, workers + 1):
-        mine = [thing for thing in observed.resources if thing.worker == worker]
-        if worker in memory.ended or any(thing.ended for thing in mine):
+        mine = [resource for resource in observed.resources if resource.worker == worker]
+        if worker in memory.ended or any(resource.ended for resource in mine):
             continue
         at_work = [
             t
             for t in mine
-            if t.kind == "node" and t.state == "READY" and ("queued", t.zone, t.id) not in there
+            if t.kind == "node" and t.state == "READY" and ("queued", t.zone, t.id) not in by_key
         ]
         if at_work:
             gone = {(delete.zone, delete.id) for delete in deletes}
-            assert any((thing.zone, thing.id) not in gone for thing in mine)
+            assert any((resource.zone, resource.id) not in gone for resource in mine)
 
 
 @given(worlds())
@@ -263,12 +263,21 @@ def test_down_leaves_nothing_that_is_not_on_its_way_out(observed):
     actions, _ = decide(observed, Wanted(workers=0, zones=ZONES), Memory())
     gone = {(action.zone, action.id) for action in actions if isinstance(action, Delete)}
     assert len(gone) == len(actions)
-    for thing in observed.resources:
+    for resource in observed.resources:
         top = next(
-            (t for t in observed.resources if (t.zone, t.id, t.kind) == (thing.zone, thing.id, "queued")),
-            thing,
+            (
+                t
+                for t in observed.resources
+                if (t.zone, t.id, t.kind) == (resource.zone, resource.id, "queued")
+            ),
+            resource,
         )
-        assert (thing.zone, thing.id) in gone or top.state in ("DELETING", "SUSPENDING", "STOPPING", "HIDING")
+        assert (resource.zone, resource.id) in gone or top.state in (
+            "DELETING",
+            "SUSPENDING",
+            "STOPPING",
+            "HIDING",
+        )
 
 
 EVENTS = st.one_of(
