@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from runners.counted import counted
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
 from runners.workers import die_with_parent
 from runners.workers.restarts import POISON, Again, after_exit
@@ -75,7 +76,7 @@ def supervise_worker(
                 return status if status in (EXIT_DONE, *POISON) else EXIT_PREEMPTED
             next_ = after_exit(status, ran_s=time.monotonic() - began, crashes=crashes, restarts=restarts)
             if not isinstance(next_, Again):
-                notify(f"the worker crashed {crashes + 1} times in a row; giving up on it")
+                notify(f"the worker crashed {counted(crashes + 1, 'time')} in a row; giving up on it")
                 return EXIT_FAILED
             crashes = next_.crashes
             notify(f"the worker crashed ({describe(status)}); restarting in {next_.after_s:g} s")

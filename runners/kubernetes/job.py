@@ -28,28 +28,7 @@ def job(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
     """Return the Job (batch/v1). Raises `PoolError`."""
     if not options.image:
         raise PoolError("options", "image: it is missing: a container image with stagesweep in it")
-    nodes = placement(pool, options)
     labels = {"app.kubernetes.io/name": "stagesweep", POOL_LABEL: pool.label}
-    requests = {key: value for key in ("cpu", "memory") if (value := getattr(options, key))}
-    container: dict[str, Any] = {
-        "name": CONTAINER,
-        "image": options.image,
-        "command": ["bash", "-c", literal(worker_script(pool))],
-        "env": [
-            *({"name": name, "value": value} for name, value in nodes.environment.items()),
-            *(_from_secret(name, secret_name(pool, options)) for name in pool.secrets),
-        ],
-        "resources": {"requests": {**requests, **nodes.limits}, "limits": nodes.limits},
-    }
-    spec: dict[str, Any] = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": math.ceil(pool.grace_s),
-        "containers": [container],
-        "nodeSelector": nodes.selector,
-        "tolerations": nodes.tolerations,
-    }
-    if options.service_account:
-        spec["serviceAccountName"] = options.service_account
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -68,9 +47,34 @@ def job(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 ]
             },
-            "template": {"metadata": {"labels": labels}, "spec": spec},
+            "template": {"metadata": {"labels": labels}, "spec": _pod(pool, options)},
         },
     }
+
+
+def _pod(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
+    nodes = placement(pool, options)
+    requests = {key: value for key in ("cpu", "memory") if (value := getattr(options, key))}
+    container = {
+        "name": CONTAINER,
+        "image": options.image,
+        "command": ["bash", "-c", literal(worker_script(pool))],
+        "env": [
+            *({"name": name, "value": value} for name, value in nodes.environment.items()),
+            *(_from_secret(name, secret_name(pool, options)) for name in pool.secrets),
+        ],
+        "resources": {"requests": {**requests, **nodes.limits}, "limits": nodes.limits},
+    }
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": math.ceil(pool.grace_s),
+        "containers": [container],
+        "nodeSelector": nodes.selector,
+        "tolerations": nodes.tolerations,
+    }
+    if options.service_account:
+        spec["serviceAccountName"] = options.service_account
+    return spec
 
 
 def secret_name(pool: Pool, options: KubernetesOptions) -> str:

@@ -66,14 +66,14 @@ class KubernetesOptions:
     tolerations: list[dict[str, Any]] = Field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Placement:
     """Constraints on the nodes, a worker's limits on one, and its additional environment."""
 
-    selector: dict[str, str]
-    tolerations: list[dict[str, Any]]
-    limits: dict[str, str]
-    environment: dict[str, str]
+    selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: list[dict[str, Any]] = Field(default_factory=list)
+    limits: dict[str, str] = Field(default_factory=dict)
+    environment: dict[str, str] = Field(default_factory=dict)
 
 
 def options_of(pool: Pool) -> KubernetesOptions:
@@ -83,44 +83,42 @@ def options_of(pool: Pool) -> KubernetesOptions:
 
 def placement(pool: Pool, options: KubernetesOptions) -> Placement:
     """Return the placement of the workers. Raises `PoolError` for what this kind of cluster does not have."""
-    selector: dict[str, str] = {}
-    tolerations: list[dict[str, Any]] = []
-    limits: dict[str, str] = {}
-    environment: dict[str, str] = {}
+    found = Placement()
     if _is_tpu(pool.accelerator):
-        if options.cluster != "gke" or pool.accelerator not in _TPUS:
-            raise PoolError(
-                "accelerator",
-                f"{pool.accelerator}: on GKE there are {', '.join(_TPUS)}, on other clusters no TPUs",
-            )
-        if pool.accelerator_count != 1:
-            raise PoolError(
-                "accelerator_count", f"{pool.accelerator} is one accelerator; its size is in its name"
-            )
-        kind, topology, chips = _TPUS[pool.accelerator]
-        selector |= {
-            "cloud.google.com/gke-tpu-accelerator": kind,
-            "cloud.google.com/gke-tpu-topology": topology,
-        }
-        tolerations.append(_tolerate("google.com/tpu"))
-        limits["google.com/tpu"] = str(chips)
-        environment["PJRT_DEVICE"] = "TPU"  # without it torch_xla uses the CPU
+        found = _on_tpus(pool, options)
     elif pool.accelerator:
-        selector[_GPU_LABEL.get(options.cluster, _GPU_LABEL_ELSEWHERE)] = pool.accelerator
-        tolerations.append(_tolerate("nvidia.com/gpu"))
-        limits["nvidia.com/gpu"] = str(pool.accelerator_count)
+        found.selector[_GPU_LABEL.get(options.cluster, _GPU_LABEL_ELSEWHERE)] = pool.accelerator
+        found.tolerations.append(_tolerate("nvidia.com/gpu"))
+        found.limits["nvidia.com/gpu"] = str(pool.accelerator_count)
     if pool.spot:
         if options.cluster not in _SPOT:
             raise PoolError("spot", "name the spot nodes of this cluster by the option node_selector")
         key, value, tainted = _SPOT[options.cluster]
-        selector[key] = value
+        found.selector[key] = value
         if tainted:
-            tolerations.append(_tolerate(key))
+            found.tolerations.append(_tolerate(key))
+    found.selector.update(options.node_selector)
+    found.tolerations.extend(options.tolerations)
+    return found
+
+
+def _on_tpus(pool: Pool, options: KubernetesOptions) -> Placement:
+    if options.cluster != "gke" or pool.accelerator not in _TPUS:
+        raise PoolError(
+            "accelerator",
+            f"{pool.accelerator}: on GKE there are {', '.join(_TPUS)}, on other clusters no TPUs",
+        )
+    if pool.accelerator_count != 1:
+        raise PoolError(
+            "accelerator_count", f"{pool.accelerator} is one accelerator; its size is in its name"
+        )
+    kind, topology, chips = _TPUS[pool.accelerator]
+    labels = ("cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology")
     return Placement(
-        selector={**selector, **options.node_selector},
-        tolerations=[*tolerations, *options.tolerations],
-        limits=limits,
-        environment=environment,
+        selector=dict(zip(labels, (kind, topology), strict=True)),
+        tolerations=[_tolerate("google.com/tpu")],
+        limits={"google.com/tpu": str(chips)},
+        environment={"PJRT_DEVICE": "TPU"},  # without it torch_xla uses the CPU
     )
 
 

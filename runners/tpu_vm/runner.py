@@ -76,9 +76,9 @@ class TpuVm:
 
         stop = StopSignal()
         stop.listen()
-        kind = "spot TPU VMs" if pool.spot else "TPU VMs"
+        count = counted(pool.workers, "spot TPU VM" if pool.spot else "TPU VM")
         with pool_file.supervising(pool.folder):
-            notify(f"requesting {pool.workers} {kind} {pool.accelerator} in {', '.join(options.zones)}")
+            notify(f"requesting {count} {pool.accelerator} in {', '.join(options.zones)}")
             try:
                 ends = watch(
                     vms, lambda: _wanted(pool, options), stopped=lambda: bool(stop.by), notify=notify

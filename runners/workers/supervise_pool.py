@@ -122,7 +122,7 @@ def _handle_exit(slot: _Slot, status: int, now: float, pool: Pool) -> str:
     return {
         "done": "has no work left",
         "poison": f"rejected its input, see {log}; not restarting it",
-        "given up": f"crashed {slot.crashes + 1} times in a row {crash}; giving up on it",
+        "given up": f"crashed {counted(slot.crashes + 1, 'time')} in a row {crash}; giving up on it",
     }[next_]
 
 
