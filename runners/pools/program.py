@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +14,12 @@ from runners.errors import EngineFailed, EngineMissing
 
 TIMEOUT_S = 60.0
 _ERROR = re.compile(r"^[\w.]+(?:Error|Exception)\b", re.MULTILINE)
+
+
+def find_command(name: str) -> str | None:
+    """Return the command's path: on the PATH, or in the folder of this interpreter."""
+    sibling = Path(sys.executable).with_name(name)
+    return shutil.which(name) or (str(sibling) if os.access(sibling, os.X_OK) else None)
 
 
 def run_command(engine: str, argv: Sequence[str], *, remedy: str, timeout_s: float = TIMEOUT_S) -> str:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
@@ -19,7 +16,7 @@ from runners.counted import counted
 from runners.errors import EXIT_DONE, EngineFailed, EngineMissing, PoolError
 from runners.pools import launched
 from runners.pools.pool import Pool
-from runners.pools.program import run_command
+from runners.pools.program import find_command, run_command
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.pools.script import worker_script
 
@@ -119,14 +116,15 @@ class Ray:
 
     def health(self) -> Health:
         """Check for the `ray` command, and that its cluster answers."""
-        if _command() is None:
+        command = find_command("ray")
+        if command is None:
             return Health(state="missing", detail="no ray", remedy=REMEDY)
         try:
-            version = run_command(NAME, [str(_command()), "--version"], remedy=REMEDY, timeout_s=30).strip()
+            version = run_command(NAME, [command, "--version"], remedy=REMEDY, timeout_s=30).strip()
         except (EngineFailed, EngineMissing) as error:
             return Health(state="unreachable", detail=str(error), remedy=REMEDY)
         try:
-            run_command(NAME, [str(_command()), "job", "list"], remedy=REMEDY, timeout_s=20)
+            run_command(NAME, [command, "job", "list"], remedy=REMEDY, timeout_s=20)
         except (EngineFailed, EngineMissing):
             remedy = "export RAY_API_SERVER_ADDRESS=http://HEAD:8265, or ray start --head"
             return Health(state="unreachable", detail=f"{version}, no cluster answers", remedy=remedy)
@@ -218,16 +216,10 @@ def _ray(pool: Pool, *words: str) -> str:
 
 
 def _run(argv: tuple[str, ...]) -> str:
-    command = _command()
+    command = find_command("ray")
     if command is None:
         raise EngineMissing(NAME, "the command ray", REMEDY)
     return run_command(NAME, (command, *argv[1:]), remedy=REMEDY, timeout_s=180)
-
-
-def _command() -> str | None:
-    """Return `ray` on the PATH, or in the folder of this interpreter."""
-    sibling = Path(sys.executable).with_name("ray")
-    return shutil.which("ray") or (str(sibling) if sibling.exists() else None)
 
 
 RUNNER = Ray()

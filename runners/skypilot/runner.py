@@ -9,10 +9,11 @@ from runners.counted import counted
 from runners.errors import EXIT_DONE, PoolError
 from runners.pools.atomic_file import write_atomic
 from runners.pools.pool import Pool
+from runners.pools.program import find_command
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.pools.yaml_text import yaml_text
 from runners.skypilot.options import options_of
-from runners.skypilot.sky import NAME, REMEDY, Job, Sky, find
+from runners.skypilot.sky import NAME, REMEDY, Job, Sky
 from runners.skypilot.task import FILE, PYTHON, launch, task
 
 
@@ -78,7 +79,7 @@ class SkyPilot:
 
     def health(self) -> Health:
         """Check for the command `sky`; its server, which may take a minute to start, is not asked."""
-        found = find()
+        found = find_command("sky")
         if found is None:
             return Health(state="missing", detail="sky is missing", remedy=REMEDY)
         return Health(state="ready", detail=f"{found}; `sky check` lists the clouds that it may use")

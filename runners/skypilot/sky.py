@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 from pydantic_core import from_json
 
 from runners.errors import EngineFailed, EngineMissing
+from runners.pools.program import find_command
 from runners.pools.runner import Notify
 
 NAME = "skypilot"
@@ -45,7 +42,7 @@ class Sky:
     """Command `sky`: raises `EngineMissing` without it; its calls raise `EngineFailed` with its error."""
 
     def __init__(self) -> None:
-        found = find()
+        found = find_command("sky")
         if found is None:
             raise EngineMissing(NAME, "the command sky", REMEDY)
         self._sky = found
@@ -112,9 +109,3 @@ class Sky:
             if row.get("job_name") == name
         ]
         return sorted(found, key=lambda job: job.id)
-
-
-def find() -> str | None:
-    """Return the command `sky`: on the PATH, or in the folder of this interpreter."""
-    sibling = Path(sys.executable).parent / "sky"
-    return shutil.which("sky") or (str(sibling) if os.access(sibling, os.X_OK) else None)

@@ -118,7 +118,7 @@ def test_an_option_that_ray_would_not_take_is_refused(options: dict[str, object]
 
 
 def test_without_ray_the_runner_says_what_to_install(ray: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_command", lambda: None)
+    monkeypatch.setattr(module, "find_command", lambda name: None)
     with pytest.raises(EngineMissing, match=r"pip install 'stagesweep\[ray\]'"):
         RUNNER.up(a_pool(ray), lambda line: None)
     assert RUNNER.health().state == "missing"

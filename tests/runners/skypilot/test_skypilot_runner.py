@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import pytest
 from runners_pools import PLAIN
 
 from runners.errors import EngineFailed, EngineMissing, PoolError
-from runners.skypilot import sky
 from runners.skypilot.runner import RUNNER
 
 STAND_IN = r"""#!/bin/bash
@@ -133,7 +133,7 @@ def test_what_sky_says_last_is_told_where_it_fails(server, tmp_path, monkeypatch
 
 def test_without_sky_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sky.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(
         EngineMissing, match=r"needs the command sky, which is not here; pip install 'stagesweep\[skypilot\]'"
     ):
