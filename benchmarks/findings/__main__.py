@@ -29,9 +29,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/findings.md"))
     parser.add_argument("overrides", nargs="*", help="Hydra overrides of every run")
     arguments = parser.parse_args()
-    given = tuple(arguments.overrides) or ("device=cpu", "device.threads=1")
-    setting, began = setting_for(given), time.monotonic()
-    common = (*setting.common, *given)
+    overrides = tuple(arguments.overrides) or ("device=cpu", "device.threads=1")
+    setting, began = setting_for(overrides), time.monotonic()
+    common = (*setting.common, *overrides)
     try:
         runs = run_all(
             setting.conditions(),
