@@ -1,13 +1,10 @@
-"""How sure is the front? Each point's chance of being on it, being the knee and being the most efficient.
+"""Chances of each point to be on the front, its knee, and the most efficient.
 
-Measured losses are noisy, and a front picks the lucky ones. Here every value is drawn again from a normal
-distribution around what was measured, with its standard error (a parametric bootstrap: Efron and Tibshirani,
-An Introduction to the Bootstrap, 1993, ch. 6.5), and the question is asked of each draw. `summary` calls
-this.
-
-It answers: if everything were measured again, how often would this point be on the front? Noise that the
-standard errors do not cover (the seed, where there is one run per configuration) is not in it.
-Shapes: N points, D draws.
+Measured losses are noisy, and a front picks the lucky ones. Every value is drawn again from a normal
+distribution around its measurement, with its standard error (a parametric bootstrap: Efron and Tibshirani, An
+Introduction to the Bootstrap, 1993, ch. 6.5). A chance is the share of draws: if everything were measured
+again, how often would this point be on the front? Noise that the standard errors do not cover, such as that
+of the seed, is not included. Shapes: N points, D draws.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ DRAWS = 1000
 """The Monte Carlo error of a probability is at most 1.6 points (one standard error) at this number."""
 
 CHUNK = 2_000_000
-"""Numbers held at once: draws are made in batches of at most so many, 16 MB."""
+"""Numbers per batch of draws: 16 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +31,10 @@ class Attainment:
 
     Args:
         front: on the Pareto front.
-        knee: the knee of that front. Some draws may have none.
-        most_efficient: has the highest efficiency; all zero without a baseline.
+        knee: the knee of that front; some draws may have none.
+        most_efficient: the highest efficiency; all zero without a baseline.
         draws: D.
-        exact: points without a standard error, which were taken as exact.
+        exact: number of points without a standard error, which were taken as exact.
     """
 
     front: Floats
@@ -47,53 +44,68 @@ class Attainment:
     exact: int
 
 
+@dataclass(frozen=True)
+class Baseline:
+    """The baseline of efficiency, which is drawn anew in each draw as well.
+
+    Args:
+        value: see `efficiency.most_efficient`.
+        sem: its standard error.
+        points: positions of the points whose best y is the baseline: its draws are then theirs, without
+            `sem`.
+    """
+
+    value: float
+    sem: float = 0.0
+    points: Sequence[int] = ()
+
+    def draw(self, ys: Floats, goal: Goal, generator: np.random.Generator) -> Floats:
+        """Return [D] draws of the baseline that belong to the draws of y [D, N]."""
+        drawn = self.value + self.sem * generator.standard_normal(len(ys))
+        if not len(self.points):
+            return np.asarray(drawn)
+        own = ys[:, list(self.points)]
+        return np.asarray(own.min(axis=1) if goal == "minimize" else own.max(axis=1))
+
+
 def attainment(
     x: npt.ArrayLike,
     y: npt.ArrayLike,
     y_sem: npt.ArrayLike,
     *,
-    x_goal: Goal = "minimize",
-    y_goal: Goal = "minimize",
-    baseline: float | None = None,
-    baseline_sem: float = 0.0,
-    baseline_at: Sequence[int] = (),
+    goals: tuple[Goal, Goal] = ("minimize", "minimize"),
+    baseline: Baseline | None = None,
     knees: bool = True,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Attainment:
-    """Ask `draws` times who is on the front, with y drawn anew each time and x (compute, a count) as it is.
+    """Find front, knee and most efficient point of each draw, with y drawn anew and x (compute) exact.
 
     Args:
-        x, y: [N] finite numbers.
+        x: [N] finite numbers.
+        y: [N] finite numbers.
         y_sem: [N] standard errors of y; missing, infinite or negative ones count as 0 (see
             `Attainment.exact`).
-        baseline, baseline_sem: as in `efficiency.most_efficient`; the baseline is drawn anew, too.
-        baseline_at: positions of the points whose best is the baseline: its draws are then theirs.
+        goals: of x and y. Efficiency is undefined where more x is better.
+        baseline: None: no point is the most efficient.
         knees: also find the knee of each draw, the only part that costs a call per draw.
-        seed: same seed and points, same answer.
+        draws: D.
+        seed: same seed and points, same result.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    errors = np.asarray(y_sem, dtype=np.float64)
-    errors = np.where(np.isfinite(errors) & (errors > 0), errors, 0.0)
+    errors = _errors(y_sem)
     on_front, at_knee, efficient = (np.zeros(len(xs)) for _ in range(3))
     generator = np.random.default_rng(seed)
-    turned = xs if x_goal == "minimize" else -xs
+    costs = xs if goals[0] == "minimize" else -xs
     for size in _batches(draws, len(xs)):
         drawn = ys + errors * generator.standard_normal((size, len(xs)))
-        member = _on_front(turned, drawn if y_goal == "minimize" else -drawn)
-        on_front += member.sum(axis=0)
-        if baseline is not None and x_goal == "minimize":
-            bases = baseline + baseline_sem * generator.standard_normal(size)
-            if len(baseline_at):
-                mine = drawn[:, list(baseline_at)]
-                bases = mine.min(axis=1) if y_goal == "minimize" else mine.max(axis=1)
-            np.add.at(efficient, _winners(drawn, xs, bases, y_goal), 1)
+        members = _on_front(costs, drawn if goals[1] == "minimize" else -drawn)
+        on_front += members.sum(axis=0)
+        if baseline is not None and goals[0] == "minimize":
+            bases = baseline.draw(drawn, goals[1], generator)
+            np.add.at(efficient, _winners(drawn, xs, bases, goals[1]), 1)
         if knees:
-            for row, members in zip(drawn, member, strict=True):
-                at = np.flatnonzero(members)
-                found = knee(np.column_stack((xs[at], row[at])), (x_goal, y_goal))
-                if found is not None:
-                    at_knee[at[found]] += 1
+            np.add.at(at_knee, _knees(xs, drawn, members, goals), 1)
     count = max(draws, 1)
     return Attainment(
         front=on_front / count,
@@ -112,12 +124,14 @@ def membership(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Floats:
-    """Each point's share of draws on the front, for any number of objectives with errors in all of them.
+    """Return each point's share of draws on the front of K objectives, with errors in all of them.
 
     Args:
         points: [N, K] finite numbers.
         sems: [N, K] standard errors, 0 or missing where a value is exact.
         goals: K goals.
+        draws: D.
+        seed: same seed and points, same result.
 
     Returns:
         [N] between 0 and 1.
@@ -125,13 +139,18 @@ def membership(
     Raises:
         AnalysisError: as `pareto.front`.
     """
-    means, errors = (np.asarray(told, dtype=np.float64).reshape(-1, len(goals)) for told in (points, sems))
-    errors = np.where(np.isfinite(errors) & (errors > 0), errors, 0.0)
+    means, errors = (a.reshape(-1, len(goals)) for a in (np.asarray(points, dtype=np.float64), _errors(sems)))
     generator = np.random.default_rng(seed)
     count = np.zeros(len(means))
     for _ in range(draws):
         count[front(means + errors * generator.standard_normal(means.shape), goals)] += 1
     return count / max(draws, 1)
+
+
+def _errors(sems: npt.ArrayLike) -> Floats:
+    """Return standard errors with 0 for those that are missing, infinite or negative."""
+    errors = np.asarray(sems, dtype=np.float64)
+    return np.where(np.isfinite(errors) & (errors > 0), errors, 0.0)
 
 
 def _batches(draws: int, points: int) -> list[int]:
@@ -140,7 +159,7 @@ def _batches(draws: int, points: int) -> list[int]:
 
 
 def _on_front(costs: Floats, drawn: Floats) -> npt.NDArray[np.bool_]:
-    """[D, N] whether each point is on the front of its draw. `costs` [N] are common to all draws."""
+    """Return [D, N] whether each point is on the front of its draw; `costs` [N] are common to all draws."""
     if not costs.size:
         return np.zeros(drawn.shape, dtype=np.bool_)
     order = np.argsort(costs, kind="stable")
@@ -150,14 +169,27 @@ def _on_front(costs: Floats, drawn: Floats) -> npt.NDArray[np.bool_]:
     lowest = np.minimum.reduceat(values, starts, axis=1)
     before = np.minimum.accumulate(np.c_[np.full(len(drawn), np.inf), lowest], axis=1)[:, :-1]
     # As good as the best of its own group, and better than all that cost less.
-    member = (values == lowest[:, group]) & (values < before[:, group])
-    back = np.empty_like(order)
-    back[order] = np.arange(len(order))
-    return np.asarray(member[:, back])
+    members = (values == lowest[:, group]) & (values < before[:, group])
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
+    return np.asarray(members[:, inverse])
+
+
+def _knees(
+    xs: Floats, drawn: Floats, members: npt.NDArray[np.bool_], goals: tuple[Goal, Goal]
+) -> npt.NDArray[np.intp]:
+    """Return the knee of each draw that has one, given who is on its front [D, N]."""
+    found = []
+    for row, member in zip(drawn, members, strict=True):
+        at = np.flatnonzero(member)
+        position = knee(np.column_stack((xs[at], row[at])), goals)
+        if position is not None:
+            found.append(at[position])
+    return np.array(found, dtype=np.intp)
 
 
 def _winners(drawn: Floats, spent: Floats, baselines: Floats, goal: Goal) -> npt.NDArray[np.intp]:
-    """The most efficient point of each draw that has one; ties go to who spent least, then to the first."""
+    """Return each most efficient point, of draws that have one; ties go to the least compute, then the first."""
     order = np.lexsort((np.arange(len(spent)), spent))
     gains = np.stack([efficiency(row, spent, base, goal) for row, base in zip(drawn, baselines, strict=True)])
     gains = np.where(gains > 0, gains, -np.inf)[:, order]  # NaN compares false

@@ -1,7 +1,4 @@
-"""Loss against compute as a curve, `loss = a + b · compute^(-c)`, with uncertainty.
-
-`budget` and `figures` call this.
-"""
+"""Loss against compute as a curve, `loss = a + b · compute^(-c)`, with uncertainty."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from analysis.statistics.power_law import Law, fit, interval
 
 DRAWS = 1000
 DISTINCT = 4
-"""Places that a curve with three parameters needs to show whether it fits."""
+"""Different amounts of compute needed: a curve of three parameters goes through any three points."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +22,9 @@ class Curve:
 
     Args:
         law: parameters and draws.
-        low, high: smallest and largest compute among the points: beyond them the curve is a guess.
-        points: how many points.
+        low: smallest compute among the points; below it the curve extrapolates.
+        high: largest compute among the points; above it the curve extrapolates.
+        points: number of points.
         sign: 1 where less y is better, -1 where the curve was fitted to -y.
     """
 
@@ -37,24 +35,27 @@ class Curve:
     sign: float
 
     def predict(self, x: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
-        """The curve at x and the ends of its 95 % interval (of the curve, not of a single run), each [M]."""
-        places = np.atleast_1d(np.asarray(x, dtype=np.float64))
-        values = self.sign * self.law.values(places[:, None])
+        """Return the curve at [M] amounts of compute and its 95 % interval (value, low, high), each [M].
+
+        The interval is that of the curve; a single run scatters more.
+        """
+        xs = np.atleast_1d(np.asarray(x, dtype=np.float64))
+        values = self.sign * self.law.values(xs[:, None])
         low, high = interval(values[1:])
         return values[0], low, high
 
     def parameters(self) -> dict[str, tuple[float, float, float]]:
-        """a, b and c, each with its 95 % interval."""
-        told = {
+        """Return a, b and c as (value, low, high), low and high being the 95 % interval."""
+        samples = {
             "a": self.sign * self.law.offset,
             "b": self.sign * self.law.plain_factor()[:, 0],
             "c": self.law.exponent[:, 0],
         }
-        ends = {name: interval(draws[1:]) for name, draws in told.items()}
-        return {n: (float(told[n][0]), float(ends[n][0]), float(ends[n][1])) for n in told}
+        ends = {name: interval(draws[1:]) for name, draws in samples.items()}
+        return {n: (float(samples[n][0]), float(ends[n][0]), float(ends[n][1])) for n in samples}
 
     def holds(self, x: float) -> bool:
-        """Whether there are points on both sides of x."""
+        """Return whether x lies within the compute of the points."""
         return self.low <= x <= self.high
 
 
@@ -70,11 +71,13 @@ def fit_curve(
     """Fit loss against compute.
 
     Args:
-        x: [N] compute; rows where it is not positive, or y is missing, are left out.
-        y: [N]
+        x: [N] compute; rows where it is not positive, or y is missing, are ignored.
+        y: [N] losses or scores.
         sem: [N] standard errors of y; used if every point has one.
-        goal: which way y is better. A loss (all y positive, less is better) is not let below zero at any
-            compute.
+        goal: whether less or more y is better. A loss (all y positive, less is better) is bounded below by
+            zero.
+        draws: bootstrap draws.
+        seed: of the bootstrap.
 
     Raises:
         AnalysisError: fewer than four different x.
@@ -96,7 +99,7 @@ def fit_curve(
 
 
 def known_errors(sem: npt.ArrayLike | None, kept: npt.NDArray[np.bool_]) -> Floats | None:
-    """The standard errors of the kept points if all of them have one, else None."""
+    """Return the [N] standard errors of the kept points if all of them have one, else None."""
     if sem is None:
         return None
     errors = np.asarray(sem, dtype=np.float64)[kept]

@@ -1,7 +1,7 @@
-"""What the compute bought: improvement over a baseline per hundred effective steps.
+"""Efficiency: improvement over a baseline per unit of compute.
 
-`summary` calls this to name the most efficient trial. The formulas are those of the length sweep in
-`examples/stage19_length_sweep.csv`, whose column `reported_efficiency` they must give (to two places).
+The formulas are those of the length sweep in `examples/stage19_length_sweep.csv`: they must reproduce its
+column `reported_efficiency` to two places.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy.typing as npt
 from analysis.statistics.pareto import Floats, Goal
 
 PER = 100.0
-"""Efficiency is given per this many units of compute."""
+"""Efficiency is improvement per this many units of compute."""
 
-# A step of Stage 1.9 runs the teacher beside the student: about twice the cost of a step of Stage 2.
+# A step of Stage 1.9 also runs the teacher, which about doubles the cost of a step of Stage 2.
 STAGE1_9_WEIGHT = 2
 
 if TYPE_CHECKING:
@@ -26,21 +26,21 @@ Steps = TypeVar("Steps", int, float, Floats, "pd.Series[Any]")
 
 
 def effective_steps(stage1_9_steps: Steps, stage2_steps: Steps) -> Steps:
-    """Compute in steps of Stage 2: `2 * stage1_9_steps + stage2_steps`."""
+    """Return the compute in steps of Stage 2: `2 * stage1_9_steps + stage2_steps`."""
     return STAGE1_9_WEIGHT * stage1_9_steps + stage2_steps
 
 
 def efficiency(
     loss: npt.ArrayLike, steps: npt.ArrayLike, baseline: float, goal: Goal = "minimize", per: float = PER
 ) -> Floats:
-    """Improvement over the baseline per hundred steps: `(baseline - loss) / (steps / 100)`, elementwise.
+    """Return the improvement per unit of compute, `(baseline - loss) / (steps / per)`, elementwise.
 
     Args:
-        loss: [N] what the trials reached.
-        steps: [N] what they spent; any measure of compute, effective steps as a rule.
-        baseline: what is reached without the spending in question (the notebook's: no Stage 1.9).
-        goal: "maximize" turns the sign of the improvement.
-        per: give it per so much compute (see `compute.MEASURES`).
+        loss: [N] final losses.
+        steps: [N] compute spent, usually in effective steps.
+        baseline: loss without the spending in question, such as a run without Stage 1.9.
+        goal: "maximize" flips the sign of the improvement.
+        per: the unit of compute (see `compute.MEASURES`).
 
     Returns:
         [N] float64; NaN where a value is missing or infinite, or nothing was spent.
@@ -56,11 +56,16 @@ def efficiency(
 def efficiency_sem(
     loss_sem: npt.ArrayLike, steps: npt.ArrayLike, baseline_sem: float = 0.0, per: float = PER
 ) -> Floats:
-    """Standard error of `efficiency`, elementwise: errors of loss and baseline add in squares, compute has
-    none.
+    """Return the standard error of `efficiency`, elementwise; errors of loss and baseline add in quadrature.
+
+    Args:
+        loss_sem: [N] standard errors of the losses.
+        steps: [N] compute spent, exact.
+        baseline_sem: standard error of the baseline.
+        per: the unit of compute.
 
     Returns:
-        [N] float64; NaN where the loss has no error, or nothing was spent.
+        [N] float64; NaN where the loss has no standard error, or nothing was spent.
     """
     errors, spent = np.asarray(loss_sem, dtype=np.float64), np.asarray(steps, dtype=np.float64)
     defined = np.isfinite(errors) & (errors >= 0) & np.isfinite(spent) & (spent > 0)
@@ -72,10 +77,16 @@ def efficiency_sem(
 def most_efficient(
     loss: npt.ArrayLike, steps: npt.ArrayLike, baseline: float | None, goal: Goal = "minimize"
 ) -> int | None:
-    """Position of the highest efficiency; None without a baseline, or where nothing improves on it.
+    """Return the position of the highest efficiency; None without a baseline, or if nothing improves on it.
 
-    Only improvements count: below the baseline a higher ratio would merely mean more compute wasted. Ties go
-    to the one that spent least, then to the first.
+    Only improvements count: among losses worse than the baseline, a higher ratio only means more compute
+    wasted. Ties go to the point with the least compute, then to the first.
+
+    Args:
+        loss: [N] final losses.
+        steps: [N] compute spent.
+        baseline: see `efficiency`.
+        goal: whether a smaller or a larger loss is better.
     """
     if baseline is None:
         return None

@@ -1,9 +1,7 @@
-"""How much of the objectives' space a front commands: one number to compare searches by, over bare arrays.
+"""Hypervolume: the volume that a front dominates within a reference point, over bare arrays.
 
-The hypervolume of a set of points is the measure of what they dominate within a reference point (Zitzler and
-Thiele: Multiobjective Evolutionary Algorithms, IEEE Transactions on Evolutionary Computation 3, 1999). It
-means
-nothing without its reference point: whoever shows one shows the other. `summary` and `report` call this.
+Zitzler and Thiele: Multiobjective Evolutionary Algorithms, IEEE Transactions on Evolutionary Computation 3,
+1999. The number means nothing without its reference point; always show both.
 """
 
 from __future__ import annotations
@@ -18,16 +16,16 @@ from analysis.errors import AnalysisError
 from analysis.statistics.pareto import Floats, Goal, Staircase, finite_costs, front
 
 MARGIN = 0.1
-"""How far behind the worst value the default reference point lies, as a share of the range."""
+"""Distance of the default reference point beyond the worst value, as a share of the range."""
 
 
 def hypervolume(points: npt.ArrayLike, goals: Sequence[Goal], reference: Sequence[float]) -> float:
-    """Measure of the space that the points dominate and that itself dominates the reference point.
+    """Return the volume of the space that the points dominate within the reference point.
 
-    O(N log N) for up to three objectives, times N for each one more (slices along the last objective).
+    O(N log N) for up to three objectives, times N for each further one (slices along the last objective).
 
     Args:
-        points: [N, K] numbers; rows with a missing or infinite value count nothing, nor do rows that are not
+        points: [N, K] numbers; ignored are rows with a missing or infinite value, and rows that are not
             better than the reference in every objective.
         goals: K goals, one per column.
         reference: K numbers, in the units of the columns.
@@ -45,18 +43,23 @@ def hypervolume(points: npt.ArrayLike, goals: Sequence[Goal], reference: Sequenc
 
 
 def reference_point(points: npt.ArrayLike, goals: Sequence[Goal]) -> tuple[float, ...] | None:
-    """A reference for want of a better one: the worst value of each objective and a tenth of its range
-    beyond.
+    """Return a default reference: a tenth of each objective's range beyond its worst value.
 
-    It moves with the worst point: good for following one sweep, useless for comparing two. None without
-    points, or where it would be infinite.
+    It moves with the worst point: good for following one sweep, useless for comparing two.
+
+    Args:
+        points: [N, K] numbers.
+        goals: K goals, one per column.
+
+    Returns:
+        K numbers in the units of the columns; None without points, or if the reference would be infinite.
     """
     costs, kept = finite_costs(points, goals)
     if not kept.size:
         return None
     low, high = costs.min(axis=0), costs.max(axis=0)
-    # Where all values are equal, any distance will do, so long as it can be told from rounding. A tenth of
-    # each end, because the whole range may be more than the largest float.
+    # Where all values are equal, any distance beyond rounding will do. A tenth of each end, because the
+    # range itself may exceed the largest float.
     span = MARGIN * high - MARGIN * low
     with np.errstate(over="ignore"):
         behind = high + np.where(span > 0, span, np.maximum(np.abs(high), 1.0) * MARGIN)
@@ -67,7 +70,7 @@ def reference_point(points: npt.ArrayLike, goals: Sequence[Goal]) -> tuple[float
 
 
 def _measure(costs: Floats, limit: Floats) -> float:
-    """The volume between the costs, each below the limit, and the limit."""
+    """Return the volume between the costs, each below the limit, and the limit."""
     if not len(costs):
         return 0.0
     dimensions = costs.shape[1]
@@ -86,7 +89,7 @@ def _measure(costs: Floats, limit: Floats) -> float:
 
 
 def _areas(edge: Floats, limit: Floats) -> list[float]:
-    """For each point, the area that it and those before it dominate in the first two costs."""
+    """Return for each point the area that it and those before it dominate in the first two costs."""
     stairs, area, areas = Staircase(), 0.0, []
     for first, second, _ in edge.tolist():
         start, end = stairs.gap(first, second)
@@ -100,7 +103,7 @@ def _areas(edge: Floats, limit: Floats) -> list[float]:
 def _gained(
     stairs: Staircase, start: int, end: int, point: tuple[float, float], limit: tuple[float, float]
 ) -> float:
-    """What the point adds to the area: strips between the steps that it replaces and its own height."""
+    """Return the area that the point adds: strips between the steps that it replaces and its own height."""
     edges = [point[0], *stairs.first[start:end], stairs.first[end] if end < len(stairs.first) else limit[0]]
     ceiling = [stairs.second[start - 1] if start else limit[1], *stairs.second[start:end]]
     strips = zip(pairwise(edges), ceiling, strict=True)

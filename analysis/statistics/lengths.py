@@ -1,5 +1,4 @@
-"""Loss over the lengths of both stages, and the best split of a given compute. `budget` and `figures` call
-this.
+"""Loss over the lengths of both stages, and the best split of a given compute.
 
     loss = a + b₁ · (1 + stage 1.9 steps)^(-c₁) + b₂ · (1 + stage 2 steps)^(-c₂)
 
@@ -26,7 +25,7 @@ DRAWS = 300
 DISTINCT = 3
 CONFIGURATIONS = 7
 SPLITS = 401
-"""Splits of a budget that are compared: steps of a quarter of a percent."""
+"""Splits of a budget that are compared, a quarter of a percent apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +33,13 @@ class Split:
     """The split of a budget that the fitted surface calls best.
 
     Args:
-        stage1_9, stage2: steps, whole numbers within the budget.
-        stage1_9_low, stage1_9_high: 95 % interval of where the best split lies; stage 2 gets the rest.
-        loss, loss_low, loss_high: the fitted loss there.
+        stage1_9: steps of Stage 1.9, within the budget.
+        stage2: steps of Stage 2, the remainder of the budget.
+        stage1_9_low: lower end of the 95 % interval of the best `stage1_9`.
+        stage1_9_high: its upper end.
+        loss: the fitted loss of the split.
+        loss_low: lower end of its 95 % interval.
+        loss_high: upper end of its 95 % interval.
     """
 
     stage1_9: int
@@ -54,9 +57,10 @@ class Surface:
 
     Args:
         law: parameters and draws.
-        stage1_9, stage2: smallest and largest number of steps among the points.
-        compute: smallest and largest number of effective steps.
-        points: how many points.
+        stage1_9: smallest and largest number of Stage 1.9 steps among the points.
+        stage2: the same of Stage 2 steps.
+        compute: the same of effective steps.
+        points: number of points.
     """
 
     law: Law
@@ -66,35 +70,35 @@ class Surface:
     points: int
 
     def predict(self, stage1_9: npt.ArrayLike, stage2: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
-        """The surface at M pairs of lengths, and the ends of its 95 % interval, each [M]."""
+        """Return the surface at M pairs of lengths and its 95 % interval (value, low, high), each [M]."""
         values = self._values(stage1_9, stage2)
         low, high = interval(values[1:])
         return values[0], low, high
 
     def iso_compute(self, budget: float) -> tuple[Floats, Floats, Floats]:
-        """All ways to spend a budget: [M] steps of Stage 1.9, of Stage 2, and the fitted loss."""
+        """Return the splits of a budget: Stage 1.9 steps, Stage 2 steps and fitted loss, each [M]."""
         stage1_9, stage2 = _splits(budget)
         return stage1_9, stage2, self._values(stage1_9, stage2)[0]
 
     def best_split(self, budget: float) -> Split:
-        """The lengths with the least fitted loss among those that cost `budget` effective steps.
+        """Return the lengths with the least fitted loss among those that cost `budget` effective steps.
 
         Raises:
-            AnalysisError: the budget is no positive number.
+            AnalysisError: the budget is not a number of 1 or more.
         """
         if not (np.isfinite(budget) and budget >= 1):
             raise AnalysisError(f"the budget is {budget}; give a number of effective steps, 1 or more")
         stage1_9, stage2 = _splits(budget)
         values = self._values(stage1_9, stage2)
-        ends = stage1_9[values.argmin(axis=1)]
-        low, high = interval(ends[1:])
-        steps = round(float(ends[0]))
+        best = stage1_9[values.argmin(axis=1)]
+        low, high = interval(best[1:])
+        steps = round(float(best[0]))
         steps -= effective_steps(steps, 0) > budget
-        rest = int(budget) - STAGE1_9_WEIGHT * steps
-        loss, loss_low, loss_high = self.predict([steps], [rest])
+        stage2_steps = int(budget) - STAGE1_9_WEIGHT * steps
+        loss, loss_low, loss_high = self.predict([steps], [stage2_steps])
         return Split(
             stage1_9=steps,
-            stage2=rest,
+            stage2=stage2_steps,
             stage1_9_low=int(low),
             stage1_9_high=round(float(high)),
             loss=float(loss[0]),
@@ -103,15 +107,15 @@ class Surface:
         )
 
     def beyond(self, stage1_9: float, stage2: float) -> list[str]:
-        """In which respects the lengths lie outside those that were tried, in words; empty inside."""
-        asked = (
+        """Return a message for each respect in which the lengths lie outside those that were tried."""
+        ranges = (
             ("Stage 1.9", stage1_9, self.stage1_9, "steps"),
             ("Stage 2", stage2, self.stage2, "steps"),
             ("compute", effective_steps(stage1_9, stage2), self.compute, "effective steps"),
         )
         return [
             f"{what}: {value:g} {unit} lie outside the {low:g} to {high:g} that were tried"
-            for what, value, (low, high), unit in asked
+            for what, value, (low, high), unit in ranges
             if not low <= value <= high
         ]
 
@@ -128,7 +132,15 @@ def fit_surface(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Surface:
-    """Fit loss over the lengths of the two stages, each [N]; rows with a missing value are left out.
+    """Fit loss over the lengths of the two stages; rows with a missing value are ignored.
+
+    Args:
+        stage1_9: [N] steps of Stage 1.9.
+        stage2: [N] steps of Stage 2.
+        loss: [N] losses.
+        sem: [N] standard errors of the losses; used if every point has one.
+        draws: bootstrap draws.
+        seed: of the bootstrap.
 
     Raises:
         AnalysisError: fewer than three different lengths of a stage, or fewer than seven different pairs.
@@ -137,8 +149,10 @@ def fit_surface(
     kept = np.isfinite(first) & np.isfinite(second) & np.isfinite(losses) & (first >= 0) & (second >= 0)
     first, second, losses = first[kept], second[kept], losses[kept]
     pairs = np.column_stack((first, second))
-    told = (("Stage 1.9", first), ("Stage 2", second))
-    short = [f"{len(np.unique(steps))} of {name}" for name, steps in told if len(np.unique(steps)) < DISTINCT]
+    stages = (("Stage 1.9", first), ("Stage 2", second))
+    short = [
+        f"{len(np.unique(steps))} of {name}" for name, steps in stages if len(np.unique(steps)) < DISTINCT
+    ]
     different = len(np.unique(pairs, axis=0))
     if short or different < CONFIGURATIONS:
         found = ", ".join(short) or counted(different, "pair")

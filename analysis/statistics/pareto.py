@@ -1,4 +1,4 @@
-"""The Pareto front and its knee, over bare arrays. `summary` calls this for tables, anyone may for points.
+"""The Pareto front and its knee, over bare arrays.
 
 Shapes: N points of K objectives, [N, K]; D of them distinct, F on the front.
 Positions are zero-based row numbers of the input.
@@ -24,11 +24,11 @@ FLAT = 1e-9
 
 
 def front(points: npt.ArrayLike, goals: Sequence[Goal]) -> Positions:
-    """Positions of the points that no other point dominates, in ascending order.
+    """Return the positions of the points that no other point dominates, in ascending order.
 
     A point dominates another if it is at least as good in every objective and better in one. Equal points
     do not dominate each other: all of them are on the front, or none. A row with a missing or infinite
-    value is no point: it is never on the front and dominates nothing.
+    value is ignored: it is never on the front and dominates nothing.
 
     O(N log N) for up to three objectives (Kung, Luccio, Preparata: On Finding the Maxima of a Set of Vectors,
     Journal of the ACM 22, 1975); O(N · front) beyond, one vectorised comparison per point of the front.
@@ -49,7 +49,7 @@ def front(points: npt.ArrayLike, goals: Sequence[Goal]) -> Positions:
 
 
 def finite_costs(points: npt.ArrayLike, goals: Sequence[Goal]) -> tuple[Floats, Positions]:
-    """The finite rows as costs (less is better in every column), and their positions."""
+    """Return the finite rows of [N, K] points as costs (less is better in each), and their positions."""
     unknown = [goal for goal in goals if goal not in ("minimize", "maximize")]
     if unknown or not goals:
         raise AnalysisError(f"goals must be 'minimize' or 'maximize', one per objective; got {list(goals)!r}")
@@ -66,23 +66,23 @@ def finite_costs(points: npt.ArrayLike, goals: Sequence[Goal]) -> tuple[Floats, 
 
 
 def _sweep(distinct: Floats) -> npt.NDArray[np.bool_]:
-    """One or two costs, rows distinct and sorted: on the front is whoever lowers the last cost so far."""
+    """Return the front of one or two costs, rows distinct and sorted: rows that lower the last cost."""
     last = distinct[:, -1]
     best_before = np.minimum.accumulate(np.concatenate(([np.inf], last)))[:-1]
     return last < best_before
 
 
 def _staircase(distinct: Floats) -> npt.NDArray[np.bool_]:
-    """Three costs, rows distinct and sorted: by ascending first cost, keep the front of the other two."""
+    """Return the front of three costs, rows distinct and sorted, by a running front of the last two."""
     stairs = Staircase()
     return np.array([stairs.add(second, third) for _, second, third in distinct.tolist()], dtype=np.bool_)
 
 
 def _cull(distinct: Floats) -> npt.NDArray[np.bool_]:
-    """Any number of costs, rows distinct: each point of the front drops what it dominates."""
+    """Return the front of any number of costs, rows distinct: each point found drops those it dominates."""
     on_front = np.zeros(len(distinct), dtype=np.bool_)
-    # Points that rank well in all costs come first: they are on the front or near it, and drop the most. A
-    # dominating point has the smaller sum of ranks, so that whoever is reached undropped is on the front.
+    # Points that rank well in all costs come first: they are on or near the front and drop the most. A
+    # dominating point has the smaller sum of ranks, so a point that is reached undropped is on the front.
     ranks = sum(np.unique(column, return_inverse=True)[1] for column in distinct.T)
     left = np.argsort(ranks, kind="stable")
     while left.size:
@@ -96,14 +96,14 @@ SEARCHES = {1: _sweep, 2: _sweep, 3: _staircase}
 
 
 class Staircase:
-    """The front of points of two costs that come one by one; `hypervolume` measures the area under it."""
+    """Incremental front of points with two costs; `hypervolume` measures the area under it."""
 
     def __init__(self) -> None:
         self.first: list[float] = []  # ascending
         self.second: list[float] = []  # strictly descending
 
     def add(self, first: float, second: float) -> bool:
-        """Take a point in, drop those that it dominates; False if one here is as good in both costs."""
+        """Add a point and drop those that it dominates; return False if one is as good in both costs."""
         start, end = self.gap(first, second)
         if start is None:
             return False
@@ -111,7 +111,7 @@ class Staircase:
         return True
 
     def gap(self, first: float, second: float) -> tuple[int | None, int]:
-        """The steps that the point would replace, as a range; its start is None if the point is dominated."""
+        """Return the range of steps that a point would replace; its start is None for a dominated point."""
         start = bisect_right(self.first, first)
         if start and self.second[start - 1] <= second:
             return None, start
@@ -124,7 +124,7 @@ class Staircase:
 
 
 def knee(points: npt.ArrayLike, goals: Sequence[Goal] = ("minimize", "minimize")) -> int | None:
-    """Position of the knee of the front of these points: where a further gain begins to cost much more.
+    """Return the position of the front's knee, beyond which a further gain costs much more.
 
     The front is scaled to the unit square; the knee is the front point farthest from the chord between the
     front's two ends, on the side of the ideal point. That is the criterion of Kneedle for a discrete curve
@@ -132,6 +132,10 @@ def knee(points: npt.ArrayLike, goals: Sequence[Goal] = ("minimize", "minimize")
     Das, On characterizing the "knee" of the Pareto curve (Structural Optimization 18, 1999), for two
     objectives. Of equally distant points the one with the least first cost is the knee, of equal points the
     first.
+
+    Args:
+        points: [N, 2] numbers.
+        goals: two goals, one per column.
 
     Returns:
         None if the front has fewer than three different points, or none of them lies beyond the chord

@@ -1,15 +1,13 @@
 """Saturating power laws, `y = a + Σ b_k · s_k^(-c_k)`, with draws that show how uncertain they are.
 
-`curve` (loss against compute) and `lengths` (loss over both stages' lengths) call `fit`. The form is the one
-that scaling laws of language models take (Hestness et al., arXiv:1712.00409; Hoffmann et al.,
+The form of scaling laws of language models (Hestness et al., arXiv:1712.00409; Hoffmann et al.,
 arXiv:2203.15556, eq. 10).
 
-For given exponents the model is linear, so that `a` and `b` are solved exactly and only the exponents are
-searched (variable projection: Golub and Pereyra, SIAM Journal on Numerical Analysis 10, 1973). Uncertainty: a
-parametric bootstrap of the fitted values; where the noise is estimated from few residuals, each draw has a
+For given exponents the model is linear: `a` and `b` are solved exactly and only the exponents are searched
+(variable projection: Golub and Pereyra, SIAM Journal on Numerical Analysis 10, 1973). Uncertainty comes from
+a parametric bootstrap of the fitted values. Where the noise is estimated from few residuals, each draw has a
 noise level of its own (χ² with the residuals' degrees of freedom), which for linear models gives Student's
-intervals exactly.
-Shapes: N points, K terms, D draws.
+intervals exactly. Shapes: N points, K terms, D draws, G exponents on the grid, P = 1 + K coefficients.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ from analysis.labels import counted
 from analysis.statistics.pareto import Floats
 
 EXPONENTS = (0.02, 4.0)
-"""Where the exponents are sought. Below, the law cannot be told from a logarithm; above, from a step."""
+"""Range of the exponents. Below it, the law looks like a logarithm; above it, like a step."""
 
 GRID = {1: 97, 2: 19}
-"""How many exponents are tried per term: steps of 6 % with one term, of a third with two."""
+"""Exponents tried per term, by number of terms: 6 % apart with one term, a third apart with two."""
 
 LEVEL = 0.95
 
@@ -42,9 +40,9 @@ class Law:
         factor: [1 + D, K] b, in the units of `scale`: the term is `b_k · (s_k / scale_k)^(-c_k)`.
         exponent: [1 + D, K] c.
         scale: [K] geometric means of s.
-        noise: standard deviation of a single y around the law, NaN where it is told by standard errors alone.
-        freedom: points less parameters.
-        at_edge: whether an exponent ended at an end of `EXPONENTS`: the data do not show how the law bends.
+        noise: standard deviation of a single y around the law; NaN where standard errors were given.
+        freedom: residual degrees of freedom, points less parameters.
+        at_edge: whether an exponent lies at a bound of `EXPONENTS`: the data do not show how the law bends.
     """
 
     offset: Floats
@@ -56,18 +54,18 @@ class Law:
     at_edge: bool
 
     def values(self, s: Floats) -> Floats:
-        """[1 + D, M] the law and its draws at M places. `s`: [M, K], positive."""
+        """Return [1 + D, M] values of the law and its draws at positive s [M, K]."""
         ratio = np.log(np.asarray(s, dtype=np.float64) / self.scale)  # [M, K]
         terms = self.factor[:, None, :] * np.exp(-self.exponent[:, None, :] * ratio[None])
         return np.asarray(self.offset[:, None] + terms.sum(axis=-1))
 
     def plain_factor(self) -> Floats:
-        """[1 + D, K] b for s as it is, without `scale`."""
+        """Return [1 + D, K] b for unscaled s."""
         return np.asarray(self.factor * self.scale**self.exponent)
 
 
 def interval(draws: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
-    """Ends of the central interval of the draws, over the first axis."""
+    """Return the central interval of the draws (low, high), over the first axis."""
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return low, high
 
@@ -80,13 +78,15 @@ def fit(
     Args:
         s: [N, K] positive.
         y: [N] finite.
-        sem: [N] positive standard errors: points then count by them, and if they scatter more than that, the
-            errors are taken for too small by one common factor. None: one unknown noise for all.
-        floor: what `a` is not below, such as 0 for a loss; None for no bound.
-        draws: D.
+        sem: [N] positive standard errors, by which points are weighted; if the points scatter more than that,
+            the errors are scaled up by one common factor. None: one unknown noise level for all.
+        floor: lower bound of `a`, such as 0 for a loss; None for no bound.
+        draws: D, bootstrap draws.
+        seed: of the bootstrap.
 
     Raises:
-        AnalysisError: there are no more points than parameters, so that nothing would tell how wrong it is.
+        AnalysisError: there are no more points than parameters, which leaves nothing to estimate the error
+            from.
     """
     points, terms = s.shape
     freedom = points - (2 * terms + 1)
@@ -98,31 +98,37 @@ def fit(
     size = float(np.abs(y).max()) or 1.0  # squares of what a program may report overflow
     y, sem = y / size, None if sem is None else sem / size
     scale = np.exp(np.log(s).mean(axis=0))
-    ratio = np.log(s / scale)
-    weights = np.full(points, 1.0) if sem is None else sem**-2.0
     base = 0.0 if floor is None else floor / size
-    first = _solve(ratio, (y - base)[None], weights, bounded=floor is not None)
-    exponent = _polished(ratio, y - base, weights, first.exponent[0], bounded=floor is not None)
-    design = _design(ratio, exponent[None])
-    beta = _linear(design, (y - base)[None], weights, bounded=floor is not None)[0][0, 0]
-    fitted = design[0] @ beta
-    chi2 = float((weights * (y - base - fitted) ** 2).sum())
+    problem = _Problem(
+        ratio=np.log(s / scale),
+        weights=np.full(points, 1.0) if sem is None else sem**-2.0,
+        bounded=floor is not None,
+    )
+    best, fitted = _point_fit(problem, y - base)
+    chi2 = float((problem.weights * (y - base - fitted) ** 2).sum())
     generator = np.random.default_rng(seed)
     spread = _spread(chi2, freedom, draws, generator, known=sem is not None)
-    errors = generator.standard_normal((draws, points)) / np.sqrt(weights)
-    drawn = _solve(
-        ratio, fitted + spread[:, None] * errors, weights, bounded=floor is not None, also=exponent
-    )
-    edges = np.isclose(exponent, EXPONENTS[0]) | np.isclose(exponent, EXPONENTS[1])
+    errors = generator.standard_normal((draws, points)) / np.sqrt(problem.weights)
+    drawn = _solve(problem, fitted + spread[:, None] * errors, also=best.exponent[0])
+    edges = np.isclose(best.exponent, EXPONENTS[0]) | np.isclose(best.exponent, EXPONENTS[1])
     return Law(
-        offset=size * (np.r_[beta[0], drawn.beta[:, 0]] + base),
-        factor=size * np.vstack((beta[1:], drawn.beta[:, 1:])),
-        exponent=np.vstack((exponent[None], drawn.exponent)),
+        offset=size * (np.r_[best.beta[0, 0], drawn.beta[:, 0]] + base),
+        factor=size * np.vstack((best.beta[:, 1:], drawn.beta[:, 1:])),
+        exponent=np.vstack((best.exponent, drawn.exponent)),
         scale=scale,
         noise=size * float(np.sqrt(chi2 / freedom)) if sem is None else float("nan"),
         freedom=freedom,
-        at_edge=bool((edges & (beta[1:] > 0)).any()),
+        at_edge=bool((edges & (best.beta[:, 1:] > 0)).any()),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Problem:
+    """The inputs of a fit: log(s / scale) [N, K], weights [N], and whether `a` must not be negative."""
+
+    ratio: Floats
+    weights: Floats
+    bounded: bool
 
 
 @dataclass(frozen=True)
@@ -133,50 +139,53 @@ class _Solved:
     exponent: Floats
 
 
+def _point_fit(problem: _Problem, y: Floats) -> tuple[_Solved, Floats]:
+    """Fit y [N] itself, exponents off the grid; return the solution and its [N] fitted values."""
+    exponent = _refine(problem, y, _solve(problem, y[None]).exponent[0])
+    design = _design(problem.ratio, exponent[None])
+    beta = _linear(problem, design, y[None])[0][0]
+    return _Solved(beta, exponent[None]), design[0] @ beta[0]
+
+
 def _spread(chi2: float, freedom: int, draws: int, generator: np.random.Generator, *, known: bool) -> Floats:
-    """[D] by how much each draw's errors are larger than the weights say."""
+    """Return [D] factors by which each draw's errors exceed those of the weights."""
     level = np.sqrt(chi2 / generator.chisquare(freedom, draws))
     # Known errors are believed unless the points scatter more (Birge, Physical Review 40, 1932).
     return np.maximum(level, 1.0) if known else np.asarray(level)
 
 
 def _design(ratio: Floats, exponents: Floats) -> Floats:
-    """[G, N, 1 + K] the columns of the linear problem for G sets of exponents [G, K]."""
+    """Return [G, N, P] the columns of the linear problem for exponents [G, K]."""
     terms = np.exp(-exponents[:, None, :] * ratio[None])
     return np.concatenate((np.ones((*terms.shape[:2], 1)), terms), axis=2)
 
 
-def _solve(
-    ratio: Floats, ys: Floats, weights: Floats, *, bounded: bool, also: Floats | None = None
-) -> _Solved:
-    """The best of all exponents on the grid, for every row of `ys` [D, N] by itself.
+def _solve(problem: _Problem, ys: Floats, *, also: Floats | None = None) -> _Solved:
+    """Solve each row of `ys` [D, N] for the best exponents on the grid.
 
-    `also`: [K] exponents between those of the grid. Without the fit's own, the draws of points that lie on
-    the curve would all lie beside it.
+    `also`: [K] exponents to add to the grid. Without those of the fit itself, the draws of points that lie
+    exactly on the curve would all miss it.
     """
-    terms = ratio.shape[1]
+    terms = problem.ratio.shape[1]
     grid = np.geomspace(*EXPONENTS, GRID[terms])
     axes = [grid] * terms if also is None else [np.append(grid, own) for own in also]
     exponents = np.array(list(itertools.product(*axes)))
-    beta, gain = _linear(_design(ratio, exponents), ys, weights, bounded=bounded)
+    beta, gain = _linear(problem, _design(problem.ratio, exponents), ys)
     at = gain.argmax(axis=0)
     return _Solved(beta[at, np.arange(len(ys))], exponents[at])
 
 
-def _linear(design: Floats, ys: Floats, weights: Floats, *, bounded: bool) -> tuple[Floats, Floats]:
-    """Weighted least squares of each row of `ys` with beta >= 0, but for the first where it is not bounded.
+def _linear(problem: _Problem, design: Floats, ys: Floats) -> tuple[Floats, Floats]:
+    """Solve weighted least squares for each row of `ys` [D, N] and each design [G, N, P], with beta >= 0.
 
-    Where the plain solution is not allowed, the minimum lies in a face of the allowed region: all are tried,
-    there are at most eight.
-
-    Args:
-        design: [G, N, P] G problems.
-        ys: [D, N]
+    The first coefficient may be negative if the problem is not bounded. Where the unconstrained solution is
+    not allowed, the minimum lies on a face of the allowed region; all faces are tried, at most eight.
 
     Returns:
-        beta [G, D, P], and [G, D] by how much it shrinks the sum of squares.
+        beta [G, D, P], and the reduction of the sum of squares [G, D].
     """
-    weighted = design * weights[:, None]
+    bounded = problem.bounded
+    weighted = design * problem.weights[:, None]
     gram = np.einsum("gnp,gnq->gpq", design, weighted)
     projected = ys @ weighted  # [G, D, P]
     beta, gain = np.zeros_like(projected), np.full(projected.shape[:2], -np.inf)
@@ -184,11 +193,11 @@ def _linear(design: Floats, ys: Floats, weights: Floats, *, bounded: bool) -> tu
         if not (bounded or free[0]):
             continue
         at = np.flatnonzero(free)
-        aims = projected[..., at]
-        # Columns that cannot be told apart (all s equal) get the smallest solution instead of an error.
-        solution = aims @ np.linalg.pinv(gram[:, at[:, None], at], hermitian=True)
+        target = projected[..., at]
+        # Collinear columns (all s equal) get the smallest solution instead of an error.
+        solution = target @ np.linalg.pinv(gram[:, at[:, None], at], hermitian=True)
         allowed = (solution[..., (at > 0) | bounded] >= 0).all(axis=-1)
-        found = np.where(allowed, (solution * aims).sum(axis=-1), -np.inf)
+        found = np.where(allowed, (solution * target).sum(axis=-1), -np.inf)
         better = found > gain
         gain = np.where(better, found, gain)
         padded = np.zeros_like(beta)
@@ -199,13 +208,13 @@ def _linear(design: Floats, ys: Floats, weights: Floats, *, bounded: bool) -> tu
     return beta, gain
 
 
-def _polished(ratio: Floats, y: Floats, weights: Floats, start: Floats, *, bounded: bool) -> Floats:
-    """The exponents of the fit itself, off the grid."""
+def _refine(problem: _Problem, y: Floats, start: Floats) -> Floats:
+    """Return [K] exponents of the best fit to y [N], from a start on the grid."""
 
     def residuals(log_exponent: Floats) -> Floats:
-        design = _design(ratio, np.exp(log_exponent)[None])
-        beta, _ = _linear(design, y[None], weights, bounded=bounded)
-        return np.asarray(np.sqrt(weights) * (y - design[0] @ beta[0, 0]))
+        design = _design(problem.ratio, np.exp(log_exponent)[None])
+        beta, _ = _linear(problem, design, y[None])
+        return np.asarray(np.sqrt(problem.weights) * (y - design[0] @ beta[0, 0]))
 
     low, high = np.log(EXPONENTS)
     inside = np.clip(np.log(start), low + 1e-9, high - 1e-9)

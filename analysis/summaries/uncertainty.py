@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import MissingColumn, NotNumeric
-from analysis.statistics.attainment import DRAWS, attainment
+from analysis.statistics.attainment import DRAWS, Baseline, attainment
 from analysis.statistics.efficiency import efficiency, efficiency_sem
 from analysis.statistics.hypervolume import hypervolume, reference_point
 from analysis.statistics.pareto import Floats
@@ -86,10 +86,8 @@ def uncertainty(
         xs,
         ys,
         sems,
-        x_goal=result.x_goal,
-        y_goal=result.y_goal,
-        baseline=result.baseline,
-        baseline_at=own,
+        goals=(result.x_goal, result.y_goal),
+        baseline=None if result.baseline is None else Baseline(result.baseline, points=own),
         draws=draws if noisy else 0,
         seed=seed,
     )
