@@ -1,10 +1,8 @@
-"""Analysis: pure functions over the exported trials table; they import no other room.
+"""Analysis of the exported table of trials; it imports no other package of the project.
 
-Read in the order of the data: `table` (a file becomes a DataFrame) → `pareto`, `hypervolume`, `efficiency`,
-`attainment` (arrays in, positions and shares out) → `summary`, `uncertainty` (what `sweep pareto` prints) →
-`power_law`, `curve`, `lengths`, `budget` (what a budget buys) → `seeds`, `paired` (repeated seeds) →
-`costs` → `headline`, `failures`, `insight`, `contents` (what the report says) → `figures`,
-`insight_figures`, `report` (the page) → `pictures`, `notebook` (notebooks).
+In the order of the data: `table` (a file becomes a checked `TrialsTable`) → `statistics` (arrays in,
+positions and shares out) → `summaries` (the results of `sweep pareto` and of the report) → `report` (the page
+and the pictures) → `notebook`.
 
 Only the page imports plotly and jinja2, only the notebooks matplotlib, only fits and intervals scipy.
 """

@@ -1,4 +1,4 @@
-"""Every error that `analysis` raises on purpose.
+"""Errors that `analysis` raises on purpose.
 
     AnalysisError           exit status 2: the table or the question asked of it is wrong
     ├── TableError              a file or document is not a table that can be read
@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-SHOWN = 40  # a wide table's column names would bury the message
+SHOWN = 40  # a wide table has too many names for a message
 
 
 class AnalysisError(Exception):

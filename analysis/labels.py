@@ -1,7 +1,4 @@
-"""How columns and values are written for people: units in the axis titles, digits that mean something.
-
-`figures` and `contents` call this; nothing here computes.
-"""
+"""Titles of columns and formats of values for people: units in the titles, only significant digits."""
 
 from __future__ import annotations
 
@@ -37,12 +34,12 @@ TITLES: Mapping[str, str] = MappingProxyType(
 
 
 def title(column: str) -> str:
-    """A column's name with its unit, where this project knows it; else the name itself."""
+    """Return a column's title with its unit, if it is a known one; else its name."""
     return TITLES.get(column, column)
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number to four significant digits, whole numbers in full: `0.002412`, `1,200`, `3.1e+12`."""
+    """Format a number to four significant digits, integers in full: `0.002412`, `1,200`, `3.1e+12`."""
     if value is None or math.isnan(value):
         return MISSING
     if math.isinf(value):
@@ -53,12 +50,12 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """The number with its noun: `1 trial`, `3 trials`."""
+    """Return a count with its noun: `1 trial`, `3 trials`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def with_error(value: float | None, sem: float | None) -> str:
-    """A number with its standard error, to the error's second digit: `3.412 ± 0.018`; "" without both."""
+    """Format a number and its standard error to two digits of it: `3.412 ± 0.018`; "" without both."""
     if value is None or sem is None or not (math.isfinite(value) and math.isfinite(sem) and sem > 0):
         return ""
     decimals = min(9, max(0, 1 - math.floor(math.log10(sem))))
@@ -66,7 +63,7 @@ def with_error(value: float | None, sem: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share as a percentage; "" where it is not known. Only what is certain is 0 or 100 %."""
+    """Format a share as a percentage; "" if unknown. Only a share of exactly 0 or 1 is 0 or 100 %."""
     if value is None:
         return ""
     if 0 < value < 0.01 or 0.99 < value < 1:
@@ -75,7 +72,7 @@ def share(value: float | None) -> str:
 
 
 def cell(value: object) -> str:
-    """Any value of a table: numbers as above, missing ones as a dash, the rest as it is."""
+    """Format any value of a table: numbers as `number` does, missing ones as a dash, others as they are."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or (isinstance(value, float) and math.isnan(value)):

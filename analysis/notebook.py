@@ -1,6 +1,6 @@
-"""What the notebooks show: tables and figures, each from one call. Notebooks have no logic of their own.
+"""Tables and figures of the notebooks, each from one call; notebooks have no logic of their own.
 
-Where a table cannot answer a question, the answer is the reason, as text: a notebook runs to its end.
+If a table cannot answer a question, the answer is the reason, as text, so that a notebook runs to its end.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from analysis.statistics.lengths import fit_surface
 from analysis.statistics.pareto import Goal
 from analysis.summaries import budget as budgets
 from analysis.summaries.compute import column_of, of_column
-from analysis.summaries.many_objective import several
+from analysis.summaries.many_objective import many_objective_front
 from analysis.summaries.paired import Paired, compare_trials
 from analysis.summaries.seeds import over_seeds
 from analysis.summaries.summary import ParetoResult, pareto
 from analysis.summaries.summary_line import objectives as read_objectives
 from analysis.summaries.uncertainty import Uncertainty, uncertainty
-from analysis.table import SEM, finished, numbers, read, with_effective_steps
+from analysis.table import SEM, TableLike, TrialsTable, read
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Picture:
-    """A figure and its two files. Jupyter shows the first; of a bare figure it would show the name."""
+    """A figure and its two files. Jupyter shows the PNG; of a bare figure it would show the name."""
 
     figure: Figure
     png: Path
@@ -39,32 +39,33 @@ class Picture:
         return str(self.png)
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        """The file's bytes, and the width at which it is shown: 100 dots per inch, half of what it has."""
+        """Return the PNG, and its display width at 100 dots per inch, half of its resolution."""
         return self.png.read_bytes(), {"width": round(100 * self.figure.get_figwidth())}
 
 
-def load(path: str, compute: str = "effective_steps") -> tuple[pd.DataFrame, str]:
-    """The table in a file, and the column that holds the measure of compute.
+def load(path: str, compute: str = "effective_steps") -> tuple[TrialsTable, str]:
+    """Read the table in a file, and find the column of a measure of compute.
 
     Raises:
-        AnalysisError: see `table.read` and `compute.column_of`.
+        AnalysisError: see `table.read`, `TrialsTable.of` and `compute.column_of`.
     """
-    pd.set_option("display.max_colwidth", None)  # warnings and verdicts are there to be read to their end
-    table = with_effective_steps(read(path))
+    pd.set_option("display.max_colwidth", None)  # show warnings and verdicts in full
+    table = TrialsTable.of(read(path)).with_effective_steps()
     return table, column_of(compute, table)
 
 
 def tradeoff(
-    table: pd.DataFrame, x: str, y: str, baseline: float | None = None, goal: Goal = "minimize"
+    table: TableLike, x: str, y: str, baseline: float | None = None, goal: Goal = "minimize"
 ) -> tuple[ParetoResult, Uncertainty]:
-    """The trade-off of loss and compute, and how sure it is."""
+    """Return the trade-off of loss and compute, and its uncertainty."""
+    table = TrialsTable.of(table)
     result = pareto(table, x=x, y=y, baseline=baseline, y_goal=goal)
     return result, uncertainty(table, result)
 
 
 def points(result: ParetoResult, sure: Uncertainty) -> pd.DataFrame:
-    """A row per trial by ascending compute: its words, its efficiency and its chances."""
-    words = {"knee": result.knee, "most efficient": result.most_efficient}
+    """Return a row per trial by ascending compute: its tags, its efficiency and its chances."""
+    tags = {"knee": result.knee, "most efficient": result.most_efficient}
     rows = []
     for point in sorted(result.points, key=lambda p: (p.x, p.y)):
         chances = sure.trials[point.trial]
@@ -74,7 +75,7 @@ def points(result: ParetoResult, sure: Uncertainty) -> pd.DataFrame:
                 result.x: point.x,
                 result.y: point.y,
                 "front": point.trial in result.front,
-                **{word: point.trial == trial for word, trial in words.items()},
+                **{tag: point.trial == trial for tag, trial in tags.items()},
                 f"efficiency per {sure.unit}": chances.efficiency,
                 "± (95 %)": chances.efficiency_range,
                 "chance: front": chances.front,
@@ -85,10 +86,11 @@ def points(result: ParetoResult, sure: Uncertainty) -> pd.DataFrame:
     return pd.DataFrame(rows).dropna(axis="columns", how="all").set_index("trial") if rows else pd.DataFrame()
 
 
-def tradeoff_picture(table: pd.DataFrame, result: ParetoResult, out: str) -> Picture:
-    """The trade-off with the fitted curve, where one can be fitted; saved as `pareto.png` and `.svg`."""
+def tradeoff_picture(table: TableLike, result: ParetoResult, out: str) -> Picture:
+    """Draw the trade-off, with a fitted curve if possible; saved in `out` as `pareto.png` and `.svg`."""
+    table = TrialsTable.of(table)
     try:
-        curve = budgets.fitted(table, x=result.x, y=result.y, y_goal=result.y_goal).curve
+        curve = budgets.fit_trials(table, x=result.x, y=result.y, y_goal=result.y_goal).curve
     except AnalysisError:
         curve = None
     return _saved(pictures.tradeoff(table, result, curve), out, "pareto")
@@ -97,25 +99,25 @@ def tradeoff_picture(table: pd.DataFrame, result: ParetoResult, out: str) -> Pic
 FEW = "Up to two objectives: the picture above says it all."
 
 
-def pairs_picture(table: pd.DataFrame, objectives: Sequence[Sequence[str]], out: str) -> Picture | str:
-    """Three objectives or more, `[metric, goal]` each: a picture per pair; saved as `pairs.png`, `.svg`."""
+def pairs_picture(table: TableLike, objectives: Sequence[Sequence[str]], out: str) -> Picture | str:
+    """Draw each pair of three objectives or more, `[metric, goal]` each; saved as `pairs.png` and `.svg`."""
     try:
-        told = [{"metric": metric, "goal": goal} for metric, goal in objectives]
-        found = several(table, read_objectives({"objectives": told}))
+        goals = [{"metric": metric, "goal": goal} for metric, goal in objectives]
+        found = many_objective_front(table, read_objectives({"objectives": goals}))
     except AnalysisError as error:
         return str(error)
     return FEW if found is None else _saved(pictures.pairs(found), out, "pairs")
 
 
 def efficiency_picture(result: ParetoResult, sure: Uncertainty, out: str) -> Picture | str:
-    """Efficiency against compute; saved as `efficiency.png` and `.svg`."""
+    """Draw efficiency against compute; saved as `efficiency.png` and `.svg`."""
     if result.baseline is None:
         return "Efficiency needs a baseline: no completed trial has zero steps of Stage 1.9; set `baseline`."
     return _saved(pictures.efficiency(result, sure), out, "efficiency")
 
 
 def hypervolume(result: ParetoResult, sure: Uncertainty) -> str:
-    """The hypervolume with its reference point, in words."""
+    """Describe the hypervolume with its reference point."""
     if sure.hypervolume is None or sure.reference is None:
         return "There are no points."
     x, y = sure.reference
@@ -123,9 +125,10 @@ def hypervolume(result: ParetoResult, sure: Uncertainty) -> str:
 
 
 def what_buys(
-    table: pd.DataFrame, x: str, y: str, amounts: Sequence[float], goal: Goal = "minimize"
+    table: TableLike, x: str, y: str, amounts: Sequence[float], goal: Goal = "minimize"
 ) -> pd.DataFrame | str:
-    """A row per budget: the fitted loss with its interval, the lengths, and what is doubtful."""
+    """Return a row per budget: the fitted loss with its interval, the lengths, and the caveats."""
+    table = TrialsTable.of(table)
     try:
         found = [budgets.answer(table, x=x, y=y, budget=amount, y_goal=goal) for amount in amounts]
     except AnalysisError as error:
@@ -145,24 +148,30 @@ def what_buys(
     return pd.DataFrame(rows).set_index(x)
 
 
-def iso_compute(table: pd.DataFrame, y: str, amounts: Sequence[float], out: str) -> Picture | str:
-    """The loss along every split of each budget; saved as `iso_compute.png` and `.svg`."""
-    columns = budgets.length_columns(table)
-    if columns is None:
+def iso_compute(table: TableLike, y: str, amounts: Sequence[float], out: str) -> Picture | str:
+    """Draw the loss along every split of each budget; saved as `iso_compute.png` and `.svg`."""
+    table = TrialsTable.of(table)
+    if table.length_columns is None:
         return "The table has no lengths of the two stages."
-    rows = table[finished(table)]
-    sem = numbers(rows, y + SEM) if y + SEM in rows.columns else None
+    rows = table.take(table.completed)
+    sem = rows.floats(y + SEM) if y + SEM in rows else None
+    stage1_9, stage2 = (rows.floats(column) for column in table.length_columns)
     try:
-        surface = fit_surface(numbers(rows, columns[0]), numbers(rows, columns[1]), numbers(rows, y), sem)
+        surface = fit_surface(stage1_9, stage2, rows.floats(y), sem)
     except AnalysisError as error:
         return str(error)
     return _saved(pictures.iso_compute(surface, amounts, y), out, "iso_compute")
 
 
 def ablations(
-    table: pd.DataFrame, questions: Sequence[Sequence[object]], y: str
+    table: TableLike, questions: Sequence[Sequence[object]], y: str
 ) -> tuple[list[tuple[str, Paired]], pd.DataFrame]:
-    """The questions `[parameter, a, b]` that the table has pairs for, and a row about every question."""
+    """Compare the values of each question `[parameter, a, b]`.
+
+    Returns:
+        The comparisons that the table has pairs for, by name, and a row about every question.
+    """
+    table = TrialsTable.of(table)
     pairs, rows = [], []
     for parameter, a, b in questions:
         row: dict[str, object] = {"parameter": parameter, "a": a, "b": b}
@@ -188,14 +197,14 @@ def ablations(
 
 
 def ablation_picture(pairs: Sequence[tuple[str, Paired]], y: str, out: str) -> Picture | str:
-    """The differences of all pairs; saved as `ablation.png` and `.svg`."""
+    """Draw the differences of all pairs; saved as `ablation.png` and `.svg`."""
     if not pairs:
         return "The table has no pairs for any of the questions."
     return _saved(pictures.comparison(pairs, y), out, "ablation")
 
 
-def means(table: pd.DataFrame) -> pd.DataFrame | str:
-    """Means over seeds, a row per configuration."""
+def means(table: TableLike) -> pd.DataFrame | str:
+    """Return the means over seeds, a row per configuration."""
     try:
         return over_seeds(table)
     except AnalysisError as error:
@@ -203,7 +212,7 @@ def means(table: pd.DataFrame) -> pd.DataFrame | str:
 
 
 def unit(x: str) -> str:
-    """Per how much of a column efficiency is given."""
+    """Return the unit of compute in which efficiency is given for a column."""
     return of_column(x).unit
 
 

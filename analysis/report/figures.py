@@ -1,7 +1,6 @@
-"""Two figures of the report: loss against compute, and the history of the search.
+"""Figures of the trade-off and of the history of the search.
 
-`report` calls this; `insight_figures` and `several_figures` have the others in the same `style`. Each kind of
-point has its shape, so that the figures can be read in black and white.
+Each kind of point has a shape of its own, so that the figures can be read in black and white.
 """
 
 from __future__ import annotations
@@ -13,92 +12,88 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis import labels
-from analysis.errors import MissingColumn, NotNumeric
 from analysis.report.style import BLUE, CROWD, GREEN, GREY, ORANGE, PURPLE, blank, scale, text
 from analysis.statistics.curve import Curve
-from analysis.statistics.pareto import Goal
-from analysis.summaries.summary import ParetoResult
-from analysis.table import PARAMETER, is_trials_table, numbers
+from analysis.statistics.pareto import Goal, Positions
+from analysis.summaries.summary import ParetoResult, Point
+from analysis.table import PARAMETER, TrialsTable
 
-# Generators in the order in which a sweep uses them; any other name takes the last look.
 GENERATORS = {
     "baseline": (PURPLE, "pentagon"),
     "sobol": (ORANGE, "triangle-up"),
     "botorch": (BLUE, "circle"),
 }
+"""Colours and symbols of the generators, in the order in which a sweep uses them."""
+
 OTHER_GENERATOR = (GREY, "square-open")
 
 HOVERED_PARAMETERS = 12
 HOVERED_TRIALS = 2000
-"""Beyond so many trials a point only says its index: the parameters stand in the table."""
+"""With more trials a point only shows its index when pointed at; the parameters are in the table."""
 
 
-def tradeoff(table: pd.DataFrame, result: ParetoResult, curve: Curve | None = None) -> go.Figure:
-    """The points of `result`, its front as a step line, the knee and the most efficient trial by name.
+def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = None) -> go.Figure:
+    """Draw the points of a trade-off, its front as a step line, the knee and the most efficient trial.
 
     Args:
-        table: the table that `result` was made from; the column `<y>_sem`, where it has one, becomes error
-            bars (one standard error to each side).
+        table: the table that `result` was made from; the column `<y>_sem`, if it has one, becomes error bars
+            (one standard error to each side).
+        result: the trade-off.
         curve: a fit of y against x, drawn with its 95 % band between the smallest and the largest x.
     """
     figure = blank(labels.title(result.x), labels.title(result.y))
-    row_of = _rows(table, result)
-    at = {point.trial: point for point in result.points}
-    front = set(result.front)
-    beaten = [point.trial for point in result.points if point.trial not in front]
-
-    def scatter(trials: list[int], **look: Any) -> go.Scatter:
-        return go.Scatter(
-            x=[at[t].x for t in trials],
-            y=[at[t].y for t in trials],
-            error_y=_error_bars(table, f"{result.y}_sem", [row_of[t] for t in trials]),
-            text=_hovers(table, [row_of[t] for t in trials], trials),
-            hovertemplate="%{x} · %{y}<br>%{text}<extra></extra>",
-            **look,
-        )
-
     if curve is not None:
-        _band(figure, curve)
-    if beaten:
-        crowd = len(beaten) > CROWD
-        figure.add_trace(
-            scatter(
-                beaten,
-                mode="markers",
-                name="not on the front",
-                marker={
-                    "symbol": "circle-open",
-                    "size": 5 if crowd else 9,
-                    "opacity": 0.4 if crowd else 1.0,
-                    "color": GREY,
-                    "line": {"width": 1.0 if crowd else 1.5},
-                },
-            )
-        )
-        if crowd:
-            figure.data[-1].error_y = None
-    if front:
-        figure.add_trace(
-            scatter(
-                list(result.front),
-                mode="lines+markers",
-                name="Pareto front",
-                # What can be had for at most x: it gets better at a point, not before it.
-                line={"shape": "hv" if result.x_goal == "minimize" else "vh", "color": BLUE, "width": 2},
-                marker={"symbol": "square", "size": 9, "color": BLUE},
-            )
-        )
-    _mark(figure, result, at)
+        _add_band(figure, curve)
+    _add_points(figure, table, result)
+    _add_marks(figure, result)
     if result.baseline is not None:
-        _baseline(figure, result.baseline)
-    xs, ys = [p.x for p in result.points], [p.y for p in result.points]
-    figure.update_xaxes(scale(xs))
-    figure.update_yaxes(scale(ys))
+        _add_baseline(figure, result.baseline)
+    figure.update_xaxes(scale([point.x for point in result.points]))
+    figure.update_yaxes(scale([point.y for point in result.points]))
     return figure
 
 
-def _band(figure: go.Figure, curve: Curve) -> None:
-    """The fitted curve and its interval, where there are points."""
+def _add_points(figure: go.Figure, table: TrialsTable, result: ParetoResult) -> None:
+    """Add the trials that are not on the front, then the front."""
+    at = {point.trial: point for point in result.points}
+    front = set(result.front)
+    beaten = [point for point in result.points if point.trial not in front]
+    if beaten:
+        crowd = len(beaten) > CROWD
+        marker = {
+            "symbol": "circle-open",
+            "size": 5 if crowd else 9,
+            "opacity": 0.4 if crowd else 1.0,
+            "color": GREY,
+            "line": {"width": 1.0 if crowd else 1.5},
+        }
+        trace = _scatter(table, result.y, beaten, mode="markers", name="not on the front", marker=marker)
+        figure.add_trace(trace)
+        if crowd:
+            figure.data[-1].error_y = None
+    if front:
+        # A step shows the best y for at most x: it improves at a point, not before it.
+        line = {"shape": "hv" if result.x_goal == "minimize" else "vh", "color": BLUE, "width": 2}
+        marker = {"symbol": "square", "size": 9, "color": BLUE}
+        points = [at[trial] for trial in result.front]
+        style = {"mode": "lines+markers", "name": "Pareto front", "line": line, "marker": marker}
+        figure.add_trace(_scatter(table, result.y, points, **style))
+
+
+def _scatter(table: TrialsTable, y: str, points: list[Point], **style: Any) -> go.Scatter:
+    rows = np.array([table.row_of[point.trial] for point in points], dtype=np.intp)
+    return go.Scatter(
+        x=[point.x for point in points],
+        y=[point.y for point in points],
+        error_y=_error_bars(table, y, rows),
+        text=_hovers(table, rows),
+        hovertemplate="%{x} · %{y}<br>%{text}<extra></extra>",
+        **style,
+    )
+
+
+def _add_band(figure: go.Figure, curve: Curve) -> None:
+    """Add the fitted curve and its interval between the smallest and the largest x."""
     xs = np.geomspace(curve.low, curve.high, 60)
     value, low, high = curve.predict(xs)
     band = {"fill": "tonexty", "fillcolor": "rgba(134,142,150,0.22)"}
@@ -127,8 +122,9 @@ def _band(figure: go.Figure, curve: Curve) -> None:
     )
 
 
-def _mark(figure: go.Figure, result: ParetoResult, at: dict[int, Any]) -> None:
-    """Rings around the knee and the most efficient trial, with their names beside them."""
+def _add_marks(figure: go.Figure, result: ParetoResult) -> None:
+    """Add rings with names around the knee and the most efficient trial."""
+    at = {point.trial: point for point in result.points}
     marks = (
         ("knee", result.knee, "diamond-open", ORANGE, "bottom left"),
         ("most efficient", result.most_efficient, "star-open", GREEN, "top right"),
@@ -150,7 +146,7 @@ def _mark(figure: go.Figure, result: ParetoResult, at: dict[int, Any]) -> None:
             )
 
 
-def _baseline(figure: go.Figure, baseline: float) -> None:
+def _add_baseline(figure: go.Figure, baseline: float) -> None:
     figure.add_hline(
         y=baseline,
         line={"dash": "dash", "color": GREY, "width": 1.5},
@@ -158,27 +154,27 @@ def _baseline(figure: go.Figure, baseline: float) -> None:
     )
 
 
-def history(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Figure:
-    """The metric of each trial in the order of their indices, the best so far, and the trials that failed.
+def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> go.Figure:
+    """Draw the metric of each trial in the order of their indices, the best so far, and the failed trials.
 
     Args:
         table: a sweep's own table.
         metric: column of the (first) objective.
-        goal: which way is better.
+        goal: whether less or more of it is better.
     """
     figure = blank("trial", labels.title(metric))
-    table = table.sort_values("trial", kind="stable")
-    values = numbers(table, metric)
-    told = (table["status"] == "completed") & np.isfinite(values)
-    crowd = int(told.sum()) > CROWD
-    for generator in _ordered(table.loc[told, "generator"]):
-        rows = table[told & (table["generator"] == generator)]
+    table = table.take(np.argsort(table.trials, kind="stable"))
+    done = table.take(table.completed & np.isfinite(table.floats(metric)))
+    values = done.numbers(metric)
+    crowd = len(done) > CROWD
+    for generator in _ordered(done.frame["generator"]):
+        rows = done.take((done.frame["generator"] == generator).to_numpy(dtype=np.bool_))
         _add_generator(figure, rows, metric, generator, crowd=crowd)
-    if told.any():
-        best = values[told].cummin() if goal == "minimize" else values[told].cummax()
+    if len(done):
+        best = values.cummin() if goal == "minimize" else values.cummax()
         figure.add_trace(
             go.Scatter(
-                x=table.loc[told, "trial"].tolist(),
+                x=done.trials.tolist(),
                 y=best.tolist(),
                 mode="lines",
                 name="best so far",
@@ -186,23 +182,21 @@ def history(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Fig
                 hovertemplate="best so far %{y}<extra></extra>",
             )
         )
-    figure.update_yaxes(scale(values[told].tolist()))
-    last = max(table["trial"].tolist(), default=0)
+    figure.update_yaxes(scale(values.tolist()))
+    last = max(table.trials.tolist(), default=0)
     figure.update_xaxes(range=[-0.03 * last - 0.5, 1.03 * last + 0.5], dtick=1 if last <= 10 else None)
-    _add_failed(figure, table[table["status"] == "failed"])
+    _add_failed(figure, table.trials[table.has_status("failed")].tolist())
     return figure
 
 
-def _add_generator(
-    figure: go.Figure, rows: pd.DataFrame, metric: str, generator: str, *, crowd: bool
-) -> None:
+def _add_generator(figure: go.Figure, rows: TrialsTable, metric: str, generator: str, *, crowd: bool) -> None:
     colour, symbol = GENERATORS.get(generator, OTHER_GENERATOR)
-    positions = list(range(len(rows)))
+    every = np.arange(len(rows))
     figure.add_trace(
         go.Scatter(
-            x=rows["trial"].tolist(),
-            y=numbers(rows, metric).tolist(),
-            error_y=None if crowd else _error_bars(rows, f"{metric}_sem", positions),
+            x=rows.trials.tolist(),
+            y=rows.numbers(metric).tolist(),
+            error_y=None if crowd else _error_bars(rows, metric, every),
             mode="markers",
             name=text(generator),
             marker={
@@ -211,20 +205,20 @@ def _add_generator(
                 "opacity": 0.5 if crowd else 1.0,
                 "color": colour,
             },
-            text=_hovers(rows, positions, [int(trial) for trial in rows["trial"].tolist()]),
+            text=_hovers(rows, every),
             hovertemplate="%{y}<br>%{text}<extra></extra>",
         )
     )
 
 
-def _add_failed(figure: go.Figure, failed: pd.DataFrame) -> None:
-    """Failed trials have no value: crosses along the foot of the figure, on an axis of their own."""
-    if failed.empty:
+def _add_failed(figure: go.Figure, trials: list[int]) -> None:
+    """Add failed trials, which have no value, as crosses along the bottom, on an axis of their own."""
+    if not trials:
         return
     figure.add_trace(
         go.Scatter(
-            x=failed["trial"].tolist(),
-            y=[0.03] * len(failed),
+            x=trials,
+            y=[0.03] * len(trials),
             yaxis="y2",
             mode="markers",
             name="failed",
@@ -235,40 +229,28 @@ def _add_failed(figure: go.Figure, failed: pd.DataFrame) -> None:
     figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
 
 
-def _error_bars(table: pd.DataFrame, column: str, rows: list[int]) -> dict[str, Any] | None:
-    try:
-        sem = numbers(table, column).iloc[rows]
-    except (MissingColumn, NotNumeric):
-        return None  # a point without its error is still a point
-    known = np.isfinite(sem) & (sem > 0)
-    if not known.any():
+def _error_bars(table: TrialsTable, y: str, rows: Positions) -> dict[str, Any] | None:
+    sem = np.nan_to_num(table.standard_errors(y)[rows])
+    if not sem.any():
         return None
-    return {"type": "data", "array": sem.where(known, 0.0).tolist(), "thickness": 1.2, "width": 3}
+    return {"type": "data", "array": sem.tolist(), "thickness": 1.2, "width": 3}
 
 
-def _rows(table: pd.DataFrame, result: ParetoResult) -> dict[int, int]:
-    """Position of each trial's row in the table."""
-    if not is_trials_table(table):
-        return {point.trial: point.trial for point in result.points}
-    return {int(trial): position for position, trial in enumerate(table["trial"].tolist())}
-
-
-def _hovers(table: pd.DataFrame, rows: list[int], trials: list[int]) -> list[str]:
-    """What each point says when pointed at. Columns are taken out whole: cell by cell it takes seconds."""
-    names = [f"trial {trial}" for trial in trials]
+def _hovers(table: TrialsTable, rows: Positions) -> list[str]:
+    """Return the hover text of each trial. Columns are read as a unit: cell by cell it takes seconds."""
+    names = [f"trial {trial}" for trial in table.trials[rows].tolist()]
     if len(table) > HOVERED_TRIALS:
         return names
-    shown = table.iloc[rows]
-    if "generator" in table.columns:
-        told = shown["generator"].tolist()
-        names = [f"{name} ({text(str(who))})" for name, who in zip(names, told, strict=True)]
-    parameters = [str(name) for name in table.columns if str(name).startswith(PARAMETER)]
+    shown = table.frame.iloc[rows]
+    if "generator" in table:
+        generators = shown["generator"].tolist()
+        names = [f"{name} ({text(str(who))})" for name, who in zip(names, generators, strict=True)]
     columns = [
         [
             f"{text(name.removeprefix(PARAMETER))} {text(labels.cell(value))}" if there else ""
             for value, there in zip(shown[name].tolist(), shown[name].notna().tolist(), strict=True)
         ]
-        for name in parameters
+        for name in table.parameters
     ]
     lines = zip(*columns, strict=True) if columns else [()] * len(rows)
     return [

@@ -1,12 +1,12 @@
-"""Where each number of the report comes from: the column and the formula, as footnotes.
+"""Footnotes of the report: the column and the formula of each number.
 
-`report` calls this. Every number on the page stands under a mark of one of these notes, or says its column
-itself when pointed at; a reader who doubts it finds here what to recompute from the exported table.
+Every number on the page has a mark that leads to one of these notes, or names its column when pointed at, so
+that a reader can recompute it from the exported table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from analysis.report.contents import Contents
@@ -14,256 +14,258 @@ from analysis.report.insight_figures import LINES
 from analysis.report.style import LOG_RATIO
 from analysis.statistics.efficiency import STAGE1_9_WEIGHT
 from analysis.summaries.compute import of_column
-from analysis.summaries.summary import ParetoResult
-from analysis.summaries.uncertainty import Uncertainty
-from analysis.table import PARAMETER
+from analysis.table import PARAMETER, SEM
+
+STEPS = (
+    f"{STAGE1_9_WEIGHT} × Stage 1.9 steps + Stage 2 steps, and {STAGE1_9_WEIGHT} × any other step that runs "
+    "the teacher beside the student"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A footnote: its mark, what it is about, and from which columns and by which formula that comes."""
+    """A footnote: its mark, its subject, and the columns and the formula of the subject's numbers."""
 
     mark: int
     what: str
     how: str
 
 
-def notes(page: Contents, figures: Collection[str]) -> Mapping[str, Note]:
-    """The page's footnotes by key, in the order of the page; only those that the page needs.
+@dataclass(frozen=True)
+class Definition:
+    """A footnote that may be needed.
 
     Args:
-        figures: names of those that are drawn.
+        key: of the note, in the template and in the page's anchors.
+        condition: key of `_conditions`; the note is needed if that is true.
+        what: the subject.
+        how: text with fields of `_fields`.
     """
-    needed = [told for told in _told(page) if told[0] not in DRAWN or told[0] in figures]
-    return {key: Note(mark=mark, what=what, how=how) for mark, (key, what, how) in enumerate(needed, start=1)}
+
+    key: str
+    condition: str
+    what: str
+    how: str
+
+
+DEFINITIONS = (
+    Definition(
+        "best",
+        "best",
+        "Best trial",
+        "the {extreme} value of column {metric} among trials with completed in column status, first of "
+        "equals{within}; its parameters are columns {parameter}NAME, its metrics the columns of their "
+        "names, as the trial reported them; ± is one standard error, column NAME_sem",
+    ),
+    Definition(
+        "command",
+        "command",
+        "Run it",
+        "the best trial's parameters and the sweep's own overrides: field best_command or best_overrides",
+    ),
+    Definition(
+        "counts",
+        "always",
+        "Progress",
+        "rows of the trials table, counted by column status; the number of trials that are planned is field "
+        "run_cap",
+    ),
+    Definition(
+        "front",
+        "tradeoff",
+        "Pareto front",
+        "trials with completed in column status that no other one beats in both column {x} and column {y}; "
+        "equals stay{bars}",
+    ),
+    Definition(
+        "knee",
+        "tradeoff",
+        "Knee",
+        "the front point farthest from the straight line between the front's ends, column {x} and column "
+        "{y} scaled to 0..1 (Kneedle, Satopää et al. 2011); needs three different points",
+    ),
+    Definition(
+        "steps",
+        "steps",
+        "Effective steps",
+        "column effective_steps: {steps}",
+    ),
+    Definition(
+        "efficient",
+        "no baseline",
+        "Most efficient",
+        "not given: no completed trial has zero steps of Stage 1.9 (column param.stage1_9.max_steps) to "
+        "compare with",
+    ),
+    Definition(
+        "efficient",
+        "baseline",
+        "Most efficient",
+        "highest (baseline − column {y}) per {unit} of column {x}; the baseline is the best {y} among "
+        "completed trials with 0 in column param.stage1_9.max_steps",
+    ),
+    Definition(
+        "chances",
+        "chances",
+        "Chances",
+        "share of {draws} draws of every value of column {y} from a normal distribution with the error in "
+        "column {y}_sem; noise that the standard errors do not cover, such as the seed, is not in them. "
+        "Efficiency's ± is 95 %, from column {y}_sem of the trial and of the baseline",
+    ),
+    Definition(
+        "hypervolume",
+        "hypervolume",
+        "Hypervolume",
+        "area over column {x} and column {y} that the front dominates within the reference point, which "
+        "lies a tenth of the range behind the worst value of each axis: it moves with the worst trial",
+    ),
+    Definition(
+        "curve",
+        "fit",
+        "Fitted curve",
+        "least squares of column {y} over column {x} through {through}; the band is 95 % of a parametric "
+        "bootstrap",
+    ),
+    Definition(
+        "several",
+        "many objectives",
+        "Front in all objectives",
+        "trials with completed in column status that no other one beats in all of the columns {objectives}; "
+        "equals stay. The line in each picture is the front of its two objectives alone. Hypervolume: the "
+        "volume that the front dominates within the reference point, a tenth of the range behind the worst "
+        "value of each column{all_chances}",
+    ),
+    Definition(
+        "insight",
+        "insight",
+        "What mattered",
+        "field insight: Ax's surrogate (a Gaussian process), fitted once more to the columns of the metrics "
+        "and parameters. Bars: Sobol's indices of its mean over the search space. Effects: means with one "
+        "column {parameter}NAME moved in all trials. Predictions: each trial left out once",
+    ),
+    Definition(
+        "parallel",
+        "parallel",
+        "Every trial as a line",
+        "columns {parameter}NAME and column {metric} of the {lines} best completed trials, each axis from "
+        "its least to its largest value, logarithmic beyond a factor of {log_ratio}",
+    ),
+    Definition(
+        "cost",
+        "cost",
+        "Costs",
+        "so far: the sum of {dollars}; expected: trials that are not done count the mean of the completed, "
+        "up to field run_cap",
+    ),
+    Definition(
+        "history",
+        "history",
+        "The search",
+        "column {metric} over column trial, by column generator; best so far: its running best over "
+        "completed trials; crosses: failed in column status",
+    ),
+    Definition(
+        "trials",
+        "trials",
+        "All trials",
+        "each cell as the exported table has it: parameters are columns {parameter}NAME, all else is the "
+        "column of its head's name; ± is one standard error, column NAME_sem",
+    ),
+    Definition(
+        "failures",
+        "failures",
+        "Without a result",
+        "columns trial, status, attempt and error; reasons are first lines of column error, counted with "
+        "their numbers left out",
+    ),
+)
+"""All footnotes, in the order of the page."""
+
+
+def notes(page: Contents, figures: Collection[str]) -> Mapping[str, Note]:
+    """Return the footnotes that the page needs, by key, in the order of the page.
+
+    Args:
+        page: the contents.
+        figures: names of the figures that are drawn.
+    """
+    conditions, fields = _conditions(page, figures), _fields(page)
+    needed = [definition for definition in DEFINITIONS if conditions[definition.condition]]
+    return {
+        definition.key: Note(mark=mark, what=definition.what, how=definition.how.format_map(fields))
+        for mark, definition in enumerate(needed, start=1)
+    }
 
 
 def column_how(column: str, page: Contents) -> str:
-    """Where a cell of the table comes from, and its error, where there is one."""
+    """Return the source of a cell of the table, and of its error, if it has one."""
     if column == "usd" and page.priced_by_time:
-        told = f"column usd: column seconds / 3600 × {page.cost.basis}"
+        source = f"column usd: column seconds / 3600 × {page.cost.basis}"
     elif column == "effective_steps":
-        told = f"column effective_steps: {STEPS}"
+        source = f"column effective_steps: {STEPS}"
     elif column == "trial":
-        told = "column trial: the index under which the sweep keeps it"
+        source = "column trial: the index under which the sweep keeps it"
     elif column.startswith(PARAMETER):
-        told = f"column {column}, as the trial was given it"
+        source = f"column {column}, as the trial was given it"
     else:
-        told = f"column {column}"
-    error = f"; ±: one standard error, column {column}_sem" if f"{column}_sem" in page.table.columns else ""
-    return told + error
+        source = f"column {column}"
+    error = f"; ±: one standard error, column {column}{SEM}" if column + SEM in page.table else ""
+    return source + error
 
 
-DRAWN = ("parallel", "history")
-"""Notes about figures, by the names of the figures."""
+def _conditions(page: Contents, figures: Collection[str]) -> Mapping[str, bool]:
+    """Return by name whether the page has the parts that notes are about."""
+    part = page.tradeoff
+    return {
+        "always": True,
+        "best": page.best is not None,
+        "command": bool(page.command),
+        "tradeoff": part is not None,
+        "steps": part is not None and "effective_steps" in (part.result.x, part.result.y),
+        "no baseline": part is not None and part.result.baseline is None,
+        "baseline": part is not None and part.result.baseline is not None,
+        "chances": part is not None and part.uncertainty.draws > 0,
+        "hypervolume": part is not None and part.uncertainty.hypervolume is not None,
+        "fit": part is not None and part.fit is not None,
+        "many objectives": page.many_objectives is not None,
+        "insight": bool(page.insight.metrics),
+        "parallel": "parallel" in figures,
+        "cost": page.cost.priced > 0,
+        "history": "history" in figures,
+        "trials": page.trials > 0,
+        "failures": bool(page.failures),
+    }
 
-STEPS = (
-    f"{STAGE1_9_WEIGHT} × Stage 1.9 steps + Stage 2 steps, and {STAGE1_9_WEIGHT} × any other step that "
-    "runs the "
-    "teacher beside the student"
-)
 
-
-def _told(page: Contents) -> Iterator[tuple[str, str, str]]:
-    """(key, what, how), in the page's order."""
-    if page.best is not None:
+def _fields(page: Contents) -> Mapping[str, object]:
+    """Return the fields of the notes' texts, as far as the page has them."""
+    constraints = " (within the sweep's outcome constraints: field best_trial of the export)"
+    by_time = "column seconds, the time of each trial's last attempt, at the price"
+    fields: dict[str, object] = {
+        "parameter": PARAMETER,
+        "steps": STEPS,
+        "lines": LINES,
+        "log_ratio": f"{LOG_RATIO:g}",
+        "within": constraints if page.best_was_named else "",
+        "dollars": by_time if page.priced_by_time else "column usd, as the trials reported it",
+        "objectives": ", ".join(objective.metric for objective in page.objectives),
+    }
+    if page.objectives:
         first = page.objectives[0]
-        extreme = "smallest" if first.goal == "minimize" else "largest"
-        within = " (within the sweep's outcome constraints: field best_trial of the export)"
-        yield (
-            "best",
-            "Best trial",
-            (
-                f"the {extreme} value of column {first.metric} among trials with completed in column "
-                "status, first of "
-                f"equals{within if page.best_was_named else ''}; its parameters are columns "
-                f"{PARAMETER}NAME, its metrics "
-                "the columns of their names, as the trial reported them; ± is one standard error, column "
-                "NAME_sem"
-            ),
+        fields |= {
+            "metric": first.metric,
+            "extreme": "smallest" if first.goal == "minimize" else "largest",
+        }
+    if (part := page.tradeoff) is not None:
+        x, y = part.result.x, part.result.y
+        bars = f"; bars are column {y}{SEM}, where it has values" if y + SEM in page.table else ""
+        fields |= {"x": x, "y": y, "bars": bars, "unit": of_column(x).unit, "draws": part.uncertainty.draws}
+        fields["through"] = "" if part.fit is None else part.fit.through
+    if page.many_objectives is not None:
+        draws = page.many_objectives.result.draws
+        all_chances = (
+            f". Chances: share of {draws} draws of every value from a normal distribution with the error in "
+            "its column NAME_sem"
         )
-    if page.command:
-        yield (
-            "command",
-            "Run it",
-            "the best trial's parameters and the sweep's own overrides: field best_command or best_overrides",
-        )
-    yield (
-        "counts",
-        "Progress",
-        (
-            "rows of the trials table, counted by column status; the number of trials that are planned is "
-            "field run_cap"
-        ),
-    )
-    if page.tradeoff is not None:
-        yield from _of_tradeoff(page.tradeoff, has_errors=f"{page.tradeoff.y}_sem" in page.table.columns)
-    if page.sure is not None and page.tradeoff is not None:
-        yield from _of_chances(page.sure, page.tradeoff)
-    if page.curve is not None and page.tradeoff is not None:
-        yield (
-            "curve",
-            "Fitted curve",
-            (
-                f"least squares of column {page.tradeoff.y} over column {page.tradeoff.x} through "
-                f"{page.curve.through}; "
-                "the band is 95 % of a parametric bootstrap"
-            ),
-        )
-    if page.several is not None:
-        yield from _of_several(page)
-    yield from _of_insight(page)
-    if page.best is not None:
-        yield (
-            "parallel",
-            "Every trial as a line",
-            (
-                f"columns {PARAMETER}NAME and column {page.objectives[0].metric} of the {LINES} best "
-                "completed trials, each "
-                f"axis from its least to its largest value, logarithmic beyond a factor of {LOG_RATIO:g}"
-            ),
-        )
-    if page.cost.priced:
-        time = (
-            "column seconds, the time of each trial's last attempt, at the price"
-            if page.priced_by_time
-            else "column usd, as the trials reported it"
-        )
-        yield (
-            "cost",
-            "Costs",
-            (
-                f"so far: the sum of {time}; expected: trials that are not done count the mean of the "
-                "completed, up to "
-                "field run_cap"
-            ),
-        )
-    if page.best is not None:
-        yield (
-            "history",
-            "The search",
-            (
-                f"column {page.objectives[0].metric} over column trial, by column generator; best so far: "
-                "its running best "
-                "over completed trials; crosses: failed in column status"
-            ),
-        )
-    if page.trials:
-        yield (
-            "trials",
-            "All trials",
-            (
-                f"each cell as the exported table has it: parameters are columns {PARAMETER}NAME, all else "
-                "is the column "
-                "of its head's name; ± is one standard error, column NAME_sem"
-            ),
-        )
-    if page.failures:
-        yield (
-            "failures",
-            "Without a result",
-            (
-                "columns trial, status, attempt and error; reasons are first lines of column error, "
-                "counted with their "
-                "numbers left out"
-            ),
-        )
-
-
-def _of_tradeoff(result: ParetoResult, *, has_errors: bool) -> Iterator[tuple[str, str, str]]:
-    bars = f"; bars are column {result.y}_sem, where it has values" if has_errors else ""
-    yield (
-        "front",
-        "Pareto front",
-        (
-            f"trials with completed in column status that no other one beats in both column {result.x} and "
-            f"column {result.y}; equals stay{bars}"
-        ),
-    )
-    yield (
-        "knee",
-        "Knee",
-        (
-            f"the front point farthest from the straight line between the front's ends, column {result.x} "
-            "and column "
-            f"{result.y} scaled to 0..1 (Kneedle, Satopää et al. 2011); needs three different points"
-        ),
-    )
-    if "effective_steps" in (result.x, result.y):
-        yield "steps", "Effective steps", f"column effective_steps: {STEPS}"
-    yield (
-        "efficient",
-        "Most efficient",
-        (
-            "not given: no completed trial has zero steps of Stage 1.9 (column param.stage1_9.max_steps) "
-            "to compare with"
-            if result.baseline is None
-            else f"highest (baseline − column {result.y}) per {of_column(result.x).unit} of column "
-            f"{result.x}; the baseline "
-            f"is the best {result.y} among completed trials with 0 in column param.stage1_9.max_steps"
-        ),
-    )
-
-
-def _of_chances(sure: Uncertainty, result: ParetoResult) -> Iterator[tuple[str, str, str]]:
-    y = result.y
-    if sure.draws:
-        yield (
-            "chances",
-            "Chances",
-            (
-                f"share of {sure.draws} draws of every value of column {y} from a normal distribution with "
-                "the error in "
-                f"column {y}_sem; noise that the standard errors do not cover, such as the seed, is not in "
-                "them. "
-                f"Efficiency's ± is 95 %, from column {y}_sem of the trial and of the baseline"
-            ),
-        )
-    if sure.hypervolume is not None:
-        yield (
-            "hypervolume",
-            "Hypervolume",
-            (
-                f"area over column {result.x} and column {y} that the front dominates within the reference "
-                "point, which lies a "
-                "tenth of the range behind the worst value of each axis: it moves with the worst trial"
-            ),
-        )
-
-
-def _of_several(page: Contents) -> Iterator[tuple[str, str, str]]:
-    names = ", ".join(objective.metric for objective in page.objectives)
-    told = page.several
-    drawn = (
-        f". Chances: share of {told.draws} draws of every value from a normal distribution with the error "
-        "in its column NAME_sem"
-        if told is not None and told.draws
-        else ""
-    )
-    yield (
-        "several",
-        "Front in all objectives",
-        (
-            "trials with completed in column status that no other one beats in all of the columns "
-            f"{names}; equals stay. "
-            "The line in each picture is the front of its two objectives alone. Hypervolume: the volume "
-            "that the front "
-            "dominates within the reference point, a tenth of the range behind the worst value of each column"
-            + drawn
-        ),
-    )
-
-
-def _of_insight(page: Contents) -> Iterator[tuple[str, str, str]]:
-    if page.insight.metrics:
-        yield (
-            "insight",
-            "What mattered",
-            (
-                "field insight: Ax's surrogate (a Gaussian process), fitted once more to the columns of "
-                "the metrics and "
-                "parameters. Bars: Sobol's indices of its mean over the search space. Effects: means with "
-                "one column "
-                f"{PARAMETER}NAME moved in all trials. Predictions: each trial left out once"
-            ),
-        )
+        fields["all_chances"] = all_chances if draws else ""
+    return fields

@@ -1,7 +1,4 @@
-"""Pictures of what mattered: sensitivities, marginal effects, cross-validation, parallel coordinates.
-
-`report` calls this with what `insight` read; the look is that of `style`.
-"""
+"""Figures of the parameters: sensitivities, marginal effects, cross-validation, parallel coordinates."""
 
 from __future__ import annotations
 
@@ -18,28 +15,28 @@ import plotly.graph_objects as go
 from analysis import labels
 from analysis.report.style import BLUE, GREY, axis_type, blank, text
 from analysis.statistics.pareto import Goal
-from analysis.summaries.insight import Place, View
-from analysis.table import PARAMETER, numbers
+from analysis.summaries.insight import EffectPoint, View
+from analysis.table import PARAMETER, TrialsTable
 
 CURVES = 6
-"""Marginal effects shown, of the parameters that matter most."""
+"""Most marginal effects shown, those of the most sensitive parameters."""
 
 LINES = 500
-"""Trials in the parallel coordinates, the best."""
+"""Most trials in the parallel coordinates, the best ones."""
 
 
 def sensitivities(view: View) -> go.Figure:
-    """A bar per parameter: the variance that it explains with others, and the part that it explains alone."""
+    """Draw a bar per parameter: the variance that it explains with others and alone."""
     figure = blank("% of variance", "")
     rows = view.sensitivity[::-1]  # plotly builds from below
     names = [_broken(text(name)) for name, _, _ in rows]
     alone = [100 * min(first, total) for _, first, total in rows]
     both = [100 * total for _, _, total in rows]
-    looks = (
+    bars = (
         ("with others", both, "rgba(0,0,0,0)", 0.75),
         ("alone", alone, BLUE, 0.4),
     )
-    for label, values, colour, width in looks:
+    for label, values, colour, width in bars:
         figure.add_trace(
             go.Bar(
                 y=names,
@@ -57,7 +54,7 @@ def sensitivities(view: View) -> go.Figure:
 
 
 def _broken(name: str) -> str:
-    """A long name in two lines, broken at the dot nearest its middle: on a phone the bars need room, too."""
+    """Break a long name at the dot nearest its middle: on a phone the bars need room, too."""
     dots = [at + 1 for at, sign in enumerate(name) if sign == "."]
     if len(name) <= 16 or not dots:
         return name
@@ -66,10 +63,10 @@ def _broken(name: str) -> str:
 
 
 def cross_validation(view: View, metric: str) -> go.Figure:
-    """Each trial as predicted without it against what was observed; on the line the surrogate is right."""
+    """Draw each trial as predicted without it against its observation; on the line the surrogate is right."""
     name = labels.title(metric)
     figure = blank(f"observed {name}", "predicted without it")
-    observed = [held.observed for held in view.cross_validation]
+    observed = [held_out.observed for held_out in view.cross_validation]
     ends = [min(observed), max(observed)]
     figure.add_trace(
         go.Scatter(
@@ -84,36 +81,36 @@ def cross_validation(view: View, metric: str) -> go.Figure:
     figure.add_trace(
         go.Scatter(
             x=observed,
-            y=[held.predicted for held in view.cross_validation],
+            y=[held_out.predicted for held_out in view.cross_validation],
             error_y={
                 "type": "data",
-                "array": [1.96 * held.sd for held in view.cross_validation],
+                "array": [1.96 * held_out.sd for held_out in view.cross_validation],
                 "thickness": 1.2,
                 "width": 3,
             },
             mode="markers",
             name="trials (bars: 95 %)",
             marker={"symbol": "circle-open", "size": 9, "color": BLUE, "line": {"width": 1.5}},
-            text=[f"trial {held.trial}" for held in view.cross_validation],
+            text=[f"trial {held_out.trial}" for held_out in view.cross_validation],
             hovertemplate="%{text}<br>observed %{x:.4g}, predicted %{y:.4g}<extra></extra>",
         )
     )
     return figure
 
 
-def marginals(view: View) -> list[tuple[str, tuple[Place, ...]]]:
-    """The marginal effects worth a picture: those of the parameters that matter most, the first the most."""
+def marginals(view: View) -> list[tuple[str, tuple[EffectPoint, ...]]]:
+    """Return the marginal effects to draw: those of the most sensitive parameters, in that order."""
     order = [name for name, _, _ in view.sensitivity]
     rank = {name: at for at, name in enumerate(order)}
-    return sorted(view.marginal, key=lambda told: rank.get(told[0], len(order)))[:CURVES]
+    return sorted(view.marginal, key=lambda effect: rank.get(effect[0], len(order)))[:CURVES]
 
 
-def marginal(view: View, name: str, places: tuple[Place, ...], metric: str) -> go.Figure:
-    """The predicted metric along one parameter, on the scale that all parameters of the metric share."""
+def marginal(view: View, name: str, effect: tuple[EffectPoint, ...], metric: str) -> go.Figure:
+    """Draw the predicted metric along one parameter, on the scale that all parameters of the metric share."""
     figure = blank(name, labels.title(metric))
-    figure.add_trace(_effect(places))
-    values = [float(place.value) for place in places if not isinstance(place.value, str | bool)]
-    if len(values) < len(places):
+    figure.add_trace(_effect_trace(effect))
+    values = [float(point.value) for point in effect if not isinstance(point.value, str | bool)]
+    if len(values) < len(effect):
         figure.update_xaxes(type="category")
     elif axis_type(values) == "log":
         # Three ticks of our own: plotly's shortened ones (2, 5, 100) are easily misread in a small picture.
@@ -122,7 +119,10 @@ def marginal(view: View, name: str, places: tuple[Place, ...], metric: str) -> g
     else:
         figure.update_xaxes(nticks=5)
     ends = [
-        place.mean + sign * 1.96 * place.sd for _, told in view.marginal for place in told for sign in (-1, 1)
+        point.mean + sign * 1.96 * point.sd
+        for _, points in view.marginal
+        for point in points
+        for sign in (-1, 1)
     ]
     margin = 0.04 * (max(ends) - min(ends)) or 0.1
     figure.update_yaxes(range=[min(ends) - margin, max(ends) + margin], nticks=6)
@@ -130,12 +130,12 @@ def marginal(view: View, name: str, places: tuple[Place, ...], metric: str) -> g
     return figure
 
 
-def _effect(places: tuple[Place, ...]) -> go.Scatter:
-    numeric = all(not isinstance(place.value, str | bool) for place in places)
+def _effect_trace(effect: tuple[EffectPoint, ...]) -> go.Scatter:
+    numeric = all(not isinstance(point.value, str | bool) for point in effect)
     return go.Scatter(
-        x=[place.value if numeric else text(labels.cell(place.value)) for place in places],
-        y=[place.mean for place in places],
-        error_y={"type": "data", "array": [1.96 * p.sd for p in places], "thickness": 1, "width": 3},
+        x=[point.value if numeric else text(labels.cell(point.value)) for point in effect],
+        y=[point.mean for point in effect],
+        error_y={"type": "data", "array": [1.96 * point.sd for point in effect], "thickness": 1, "width": 3},
         mode="lines+markers" if numeric else "markers",
         line={"color": BLUE, "width": 2},
         marker={"symbol": "circle" if numeric else "square", "size": 7, "color": BLUE},
@@ -143,18 +143,23 @@ def _effect(places: tuple[Place, ...]) -> go.Scatter:
     )
 
 
-def parallel(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Figure | None:
-    """A line per completed trial through its parameters to its result; None with fewer than two to show.
+def parallel(table: TrialsTable, metric: str, goal: Goal = "minimize") -> go.Figure | None:
+    """Draw a line per completed trial through its parameters to its result; None with fewer than two.
 
-    The best tenth are thick and dark, the rest thinner and paler by rank: it reads without colours. (Plotly's
-    own parallel coordinates compile code at run time, which the page's content security policy forbids.)
+    The best tenth are thick and dark, the others thinner and paler by rank: it reads without colours.
+    (Plotly's own parallel coordinates compile code at run time, which the page's content security policy
+    forbids.)
+
+    Args:
+        table: a sweep's own.
+        metric: column of the result.
+        goal: whether less or more of it is better.
     """
-    values = numbers(table, metric)
-    done = table[(table["status"] == "completed") & np.isfinite(values)]
+    values = table.numbers(metric)
+    done = table.frame[table.completed & np.isfinite(values.to_numpy())]
     ranked = values.loc[done.index].sort_values(ascending=goal == "minimize", kind="stable").index[:LINES]
     done = done.loc[ranked]
-    names = [str(name) for name in table.columns if str(name).startswith(PARAMETER)]
-    names = [name for name in names if done[name].map(repr).nunique() > 1]
+    names = [name for name in table.parameters if done[name].map(repr).nunique() > 1]
     if len(done) < 2 or not names:
         return None
     axes = [_Axis.of(name.removeprefix(PARAMETER), done[name]) for name in names]
@@ -162,9 +167,9 @@ def parallel(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Fi
     heights = np.array([axis.heights for axis in axes]).T  # [trials, axes]
     figure = blank("", "")
     ends = [0, *(max(1, round(len(done) * share)) for share in (0.1, 0.4)), len(done)]
-    for (start, end), look in list(zip(itertools.pairwise(ends), LOOKS, strict=True))[::-1]:
+    for (start, end), style in list(zip(itertools.pairwise(ends), RANK_STYLES, strict=True))[::-1]:
         if end > start:
-            figure.add_trace(_lines(heights[start:end], done["trial"].tolist()[start:end], look))
+            figure.add_trace(_lines(heights[start:end], done["trial"].tolist()[start:end], style))
     figure.update_xaxes(
         tickvals=list(range(len(axes))),
         ticktext=[text(axis.name).replace(".", ".<br>") for axis in axes],
@@ -175,14 +180,14 @@ def parallel(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Fi
     )
     figure.update_yaxes(visible=False, range=[-0.1, 1.1])
     for at, axis in enumerate(axes):
-        for height, told in axis.ticks:
-            # Beyond the ends, where the lines do not strike it through.
+        for height, label in axis.ticks:
+            # Beyond the ends, where no line crosses it.
             beyond = {0.0: -9, 1.0: 9}.get(height, 0)
             figure.add_annotation(
                 x=at,
                 y=height,
                 yshift=beyond,
-                text=text(told),
+                text=text(label),
                 showarrow=False,
                 xanchor="left",
                 xshift=4,
@@ -192,15 +197,15 @@ def parallel(table: pd.DataFrame, metric: str, goal: Goal = "minimize") -> go.Fi
     return figure
 
 
-LOOKS: tuple[dict[str, Any], ...] = (
+RANK_STYLES: tuple[dict[str, Any], ...] = (
     {"name": "best tenth", "line": {"color": BLUE, "width": 3}},
     {"name": "next three tenths", "line": {"color": BLUE, "width": 1.2}, "opacity": 0.6},
     {"name": "the rest", "line": {"color": GREY, "width": 0.8}, "opacity": 0.4},
 )
 
 
-def _lines(heights: npt.NDArray[np.float64], trials: list[int], look: dict[str, Any]) -> go.Scatter:
-    """All lines of one look as one trace, with gaps between them."""
+def _lines(heights: npt.NDArray[np.float64], trials: list[int], style: dict[str, Any]) -> go.Scatter:
+    """Return all lines of one style as one trace, with gaps between them."""
     count = heights.shape[1]
     return go.Scatter(
         x=[*range(count), None] * len(heights),
@@ -208,13 +213,13 @@ def _lines(heights: npt.NDArray[np.float64], trials: list[int], look: dict[str, 
         text=[t for trial in trials for t in (*[f"trial {trial}"] * count, "")],
         mode="lines",
         hovertemplate="%{text}<extra></extra>",
-        **look,
+        **style,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Axis:
-    """One axis: where each trial crosses it (0 to 1), and what stands beside it."""
+    """One axis: the height (0 to 1) at which each trial crosses it, and its ticks."""
 
     name: str
     heights: list[float]
@@ -222,18 +227,18 @@ class _Axis:
 
     @classmethod
     def of(cls, name: str, values: pd.Series[Any]) -> _Axis:
-        """Numbers as they are (their logarithm over wide ranges), anything else by its place in a list."""
+        """Scale numbers (their logarithm over wide ranges); other values get equal steps in sorted order."""
         plain = [v.item() if isinstance(v, np.generic) else v for v in values.tolist()]
         if all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in plain):
             floats = [float(v) for v in plain]
             is_log = axis_type(floats) == "log"
-            places = [math.log10(v) for v in floats] if is_log else floats
-            low, high = min(places), max(places)
+            scaled = [math.log10(v) for v in floats] if is_log else floats
+            low, high = min(scaled), max(scaled)
             span = (high - low) or 1.0
             ticks = [(0.0, labels.number(min(floats), 3)), (1.0, labels.number(max(floats), 3))]
-            return cls(name=name, heights=[(p - low) / span for p in places], ticks=ticks)
-        told = [labels.cell(v) for v in plain]
-        kinds = sorted(set(told))
+            return cls(name=name, heights=[(p - low) / span for p in scaled], ticks=ticks)
+        cells = [labels.cell(v) for v in plain]
+        kinds = sorted(set(cells))
         step = 1 / max(1, len(kinds) - 1)
         shown = [(at * step, kind) for at, kind in enumerate(kinds)] if len(kinds) <= 12 else []
-        return cls(name=name, heights=[kinds.index(v) * step for v in told], ticks=shown)
+        return cls(name=name, heights=[kinds.index(v) * step for v in cells], ticks=shown)

@@ -1,8 +1,7 @@
-"""Figures for papers and notebooks: one style, labelled units, readable in black and white, as PNG and SVG.
+"""Figures for papers and notebooks, as PNG and SVG.
 
-`notebook` calls this; the report has interactive ones of its own (`figures`). Kinds of points differ in shape
-and lines in their dashes, so that colour is never needed to tell them apart. The same table
-gives the same SVG.
+Kinds of points differ in shape and lines in their dashes, so that they can be read in black and white. The
+same table gives the same SVG. The report has interactive figures (`figures`).
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from analysis.statistics.curve import Curve
 from analysis.statistics.lengths import Surface
 from analysis.summaries.compute import of_column
 from analysis.summaries.insight import View
-from analysis.summaries.many_objective import Several
+from analysis.summaries.many_objective import ManyObjectiveFront
 from analysis.summaries.paired import Paired
 from analysis.summaries.summary import ParetoResult
-from analysis.summaries.uncertainty import Uncertainty, standard_errors
-from analysis.table import numbers, trial_indices
+from analysis.summaries.uncertainty import Uncertainty
+from analysis.table import TrialsTable
 
 BLUE, ORANGE, GREEN, GREY = "#2f80d0", "#d9730d", "#1f9d6b", "#868e96"
 SIZE = (6.4, 4.0)
@@ -51,7 +50,7 @@ STYLE: dict[Any, Any] = {
 
 @contextmanager
 def _axes(x: str, y: str, size: tuple[float, float] = SIZE) -> Iterator[tuple[Figure, Axes]]:
-    """An empty figure in the style, without pyplot: nothing global, nothing to close."""
+    """Yield an empty figure in the style, without the global state of pyplot."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
@@ -61,8 +60,8 @@ def _axes(x: str, y: str, size: tuple[float, float] = SIZE) -> Iterator[tuple[Fi
 
 
 def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
-    """Write `path` twice, with the endings .png (200 dots per inch) and .svg."""
-    png, svg = (Path(path).with_suffix(ending) for ending in (".png", ".svg"))
+    """Write a figure with the suffixes .png (200 dots per inch) and .svg, and return both paths."""
+    png, svg = (Path(path).with_suffix(suffix) for suffix in (".png", ".svg"))
     png.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
         figure.savefig(png, dpi=200)
@@ -70,27 +69,26 @@ def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
     return png, svg
 
 
-def tradeoff(table: pd.DataFrame, result: ParetoResult, curve: Curve | None = None) -> Figure:
-    """Loss against compute: points with standard errors, the front, its knee, the most efficient."""
+def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = None) -> Figure:
+    """Draw loss against compute: points with standard errors, the front, its knee, the most efficient."""
     at = {point.trial: point for point in result.points}
-    row_of = {int(trial): row for row, trial in enumerate(trial_indices(table))}
-    sems = np.nan_to_num(standard_errors(table, result.y))
+    sems = np.nan_to_num(table.standard_errors(result.y))
     with _axes(labels.title(result.x), labels.title(result.y)) as (figure, axes):
         if curve is not None:
-            places = np.geomspace(curve.low, curve.high, 80)
-            value, low, high = curve.predict(places)
-            axes.fill_between(places, low, high, color=GREY, alpha=0.2, lw=0, label="95 % of the fit")
-            axes.plot(places, value, color=GREY, ls="-.", lw=1.2, label="fitted curve")
+            fitted_x = np.geomspace(curve.low, curve.high, 80)
+            value, low, high = curve.predict(fitted_x)
+            axes.fill_between(fitted_x, low, high, color=GREY, alpha=0.2, lw=0, label="95 % of the fit")
+            axes.plot(fitted_x, value, color=GREY, ls="-.", lw=1.2, label="fitted curve")
         beaten = [trial for trial in at if trial not in result.front]
         groups: tuple[tuple[list[int], str, dict[str, Any]], ...] = (
             (beaten, "not on the front", {"color": GREY, "marker": "o", "mfc": "none", "ls": ""}),
             (list(result.front), "Pareto front", {"color": BLUE, "marker": "s", "ls": ""}),
         )
-        for trials, name, look in groups:
+        for trials, name, style in groups:
             if trials:
                 xs, ys = [at[t].x for t in trials], [at[t].y for t in trials]
-                errors = sems[[row_of[t] for t in trials]]
-                axes.errorbar(xs, ys, errors if errors.any() else None, ms=6, capsize=2, label=name, **look)
+                errors = sems[[table.row_of[t] for t in trials]]
+                axes.errorbar(xs, ys, errors if errors.any() else None, ms=6, capsize=2, label=name, **style)
         steps = "steps-post" if result.x_goal == "minimize" else "steps-pre"
         front = [at[trial] for trial in result.front]
         axes.plot([p.x for p in front], [p.y for p in front], color=BLUE, lw=1.5, drawstyle=steps)
@@ -109,45 +107,44 @@ def tradeoff(table: pd.DataFrame, result: ParetoResult, curve: Curve | None = No
     return figure
 
 
-def pairs(told: Several) -> Figure:
-    """Three objectives or more, a picture per pair: squares are on the front in all of them, the line is the
-    front of the two alone."""
-    shown = told.pairs
+def pairs(found: ManyObjectiveFront) -> Figure:
+    """Draw each pair of objectives: squares are on the front in all, the line is the front of the pair."""
+    shown = found.pairs
     across = min(3, len(shown))
     down = math.ceil(len(shown) / across)
-    front = list(told.front)
-    beaten = sorted(set(range(len(told.trials))) - set(front))
+    front = list(found.front)
+    beaten = sorted(set(range(len(found.trials))) - set(front))
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(3.6 * across, 3.2 * down), layout="constrained")
         for nth, (x, y) in enumerate(shown, start=1):
             axes = figure.add_subplot(down, across, nth)
-            alone = told.values[list(told.alone(x, y))]
-            steps = "steps-post" if told.objectives[x].goal == "minimize" else "steps-pre"
+            alone = found.values[list(found.pair_front(x, y))]
+            steps = "steps-post" if found.objectives[x].goal == "minimize" else "steps-pre"
             axes.plot(
                 alone[:, x], alone[:, y], color=BLUE, lw=1.2, drawstyle=steps, label="front of the two alone"
             )
-            others, best = told.values[beaten], told.values[front]
+            others, best = found.values[beaten], found.values[front]
             axes.plot(others[:, x], others[:, y], "o", color=GREY, mfc="none", ms=5, label="not on the front")
             axes.plot(best[:, x], best[:, y], "s", color=BLUE, ms=5, label="front in all objectives")
-            axes.set_xlabel(labels.title(told.objectives[x].metric))
-            axes.set_ylabel(labels.title(told.objectives[y].metric))
-            axes.set_xscale(axis_type(told.values[:, x].tolist()))
-            axes.set_yscale(axis_type(told.values[:, y].tolist()))
+            axes.set_xlabel(labels.title(found.objectives[x].metric))
+            axes.set_ylabel(labels.title(found.objectives[y].metric))
+            axes.set_xscale(axis_type(found.values[:, x].tolist()))
+            axes.set_yscale(axis_type(found.values[:, y].tolist()))
         handles, names = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside upper center", ncols=3)
     return figure
 
 
 def efficiency(result: ParetoResult, sure: Uncertainty) -> Figure:
-    """Improvement over the baseline per amount of compute, with 95 % intervals where errors are known."""
-    told = [(p.x, sure.trials[p.trial]) for p in result.points]
-    known = [(x, chances) for x, chances in told if chances.efficiency is not None]
+    """Draw efficiency against compute, with 95 % intervals where errors are known."""
+    points = [(p.x, sure.trials[p.trial]) for p in result.points]
+    known = [(x, chances) for x, chances in points if chances.efficiency is not None]
     unit = of_column(result.x).unit
     with _axes(labels.title(result.x), f"improvement per {unit}") as (figure, axes):
         xs, ys = [x for x, _ in known], [c.efficiency or 0.0 for _, c in known]
         errors = np.array([c.efficiency_range or 0.0 for _, c in known])
         axes.errorbar(xs, ys, errors if errors.any() else None, fmt="o", color=BLUE, ms=6, capsize=3)
-        for point, (x, chances) in zip(result.points, told, strict=True):
+        for point, (x, chances) in zip(result.points, points, strict=True):
             if point.trial == result.most_efficient and chances.efficiency is not None:
                 axes.scatter(
                     x, chances.efficiency, s=300, marker="*", fc="none", ec=GREEN, lw=1.8, zorder=5,
@@ -161,7 +158,7 @@ def efficiency(result: ParetoResult, sure: Uncertainty) -> Figure:
 
 
 def iso_compute(surface: Surface, budgets: Sequence[float], y: str = "final_loss") -> Figure:
-    """The fitted loss along every split of each budget: thick where such lengths were tried."""
+    """Draw the fitted loss along every split of each budget, thick where such lengths were tried."""
     dashes = ("-", "--", "-.", ":")
     with _axes("share of the compute spent on Stage 1.9 (%)", labels.title(y)) as (figure, axes):
         shown: list[float] = []
@@ -178,7 +175,7 @@ def iso_compute(surface: Surface, budgets: Sequence[float], y: str = "final_loss
             axes.plot(share, np.where(tried, loss, np.nan), ls=dashes[at % 4], color=colour, lw=2, label=name)
             axes.plot(share[best], loss[best], marker="v", ms=8, color=colour)
             shown += [*loss[tried], loss[best]]
-        if shown:  # where a stage gets nothing, the fitted loss shoots up and would flatten the rest
+        if shown:  # without one of the stages, the fitted loss would dwarf all else
             margin = 0.15 * (max(shown) - min(shown)) or 0.1
             axes.set_ylim(min(shown) - margin, max(shown) + margin)
         axes.legend()
@@ -186,7 +183,7 @@ def iso_compute(surface: Surface, budgets: Sequence[float], y: str = "final_loss
 
 
 def comparison(pairs: Sequence[tuple[str, Paired]], y: str = "final_loss") -> Figure:
-    """Differences seed by seed: a dot per pair, the mean, and its 95 % interval."""
+    """Draw differences seed by seed: a dot per pair, the mean, and its 95 % interval."""
     title = f"difference of {labels.title(y)}"
     with _axes(title, "", (SIZE[0], 1.2 + 0.7 * len(pairs))) as (figure, axes):
         for at, (_, pair) in enumerate(pairs):
@@ -202,7 +199,7 @@ def comparison(pairs: Sequence[tuple[str, Paired]], y: str = "final_loss") -> Fi
 
 
 def sensitivities(view: View) -> Figure:
-    """A bar per parameter: the variance it explains together with others (hollow) and alone (solid)."""
+    """Draw a bar per parameter: the variance it explains together with others (hollow) and alone (solid)."""
     rows = view.sensitivity[::-1]
     with _axes("% of the variance", "", (SIZE[0], 1.2 + 0.35 * len(rows))) as (figure, axes):
         names = [name for name, _, _ in rows]
@@ -214,10 +211,10 @@ def sensitivities(view: View) -> Figure:
 
 
 def over_seeds(rows: pd.DataFrame, x: str, y: str = "final_loss") -> Figure:
-    """Means over seeds against a column, with Student's 95 % intervals (see `seeds.over_seeds`)."""
+    """Draw means over seeds against a column, with Student's 95 % intervals (see `seeds.over_seeds`)."""
+    table = TrialsTable.of(rows)
     with _axes(labels.title(x), f"{labels.title(y)}: mean over seeds") as (figure, axes):
-        xs, ys = numbers(rows, x).to_numpy("float64"), numbers(rows, y).to_numpy("float64")
-        reach = numbers(rows, f"{y}_range").to_numpy("float64")
+        xs, ys, reach = table.floats(x), table.floats(y), table.floats(f"{y}_range")
         known = np.isfinite(reach)
         axes.errorbar(xs, ys, np.where(known, reach, 0.0), fmt="o", color=BLUE, ms=6, capsize=3)
         axes.set_xscale(axis_type(xs.tolist()))

@@ -1,7 +1,7 @@
-"""The report of a sweep: one HTML file that needs nothing else, neither a network nor a server.
+"""The report of a sweep: one self-contained HTML file that needs neither a network nor a server.
 
-`sweep report` and `sweep quickstart` call `render`. The page carries plotly's JavaScript once, and a content
-security policy that lets no other script run: what trials wrote (errors, parameters) is text and stays text.
+The page holds plotly's JavaScript once, and a content security policy that lets no other script run: errors
+and parameters of trials stay text.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from analysis.report.many_objective_figures import pair
 from analysis.summaries.costs import Rate
 from analysis.summaries.front_table import ROWS, Head
 from analysis.summaries.insight import SKILL
-from analysis.summaries.summary_line import values
-from analysis.table import PARAMETER, TRIAL_COLUMNS
+from analysis.summaries.summary_line import format_cells
+from analysis.table import PARAMETER, SEM, TRIAL_COLUMNS
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLOT_CONFIG = {"responsive": True, "displaylogo": False, "displayModeBar": False}
@@ -44,7 +44,7 @@ for (const source of document.querySelectorAll('script[type="application/json"]'
 
 
 def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
-    """The report of an export document as HTML.
+    """Return the report of an export document as HTML.
 
     Args:
         document: see `contents.contents`.
@@ -88,19 +88,19 @@ def _template() -> jinja2.Template:
 
 
 def _figures(page: Contents) -> dict[str, go.Figure]:
-    """The figures there is something to show in, by the id of their place on the page."""
+    """Return the figures that have something to show, by their id on the page."""
     figures = {}
     if page.tradeoff is not None:
-        curve = page.curve.curve if page.curve else None
-        figures["tradeoff"] = tradeoff(page.table, page.tradeoff, curve)
-    if page.several is not None:
-        for nth, (x, y) in enumerate(page.several.pairs):
-            figures[f"pair-{nth}"] = pair(page.several, x, y)
+        fit = page.tradeoff.fit
+        figures["tradeoff"] = tradeoff(page.table, page.tradeoff.result, fit.curve if fit else None)
+    if page.many_objectives is not None:
+        for nth, (x, y) in enumerate(page.many_objectives.result.pairs):
+            figures[f"pair-{nth}"] = pair(page.many_objectives.result, x, y)
     for at, (metric, view) in enumerate(page.insight.metrics):
         if view.sensitivity:
             figures[f"sensitivity-{at}"] = sensitivities(view)
-        for nth, (name, places) in enumerate(marginals(view)):
-            figures[f"marginal-{at}-{nth}"] = marginal(view, name, places, metric)
+        for nth, (name, effect) in enumerate(marginals(view)):
+            figures[f"marginal-{at}-{nth}"] = marginal(view, name, effect, metric)
         if view.cross_validation:
             figures[f"cross-validation-{at}"] = cross_validation(view, metric)
     if page.best is not None:
@@ -113,7 +113,7 @@ def _figures(page: Contents) -> dict[str, go.Figure]:
 
 
 def _json(figure: go.Figure) -> Markup:
-    """A figure as JSON that cannot end the script element it stands in."""
+    """Return a figure as JSON that cannot end the script element that holds it."""
     text = json.dumps({"figure": from_json(figure.to_json()), "config": PLOT_CONFIG}, allow_nan=False)
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -125,17 +125,15 @@ def _hash(script: str) -> str:
 
 
 def _trials_table(page: Contents) -> tuple[list[Head], list[list[str]]]:
-    """Heads and rows of the last ROWS trials: who and what, objectives, parameters, other metrics."""
-    names = [str(name) for name in page.table.columns]
-    objectives = [o.metric for o in page.objectives if o.metric in names]
-    parameters = [name for name in names if name.startswith(PARAMETER)]
-    leading = ["trial", "status", "generator", *objectives, *parameters]
-    # An error has its own section; a standard error stands behind its value.
-    hidden = {*TRIAL_COLUMNS, *leading, *(f"{name}_sem" for name in names)}
+    """Return heads and rows of the last ROWS trials: trial, objectives, parameters, other metrics."""
+    table, names = page.table, page.table.columns
+    objectives = [o.metric for o in page.objectives if o.metric in table]
+    leading = ["trial", "status", "generator", *objectives, *table.parameters]
+    # Errors have their own section; a standard error follows its value.
+    hidden = {*TRIAL_COLUMNS, *leading, *(name + SEM for name in names)}
     columns = [*leading, *(name for name in names if name not in hidden), "attempt", "seconds"]
-    order = page.table["trial"].argsort(kind="stable").tolist()[-ROWS:]
+    order = table.trials.argsort(kind="stable").tolist()[-ROWS:]
     heads = [Head(name=name.removeprefix(PARAMETER), how=column_how(name, page)) for name in columns]
-    trials = page.table["trial"].tolist()
-    cells = [[str(trials[row]) for row in order]]  # an index is a name: no 1,000 there
-    cells += [values(page.table, name, order) for name in columns[1:]]
+    cells = [[str(trial) for trial in table.trials[order].tolist()]]  # an index is a name: not 1,000
+    cells += [format_cells(table, name, order) for name in columns[1:]]
     return heads, [list(row) for row in zip(*cells, strict=True)]

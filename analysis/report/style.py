@@ -1,8 +1,7 @@
-"""The one style of the report's figures: colours, an empty figure, and the scales of axes.
+"""The style of the report's figures: colours, an empty figure, and the scales of axes.
 
-`figures`, `several_figures` and `insight_figures` draw with it; `pictures` shares its rule for logarithmic
-axes. Colours are mid-tones that stand out on white and on black paper alike; the page's style sheet colours
-the text (see `templates/report.html.j2`).
+Colours are mid-tones with contrast on a light and on a dark page; the page's style sheet colours the text
+(see `templates/report.html.j2`).
 """
 
 from __future__ import annotations
@@ -19,22 +18,21 @@ from analysis import labels
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#2f80d0", "#d9730d", "#1f9d6b", "#9b5fc0", "#868e96"
 GRID = "rgba(134,142,150,0.25)"
 
-# Beyond this ratio a linear axis squeezes most of the points against one edge.
 LOG_RATIO = 20.0
+"""Ratio of largest to smallest value beyond which an axis is logarithmic."""
 
 MARKED_DECADES = 4
-"""Up to so many decades a logarithmic axis is marked at 1, 2 and 5, beyond at 1."""
+"""Up to this many decades a logarithmic axis has ticks at 1, 2 and 5, beyond only at 1."""
 
 CROWD = 300
-"""Beyond so many points those that are not on the front are small, pale and without error bars."""
+"""With more points, those that are not on the front are small, pale and without error bars."""
 
-
-# plotly reads some HTML in every text, and shows an escaped quote as it is written.
 text = partial(escape, quote=False)
+"""Escape text for plotly, which reads some HTML in every text and shows escaped quotes as they are."""
 
 
 def blank(x_title: str, y_title: str) -> go.Figure:
-    """An empty figure in the one style that all of them have."""
+    """Return an empty figure in the common style."""
     axis = {"gridcolor": GRID, "linecolor": GREY, "zeroline": False, "automargin": True}
     return go.Figure(
         layout={
@@ -54,15 +52,17 @@ def blank(x_title: str, y_title: str) -> go.Figure:
 
 
 def axis_type(values: list[float]) -> str:
-    """Logarithmic where a linear axis would squeeze most points against one edge."""
+    """Return "log" where a linear axis would squeeze most points against one edge, else "linear"."""
     if not values or min(values) <= 0 or max(values) / min(values) < LOG_RATIO:
         return "linear"
     return "log"
 
 
 def scale(values: list[float]) -> dict[str, Any]:
-    """What an axis needs for these values: its type and, where it is logarithmic, ticks of its own (plotly's
-    shortened ones, 5 and 2 between 100 and 1000, are easily misread)."""
+    """Return the plotly settings of an axis for these values: its type, and the ticks of a logarithmic one.
+
+    Plotly's own ticks, 5 and 2 between 100 and 1000, are easily misread.
+    """
     if axis_type(values) == "linear":
         return {"type": "linear"}
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))

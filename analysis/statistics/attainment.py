@@ -189,7 +189,7 @@ def _knees(
 
 
 def _winners(drawn: Floats, spent: Floats, baselines: Floats, goal: Goal) -> npt.NDArray[np.intp]:
-    """Return each most efficient point, of draws that have one; ties go to the least compute, then the first."""
+    """Return the most efficient point of each draw with one; ties go to the least compute, then the first."""
     order = np.lexsort((np.arange(len(spent)), spent))
     gains = np.stack([efficiency(row, spent, base, goal) for row, base in zip(drawn, baselines, strict=True)])
     gains = np.where(gains > 0, gains, -np.inf)[:, order]  # NaN compares false

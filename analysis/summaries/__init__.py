@@ -1,1 +1,1 @@
-"""What a sweep found, in tables and lines of text."""
+"""Results of a sweep as tables and lines of text."""

@@ -1,21 +1,14 @@
-"""What compute may be measured in: the names people type, the columns they mean, and per how much of it
-efficiency is given. `summary`, `budget` and the command line read it.
-"""
+"""Measures of compute: the name of each, its columns, and the unit in which efficiency is given."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from analysis.errors import AnalysisError
-from analysis.table import numbers
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from analysis.summaries.costs import Rate
+from analysis.summaries.costs import Rate
+from analysis.table import TrialsTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +16,8 @@ class Measure:
     """A measure of compute.
 
     Args:
-        columns: where it may stand in a table, the best first.
-        per: efficiency is improvement per so much of it.
+        columns: columns that may hold it, the best first.
+        per: efficiency is improvement per this much of it.
         unit: `per` in words.
     """
 
@@ -37,7 +30,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
     {
         "effective_steps": Measure(columns=("effective_steps",), per=100.0, unit="100 effective steps"),
         "flops": Measure(columns=("train_flops",), per=1e15, unit="PFLOP"),
-        # What trained is what counts; a trial's own time has preparation and evaluation in it.
+        # Time spent training counts; a trial's own time includes preparation and evaluation.
         "seconds": Measure(columns=("train_seconds", "seconds"), per=3600.0, unit="device hour"),
         "usd": Measure(columns=("usd",), per=1.0, unit="US dollar"),
     }
@@ -45,32 +38,32 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
 OTHER = Measure(columns=(), per=100.0, unit="100 units")
 
 
-def priced(table: pd.DataFrame, price: Rate) -> pd.DataFrame:
-    """The table with a column `usd`: every trial's time at the price, whatever it reported itself.
+def priced(table: TrialsTable, price: Rate) -> TrialsTable:
+    """Return the table with a column `usd`: every trial's time at the price, whatever it reported.
 
     Raises:
         AnalysisError: the table has no column of seconds.
     """
-    # What is paid is a trial's whole time, preparation and evaluation included.
-    column = "seconds" if "seconds" in table.columns else column_of("seconds", table)
-    return table.assign(usd=numbers(table, column) / 3600.0 * price.usd_per_hour)
+    # A trial's full time is paid for, with preparation and evaluation.
+    column = "seconds" if "seconds" in table else column_of("seconds", table)
+    return table.assign(usd=table.numbers(column) / 3600.0 * price.usd_per_hour)
 
 
 def of_column(column: str) -> Measure:
-    """The measure that stands in a column; per 100 of whatever it is where none is known."""
+    """Return the measure that a column holds; `OTHER` if none is known."""
     return next((m for m in MEASURES.values() if column in m.columns), OTHER)
 
 
-def column_of(name: str, table: pd.DataFrame) -> str:
-    """The table's column of a measure.
+def column_of(name: str, table: TrialsTable) -> str:
+    """Return the table's column of a measure, by the measure's name.
 
     Raises:
-        AnalysisError: no such measure, or the table has no values of it.
+        AnalysisError: there is no such measure, or the table has no values of it.
     """
     if name not in MEASURES:
         raise AnalysisError(f"compute {name!r} is unknown; the measures are {', '.join(MEASURES)}")
     for column in MEASURES[name].columns:
-        if column in table.columns and table[column].notna().any():
+        if table.is_known(column):
             return column
     wanted = " or ".join(repr(column) for column in MEASURES[name].columns)
     hint = "; `--rates` and `--device` price them by their time" if name == "usd" else ""

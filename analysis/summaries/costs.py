@@ -1,6 +1,6 @@
-"""What trials cost in dollars: what they report, or their time at the price of a machine.
+"""Costs of trials in US dollars: as they report them, or their time at the price of a machine.
 
-`sweep status`, `pareto` and `report` call this. It imports no pandas: `sweep status` has to be quick.
+This module imports no pandas: `sweep status` has to be quick.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Rate:
 
     Args:
         name: provider and device.
-        usd_per_hour: at the kind of price that was asked for.
+        usd_per_hour: the price of that kind.
         kind: "on demand" or "spot".
-        dated: the month in which somebody read it.
+        dated: the month in which the price was read.
     """
 
     name: str
@@ -44,14 +44,15 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a sweep costs.
+    """The cost of a sweep.
 
     Args:
-        so_far: dollars of all trials with a price, whatever became of them.
-        priced, unpriced: how many trials have one, and how many that ran have none.
-        expected: dollars when all trials of `run_cap` are done, the missing ones at the mean of the
-            completed; None without a cap or a completed trial with a price.
-        basis: where the dollars come from.
+        so_far: US dollars of all trials with a known cost, in any status.
+        priced: number of trials with a known cost.
+        unpriced: number of trials that ran and have none.
+        expected: US dollars when all trials of `run_cap` are done, the missing ones at the mean of the
+            completed; None without a cap or a completed trial with a known cost.
+        basis: source of the prices, for people.
     """
 
     so_far: float
@@ -62,42 +63,50 @@ class Cost:
 
 
 def rate(device: str, *, spot: bool = False, file: Path | None = None) -> Rate:
-    """The price of a machine by its name or by a part of it that no other has.
+    """Return the price of a machine.
+
+    Args:
+        device: its name, or a part of it that no other name has.
+        spot: the price of a spot machine, else on demand.
+        file: a table of rates; None for the one that ships with the package.
 
     Raises:
-        TableError: the file is no table of rates, or it has no such device, several, or no such price.
+        TableError: the file is not a table of rates, or it has no such device, several, or no such price.
     """
     source = str(file or "the rates that ship with stagesweep")
-    told = _read(file or SHIPPED, source)
-    exact = [name for name in told if name.casefold() == device.casefold()]
-    found = exact or [name for name in told if device.casefold() in name.casefold()]
+    rates = _read(file or SHIPPED, source)
+    exact = [name for name in rates if name.casefold() == device.casefold()]
+    found = exact or [name for name in rates if device.casefold() in name.casefold()]
     if len(found) != 1:
         problem = f"{device!r} is several: name one of" if found else f"no device {device!r}; there are"
-        raise TableError(source, f"{problem} {', '.join(repr(name) for name in found or told)}")
+        raise TableError(source, f"{problem} {', '.join(repr(name) for name in found or rates)}")
     kind = "spot" if spot else "on_demand"
-    price = told[found[0]].get(kind)
+    price = rates[found[0]].get(kind)
     if price is None:
         raise TableError(source, f"{found[0]!r} has no {kind.replace('_', ' ')} price")
     return Rate(
         name=found[0],
         usd_per_hour=float(price),
         kind=kind.replace("_", " "),
-        dated=str(told[found[0]]["dated"]),
+        dated=str(rates[found[0]]["dated"]),
     )
 
 
 def usd(seconds: float | None, reported: float | None, price: Rate | None) -> float | None:
-    """One trial's dollars: its time at the price, else what it reported; None if it is not known."""
+    """Return one trial's US dollars: its seconds at the price, else what it reported; None if unknown."""
     if price is None:
         return reported if reported is not None and math.isfinite(reported) else None
     return None if seconds is None or not math.isfinite(seconds) else price.usd_per_hour * seconds / 3600
 
 
 def cost(trials: Sequence[Mapping[str, Any]], run_cap: int | None, price: Rate | None = None) -> Cost:
-    """What the trials cost, and what is to be expected.
+    """Return the cost of the trials, so far and expected.
 
     Args:
-        trials: those of an export document: `status`, `seconds` and `metrics` count, imported ones do not.
+        trials: those of an export document, of which `status`, `seconds` and `metrics` are read; imported
+            trials do not count.
+        run_cap: number of trials that the sweep may run; None for no limit.
+        price: of the trials' time; None for the dollars that they report.
     """
     own = [trial for trial in trials if trial.get("generator") != "imported"]
     ran = [trial for trial in own if trial.get("seconds") is not None]
@@ -140,7 +149,7 @@ def _read(file: Path, source: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _problem(row: object, known: Mapping[str, object]) -> str:
-    """What is wrong with a row; "" if nothing."""
+    """Return what is wrong with a row; "" if nothing."""
     if not isinstance(row, dict):
         return "write {name: ..., on_demand: ..., dated: ...}"
     if unknown := set(row) - KEYS:

@@ -1,4 +1,4 @@
-"""The trials without a result, and why. `contents` calls this."""
+"""Trials without a result, and why."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-import pandas as pd
-
 from analysis import labels
-from analysis.summaries.summary_line import missing
+from analysis.summaries.summary_line import is_missing
+from analysis.table import TrialsTable
 
-UNLUCKY = ("failed", "early_stopped", "abandoned")
+UNSUCCESSFUL = ("failed", "early_stopped", "abandoned")
 SHOWN = 200
-"""Beyond so many rows nobody reads on; the reasons are counted over all."""
+"""Most trials listed; the reasons are counted over all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,28 +26,28 @@ class Failure:
     last_words: str
 
 
-def failures(table: pd.DataFrame) -> tuple[Failure, ...]:
-    """The first SHOWN of them, in the table's order."""
+def failures(table: TrialsTable) -> tuple[Failure, ...]:
+    """Return the first SHOWN trials without a result, in the table's order."""
     found = []
-    for _, row in table[table["status"].isin(UNLUCKY)].head(SHOWN).iterrows():
-        told = "" if missing(row["error"]) else str(row["error"]).strip()
-        reason, _, rest = told.partition("\n")
+    for _, row in table.frame[table.has_status(*UNSUCCESSFUL)].head(SHOWN).iterrows():
+        error = "" if is_missing(row["error"]) else str(row["error"]).strip()
+        reason, _, last_words = error.partition("\n")
         found.append(
             Failure(
                 trial=int(row["trial"]),
                 status=str(row["status"]).replace("_", " "),
                 attempt=labels.cell(row["attempt"]),
                 reason=reason or "no reason was recorded",
-                last_words=rest.strip("\n"),
+                last_words=last_words.strip("\n"),
             )
         )
     return tuple(found)
 
 
-def reasons(table: pd.DataFrame) -> tuple[tuple[str, int], ...]:
-    """How often each reason was given, most often first; numbers in it count as one reason."""
-    told = table.loc[table["status"].isin(UNLUCKY), "error"]
-    counts = Counter(_kind("" if missing(error) else str(error)) for error in told)
+def reasons(table: TrialsTable) -> tuple[tuple[str, int], ...]:
+    """Count the ten most frequent reasons; reasons that differ in their numbers count as one."""
+    errors = table.frame.loc[table.has_status(*UNSUCCESSFUL), "error"]
+    counts = Counter(_kind("" if is_missing(error) else str(error)) for error in errors)
     return tuple(counts.most_common(10))
 
 

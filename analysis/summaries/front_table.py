@@ -1,27 +1,23 @@
-"""The tables of the front as the report shows them: heads that say where their column comes from, and rows.
-
-`contents` calls this.
-"""
+"""Tables of the front for the report: heads that name the source of each column, and rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pandas as pd
-
 from analysis import labels
-from analysis.summaries.many_objective import Several
+from analysis.summaries.many_objective import ManyObjectiveFront
 from analysis.summaries.summary import ParetoResult
-from analysis.summaries.summary_line import value
+from analysis.summaries.summary_line import format_cell
 from analysis.summaries.uncertainty import Chances, Uncertainty
+from analysis.table import SEM, TrialsTable
 
 ROWS = 1000
-"""Trials in a table of the page: beyond so many it is slow and unread. The export has them all."""
+"""Most trials in a table of the page, which would be slow with more. The export has them all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The head of a column: its name, and from which column and formula its numbers come."""
+    """The head of a column: its name, and the column and formula of its numbers."""
 
     name: str
     how: str
@@ -29,89 +25,86 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A trial on the front: the words for it, and a cell for each head."""
+    """A trial on the front: its tags, and a cell for each head."""
 
     trial: int
-    names: tuple[str, ...]
+    tags: tuple[str, ...]
     cells: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrontTable:
-    """The first ROWS trials of a front, and how many more there are."""
+    """The first ROWS trials of a front, and the number of further ones."""
 
     heads: tuple[Head, ...]
     rows: tuple[Row, ...]
     left_out: int
 
 
-def of_tradeoff(table: pd.DataFrame, result: ParetoResult, sure: Uncertainty) -> FrontTable:
-    """The front of two columns. Shares are percentages, left out where nothing is known of the noise."""
+def of_tradeoff(table: TrialsTable, result: ParetoResult, sure: Uncertainty) -> FrontTable:
+    """Return the front of two columns, with chances as percentages if there are standard errors."""
     x, y = result.x, result.y
-    heads = [told_as_it_is(x), told_as_it_is(y, sem=f"{y}_sem" in table.columns)]
-    draws = f"share of {sure.draws} draws, each of column {y} with the error in column {y}_sem"
-    if result.baseline is not None:
-        per = f"per {sure.unit}"
-        gain = f"({labels.number(result.baseline)} − {y})" if result.y_goal == "minimize" else (
-            f"({y} − {labels.number(result.baseline)})"
-        )  # fmt: skip
-        heads.append(
-            Head(name=f"efficiency {per}", how=f"{gain} {per}, from column {y} and column {x}; ±: 95 %")
-        )
-    if sure.draws:
-        heads.append(Head(name="chance to be on the front", how=draws))
-        if result.baseline is not None:
-            heads.append(Head(name="chance to be most efficient", how=draws))
     at = {point.trial: point for point in result.points}
-    row_of = {int(trial): row for row, trial in enumerate(table["trial"].tolist())}
-    words = (("knee", result.knee), ("most efficient", result.most_efficient))
+    tags = (("knee", result.knee), ("most efficient", result.most_efficient))
     rows = []
     for trial in result.front[:ROWS]:
         chances = sure.trials[trial]
-        cells = [labels.number(at[trial].x), value(table, y, row_of[trial])]
+        cells = [labels.number(at[trial].x), format_cell(table, y, table.row_of[trial])]
         if result.baseline is not None:
             cells.append(_efficiency(chances))
         if sure.draws:
             cells.append(labels.share(chances.front))
             cells += [labels.share(chances.most_efficient)] if result.baseline is not None else []
-        names = tuple(name for name, holder in words if holder == trial)
-        rows.append(Row(trial=trial, names=names, cells=tuple(cells)))
+        names = tuple(name for name, holder in tags if holder == trial)
+        rows.append(Row(trial=trial, tags=names, cells=tuple(cells)))
+    heads = [column_head(x, table, with_error=False), column_head(y, table), *_computed_heads(result, sure)]
     return FrontTable(heads=tuple(heads), rows=tuple(rows), left_out=max(0, len(result.front) - ROWS))
 
 
-def of_several(table: pd.DataFrame, told: Several) -> FrontTable:
-    """The front of three objectives or more: a column each; the best of each objective is named."""
-    heads = [told_as_it_is(o.metric, sem=f"{o.metric}_sem" in table.columns) for o in told.objectives]
-    if told.draws:
-        noisy = [f"column {o.metric}_sem" for o in told.objectives if f"{o.metric}_sem" in table.columns]
-        drawn = f"share of {told.draws} draws of all objectives with the errors in {' and '.join(noisy)}"
-        heads.append(Head(name="chance to be on the front", how=drawn))
-    row_of = {int(trial): row for row, trial in enumerate(table["trial"].tolist())}
+def _computed_heads(result: ParetoResult, sure: Uncertainty) -> list[Head]:
+    """Return the heads of the columns that the table does not have: efficiency and chances."""
+    x, y, heads = result.x, result.y, []
+    if result.baseline is not None:
+        baseline, per = labels.number(result.baseline), f"per {sure.unit}"
+        gain = f"({baseline} − {y})" if result.y_goal == "minimize" else f"({y} − {baseline})"
+        source = f"{gain} {per}, from column {y} and column {x}; ±: 95 %"
+        heads.append(Head(name=f"efficiency {per}", how=source))
+    if sure.draws:
+        draws = f"share of {sure.draws} draws, each of column {y} with the error in column {y}{SEM}"
+        heads.append(Head(name="chance to be on the front", how=draws))
+        if result.baseline is not None:
+            heads.append(Head(name="chance to be most efficient", how=draws))
+    return heads
+
+
+def of_many_objectives(table: TrialsTable, found: ManyObjectiveFront) -> FrontTable:
+    """Return the front of three objectives or more: a column each; the best of each objective is tagged."""
+    objectives, values = found.objectives, found.values
+    heads = [column_head(o.metric, table) for o in objectives]
+    if found.draws:
+        noisy = [f"column {o.metric}{SEM}" for o in objectives if o.metric + SEM in table]
+        source = f"share of {found.draws} draws of all objectives with the errors in {' and '.join(noisy)}"
+        heads.append(Head(name="chance to be on the front", how=source))
     best = [
-        told.values[:, at].min() if o.goal == "minimize" else told.values[:, at].max()
-        for at, o in enumerate(told.objectives)
-    ] if told.trials else []  # fmt: skip
-    rows = [
-        Row(
-            trial=told.trials[at],
-            names=tuple(
-                f"best {o.metric}"
-                for o, v, extreme in zip(told.objectives, told.values[at], best, strict=True)
-                if v == extreme
-            ),
-            cells=(
-                *(value(table, o.metric, row_of[told.trials[at]]) for o in told.objectives),
-                *([labels.share(told.chances[at])] if told.draws else []),
-            ),
+        values[:, at].min() if o.goal == "minimize" else values[:, at].max()
+        for at, o in enumerate(objectives)
+    ] if found.trials else []  # fmt: skip
+    rows = []
+    for at in found.front[:ROWS]:
+        trial = found.trials[at]
+        cells = [format_cell(table, o.metric, table.row_of[trial]) for o in objectives]
+        cells += [labels.share(found.chances[at])] if found.draws else []
+        tags = tuple(
+            f"best {o.metric}" for o, v, b in zip(objectives, values[at], best, strict=True) if v == b
         )
-        for at in told.front[:ROWS]
-    ]
-    return FrontTable(heads=tuple(heads), rows=tuple(rows), left_out=max(0, len(told.front) - ROWS))
+        rows.append(Row(trial=trial, tags=tags, cells=tuple(cells)))
+    return FrontTable(heads=tuple(heads), rows=tuple(rows), left_out=max(0, len(found.front) - ROWS))
 
 
-def told_as_it_is(column: str, *, sem: bool = False) -> Head:
-    """The head of a column that the page shows as the table has it."""
-    error = f"; ±: one standard error, column {column}_sem" if sem else ""
+def column_head(column: str, table: TrialsTable, *, with_error: bool = True) -> Head:
+    """Return the head of a column that the page shows as the table has it."""
+    has_error = with_error and column + SEM in table
+    error = f"; ±: one standard error, column {column}{SEM}" if has_error else ""
     return Head(name=labels.title(column), how=f"column {column}{error}")
 
 

@@ -1,6 +1,6 @@
-"""What mattered, read from the document that the sweep exports with it (see `sweeps.export.insight`).
+"""The surrogate's view of the parameters, read from an export document (see `sweeps.export.insight`).
 
-`contents` calls this. The data come from a file: whatever does not fit is left out, and said so.
+The data come from a file: malformed parts are ignored.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 NOT_ASKED = "The export has no surrogate's view in it: sweep report --surrogate adds one."
 SKILL = 0.3
-"""Below this rank correlation of predicted and observed results, the surrogate's words are not worth much."""
+"""Below this rank correlation of predicted and observed results, the surrogate is not worth much."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """A place of a marginal effect: the parameter's value, the predicted mean and its standard deviation."""
+class EffectPoint:
+    """A point of a marginal effect: the parameter's value, the predicted mean and its standard deviation."""
 
     value: float | str | bool
     mean: float
@@ -25,8 +25,8 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
-    """A trial, predicted by a surrogate that had not seen it."""
+class HeldOut:
+    """A trial as predicted by a surrogate that was fitted without it."""
 
     trial: int
     observed: float
@@ -36,15 +36,21 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Of one metric. Sensitivities are (first, total) shares of the variance, the largest total first."""
+    """The surrogate's view of one metric.
+
+    Args:
+        sensitivity: (parameter, first, total), shares of the variance, the largest total first.
+        cross_validation: each trial predicted without it.
+        marginal: effects by parameter.
+    """
 
     sensitivity: tuple[tuple[str, float, float], ...]
-    cross_validation: tuple[Held, ...]
-    marginal: tuple[tuple[str, tuple[Place, ...]], ...]
+    cross_validation: tuple[HeldOut, ...]
+    marginal: tuple[tuple[str, tuple[EffectPoint, ...]], ...]
 
     @property
     def skill(self) -> float | None:
-        """Spearman's rank correlation of predicted and observed; None where there is none to speak of."""
+        """Return Spearman's rank correlation of predicted and observed; None if it is undefined."""
         from scipy.stats import spearmanr
 
         observed = [held.observed for held in self.cross_validation]
@@ -56,27 +62,27 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Insight:
-    """Of all metrics, and why there is nothing, if so."""
+    """The surrogate's views by metric, and a note if there are none."""
 
     metrics: tuple[tuple[str, View], ...]
     note: str
 
 
-def insight(told: object) -> Insight:
-    """Read the export's `insight`; anything at all may be given."""
-    if not isinstance(told, Mapping):
+def insight(document: object) -> Insight:
+    """Read field `insight` of an export, of any type."""
+    if not isinstance(document, Mapping):
         return Insight(metrics=(), note=NOT_ASKED)
-    metrics = told.get("metrics")
+    metrics = document.get("metrics")
     views = [(str(n), _view(v)) for n, v in metrics.items()] if isinstance(metrics, Mapping) else []
-    note = str(told.get("note") or "")
+    note = str(document.get("note") or "")
     if not views and not note:
         note = "The surrogate's view is empty."
     return Insight(metrics=tuple(views), note=note)
 
 
-def _view(told: object) -> View:
-    parts = told if isinstance(told, Mapping) else {}
-    shares, held, curves = (parts.get(name) for name in ("sensitivity", "cross_validation", "marginal"))
+def _view(document: object) -> View:
+    parts = document if isinstance(document, Mapping) else {}
+    shares, held_out, curves = (parts.get(name) for name in ("sensitivity", "cross_validation", "marginal"))
     sensitivity = [
         (str(name), *numbers)
         for name, share in (shares.items() if isinstance(shares, Mapping) else ())
@@ -85,21 +91,21 @@ def _view(told: object) -> View:
     return View(
         sensitivity=tuple(sorted(((n, f, t) for n, f, t in sensitivity), key=lambda row: (-row[2], row[0]))),
         cross_validation=tuple(
-            Held(trial=int(numbers[0]), observed=numbers[1], predicted=numbers[2], sd=numbers[3])
-            for row in (held if isinstance(held, list) else ())
+            HeldOut(trial=int(numbers[0]), observed=numbers[1], predicted=numbers[2], sd=numbers[3])
+            for row in (held_out if isinstance(held_out, list) else ())
             if (numbers := _numbers(row, "trial", "observed", "predicted", "predicted_sd"))
         ),
         marginal=tuple(
-            (str(name), places)
+            (str(name), points)
             for name, rows in (curves.items() if isinstance(curves, Mapping) else ())
-            if (places := _places(rows))
+            if (points := _effect(rows))
         ),
     )
 
 
-def _places(rows: object) -> tuple[Place, ...]:
+def _effect(rows: object) -> tuple[EffectPoint, ...]:
     return tuple(
-        Place(value=row["value"], mean=numbers[0], sd=numbers[1])
+        EffectPoint(value=row["value"], mean=numbers[0], sd=numbers[1])
         for row in (rows if isinstance(rows, list) else ())
         if (numbers := _numbers(row, "mean", "sd")) and _is_value(row.get("value"))
     )
@@ -110,7 +116,7 @@ def _is_value(value: object) -> bool:
 
 
 def _numbers(row: object, *names: str) -> tuple[Any, ...]:
-    """The finite numbers of these names; empty if one is missing."""
+    """Return the finite numbers of these names; empty if one is missing."""
     if not isinstance(row, Mapping):
         return ()
     found = [row.get(name) for name in names]

@@ -1,7 +1,7 @@
-"""Several seeds of one configuration become one row, with the standard error over seeds. Notebooks call this.
+"""Means over seeds: one row per configuration, with the standard error over seeds.
 
-A trial's own `final_loss_sem` is the noise of the evaluation; what another seed of the same training would
-give is usually worse known. Only repeated seeds tell it.
+A trial's own `final_loss_sem` is the noise of the evaluation. The noise of the training is usually larger,
+and only repeated seeds show it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from pandas.api import types
 from scipy import stats
 
 from analysis.errors import AnalysisError, MissingColumn
-from analysis.table import PARAMETER, SEED, SEM, TRIAL_COLUMNS, is_trials_table
+from analysis.table import SEED, SEM, TRIAL_COLUMNS, TableLike, TrialsTable
 
 
-def over_seeds(table: pd.DataFrame, seed: str = SEED) -> pd.DataFrame:
-    """One row per configuration: what the completed trials have in common, and the mean of what they
-    measured.
+def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
+    """Average the metrics of the completed trials of each configuration.
 
     Args:
         table: a sweep's own table.
         seed: the parameter that is not part of the configuration.
 
     Returns:
-        The parameters but the seed, `seeds` (how many completed trials), `trials` (their indices), and for
+        One row per configuration: the parameters but the seed, `seeds` (how many completed trials), `trials`
+            (their indices), and for
         every metric its mean, `<metric>_sem` = s/√n over seeds (for n = 1 the trial's own, where it reported
         one) and `<metric>_range`, half the width of the 95 % interval of the mean (Student's t, n - 1 degrees
         of freedom; NaN for n = 1). In the order of each configuration's first trial.
@@ -35,19 +35,20 @@ def over_seeds(table: pd.DataFrame, seed: str = SEED) -> pd.DataFrame:
         MissingColumn: there is no such seed.
         AnalysisError: the table is not a sweep's own, or a configuration has the same seed twice.
     """
-    if not is_trials_table(table):
+    table = TrialsTable.of(table)
+    if not table.is_sweep:
         raise AnalysisError("only a sweep's own table tells parameters from metrics; export the sweep")
-    if seed not in table.columns:
-        raise MissingColumn(seed, [str(name) for name in table.columns])
-    keys = [str(name) for name in table.columns if str(name).startswith(PARAMETER) and name != seed]
-    done = table[table["status"] == "completed"]
+    if seed not in table:
+        raise MissingColumn(seed, table.columns)
+    keys = [name for name in table.parameters if name != seed]
+    done = table.frame[table.completed]
     metrics = [
-        str(name)
+        name
         for name in table.columns
-        if str(name) not in (*TRIAL_COLUMNS, seed, *keys)
-        and not str(name).endswith(SEM)
-        and types.is_numeric_dtype(table[name])
-        and not types.is_bool_dtype(table[name])
+        if name not in (*TRIAL_COLUMNS, seed, *keys)
+        and not name.endswith(SEM)
+        and types.is_numeric_dtype(done[name])
+        and not types.is_bool_dtype(done[name])
     ]
     rows = []
     for _, group in _configurations(done, keys):
@@ -80,7 +81,7 @@ def _row(group: pd.DataFrame, keys: list[str], metrics: list[str]) -> dict[str, 
 
 
 def _errors(group: pd.DataFrame, metric: str, values: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Standard error of the mean, and half its 95 % interval."""
+    """Return the standard error of the mean, and half its 95 % interval."""
     if values.size >= 2:
         sem = float(values.std(ddof=1) / np.sqrt(values.size))
         return sem, float(stats.t.ppf(0.975, values.size - 1) * sem)

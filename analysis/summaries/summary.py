@@ -1,7 +1,8 @@
-"""What `sweep pareto` prints and `report` shows: the points, the front, the knee, the most efficient trial.
+"""The trade-off of two columns: the points, their front, its knee, and the most efficient trial.
 
-Three different words: the *front* holds every trial that no other one beats in both respects; the *knee* is
-where the front turns; the *most efficient* trial bought the most improvement over the baseline per step.
+These are three different things: the *front* holds every trial that no other one beats in both respects; the
+*knee* is where the front turns; the *most efficient* trial has the most improvement over the baseline per
+unit of compute.
 """
 
 from __future__ import annotations
@@ -11,31 +12,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from analysis.errors import AnalysisError
 from analysis.statistics import efficiency
 from analysis.statistics import pareto as arrays
 from analysis.statistics.pareto import Goal, Positions
 from analysis.summaries.compute import MEASURES
-from analysis.table import (
-    finished,
-    is_trials_table,
-    metric_column,
-    numbers,
-    trial_indices,
-    with_effective_steps,
-)
+from analysis.table import TableLike, TrialsTable, metric_column
 
 COMPUTE = tuple(column for name, measure in MEASURES.items() if name != "usd" for column in measure.columns)
-"""Measures of compute, the best first: what a sweep with one objective is shown against."""
+"""Columns of compute, the best first: the horizontal axis of a sweep with one objective."""
 
 STAGE1_9_STEPS = "param.stage1_9.max_steps"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One trial: its index (a foreign table's: zero-based row number) and its two coordinates."""
+    """One trial: its index (of a table that is no sweep's: its zero-based row) and its two coordinates."""
 
     trial: int
     x: float
@@ -47,13 +40,15 @@ class ParetoResult:
     """The trade-off between two columns.
 
     Args:
-        x, y: names of the columns.
+        x: column of compute.
+        y: column of the loss.
         points: every trial with both values, in the table's order.
         front: indices of the trials on the Pareto front, by ascending x.
         most_efficient: index of the trial with the highest efficiency, None without a baseline.
-        knee: index of the front's knee, None where it has none.
-        baseline: what `most_efficient` was measured against.
-        x_goal, y_goal: which way is better.
+        knee: index of the front's knee, None if it has none.
+        baseline: the y that `most_efficient` was measured against.
+        x_goal: whether less or more x is better.
+        y_goal: whether less or more y is better.
     """
 
     x: str
@@ -67,7 +62,7 @@ class ParetoResult:
     y_goal: Goal = "minimize"
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `sweep pareto --format json`."""
+        """Return the document of `sweep pareto --format json`."""
         return {
             "x": self.x,
             "y": self.y,
@@ -79,7 +74,7 @@ class ParetoResult:
 
 
 def pareto(
-    table: pd.DataFrame,
+    table: TableLike,
     *,
     x: str,
     y: str,
@@ -87,35 +82,40 @@ def pareto(
     x_goal: Goal = "minimize",
     y_goal: Goal = "minimize",
 ) -> ParetoResult:
-    """The trade-off between columns `x` (compute, as a rule) and `y` (loss) of a table.
+    """Find the trade-off between two columns of a table: compute, as a rule, and loss.
 
     Of a sweep's own table only completed trials count; of any other, every row with both values.
-    `effective_steps` may be asked for where the table has only the steps of the two stages.
 
     Args:
-        baseline: the y without the spending that x measures; None: the best y among completed trials with
+        table: of a sweep, or any other.
+        x: column of compute; `effective_steps` also if the table only has the steps of the two stages.
+        y: column of the loss.
+        baseline: the y without the compute that x measures; None for the best y among completed trials with
             zero steps of Stage 1.9, if there are any.
-        x_goal, y_goal: which way is better. Efficiency is undefined (None) where more x is better.
+        x_goal: whether less or more x is better. Efficiency is undefined (None) if more is better.
+        y_goal: whether less or more y is better.
 
     Raises:
-        MissingColumn, NotNumeric: `x` or `y` is not a column of numbers.
+        MissingColumn: there is no column `x` or `y`.
+        NotNumeric: `x` or `y` is not a column of numbers.
         AnalysisError: `x` and `y` are the same column, or the baseline is not a finite number.
     """
     if x == y:
         raise AnalysisError(f"x and y are both {x!r}; a trade-off needs two different columns")
     if baseline is not None and not np.isfinite(baseline):
         raise AnalysisError(f"the baseline is {baseline}; give a finite number")
+    table = TrialsTable.of(table)
     if "effective_steps" in (x, y):
-        table = with_effective_steps(table)
-    xs, ys = numbers(table, x), numbers(table, y)
+        table = table.with_effective_steps()
+    xs, ys = table.numbers(x), table.numbers(y)
     if baseline is None:
         baseline = find_baseline(table, y, y_goal)
-    kept = np.flatnonzero(np.isfinite(xs) & np.isfinite(ys) & finished(table))
-    names = trial_indices(table)[kept]
+    kept = np.flatnonzero(np.isfinite(xs) & np.isfinite(ys) & table.completed)
+    names = table.trials[kept]
     xs, ys = xs.iloc[kept], ys.iloc[kept]
     points = np.column_stack((xs.to_numpy("float64"), ys.to_numpy("float64")))
     knee = arrays.knee(points, (x_goal, y_goal))
-    spent_best = efficiency.most_efficient(ys, xs, baseline, y_goal) if x_goal == "minimize" else None
+    best = efficiency.most_efficient(ys, xs, baseline, y_goal) if x_goal == "minimize" else None
     on_front = arrays.front(points, (x_goal, y_goal))
     by_x = on_front[np.lexsort((names[on_front], points[on_front, 0]))]
     return ParetoResult(
@@ -125,7 +125,7 @@ def pareto(
             Point(trial=t, x=a, y=b) for t, a, b in zip(names.tolist(), xs.tolist(), ys.tolist(), strict=True)
         ),
         front=tuple(names[by_x].tolist()),
-        most_efficient=None if spent_best is None else int(names[spent_best]),
+        most_efficient=None if best is None else int(names[best]),
         knee=None if knee is None else int(names[knee]),
         baseline=baseline,
         x_goal=x_goal,
@@ -133,36 +133,39 @@ def pareto(
     )
 
 
-def find_baseline(table: pd.DataFrame, y: str, goal: Goal = "minimize") -> float | None:
-    """The best y among the completed trials of a sweep that spent no step on Stage 1.9; None without one."""
+def find_baseline(table: TrialsTable, y: str, goal: Goal = "minimize") -> float | None:
+    """Return the best y among a sweep's completed trials without steps of Stage 1.9; None without any."""
     without = baseline_rows(table, y)
     if not without.size:
         return None
-    values = numbers(table, y).to_numpy("float64")[without]
+    values = table.floats(y)[without]
     return float(values.min() if goal == "minimize" else values.max())
 
 
-def baseline_rows(table: pd.DataFrame, y: str) -> Positions:
-    """Positions of the completed trials that `find_baseline` chooses from."""
-    if not is_trials_table(table) or STAGE1_9_STEPS not in table.columns:
+def baseline_rows(table: TrialsTable, y: str) -> Positions:
+    """Return the rows of the completed trials that `find_baseline` chooses from."""
+    if not table.is_sweep or STAGE1_9_STEPS not in table:
         return np.empty(0, dtype=np.intp)
-    values = numbers(table, y).to_numpy("float64")
-    without = (numbers(table, STAGE1_9_STEPS) == 0).to_numpy()
-    return np.flatnonzero(without & finished(table) & np.isfinite(values))
+    without = table.floats(STAGE1_9_STEPS) == 0
+    return np.flatnonzero(without & table.completed & np.isfinite(table.floats(y)))
 
 
-def default_axes(table: pd.DataFrame, objectives: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-    """Which columns to show a sweep by, as (x, y). None where there is nothing to go by.
+def default_axes(table: TrialsTable, objectives: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+    """Choose the columns (x, y) to show a sweep by; None if the table has none.
 
-    Of two objectives, the second against the first. With one, and with three or more, of which no two are the
-    whole (see `several`): the best measure of compute that the table has, against the first.
+    Of two objectives, the second is x and the first is y. With one, and with three or more (see
+    `many_objective_front`), x is the best measure of compute that the table has.
+
+    Args:
+        table: of a sweep.
+        objectives: `{"metric"}` each.
     """
     if not objectives:
         return None
     y, *others = [metric_column(str(objective["metric"])) for objective in objectives]
     if len(others) != 1:
-        table = with_effective_steps(table)
+        table = table.with_effective_steps()
         for x in COMPUTE:
-            if x != y and x in table.columns and table[x].notna().any():
+            if x != y and table.is_known(x):
                 return x, y
     return (others[0], y) if others else None

@@ -1,7 +1,4 @@
-"""The headline of a report: the objectives, how far the sweep is, and the best trial or why there is none.
-
-`contents` calls this.
-"""
+"""Summary line of a report: the objectives, the progress, and the best trial or why there is none."""
 
 from __future__ import annotations
 
@@ -16,26 +13,31 @@ import pandas as pd
 from analysis import labels
 from analysis.errors import AnalysisError, TableError
 from analysis.statistics.pareto import Goal
-from analysis.table import PARAMETER, TRIAL_COLUMNS, metric_column, numbers
+from analysis.table import PARAMETER, SEM, TRIAL_COLUMNS, TrialsTable, metric_column
 
 STATUSES = ("completed", "running", "pending", "failed", "early_stopped", "abandoned")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What the sweep optimises: the column of a metric, and the way it should go."""
+    """An objective of the sweep: the column of a metric, and its goal."""
 
     metric: str
     goal: Goal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Best:
-    """The headline: the best completed trial by the first objective.
+class BestTrial:
+    """The best completed trial by the first objective.
 
     Args:
+        trial: its index.
+        generator: the generator of its parameters.
+        title: of the value, for people.
+        value: of the first objective, for people.
         column: of the value.
-        parameters, metrics: (name for people, value, column).
+        parameters: (name for people, value, column).
+        metrics: all others, as `parameters`.
     """
 
     trial: int
@@ -48,114 +50,124 @@ class Best:
 
 
 def objectives(document: Mapping[str, Any]) -> tuple[Objective, ...]:
-    """What the document says that the sweep optimises. Raises `TableError`."""
+    """Return the objectives of an export document.
+
+    Raises:
+        TableError: they are no list of {metric, goal}.
+    """
     try:
-        told = [(str(o["metric"]), str(o.get("goal", "minimize"))) for o in document.get("objectives") or ()]
+        pairs = [(str(o["metric"]), str(o.get("goal", "minimize"))) for o in document.get("objectives") or ()]
     except (KeyError, TypeError, AttributeError):
         raise TableError("the sweep's export", "objectives must be a list of {metric, goal}") from None
-    for metric, goal in told:
+    for metric, goal in pairs:
         if goal not in ("minimize", "maximize"):
             raise TableError(
                 "the sweep's export", f"the goal of {metric!r} is {goal!r}: minimize or maximize"
             )
-    return tuple(Objective(metric=metric_column(metric), goal=cast("Goal", goal)) for metric, goal in told)
+    return tuple(Objective(metric=metric_column(metric), goal=cast("Goal", goal)) for metric, goal in pairs)
 
 
-def progress(table: pd.DataFrame) -> tuple[tuple[str, int], ...]:
-    """How many trials are in each status, of those that there are."""
-    counts = table["status"].astype(str).value_counts()
+def progress(table: TrialsTable) -> tuple[tuple[str, int], ...]:
+    """Count the trials in each status that occurs."""
+    counts = table.frame["status"].astype(str).value_counts()
     names = [*STATUSES, *sorted(set(counts.index) - set(STATUSES))]
     return tuple((name, int(counts[name])) for name in names if name in counts.index)
 
 
-def headline(table: pd.DataFrame, goals: Sequence[Objective], named: object) -> tuple[Best | None, str]:
-    """The headline, or None and the reason for it."""
-    if table.empty:
+def best_trial(
+    table: TrialsTable, objectives: Sequence[Objective], named: object
+) -> tuple[BestTrial | None, str]:
+    """Return the best trial, or None and the reason.
+
+    Args:
+        table: a sweep's own.
+        objectives: those of the sweep, of which the first counts.
+        named: index of the best trial as the export says, which is taken if that trial has a result.
+    """
+    if not len(table):
         return None, "No trial has been asked for yet. Start a worker: sweep worker"
-    if not goals:
+    if not objectives:
         return None, "The export names no objective, so no trial can be called the best."
-    first = goals[0]
+    first = objectives[0]
     try:
-        values = numbers(table, first.metric).to_numpy("float64")
+        values = table.floats(first.metric)
     except AnalysisError as error:
         return None, _without_metric(table, first.metric, error)
-    told = (table["status"] == "completed").to_numpy() & np.isfinite(values)
-    if not told.any():
+    finite = table.completed & np.isfinite(values)
+    if not finite.any():
         return None, _without_result(table, first.metric)
-    position = int(np.argmin(np.where(told, values if first.goal == "minimize" else -values, np.inf)))
-    for row in np.flatnonzero((table["trial"] == named).to_numpy() & told):
-        position = int(row)
-    return _headline(table, position, first.metric), ""
+    row = int(np.argmin(np.where(finite, values if first.goal == "minimize" else -values, np.inf)))
+    for named_row in np.flatnonzero((table.frame["trial"] == named).to_numpy() & finite):
+        row = int(named_row)
+    return _described(table, row, first.metric), ""
 
 
-def _without_metric(table: pd.DataFrame, metric: str, error: AnalysisError) -> str:
-    if not (table["status"] == "completed").any():
+def _without_metric(table: TrialsTable, metric: str, error: AnalysisError) -> str:
+    if not table.completed.any():
         return _without_result(table, metric)
     return f"No completed trial can be ranked: {error}."
 
 
-def _without_result(table: pd.DataFrame, metric: str) -> str:
+def _without_result(table: TrialsTable, metric: str) -> str:
     counts = dict(progress(table))
     if counts.get("failed", 0) == len(table):
         all_of_them = "The only trial" if len(table) == 1 else f"All {len(table)} trials"
-        return f"{all_of_them} failed; why, is told below."
+        return f"{all_of_them} failed; the reasons are listed below."
     if not counts.get("completed"):
-        told = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
-        return f"No trial has completed yet ({told})."
+        listed = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
+        return f"No trial has completed yet ({listed})."
     return f"No completed trial reported a finite {metric}."
 
 
-def _headline(table: pd.DataFrame, position: int, metric: str) -> Best:
-    row = table.iloc[position]
-    skipped = {*TRIAL_COLUMNS, metric, f"{metric}_sem"}
-    others = [
-        str(name) for name in table.columns if name not in skipped and not str(name).startswith(PARAMETER)
-    ]
-    return Best(
-        trial=int(row["trial"]),
-        generator=labels.cell(row["generator"]),
+def _described(table: TrialsTable, row: int, metric: str) -> BestTrial:
+    cells = table.frame.iloc[row]
+    skipped = {*TRIAL_COLUMNS, metric, metric + SEM, *table.parameters}
+    others = [name for name in table.columns if name not in skipped and not name.endswith(SEM)]
+    return BestTrial(
+        trial=int(cells["trial"]),
+        generator=labels.cell(cells["generator"]),
         title=labels.title(metric),
-        value=value(table, metric, position),
+        value=format_cell(table, metric, row),
         column=metric,
         parameters=tuple(
-            (str(name).removeprefix(PARAMETER), labels.cell(row[name]), str(name))
-            for name in table.columns
-            if str(name).startswith(PARAMETER) and not missing(row[name])
+            (name.removeprefix(PARAMETER), labels.cell(cells[name]), name)
+            for name in table.parameters
+            if not is_missing(cells[name])
         ),
         metrics=tuple(
-            (labels.title(name), value(table, name, position), name)
+            (labels.title(name), format_cell(table, name, row), name)
             for name in others
-            if not name.endswith("_sem") and not missing(row[name])
+            if not is_missing(cells[name])
         ),
     )
 
 
-def value(table: pd.DataFrame, column: str, position: int) -> str:
-    """A cell of the table for people, with its standard error where `<column>_sem` has one."""
-    return values(table, column, [position])[0]
+def format_cell(table: TrialsTable, column: str, row: int) -> str:
+    """Return a cell for people, with its standard error if `<column>_sem` has one."""
+    return format_cells(table, column, [row])[0]
 
 
-def values(table: pd.DataFrame, column: str, positions: Sequence[int]) -> list[str]:
-    """Cells of a column as `value` has them; the column is taken out once."""
-    told, sem = table[column].iloc[list(positions)].tolist(), f"{column}_sem"
-    if sem not in table.columns:
-        return [labels.cell(cell) for cell in told]
-    errors = table[sem].iloc[list(positions)].tolist()
+def format_cells(table: TrialsTable, column: str, rows: Sequence[int]) -> list[str]:
+    """Return cells of a column as `format_cell` does, at once: cell by cell, pandas takes seconds."""
+    cells, sem = table.frame[column].iloc[list(rows)].tolist(), column + SEM
+    if sem not in table:
+        return [labels.cell(cell) for cell in cells]
+    errors = table.frame[sem].iloc[list(rows)].tolist()
     return [
         labels.with_error(_finite(cell), _finite(error)) or labels.cell(cell)
-        for cell, error in zip(told, errors, strict=True)
+        for cell, error in zip(cells, errors, strict=True)
     ]
 
 
-def _finite(told: object) -> float | None:
-    """The cell as a number, None where it is none."""
-    if isinstance(told, np.generic):
-        told = told.item()
-    if isinstance(told, bool) or not isinstance(told, int | float):
+def _finite(cell: object) -> float | None:
+    """Return the cell as a number, None if it is not a finite one."""
+    if isinstance(cell, np.generic):
+        cell = cell.item()
+    if isinstance(cell, bool) or not isinstance(cell, int | float):
         return None
-    return float(told) if math.isfinite(told) else None
+    return float(cell) if math.isfinite(cell) else None
 
 
-def missing(value: object) -> bool:
-    """Whether a cell is empty."""
+def is_missing(value: object) -> bool:
+    """Return whether a cell is empty."""
     return value is None or bool(pd.isna(cast("Any", value)))

@@ -113,8 +113,8 @@ def _value_of_alignment(setting: Setting, runs: Runs) -> Finding:
             f"the final one after the same Stage 2 ({setting.stage2_steps} steps)."
         ),
         verdicts=(
-            f"At the start of Stage 2: {judge(at_start, expected='lower')}; {at_start.tell()}.",
-            f"At the end: {judge(at_end, expected='lower')}; {at_end.tell()}. The compute is not the same: "
+            f"At the start of Stage 2: {judge(at_start, expected='lower')}; {at_start.describe()}.",
+            f"At the end: {judge(at_end, expected='lower')}; {at_end.describe()}. The compute is not the same: "
             f"Stage 1.9 comes on top. See the last findings for equal compute.",
         ),
         header=("Stage 1.9, steps", "loss at the start of Stage 2", "final loss"),
@@ -163,7 +163,7 @@ def _length(setting: Setting, runs: Runs) -> Finding:
         claim="A longer Stage 1.9 is better, with diminishing returns.",
         verdicts=(
             *(
-                f"{long} steps against {short}: {judge(pair, expected='lower')}; {pair.tell()}."
+                f"{long} steps against {short}: {judge(pair, expected='lower')}; {pair.describe()}."
                 for (short, long), pair in zip(steps, longer, strict=True)
             ),
             f"Diminishing: the gain per step from {steps[-1][0]} to {steps[-1][1]} against that from "
@@ -208,9 +208,9 @@ def _lambda_warmup(setting: Setting, runs: Runs) -> Finding:
         where = f"After {length} steps of Stage 1.9" if length else "Without Stage 1.9"
         at_start, at_end = pairs[length, "early"], pairs[length, "final"]
         verdicts.append(
-            f"{where}, training loss at the start: {judge(at_start, expected='lower')}; {at_start.tell()}."
+            f"{where}, training loss at the start: {judge(at_start, expected='lower')}; {at_start.describe()}."
         )
-        verdicts.append(f"{where}, final loss at lambda 1: {at_end.verdict}; {at_end.tell()}.")
+        verdicts.append(f"{where}, final loss at lambda 1: {at_end.verdict}; {at_end.describe()}.")
     return Finding(
         name="lambda",
         claim=(
@@ -266,8 +266,8 @@ def _saliency(setting: Setting, runs: Runs) -> Finding:
             f"warmup without saliency; both together bring little."
         ),
         verdicts=(
-            f"Saliency only against lambda only: {judge(worse, expected='higher')}; {worse.tell()}.",
-            f"Both against lambda only: {'holds' if little else 'does not show'}; {together.tell()}, where "
+            f"Saliency only against lambda only: {judge(worse, expected='higher')}; {worse.describe()}.",
+            f"Both against lambda only: {'holds' if little else 'does not show'}; {together.describe()}, where "
             f"one standard error of a held-out loss is {noise:.3f}.",
         ),
         header=("Stage 1.9 with", "loss at the start of Stage 2", "final loss"),
@@ -302,7 +302,7 @@ def _equal_compute(setting: Setting, runs: Runs, budget: int) -> Finding:
         verdicts=(
             f"Lowest mean: {best} steps of Stage 1.9, {share:.0%} of the compute.",
             *(
-                f"{best} steps against {steps}: {pair.verdict}; {pair.tell()}."
+                f"{best} steps against {steps}: {pair.verdict}; {pair.describe()}."
                 for steps, pair in pairs.items()
             ),
         ),
@@ -336,11 +336,11 @@ def _balance(setting: Setting, runs: Runs, steps: int) -> Finding:
         claim=f"Where does the balance turn? What {steps} steps of Stage 1.9 do to the final loss, "
         "against none, with the same effective steps in all.",
         verdicts=(
-            *(f"{budget} effective steps: {pair.verdict}; {pair.tell()}." for budget, pair in pairs.items()),
+            *(f"{budget} effective steps: {pair.verdict}; {pair.describe()}." for budget, pair in pairs.items()),
             *(
                 f"From {less} to {more} effective steps the difference falls: "
                 f"{judge(_change(pairs[more], pairs[less]), expected='lower')}; "
-                f"{_change(pairs[more], pairs[less]).tell()}."
+                f"{_change(pairs[more], pairs[less]).describe()}."
                 for less, more in pairwise(budgets)
             ),
             f"The balance turns at {pays[0]} effective steps or before."

@@ -18,12 +18,11 @@ from sweeps.text.counted import counted
 from sweeps.trials.redaction import redact_trials
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from analysis.summaries.budget import Answer
-    from analysis.summaries.many_objective import Several
+    from analysis.summaries.many_objective import ManyObjectiveFront
     from analysis.summaries.summary import ParetoResult
     from analysis.summaries.uncertainty import Uncertainty
+    from analysis.table import TrialsTable
 
 
 @click.command()
@@ -95,7 +94,7 @@ def pareto(
 
 
 def of_experiment(
-    space: Space, frame: pd.DataFrame, x: str | None, y: str | None, baseline: float | None
+    space: Space, frame: TrialsTable, x: str | None, y: str | None, baseline: float | None
 ) -> ParetoResult:
     """The front of a sweep's table; axes that are not given are chosen from its objectives."""
     from analysis.summaries.summary import default_axes
@@ -134,17 +133,17 @@ def _on_front(count: int, trials: int) -> str:
     return f"{count} of {counted(trials, 'trial')} {'is' if count == 1 else 'are'} on the front"
 
 
-def _several(space: Space, frame: pd.DataFrame, *, chances: bool) -> Several | None:
+def _several(space: Space, frame: TrialsTable, *, chances: bool) -> ManyObjectiveFront | None:
     """The front in three objectives or more, of which `print_front` can only show two."""
-    from analysis.summaries.many_objective import DRAWS, several
+    from analysis.summaries.many_objective import DRAWS, many_objective_front
     from analysis.summaries.summary_line import Objective
     from analysis.table import metric_column
 
     objectives = [Objective(metric=metric_column(o.metric), goal=o.goal) for o in space.objectives]
-    return several(frame, objectives, draws=DRAWS if chances else 0)
+    return many_objective_front(frame, objectives, draws=DRAWS if chances else 0)
 
 
-def _print_several(among: Several, *, chances: bool) -> None:
+def _print_several(among: ManyObjectiveFront, *, chances: bool) -> None:
     names = [objective.metric for objective in among.objectives]
     rows = [
         {"trial": among.trials[at], **dict(zip(names, map(shorten, among.values[at].tolist()), strict=True))}
@@ -207,7 +206,7 @@ def _print_answer(bought: Answer, *, to_stderr: bool) -> None:
         echo(f"sweep: warning: {warning}", err=True)
 
 
-def _of_table(frame: pd.DataFrame, x: str | None, y: str | None, baseline: float | None) -> ParetoResult:
+def _of_table(frame: TrialsTable, x: str | None, y: str | None, baseline: float | None) -> ParetoResult:
     from analysis.summaries.summary import pareto as compute
 
     if x is None or y is None:
@@ -215,18 +214,18 @@ def _of_table(frame: pd.DataFrame, x: str | None, y: str | None, baseline: float
     return compute(frame, x=x, y=y, baseline=baseline)
 
 
-def _read(table: Path) -> pd.DataFrame:
-    from analysis.table import read, with_effective_steps
+def _read(table: Path) -> TrialsTable:
+    from analysis.table import TrialsTable, read
 
-    return with_effective_steps(read(table))
+    return TrialsTable.of(read(table)).with_effective_steps()
 
 
-def _exported(storage: str | None, name: str | None) -> tuple[Space, pd.DataFrame]:
-    from analysis.table import from_document
+def _exported(storage: str | None, name: str | None) -> tuple[Space, TrialsTable]:
+    from analysis.table import TrialsTable, from_document
 
     experiment = open_sweep(storage, name)
     document = export.document(experiment.space, experiment.store.url, redact_trials(experiment.trials()))
-    return experiment.space, from_document(document)
+    return experiment.space, TrialsTable.of(from_document(document))
 
 
 def _rows(result: ParetoResult, *, all_points: bool) -> list[dict[str, Any]]:

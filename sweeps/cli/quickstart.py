@@ -222,7 +222,7 @@ def _view(experiment: Experiment) -> Group:
 
 def _show(experiment: Experiment, out: Path, seconds: float) -> int:
     """Print what came out and write the report; the exit status of the command."""
-    from analysis.table import from_document
+    from analysis.table import TrialsTable, from_document
     from sweeps.cli.export import write_report
     from sweeps.cli.pareto import of_experiment, print_front
 
@@ -230,7 +230,8 @@ def _show(experiment: Experiment, out: Path, seconds: float) -> int:
     print_trials(experiment.space, records)
     found = best(experiment.space, records)
     if found is not None:
-        frame = from_document(document(experiment.space, experiment.store.url, records))
+        exported = document(experiment.space, experiment.store.url, records)
+        frame = TrialsTable.of(from_document(exported))
         click.echo("\nLoss against compute (effective steps = 2 x Stage 1.9 + Stage 2):\n")
         print_front(of_experiment(experiment.space, frame, None, None, None))
         click.echo(f"\nThe best trial is {found.trial}. Run it again with:\n")

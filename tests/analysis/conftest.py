@@ -31,7 +31,7 @@ def trial() -> Build:
         generator: str = "sobol",
         **metrics: Any,
     ) -> dict[str, Any]:
-        told = {} if loss is None else {"final_loss": loss, "effective_steps": 2.0 * stage1_9 + stage2}
+        losses = {} if loss is None else {"final_loss": loss, "effective_steps": 2.0 * stage1_9 + stage2}
         return {
             "trial": index,
             "status": status,
@@ -41,7 +41,7 @@ def trial() -> Build:
             "seconds": 12.5,
             "error": error,
             "parameters": {"stage1_9.max_steps": stage1_9, "stage2.max_steps": stage2},
-            "metrics": told | metrics,
+            "metrics": losses | metrics,
         }
 
     return build
@@ -66,10 +66,10 @@ def document() -> Build:
 
 @pytest.fixture
 def mattered(sweep: dict[str, Any]) -> dict[str, Any]:
-    """The sweep below with what its surrogate said, and words about who wrote the export."""
+    """The sweep below with its surrogate's view, and the provenance of the export."""
     names = ("stage1_9.max_steps", "schedule", "lr")
     done = [trial for trial in sweep["trials"] if trial["status"] == "completed"]
-    held = [
+    held_out = [
         {
             "trial": t["trial"],
             "observed": t["metrics"]["final_loss"],
@@ -78,7 +78,7 @@ def mattered(sweep: dict[str, Any]) -> dict[str, Any]:
         }
         for at, t in enumerate(done)
     ]
-    places = {
+    effects = {
         "stage1_9.max_steps": [10, 50, 400],
         "schedule": ["cosine", "linear"],
         "lr": [0.001, 0.002],
@@ -88,10 +88,10 @@ def mattered(sweep: dict[str, Any]) -> dict[str, Any]:
             n: {"first": f, "total": t}
             for n, f, t in zip(names, (0.2, 0.1, 0.5), (0.3, 0.1, 0.6), strict=True)
         },
-        "cross_validation": held,
+        "cross_validation": held_out,
         "marginal": {
             name: [{"value": value, "mean": 3.5 - 0.1 * at, "sd": 0.05} for at, value in enumerate(values)]
-            for name, values in places.items()
+            for name, values in effects.items()
         },
     }
     insight = {"trials": len(done), "note": "", "metrics": {"final_loss": view}}

@@ -13,11 +13,11 @@ import pytest
 )
 def test_pareto_imports_neither_plotly_nor_jinja_nor_torch(module: str) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"plotly", "jinja2", "torch", "ax", "sweeps"} & set(told.stdout.split())
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"plotly", "jinja2", "torch", "ax", "sweeps"} & set(ran.stdout.split())
 
 
 def test_dollars_cost_status_neither_pandas_nor_numpy() -> None:
     code = "import sys; from analysis.summaries.costs import cost, rate; rate('v6e-4'); cost([], 3); print(*sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"pandas", "numpy", "plotly", "torch", "ax", "sweeps"} & set(told.stdout.split())
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"pandas", "numpy", "plotly", "torch", "ax", "sweeps"} & set(ran.stdout.split())

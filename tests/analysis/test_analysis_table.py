@@ -1,4 +1,4 @@
-"""Tables from files and documents, and what is said of those that are none."""
+"""Tables from files and documents, and the errors of malformed ones."""
 
 from __future__ import annotations
 
@@ -13,29 +13,20 @@ import pandas as pd
 import pytest
 
 from analysis.errors import AnalysisError, MissingColumn, NotNumeric, TableError
-from analysis.table import (
-    TRIAL_COLUMNS,
-    from_document,
-    is_trials_table,
-    metric_column,
-    numbers,
-    read,
-    trial_indices,
-    with_effective_steps,
-)
+from analysis.table import TRIAL_COLUMNS, TrialsTable, from_document, metric_column, read
 
 
 def test_the_three_formats_hold_the_same_table(sweep: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps(sweep))
-    table = read(tmp_path / "t.json")
-    table.to_csv(tmp_path / "t.csv", index=False)
-    table.to_parquet(tmp_path / "t.PARQUET", index=False)
+    table = TrialsTable.of(read(tmp_path / "t.json"))
+    table.frame.to_csv(tmp_path / "t.csv", index=False)
+    table.frame.to_parquet(tmp_path / "t.PARQUET", index=False)
     for name in ("t.csv", "t.PARQUET"):
-        other = read(tmp_path / name)
-        assert list(other.columns) == list(table.columns)
+        other = TrialsTable.of(read(tmp_path / name))
+        assert other.columns == table.columns
         for column in ("trial", "final_loss", "param.stage1_9.max_steps", "seconds"):
-            pd.testing.assert_series_equal(numbers(other, column), numbers(table, column), check_dtype=False)
-        assert other["status"].tolist() == table["status"].tolist()
+            pd.testing.assert_series_equal(other.numbers(column), table.numbers(column), check_dtype=False)
+        assert other.frame["status"].tolist() == table.frame["status"].tolist()
 
 
 def test_a_document_becomes_one_row_per_trial_and_one_column_per_value(sweep: dict[str, Any]) -> None:
@@ -49,8 +40,14 @@ def test_a_document_becomes_one_row_per_trial_and_one_column_per_value(sweep: di
         "final_loss_sem",
     ]
     assert table["param.stage1_9.max_steps"].tolist() == [0, 25, 50, 50, 100, 400, 50]
-    assert np.isnan(numbers(table, "final_loss").iloc[3])
-    assert is_trials_table(table)
+    checked = TrialsTable.of(table)
+    assert np.isnan(checked.numbers("final_loss").iloc[3])
+    assert checked.is_sweep
+    assert checked.parameters == ["param.stage1_9.max_steps", "param.stage2.max_steps"]
+    assert checked.completed.tolist() == [True, True, True, False, True, True, False]
+    assert checked.has_status("failed", "running").tolist() == (~checked.completed).tolist()
+    assert checked.take(checked.completed).trials.tolist() == [0, 1, 2, 4, 5]
+    assert TrialsTable.of(checked) is checked
 
 
 def test_the_list_that_sweep_trials_prints_is_a_table_too(sweep: dict[str, Any], tmp_path: Path) -> None:
@@ -109,10 +106,12 @@ BAD_FILES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "data", "told"), BAD_FILES)
-def test_what_is_no_table_is_refused_in_one_line(name: str, data: bytes, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "data", "message"), BAD_FILES)
+def test_what_is_no_table_is_refused_in_one_line(
+    name: str, data: bytes, message: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(TableError, match=told) as caught:
+    with pytest.raises(TableError, match=message) as caught:
         read(tmp_path / name)
     assert str(tmp_path / name) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -120,15 +119,15 @@ def test_what_is_no_table_is_refused_in_one_line(name: str, data: bytes, told: s
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"), [("2", "newer stagesweep"), ("0", "schema is 0"), ("one", "schema is 'one'")]
+    ("schema", "message"), [("2", "newer stagesweep"), ("0", "schema is 0"), ("one", "schema is 'one'")]
 )
-def test_a_parquet_table_of_another_schema_is_refused(schema: str, told: str, tmp_path: Path) -> None:
+def test_a_parquet_table_of_another_schema_is_refused(schema: str, message: str, tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet
 
     table = pyarrow.table({"trial": [0]})
     parquet.write_table(table.replace_schema_metadata({"stagesweep.schema": schema}), tmp_path / "t.parquet")
-    with pytest.raises(TableError, match=told):
+    with pytest.raises(TableError, match=message):
         read(tmp_path / "t.parquet")
     parquet.write_table(table.replace_schema_metadata({"stagesweep.schema": "1"}), tmp_path / "t.parquet")
     assert read(tmp_path / "t.parquet")["trial"].tolist() == [0]
@@ -145,7 +144,7 @@ def test_a_missing_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
 def test_an_unknown_column_is_answered_with_the_nearest_and_all() -> None:
     table = pd.DataFrame({"final_loss": [1.0], "steps": [2]})
     with pytest.raises(MissingColumn) as caught:
-        numbers(table, "finalloss")
+        TrialsTable.of(table).numbers("finalloss")
     assert str(caught.value) == (
         "no column 'finalloss' (did you mean 'final_loss'?); the columns are: 'final_loss', 'steps'"
     )
@@ -170,7 +169,7 @@ def test_a_very_wide_table_does_not_bury_the_message() -> None:
     ],
 )
 def test_numbers_are_read_as_they_are_meant(values: Any, expected: list[float]) -> None:
-    found = numbers(pd.DataFrame({"x": values}), "x")
+    found = TrialsTable.of(pd.DataFrame({"x": values})).numbers("x")
     assert found.dtype in (np.int64, np.float64)
     np.testing.assert_array_equal(found.to_numpy(), expected)
 
@@ -192,7 +191,7 @@ def test_numbers_are_read_as_they_are_meant(values: Any, expected: list[float]) 
 def test_what_is_no_number_is_named_with_its_row(wrong: object) -> None:
     table = pd.DataFrame({"x": pd.Series([1.0, wrong], dtype=object)})
     with pytest.raises(NotNumeric, match="row 1") as caught:
-        numbers(table, "x")
+        TrialsTable.of(table).numbers("x")
     assert (caught.value.column, caught.value.row) == ("x", 1)
     assert len(str(caught.value)) < 200
 
@@ -201,28 +200,48 @@ def test_truth_values_and_dates_are_no_axis() -> None:
     table = pd.DataFrame({"flag": [True, False], "day": pd.to_datetime(["2026-01-01", "2026-01-02"])})
     for column in table.columns:
         with pytest.raises(NotNumeric, match="row 0"):
-            numbers(table, column)
+            TrialsTable.of(table).numbers(column)
 
 
 def test_a_column_called_trial_does_not_make_a_trials_table() -> None:
     table = pd.DataFrame({"trial": [7, 7], "status": ["x", "y"]})
-    assert not is_trials_table(table)
-    assert trial_indices(table).tolist() == [0, 1]
+    checked = TrialsTable.of(table)
+    assert not checked.is_sweep
+    assert checked.trials.tolist() == [0, 1]
+    assert checked.completed.all()
 
 
 @pytest.mark.parametrize("wrong", [-1, 0.5, 3, None, "four"], ids=str)
 def test_indices_of_our_own_table_stand_there_once(wrong: object, sweep: dict[str, Any]) -> None:
     sweep["trials"][6]["trial"] = wrong
     with pytest.raises(AnalysisError, match="'trial'"):
-        trial_indices(from_document(sweep))
+        TrialsTable.of(from_document(sweep))
 
 
 def test_effective_steps_are_worked_out_only_where_they_are_missing(length_sweep_file: Path) -> None:
-    table = read(length_sweep_file)
-    assert with_effective_steps(table)["effective_steps"].tolist() == [300, 400, 600, 1200, 2200]
-    assert "effective_steps" not in table.columns
-    own = pd.DataFrame({"param.stage1_9.max_steps": [1], "param.stage2.max_steps": [2]})
-    assert with_effective_steps(own)["effective_steps"].tolist() == [4]
-    told = own.assign(effective_steps=9)
-    assert with_effective_steps(told) is told
-    assert "effective_steps" not in with_effective_steps(own.iloc[:, :1]).columns
+    table = TrialsTable.of(read(length_sweep_file))
+    steps = table.with_effective_steps().numbers("effective_steps")
+    assert steps.tolist() == [300, 400, 600, 1200, 2200]
+    assert "effective_steps" not in table
+    frame = pd.DataFrame({"param.stage1_9.max_steps": [1], "param.stage2.max_steps": [2]})
+    own = TrialsTable.of(frame)
+    assert own.with_effective_steps().numbers("effective_steps").tolist() == [4]
+    given = own.assign(effective_steps=9)
+    assert given.with_effective_steps() is given
+    assert "effective_steps" not in TrialsTable.of(frame.iloc[:, :1]).with_effective_steps()
+
+
+def test_names_of_columns_are_text_and_different() -> None:
+    assert TrialsTable.of(pd.DataFrame({0: [1.0]})).columns == ["0"]
+    for names in (["x", "x"], [0, "0"]):
+        with pytest.raises(TableError, match="is there 2 times"):
+            TrialsTable.of(pd.DataFrame([[1, 2]], columns=names))
+
+
+def test_standard_errors_are_positive_or_missing() -> None:
+    table = TrialsTable.of(
+        pd.DataFrame({"x": [1, 2, 3], "x_sem": [0.1, 0.0, None], "y_sem": ["a", "b", "c"]})
+    )
+    np.testing.assert_array_equal(table.standard_errors("x"), [0.1, np.nan, np.nan])
+    assert np.isnan(table.standard_errors("y")).all()
+    assert np.isnan(table.standard_errors("z")).all()

@@ -88,9 +88,9 @@ def test_they_run_to_their_end_on_a_real_sweep(notebook: Path, exported: Path, t
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     outputs = [cell["outputs"] for cell in cells(tmp_path / "out.ipynb")]
-    assert not any(output["output_type"] == "error" for told in outputs for output in told)
+    assert not any(output["output_type"] == "error" for cell_outputs in outputs for output in cell_outputs)
     shown = json.dumps(outputs)
-    drawn = sum("image/png" in output.get("data", {}) for told in outputs for output in told)
+    drawn = sum("image/png" in output.get("data", {}) for cell_outputs in outputs for output in cell_outputs)
     assert drawn == {"pareto": 1, "efficiency": 2, "ablation": 1}[notebook.stem]
     assert "<Figure size" not in shown  # named, not shown
     wanted = {

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from analysis import table
+from analysis.errors import TableError
 from runners.errors import EngineFailed, RunnerError
 from runners.kubernetes.kubectl import Kubectl
 from runners.kubernetes.options import KubernetesOptions
@@ -38,7 +39,7 @@ def bad(request: pytest.FixtureRequest) -> bytes:
     ("read", "file", "error"),
     [
         pytest.param(launched.read, launched.FILE, RunnerError, id="launched"),
-        pytest.param(lambda folder: table.read(folder / "t.json"), "t.json", table.TableError, id="table"),
+        pytest.param(lambda folder: table.read(folder / "t.json"), "t.json", TableError, id="table"),
     ],
 )
 def test_a_damaged_file_is_named(

@@ -12,7 +12,7 @@ from analysis.report.figures import history, tradeoff
 from analysis.report.style import scale
 from analysis.statistics.curve import fit_curve
 from analysis.summaries.summary import pareto
-from analysis.table import from_document, read
+from analysis.table import TrialsTable, from_document, read
 
 
 def traces(figure: go.Figure) -> dict[str, Any]:
@@ -20,12 +20,12 @@ def traces(figure: go.Figure) -> dict[str, Any]:
 
 
 @pytest.fixture
-def table(sweep: dict[str, Any]) -> pd.DataFrame:
-    return from_document(sweep)
+def table(sweep: dict[str, Any]) -> TrialsTable:
+    return TrialsTable.of(from_document(sweep))
 
 
 @pytest.fixture
-def shown(table: pd.DataFrame) -> dict[str, Any]:
+def shown(table: TrialsTable) -> dict[str, Any]:
     return traces(tradeoff(table, pareto(table, x="effective_steps", y="final_loss")))
 
 
@@ -46,8 +46,8 @@ def test_standard_errors_are_error_bars(shown: dict[str, Any]) -> None:
     assert list(shown["Pareto front"].error_y.array) == [0.02, 0.012, 0.012, 0.012]
 
 
-def test_without_standard_errors_there_are_no_bars(table: pd.DataFrame) -> None:
-    bare = table.drop(columns="final_loss_sem")
+def test_without_standard_errors_there_are_no_bars(table: TrialsTable) -> None:
+    bare = TrialsTable.of(table.frame.drop(columns="final_loss_sem"))
     for figure in (
         tradeoff(bare, pareto(bare, x="effective_steps", y="final_loss")),
         history(bare, "final_loss"),
@@ -57,7 +57,7 @@ def test_without_standard_errors_there_are_no_bars(table: pd.DataFrame) -> None:
 
 def test_a_crowd_is_pale_and_the_front_stands_out(document: Any, trial: Any) -> None:
     crowd = [trial(i, 4.0 + i / 1000, stage1_9=i, final_loss_sem=0.1) for i in range(400)]
-    table = from_document(document(*crowd))
+    table = TrialsTable.of(from_document(document(*crowd)))
     shown = traces(tradeoff(table, pareto(table, x="effective_steps", y="final_loss")))
     assert list(shown["Pareto front"].x) == [60]
     assert shown["not on the front"].marker.opacity < 1
@@ -66,7 +66,7 @@ def test_a_crowd_is_pale_and_the_front_stands_out(document: Any, trial: Any) -> 
 
 
 def test_the_fitted_curve_is_drawn_where_there_are_points(length_sweep_file: Any) -> None:
-    table = read(length_sweep_file)
+    table = TrialsTable.of(read(length_sweep_file))
     result = pareto(table, x="effective_steps", y="final_loss", baseline=7.83)
     curve = fit_curve([p.x for p in result.points], [p.y for p in result.points], draws=50)
     shown = traces(tradeoff(table, result, curve))
@@ -75,26 +75,27 @@ def test_the_fitted_curve_is_drawn_where_there_are_points(length_sweep_file: Any
     assert shown["95 % of the fit"].fill == "tonexty"
 
 
-def test_the_baseline_is_drawn(table: pd.DataFrame) -> None:
+def test_the_baseline_is_drawn(table: TrialsTable) -> None:
     figure = tradeoff(table, pareto(table, x="effective_steps", y="final_loss"))
     assert [shape.y0 for shape in figure.layout.shapes] == [4.0]
     assert figure.layout.shapes[0].label.text == "baseline 4"
 
 
-def test_every_kind_of_point_has_a_shape_of_its_own(table: pd.DataFrame, shown: dict[str, Any]) -> None:
+def test_every_kind_of_point_has_a_shape_of_its_own(table: TrialsTable, shown: dict[str, Any]) -> None:
     for figure in (shown, traces(history(table, "final_loss"))):
         symbols = [trace.marker.symbol for trace in figure.values() if "markers" in trace.mode]
         assert len(symbols) == len(set(symbols)) >= 3
 
 
-def test_axes_carry_units(table: pd.DataFrame) -> None:
+def test_axes_carry_units(table: TrialsTable) -> None:
     layout = tradeoff(table, pareto(table, x="seconds", y="final_loss")).layout
     assert layout.xaxis.title.text == "time of the trial (s)"
     assert layout.yaxis.title.text == "final loss (nats per token)"
 
 
 def test_a_wide_range_gets_a_logarithmic_axis() -> None:
-    table = pd.DataFrame({"flops": [1e9, 1e15], "loss": [3.0, 2.0], "signed": [-1.0, 500.0]})
+    frame = pd.DataFrame({"flops": [1e9, 1e15], "loss": [3.0, 2.0], "signed": [-1.0, 500.0]})
+    table = TrialsTable.of(frame)
     layout = tradeoff(table, pareto(table, x="flops", y="loss")).layout
     assert (layout.xaxis.type, layout.yaxis.type) == ("log", "linear")
     assert layout.xaxis.ticktext == tuple(f"1e+{power}" for power in range(9, 16))
@@ -102,28 +103,28 @@ def test_a_wide_range_gets_a_logarithmic_axis() -> None:
 
 
 def test_a_foreign_table_is_drawn_by_its_rows(length_sweep_file: Any) -> None:
-    table = read(length_sweep_file)
+    table = TrialsTable.of(read(length_sweep_file))
     shown = traces(tradeoff(table, pareto(table, x="effective_steps", y="final_loss", baseline=7.83)))
     assert shown["Pareto front"].text == tuple(f"trial {row}" for row in range(5))
     assert shown["knee (trial 3)"].x == (1200,)
 
 
-def test_history_follows_the_index_and_keeps_the_best(table: pd.DataFrame) -> None:
-    shown = traces(history(table.iloc[::-1], "final_loss"))
+def test_history_follows_the_index_and_keeps_the_best(table: TrialsTable) -> None:
+    shown = traces(history(TrialsTable.of(table.frame.iloc[::-1]), "final_loss"))
     best = shown["best so far"]
     assert list(best.x) == [0, 1, 2, 4, 5]
     assert list(best.y) == [4.00, 3.60, 3.60, 3.40, 3.36]
     assert list(traces(history(table, "final_loss", "maximize"))["best so far"].y) == [4.0] * 5
 
 
-def test_history_tells_generators_and_failures_apart(table: pd.DataFrame) -> None:
+def test_history_tells_generators_and_failures_apart(table: TrialsTable) -> None:
     shown = traces(history(table, "final_loss"))
     assert list(shown) == ["baseline", "sobol", "botorch", "best so far", "failed"]
     assert list(shown["failed"].x) == [3]
     assert list(shown["botorch"].x) == [4, 5]
 
 
-def test_an_unknown_generator_is_drawn_too(table: pd.DataFrame) -> None:
+def test_an_unknown_generator_is_drawn_too(table: TrialsTable) -> None:
     shown = traces(history(table.assign(generator="by hand"), "final_loss"))
     assert list(shown["by hand"].x) == [0, 1, 2, 4, 5]
 
@@ -134,6 +135,7 @@ def test_a_logarithmic_axis_is_marked_in_full_numbers() -> None:
 
 
 def test_a_crowds_history_is_small_and_has_no_bars(document: Any, trial: Any) -> None:
-    table = from_document(document(*(trial(i, 4.0 + i / 1000, final_loss_sem=0.1) for i in range(400))))
+    crowd = (trial(i, 4.0 + i / 1000, final_loss_sem=0.1) for i in range(400))
+    table = TrialsTable.of(from_document(document(*crowd)))
     shown = traces(history(table, "final_loss"))["sobol"]
     assert (shown.marker.size, shown.error_y.array) == (4, None)

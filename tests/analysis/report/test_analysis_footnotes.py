@@ -41,10 +41,10 @@ class Numbers(HTMLParser):
         self.feed(html.split("<body>")[1].split("</footer>")[0] + "</footer>")  # behind it is only JavaScript
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        told = {name: value or "" for name, value in attrs}
-        self.titles += [told["title"]] if "title" in told else []
-        self.ids |= {told["id"]} if "id" in told else set()
-        self.links |= {told["href"]} if "href" in told else set()
+        attributes = {name: value or "" for name, value in attrs}
+        self.titles += [attributes["title"]] if "title" in attributes else []
+        self.ids |= {attributes["id"]} if "id" in attributes else set()
+        self.links |= {attributes["href"]} if "href" in attributes else set()
         if tag == "table":
             self.heads = []
         if tag == "tr":
@@ -52,11 +52,11 @@ class Numbers(HTMLParser):
         if tag in ("td", "th"):
             self.column += 1
         if tag == "th":
-            self.heads.append(told)
-        if told.get("class") == "plot":
-            self.plots.append((told["id"], any(name == "figure" for name, _ in self.open)))
+            self.heads.append(attributes)
+        if attributes.get("class") == "plot":
+            self.plots.append((attributes["id"], any(name == "figure" for name, _ in self.open)))
         if tag not in VOID:
-            self.open.append((tag, told))
+            self.open.append((tag, attributes))
 
     def handle_endtag(self, tag: str) -> None:
         self.open.pop()
@@ -71,10 +71,11 @@ class Numbers(HTMLParser):
         for text, around, head in self.found:
             bare = re.sub("|".join(map(re.escape, CONSTANTS)), "", text)
             names = any(
-                tag in ("dt", "figcaption", "h3") or told.get("class") == "tag" for tag, told in around
+                tag in ("dt", "figcaption", "h3") or attributes.get("class") == "tag"
+                for tag, attributes in around
             )
             if re.search(r"\d", re.sub(r"stage ?\d(_9|\.9)?", "", bare, flags=re.IGNORECASE)) and not names:
-                traced = any("title" in told for _, told in around) or "title" in head
+                traced = any("title" in attributes for _, attributes in around) or "title" in head
                 if not traced:
                     yield text
 
@@ -88,14 +89,14 @@ def empty(sweep: dict[str, Any]) -> dict[str, Any]:
 
 
 def all_failed(sweep: dict[str, Any]) -> dict[str, Any]:
-    for told in sweep["trials"]:
-        told |= {"status": "failed", "error": f"diverged at step {told['trial']}: loss is nan"}
+    for row in sweep["trials"]:
+        row |= {"status": "failed", "error": f"diverged at step {row['trial']}: loss is nan"}
     return sweep
 
 
 def in_dollars(sweep: dict[str, Any]) -> dict[str, Any]:
-    for told in sweep["trials"]:
-        told["metrics"]["usd"] = 0.25
+    for row in sweep["trials"]:
+        row["metrics"]["usd"] = 0.25
     return sweep
 
 
@@ -131,13 +132,13 @@ def test_every_number_on_the_page_can_be_traced(
     assert list(numbers.untraced()) == []
     # Marks lead to notes that are there, every note is led to, and every plot has its caption.
     footnotes = notes(page, {name for name, _ in numbers.plots})
-    told = {f"#from-{key}" for key in footnotes}
-    assert numbers.links == told
-    assert told <= {f"#{name}" for name in numbers.ids}
+    anchors = {f"#from-{key}" for key in footnotes}
+    assert numbers.links == anchors
+    assert anchors <= {f"#{name}" for name in numbers.ids}
     assert all(captioned for _, captioned in numbers.plots)
     assert html.count("<figure>") == html.count("<figcaption>")
     # What is named as a column or a field is one.
-    columns = {str(name) for name in page.table.columns} | PLACEHOLDERS | {"effective_steps"}
+    columns = set(page.table.columns) | PLACEHOLDERS | {"effective_steps"}
     for text in [*numbers.titles, *(note.how for note in footnotes.values())]:
         named = re.findall(r"\bcolumns? ([\w.]+)", text)
         fields = re.findall(r"\bfield (\w+)", text)

@@ -21,7 +21,7 @@ from analysis.summaries.paired import Paired
 from analysis.summaries.seeds import over_seeds
 from analysis.summaries.summary import pareto
 from analysis.summaries.uncertainty import uncertainty
-from analysis.table import from_document, read
+from analysis.table import TrialsTable, from_document, read
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -33,14 +33,16 @@ def words(figure: Figure, folder: Path) -> list[str]:
 
 
 def tradeoff_of_the_length_sweep(file: Path) -> Figure:
-    table = read(file)
+    table = TrialsTable.of(read(file))
     result = pareto(table, x="effective_steps", y="final_loss", baseline=7.83)
-    return pictures.tradeoff(table, result, fit_curve([p.x for p in result.points], table["final_loss"]))
+    return pictures.tradeoff(
+        table, result, fit_curve([p.x for p in result.points], table.floats("final_loss"))
+    )
 
 
 def test_the_length_sweep_as_a_picture(length_sweep_file: Path, tmp_path: Path) -> None:
     figure = tradeoff_of_the_length_sweep(length_sweep_file)
-    told = words(figure, tmp_path)
+    shown = words(figure, tmp_path)
     for word in (
         "effective steps",
         "final loss (nats per token)",
@@ -51,7 +53,7 @@ def test_the_length_sweep_as_a_picture(length_sweep_file: Path, tmp_path: Path) 
         "knee (trial 3)",
         "most efficient (trial 2)",
     ):
-        assert word in told
+        assert word in shown
     axes = figure.axes[0]
     step = next(line for line in axes.lines if line.get_drawstyle() == "steps-post")
     assert np.asarray(step.get_xydata()).tolist() == [
@@ -76,20 +78,20 @@ def test_the_same_table_gives_the_same_svg_and_both_formats(length_sweep_file: P
 
 
 def test_efficiency_stars_the_most_efficient(sweep: dict[str, Any], tmp_path: Path) -> None:
-    table = from_document(sweep)
+    table = TrialsTable.of(from_document(sweep))
     result = pareto(table, x="effective_steps", y="final_loss")
-    told = words(pictures.efficiency(result, uncertainty(table, result)), tmp_path)
-    assert "improvement per 100 effective steps" in told
-    assert "most efficient (trial 1)" in told
+    shown = words(pictures.efficiency(result, uncertainty(table, result)), tmp_path)
+    assert "improvement per 100 effective steps" in shown
+    assert "most efficient (trial 1)" in shown
 
 
 def test_iso_compute_says_which_splits_nobody_tried(tmp_path: Path) -> None:
     pairs = np.array([(a, b) for a in (0, 25, 50, 100) for b in (60, 120, 240)], dtype=float)
     losses = 2.5 + 0.8 * (1 + pairs[:, 0]) ** -0.3 + 12 * (1 + pairs[:, 1]) ** -0.6
     surface = fit_surface(pairs[:, 0], pairs[:, 1], losses, draws=2)
-    told = words(pictures.iso_compute(surface, [200, 5000]), tmp_path)
-    assert "200 effective steps" in told
-    assert "5,000 effective steps (best split not tried)" in told
+    shown = words(pictures.iso_compute(surface, [200, 5000]), tmp_path)
+    assert "200 effective steps" in shown
+    assert "5,000 effective steps (best split not tried)" in shown
 
 
 def test_comparisons_show_every_pair_its_mean_and_interval(tmp_path: Path) -> None:
@@ -111,8 +113,8 @@ def test_sensitivities_have_the_most_important_on_top(mattered: dict[str, Any], 
 
 def test_means_over_seeds_have_students_bars(document: Any, trial: Any, tmp_path: Path) -> None:
     trials = [trial(i, 3.0 + 0.1 * i, stage1_9=50 * (i // 2)) for i in range(4)]
-    for told in trials:
-        told["parameters"]["seed"] = told["trial"] % 2
+    for row in trials:
+        row["parameters"]["seed"] = row["trial"] % 2
     rows = over_seeds(from_document(document(*trials)))
     assert "final loss (nats per token): mean over seeds" in words(
         pictures.over_seeds(rows, "effective_steps"), tmp_path
@@ -141,10 +143,10 @@ class TestNotebookCalls:
         assert "no pairs" in answers["note"].iloc[0]
         assert "no pairs" in str(notebook.ablation_picture(pairs, "final_loss", out))
         assert "param.seed" in str(notebook.means(table))
-        shown, looks = notebook.tradeoff_picture(table, result, out)._repr_png_()
-        assert shown == (tmp_path / "pareto.png").read_bytes()
-        assert shown.startswith(b"\x89PNG")
-        assert looks == {"width": 640}
+        png, size = notebook.tradeoff_picture(table, result, out)._repr_png_()
+        assert png == (tmp_path / "pareto.png").read_bytes()
+        assert png.startswith(b"\x89PNG")
+        assert size == {"width": 640}
         empty, nothing = notebook.tradeoff(pd.DataFrame({"x": [], "y": []}), "x", "y")
         assert notebook.points(empty, nothing).empty
         assert notebook.hypervolume(empty, nothing) == "There are no points."

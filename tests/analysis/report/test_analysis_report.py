@@ -74,7 +74,7 @@ def page_of(document: dict[str, Any]) -> Page:
 
 def test_the_page_says_what_was_found_and_how_to_run_it(sweep: dict[str, Any]) -> None:
     page = page_of(sweep)
-    for told in (
+    for phrase in (
         "lengths",
         "file:///sweeps/lengths",
         "Best trial: 5",
@@ -89,7 +89,7 @@ def test_the_page_says_what_was_found_and_how_to_run_it(sweep: dict[str, Any]) -
         "last words of the program",
         "Where the numbers come from",
     ):
-        assert told in page.words, told
+        assert phrase in page.words, phrase
 
 
 def test_front_knee_and_most_efficient_are_three_words(sweep: dict[str, Any]) -> None:
@@ -149,11 +149,11 @@ def test_the_page_serves_phones_and_both_colour_schemes(sweep: dict[str, Any]) -
 def _everywhere(sweep: dict[str, Any]) -> None:
     sweep |= {"name": HOSTILE, "url": HOSTILE, "best_overrides": [HOSTILE]}
     sweep["objectives"] = [{"metric": HOSTILE, "goal": "minimize"}]
-    for number, told in enumerate(sweep["trials"]):
-        told["error"] = told["generator"] = HOSTILE
-        told["worker"] = HOSTILE
-        told["parameters"] = {HOSTILE: HOSTILE, "other": f"{HOSTILE}{number}"}
-        told["metrics"] = {HOSTILE: float(number), f"{HOSTILE}_sem": 0.1, "effective_steps": 9.0 - number}
+    for number, row in enumerate(sweep["trials"]):
+        row["error"] = row["generator"] = HOSTILE
+        row["worker"] = HOSTILE
+        row["parameters"] = {HOSTILE: HOSTILE, "other": f"{HOSTILE}{number}"}
+        row["metrics"] = {HOSTILE: float(number), f"{HOSTILE}_sem": 0.1, "effective_steps": 9.0 - number}
     sweep["trials"][3]["error"] = f"{HOSTILE}\n{HOSTILE}"
 
 
@@ -176,12 +176,12 @@ def test_hostile_text_in_figures_cannot_leave_the_json_nor_become_markup(sweep: 
         assert "<" not in raw
         figure = json.loads(raw)["figure"]
         for trace in figure["data"]:
-            for told in [trace["name"], *(trace.get("text") or ())]:
-                assert "<script" not in told
-                assert "<img" not in told
-        for told in figure["layout"].get("annotations", ()):
-            assert "<img" not in told["text"]
-        assert not any("<img" in told for told in figure["layout"]["xaxis"].get("ticktext", ()))
+            for label in [trace["name"], *(trace.get("text") or ())]:
+                assert "<script" not in label
+                assert "<img" not in label
+        for annotation in figure["layout"].get("annotations", ()):
+            assert "<img" not in annotation["text"]
+        assert not any("<img" in label for label in figure["layout"]["xaxis"].get("ticktext", ()))
 
 
 def nothing(sweep: dict[str, Any]) -> None:
@@ -201,22 +201,22 @@ def without_objectives(sweep: dict[str, Any]) -> None:
 
 def with_metrics(**metrics: Any) -> Callable[[dict[str, Any]], None]:
     def replace(sweep: dict[str, Any]) -> None:
-        for told in sweep["trials"]:
-            told["metrics"] = dict(metrics)
+        for row in sweep["trials"]:
+            row["metrics"] = dict(metrics)
 
     return replace
 
 
 def without_compute(sweep: dict[str, Any]) -> None:
-    for told in sweep["trials"]:
-        told["seconds"], told["parameters"] = None, {}
-        told["metrics"].pop("effective_steps", None)
+    for row in sweep["trials"]:
+        row["seconds"], row["parameters"] = None, {}
+        row["metrics"].pop("effective_steps", None)
 
 
 def with_status(status: str) -> Callable[[dict[str, Any]], None]:
     def replace(sweep: dict[str, Any]) -> None:
-        for told in sweep["trials"]:
-            told["status"] = status
+        for row in sweep["trials"]:
+            row["status"] = status
 
     return replace
 
@@ -244,12 +244,12 @@ ODD_SWEEPS = [
 ]
 
 
-@pytest.mark.parametrize(("spoil", "told"), ODD_SWEEPS)
+@pytest.mark.parametrize(("spoil", "phrase"), ODD_SWEEPS)
 def test_an_odd_sweep_has_a_page_that_says_so(
-    spoil: Callable[[dict[str, Any]], None], told: str, sweep: dict[str, Any]
+    spoil: Callable[[dict[str, Any]], None], phrase: str, sweep: dict[str, Any]
 ) -> None:
     spoil(sweep)
-    assert told in page_of(sweep).words
+    assert phrase in page_of(sweep).words
 
 
 def test_a_sweep_without_a_cap_a_name_or_a_url_has_a_page(sweep: dict[str, Any]) -> None:
@@ -265,8 +265,8 @@ def test_two_objectives_are_each_others_axes(sweep: dict[str, Any]) -> None:
         {"metric": "accuracy", "goal": "maximize"},
         {"metric": "peak_memory_gib", "goal": "minimize"},
     ]
-    for index, told in enumerate(sweep["trials"]):
-        told["metrics"] = {"accuracy": 0.1 * index, "peak_memory_gib": 1.0 + index}
+    for index, row in enumerate(sweep["trials"]):
+        row["metrics"] = {"accuracy": 0.1 * index, "peak_memory_gib": 1.0 + index}
     page = page_of(sweep)
     assert "Best trial: 5" in page.words
     axes = page.figure("tradeoff")["layout"]
@@ -317,8 +317,8 @@ def test_chances_and_efficiency_stand_beside_the_front(sweep: dict[str, Any]) ->
 
 
 def test_without_standard_errors_there_are_no_chances(sweep: dict[str, Any]) -> None:
-    for told in sweep["trials"]:
-        told["metrics"].pop("final_loss_sem", None)
+    for row in sweep["trials"]:
+        row["metrics"].pop("final_loss_sem", None)
     page = page_of(sweep)
     assert "chance" not in page.words.split("Where the numbers")[0]
     assert "0.36" in page.words
@@ -334,8 +334,8 @@ def test_the_fit_is_drawn_with_its_formula_and_its_doubts(sweep: dict[str, Any],
 
 
 def test_steps_that_no_column_holds_are_worked_out_for_the_fit_too(sweep: dict[str, Any]) -> None:
-    for told in sweep["trials"]:
-        told["metrics"].pop("effective_steps", None)
+    for row in sweep["trials"]:
+        row["metrics"].pop("effective_steps", None)
     words = page_of(sweep).words
     assert "No curve is drawn" not in words
     assert "through all 5 completed trials" in words
@@ -354,8 +354,8 @@ def test_costs_are_the_trials_own_or_their_time_at_a_price(sweep: dict[str, Any]
     assert f"${7 * 12.5 * 1.19 / 3600:.2f}" in priced
     assert "RunPod A100 at $1.19 an hour on demand (2024-12)" in priced
     assert priced.count(f"<td>{12.5 * 1.19 / 3600:.4g}</td>") == 7  # every trial by itself
-    for told in sweep["trials"][:2]:
-        told["metrics"]["usd"] = 0.5
+    for row in sweep["trials"][:2]:
+        row["metrics"]["usd"] = 0.5
     page = page_of(sweep)
     assert "so far $1.00" in page.words
     assert "5 trials without one" in page.words
@@ -379,7 +379,7 @@ def test_what_mattered_is_shown_as_it_was_exported(mattered: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize(
-    "told",
+    "view",
     [
         pytest.param(None, id="none"),
         pytest.param("words", id="words"),
@@ -399,8 +399,8 @@ def test_what_mattered_is_shown_as_it_was_exported(mattered: dict[str, Any]) -> 
         ),
     ],
 )
-def test_an_odd_view_of_the_surrogate_spoils_no_page(told: object, sweep: dict[str, Any]) -> None:
-    assert "What mattered" in page_of(sweep | {"insight": told}).words
+def test_an_odd_view_of_the_surrogate_spoils_no_page(view: object, sweep: dict[str, Any]) -> None:
+    assert "What mattered" in page_of(sweep | {"insight": view}).words
 
 
 def test_why_there_is_no_view_is_told(sweep: dict[str, Any]) -> None:

@@ -39,11 +39,11 @@ def opened(
     (folder / "report.html").write_text(html, encoding="utf-8")
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page, complaints = context.new_page(), []
-    page.on("console", lambda told: complaints.append(f"{told.type}: {told.text}"))
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on(
         "request",
-        lambda asked: asked.url.startswith(("file:", "data:", "blob:")) or complaints.append(asked.url),
+        lambda request: request.url.startswith(("file:", "data:", "blob:")) or complaints.append(request.url),
     )
     page.goto((folder / "report.html").as_uri())
     page.wait_for_function(
@@ -96,9 +96,9 @@ def test_a_page_of_nothing_is_quiet(browser: Any, document: Any, tmp_path: Path)
 
 def test_hostile_text_runs_nowhere(browser: Any, mattered: dict[str, Any], tmp_path: Path) -> None:
     attack = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
-    for told in mattered["trials"]:
-        told["error"] = attack
-        told["parameters"] = {attack: told["trial"], "other": attack}
+    for row in mattered["trials"]:
+        row["error"] = attack
+        row["parameters"] = {attack: row["trial"], "other": attack}
     view = mattered["insight"]["metrics"]["final_loss"]
     view["sensitivity"] = {attack: {"first": 0.1, "total": 0.2}}
     view["marginal"] = {attack: [{"value": attack, "mean": 1.0, "sd": 0.1}]}

@@ -12,7 +12,7 @@ import pytest
 from analysis.errors import AnalysisError
 from analysis.summaries.budget import answer
 from analysis.summaries.compute import MEASURES, column_of, of_column
-from analysis.table import from_document, read
+from analysis.table import TrialsTable, from_document, read
 
 
 @pytest.fixture
@@ -104,7 +104,8 @@ def test_failed_trials_are_no_points(lengths: pd.DataFrame) -> None:
 
 
 def test_compute_is_chosen_by_name() -> None:
-    table = pd.DataFrame({"effective_steps": [1.0], "train_seconds": [None], "seconds": [5.0], "usd": [None]})
+    frame = pd.DataFrame({"effective_steps": [1.0], "train_seconds": [None], "seconds": [5.0], "usd": [None]})
+    table = TrialsTable.of(frame)
     assert column_of("effective_steps", table) == "effective_steps"
     assert column_of("seconds", table) == "seconds"  # nothing told how long the training took
     assert column_of("seconds", table.assign(train_seconds=3.0)) == "train_seconds"

@@ -11,7 +11,7 @@ from analysis.errors import TableError
 from analysis.summaries.costs import SHIPPED, cost, rate, usd
 
 
-def told(status: str, seconds: float | None, **metrics: float) -> dict[str, Any]:
+def record(status: str, seconds: float | None, **metrics: float) -> dict[str, Any]:
     return {"status": status, "seconds": seconds, "metrics": metrics, "generator": "sobol"}
 
 
@@ -24,7 +24,7 @@ def test_the_notebooks_figures_ship_with_their_dates() -> None:
 def test_the_notebooks_sweep_costs_what_the_notebook_says() -> None:
     # 30 trials over 5 workers, 1.67 hours each, on H100s at 2.89: about 24 dollars.
     seconds = 5 * 1.67 * 3600 / 30
-    found = cost([told("completed", seconds)] * 10, 30, rate("RunPod H100"))
+    found = cost([record("completed", seconds)] * 10, 30, rate("RunPod H100"))
     assert found.so_far == pytest.approx(24.13 / 3, abs=0.01)
     assert found.expected == pytest.approx(24.13, abs=0.01)
 
@@ -32,12 +32,12 @@ def test_the_notebooks_sweep_costs_what_the_notebook_says() -> None:
 def test_failed_trials_cost_too_and_open_ones_are_expected_to_cost_the_mean() -> None:
     hour = rate("RunPod A100")
     trials = [
-        told("completed", 3600),
-        told("completed", 7200),
-        told("failed", 1800),
-        told("running", 900),
-        told("pending", None),
-        {**told("completed", 36_000), "generator": "imported"},
+        record("completed", 3600),
+        record("completed", 7200),
+        record("failed", 1800),
+        record("running", 900),
+        record("pending", None),
+        {**record("completed", 36_000), "generator": "imported"},
     ]
     found = cost(trials, 6, hour)
     assert found.so_far == pytest.approx(1.19 * (1 + 2 + 0.5 + 0.25))
@@ -46,11 +46,13 @@ def test_failed_trials_cost_too_and_open_ones_are_expected_to_cost_the_mean() ->
 
 
 def test_without_a_device_the_trials_own_dollars_count() -> None:
-    found = cost([told("completed", 10, usd=0.5), told("failed", 10), told("completed", 10, usd=1.5)], 4)
+    found = cost(
+        [record("completed", 10, usd=0.5), record("failed", 10), record("completed", 10, usd=1.5)], 4
+    )
     assert (found.so_far, found.expected, found.priced, found.unpriced) == (2.0, 3.0, 2, 1)
     assert "usd" in found.basis
     assert cost([], 4).expected is None
-    assert cost([told("completed", 10, usd=0.5)], None).expected is None
+    assert cost([record("completed", 10, usd=0.5)], None).expected is None
 
 
 def test_one_trials_dollars() -> None:

@@ -16,7 +16,7 @@ from analysis.errors import AnalysisError, MissingColumn
 from analysis.report import pictures
 from analysis.report.many_objective_figures import pair
 from analysis.report.report import render
-from analysis.summaries.many_objective import Several, several
+from analysis.summaries.many_objective import ManyObjectiveFront, many_objective_front
 from analysis.summaries.summary_line import Objective
 from analysis.table import from_document
 
@@ -29,33 +29,33 @@ OBJECTIVES = (
 
 
 @pytest.fixture
-def found(three: dict[str, Any]) -> Several:
-    told = several(from_document(three), OBJECTIVES)
-    assert told is not None
-    return told
+def found(three: dict[str, Any]) -> ManyObjectiveFront:
+    result = many_objective_front(from_document(three), OBJECTIVES)
+    assert result is not None
+    return result
 
 
-def test_the_front_is_that_of_all_objectives_at_once(found: Several) -> None:
+def test_the_front_is_that_of_all_objectives_at_once(found: ManyObjectiveFront) -> None:
     assert found.trials == (0, 1, 2, 3, 4)  # 5 failed, 6 has no accuracy
     assert [found.trials[at] for at in found.front] == [2, 1, 0, 4]
     golden = json.loads(GOLDEN.read_text())  # its hypervolume is by inclusion and exclusion of boxes
-    told = found.to_json()
-    assert told.pop("hypervolume") == pytest.approx(golden.pop("hypervolume"))
-    assert told.pop("reference") == pytest.approx(golden.pop("reference"))
-    assert told == golden
+    result = found.to_json()
+    assert result.pop("hypervolume") == pytest.approx(golden.pop("hypervolume"))
+    assert result.pop("reference") == pytest.approx(golden.pop("reference"))
+    assert result == golden
 
 
-def test_a_pair_has_a_front_of_its_own_which_is_another(found: Several) -> None:
+def test_a_pair_has_a_front_of_its_own_which_is_another(found: ManyObjectiveFront) -> None:
     assert found.pairs == ((1, 0), (2, 0), (2, 1))
     # By loss and accuracy alone 0 and 4 are beaten by 1: drawn as two objectives they would be missing.
-    assert [found.trials[at] for at in found.alone(1, 0)] == [2, 1]
-    assert [found.trials[at] for at in found.alone(2, 1)] == [4, 0, 1]
+    assert [found.trials[at] for at in found.pair_front(1, 0)] == [2, 1]
+    assert [found.trials[at] for at in found.pair_front(2, 1)] == [4, 0, 1]
 
 
 def test_equal_trials_stay_together_and_missing_values_stand_aside(document: Any, trial: Any) -> None:
     same = [trial(i, 3.0, accuracy=0.5, peak_memory_gib=1.0) for i in range(3)]
     odd = [trial(3, 2.0, accuracy=float("nan"), peak_memory_gib=1.0), trial(4, 2.0, accuracy=float("inf"))]
-    found = several(from_document(document(*same, *odd)), OBJECTIVES)
+    found = many_objective_front(from_document(document(*same, *odd)), OBJECTIVES)
     assert found is not None
     assert [found.trials[at] for at in found.front] == [0, 1, 2]
 
@@ -63,7 +63,7 @@ def test_equal_trials_stay_together_and_missing_values_stand_aside(document: Any
 def test_a_trial_is_on_the_front_as_often_as_the_normal_distribution_says(document: Any, trial: Any) -> None:
     better = trial(0, 3.00, accuracy=0.6, peak_memory_gib=1.0, final_loss_sem=0.02)
     worse = trial(1, 3.02, accuracy=0.5, peak_memory_gib=2.0, final_loss_sem=0.02)
-    found = several(from_document(document(better, worse)), OBJECTIVES)
+    found = many_objective_front(from_document(document(better, worse)), OBJECTIVES)
     assert found is not None
     assert found.draws == 1000
     # 1 is on it when its loss is drawn below that of 0: a difference of 0.02 with an error of 0.02 · √2.
@@ -72,32 +72,32 @@ def test_a_trial_is_on_the_front_as_often_as_the_normal_distribution_says(docume
 
 def test_without_standard_errors_or_with_too_many_trials_there_are_no_chances(three: dict[str, Any]) -> None:
     table = from_document(three)
-    bare = several(table.drop(columns="final_loss_sem"), OBJECTIVES)
+    bare = many_objective_front(table.drop(columns="final_loss_sem"), OBJECTIVES)
     assert bare is not None
     assert (bare.draws, bare.chances) == (0, ())
     many = np.random.default_rng(0).random((14_000, 3))
     crowd = pd.DataFrame(many, columns=["a", "b", "c"]).assign(a_sem=0.1)
-    found = several(crowd, [Objective(metric=name, goal="minimize") for name in "abc"])
+    found = many_objective_front(crowd, [Objective(metric=name, goal="minimize") for name in "abc"])
     assert found is not None
     assert found.draws == 0
 
 
 def test_two_objectives_are_not_several(three: dict[str, Any]) -> None:
-    assert several(from_document(three), OBJECTIVES[:2]) is None
+    assert many_objective_front(from_document(three), OBJECTIVES[:2]) is None
 
 
 def test_questions_that_make_no_sense_are_refused(three: dict[str, Any]) -> None:
     table = from_document(three)
     with pytest.raises(AnalysisError, match="'accuracy' is named twice"):
-        several(table, [*OBJECTIVES[:2], OBJECTIVES[1]])
+        many_objective_front(table, [*OBJECTIVES[:2], OBJECTIVES[1]])
     with pytest.raises(MissingColumn, match="no column 'speed'"):
-        several(table, [*OBJECTIVES[:2], Objective(metric="speed", goal="maximize")])
+        many_objective_front(table, [*OBJECTIVES[:2], Objective(metric="speed", goal="maximize")])
 
 
 def test_six_objectives_are_each_set_against_the_first(document: Any, trial: Any) -> None:
     names = [f"m{at}" for at in range(6)]
     table = from_document(document(*(trial(i, 3.0, **dict.fromkeys(names, 1.0 + i)) for i in range(3))))
-    found = several(table, [Objective(metric=name, goal="minimize") for name in names])
+    found = many_objective_front(table, [Objective(metric=name, goal="minimize") for name in names])
     assert found is not None
     assert found.pairs == ((1, 0), (2, 0), (3, 0), (4, 0), (5, 0))
     assert found.front == (0,)
@@ -107,13 +107,13 @@ def test_a_hypervolume_that_would_take_for_ever_is_left_out() -> None:
     random = np.random.default_rng(0).random((400, 5))
     sphere = random / np.linalg.norm(random, axis=1, keepdims=True)
     table = pd.DataFrame(sphere, columns=list("abcde"))
-    found = several(table, [Objective(metric=name, goal="maximize") for name in "abcde"])
+    found = many_objective_front(table, [Objective(metric=name, goal="maximize") for name in "abcde"])
     assert found is not None
     assert len(found.front) == 400
     assert (found.hypervolume, found.reference is None) == (None, False)
 
 
-def test_a_picture_marks_the_front_of_all_and_draws_that_of_the_two(found: Several) -> None:
+def test_a_picture_marks_the_front_of_all_and_draws_that_of_the_two(found: ManyObjectiveFront) -> None:
     line, beaten, front = pair(found, 1, 0).data
     assert list(zip(line.x, line.y, strict=True)) == [(0.55, 2.8), (0.60, 3.0)]
     assert line.line.shape == "vh"  # more accuracy is better: the step goes the other way
@@ -146,14 +146,14 @@ def test_the_page_lists_the_front_of_all_and_draws_every_pair(three: dict[str, A
 
 
 def test_objectives_that_nobody_reported_are_told(three: dict[str, Any]) -> None:
-    for told in three["trials"]:
-        told["metrics"].pop("accuracy", None)
+    for row in three["trials"]:
+        row["metrics"].pop("accuracy", None)
     assert "cannot be set against each other: no column 'accuracy'" in render(three).replace("&#39;", "'")
     three["trials"][0]["metrics"]["accuracy"] = float("nan")
     assert "No completed trial has a value for all 3 objectives" in render(three)
 
 
-def test_the_same_as_a_picture_for_papers(found: Several, tmp_path: Path) -> None:
+def test_the_same_as_a_picture_for_papers(found: ManyObjectiveFront, tmp_path: Path) -> None:
     figure = pictures.pairs(found)
     _, svg = pictures.save(figure, tmp_path / "pairs")
     namespace = "{http://www.w3.org/2000/svg}"
@@ -167,11 +167,11 @@ def test_the_same_as_a_picture_for_papers(found: Several, tmp_path: Path) -> Non
 
 def test_a_notebook_says_why_it_draws_none(three: dict[str, Any], tmp_path: Path) -> None:
     table = from_document(three)
-    told = [["final_loss", "minimize"], ["accuracy", "maximize"], ["peak_memory_gib", "minimize"]]
-    assert notebook.pairs_picture(table, told[:2], str(tmp_path)) == notebook.FEW
+    goals = [["final_loss", "minimize"], ["accuracy", "maximize"], ["peak_memory_gib", "minimize"]]
+    assert notebook.pairs_picture(table, goals[:2], str(tmp_path)) == notebook.FEW
     assert "no column 'speed'" in str(
-        notebook.pairs_picture(table, [*told[:2], ["speed", "minimize"]], str(tmp_path))
+        notebook.pairs_picture(table, [*goals[:2], ["speed", "minimize"]], str(tmp_path))
     )
     assert "minimize or maximize" in str(notebook.pairs_picture(table, [["a", "up"]] * 3, str(tmp_path)))
-    notebook.pairs_picture(table, told, str(tmp_path))
+    notebook.pairs_picture(table, goals, str(tmp_path))
     assert (tmp_path / "pairs.png").is_file()

@@ -26,8 +26,8 @@ def table(document: Any, trial: Any) -> pd.DataFrame:
         for steps, losses in LOSSES.items()
         for seed, loss in enumerate(losses)
     ]
-    for told in trials:
-        told["parameters"]["seed"] = told["trial"] // 2
+    for row in trials:
+        row["parameters"]["seed"] = row["trial"] // 2
     trials += [trial(6, 3.2, stage1_9=400, final_loss_sem=0.02), trial(7, status="failed", stage1_9=400)]
     trials[-2]["parameters"]["seed"], trials[-1]["parameters"]["seed"] = 0, 1
     return from_document(document(*trials))
@@ -77,7 +77,7 @@ def test_without_a_completed_trial_there_is_no_row(table: pd.DataFrame) -> None:
 def test_pairs_differ_in_one_parameter(table: pd.DataFrame) -> None:
     found = compare_trials(table, "stage1_9.max_steps", 100, 0, "final_loss")
     assert found.differences == pytest.approx((-0.11, -0.17, -0.02))
-    assert found.tell() == "-0.100 (lower in 3 of 3 seeds, p = 0.25)"
+    assert found.describe() == "-0.100 (lower in 3 of 3 seeds, p = 0.25)"
     reference = stats.ttest_1samp(found.differences, 0.0).confidence_interval(0.95)
     assert found.interval == pytest.approx((reference.low, reference.high))
     back = compare_trials(table, "stage1_9.max_steps", 0, 100, "final_loss")

@@ -11,7 +11,7 @@ import pytest
 
 from analysis.errors import AnalysisError, MissingColumn, NotNumeric
 from analysis.summaries.summary import default_axes, find_baseline, pareto
-from analysis.table import from_document, read
+from analysis.table import TrialsTable, from_document, read
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "analysis_pareto_length_sweep.json"
 LOSS = {"metric": "final_loss", "goal": "minimize"}
@@ -59,13 +59,15 @@ def test_of_a_sweep_only_completed_trials_count_under_their_index(sweep: dict[st
 
 
 def test_a_sweeps_baseline_is_its_best_trial_without_stage_1_9(document: Any, trial: Any) -> None:
-    table = from_document(
-        document(
-            trial(0, 4.2, stage1_9=0),
-            trial(1, 4.0, stage1_9=0),
-            trial(2, 3.0, stage1_9=0, status="failed"),
-            trial(3, 3.95, stage1_9=10, stage2=80),
-            trial(4, 3.4, stage1_9=200, stage2=200),
+    table = TrialsTable.of(
+        from_document(
+            document(
+                trial(0, 4.2, stage1_9=0),
+                trial(1, 4.0, stage1_9=0),
+                trial(2, 3.0, stage1_9=0, status="failed"),
+                trial(3, 3.95, stage1_9=10, stage2=80),
+                trial(4, 3.4, stage1_9=200, stage2=200),
+            )
         )
     )
     result = pareto(table, x="effective_steps", y="final_loss")
@@ -121,14 +123,14 @@ def test_questions_that_make_no_sense_are_refused(length_sweep_file: Path) -> No
 def test_a_sweep_is_shown_by_its_second_objective_or_the_best_measure_of_compute(
     sweep: dict[str, Any], document: Any, trial: Any
 ) -> None:
-    table = from_document(sweep)
+    table = TrialsTable.of(from_document(sweep))
     assert default_axes(table, [LOSS]) == ("effective_steps", "final_loss")
     usd = {"metric": "usd", "goal": "minimize"}
     assert default_axes(table, [LOSS, usd]) == ("usd", "final_loss")
     assert default_axes(table, []) is None
     bare = trial(0, score=1.0)
     bare["parameters"] = {}
-    table = from_document(document(bare))
+    table = TrialsTable.of(from_document(document(bare)))
     assert default_axes(table, [{"metric": "score"}]) == ("seconds", "score")
     bare["seconds"] = None
-    assert default_axes(from_document(document(bare)), [{"metric": "score"}]) is None
+    assert default_axes(TrialsTable.of(from_document(document(bare))), [{"metric": "score"}]) is None

@@ -12,15 +12,16 @@ from analysis.statistics.efficiency import efficiency_sem
 from analysis.statistics.hypervolume import hypervolume
 from analysis.summaries.summary import pareto
 from analysis.summaries.uncertainty import uncertainty
-from analysis.table import from_document, read
+from analysis.table import TrialsTable, from_document, read
 
 
-def told(table: pd.DataFrame, **options: Any) -> Any:
+def of_lengths(frame: pd.DataFrame, **options: Any) -> Any:
+    table = TrialsTable.of(frame)
     return uncertainty(table, pareto(table, x="effective_steps", y="final_loss", **options))
 
 
 def test_the_length_sweep_has_no_errors_and_so_no_chances(length_sweep_file: Path) -> None:
-    found = told(read(length_sweep_file), baseline=7.83)
+    found = of_lengths(read(length_sweep_file), baseline=7.83)
     assert found.draws == 0
     assert [round(c.efficiency, 2) for c in found.trials.values()] == [0.10, 0.23, 0.24, 0.20, 0.14]
     assert {(c.front, c.knee, c.most_efficient, c.efficiency_range) for c in found.trials.values()} == {
@@ -35,7 +36,7 @@ def test_the_length_sweep_has_no_errors_and_so_no_chances(length_sweep_file: Pat
 
 
 def test_with_errors_every_word_has_a_chance(sweep: dict[str, Any]) -> None:
-    found = told(from_document(sweep))
+    found = of_lengths(from_document(sweep))
     assert found.draws == 1000
     assert found.exact == 0
     assert found.trials[0].front == 1  # who costs least is on the front, whatever it scored
@@ -46,7 +47,7 @@ def test_with_errors_every_word_has_a_chance(sweep: dict[str, Any]) -> None:
 
 
 def test_efficiency_has_the_interval_of_loss_and_baseline_together(sweep: dict[str, Any]) -> None:
-    found = told(from_document(sweep))
+    found = of_lengths(from_document(sweep))
     # Trial 1: 0.4 better in 110 steps; errors 0.012 and the baseline's 0.02.
     assert found.trials[1].efficiency == pytest.approx(0.4 / 1.1)
     assert found.trials[1].efficiency_range == pytest.approx(
@@ -57,18 +58,18 @@ def test_efficiency_has_the_interval_of_loss_and_baseline_together(sweep: dict[s
 
 
 def test_a_given_baseline_has_no_error(sweep: dict[str, Any]) -> None:
-    found = told(from_document(sweep), baseline=4.5)
+    found = of_lengths(from_document(sweep), baseline=4.5)
     assert found.trials[1].efficiency_range == pytest.approx(1.959964 * 0.012 / 1.1, rel=1e-6)
     assert found.trials[0].efficiency_range is not None
 
 
 def test_missing_and_unusable_errors(sweep: dict[str, Any]) -> None:
     del sweep["trials"][1]["metrics"]["final_loss_sem"]
-    found = told(from_document(sweep))
+    found = of_lengths(from_document(sweep))
     assert found.exact == 1
     for wrong in ("wide", 0.0, -1.0, None):
         table = from_document(sweep).assign(final_loss_sem=wrong)
-        assert told(table).draws == 0
+        assert of_lengths(table).draws == 0
 
 
 def test_errors_of_efficiency_elementwise() -> None:
@@ -78,7 +79,7 @@ def test_errors_of_efficiency_elementwise() -> None:
 
 
 def test_nothing_to_be_sure_of() -> None:
-    table = pd.DataFrame({"x": [], "y": []})
+    table = TrialsTable.of(pd.DataFrame({"x": [], "y": []}))
     found = uncertainty(table, pareto(table, x="x", y="y", baseline=1.0))
     assert (found.trials, found.hypervolume, found.reference) == ({}, None, None)
 
@@ -89,8 +90,8 @@ def test_ten_thousand_trials_take_seconds() -> None:
     import numpy as np
 
     random = np.random.default_rng(0)
-    table = pd.DataFrame({"steps": random.integers(50, 2000, 10_000), "loss": random.normal(3, 0.2, 10_000)})
-    table["loss_sem"] = 0.02
+    frame = pd.DataFrame({"steps": random.integers(50, 2000, 10_000), "loss": random.normal(3, 0.2, 10_000)})
+    table = TrialsTable.of(frame.assign(loss_sem=0.02))
     start = time.process_time()
     uncertainty(table, pareto(table, x="steps", y="loss", baseline=3.5))
     assert time.process_time() - start < 5

@@ -1,61 +1,40 @@
-"""The trials table as a DataFrame: from a file (CSV, Parquet, JSON) or from an export document.
+"""Readers of tables: from a file (CSV, Parquet, JSON) or an export document to a DataFrame.
 
-`sweep pareto` and `report` start here. One row per trial: `trial`, `status`, `attempt`, `generator`,
-`worker`, `seconds`, `error`, then `param.<name>` per parameter and one column per metric. Any other table may
-be read too; it is told apart by its columns (`is_trials_table`).
+Any table can be read; `TrialsTable.of` checks it and knows a sweep's own by its columns.
 """
 
 from __future__ import annotations
 
 import csv
-import math
 import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
-from numbers import Real
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pandas.api import types
 from pydantic_core import from_json
 
-from analysis.errors import AnalysisError, MissingColumn, NotNumeric, TableError
-from analysis.statistics.efficiency import effective_steps
+from analysis.errors import TableError
+from analysis.table.columns import OWN_COLUMNS, PARAMETER, TRIAL_COLUMNS, metric_column
 
 SCHEMA = 1
 SCHEMA_KEY = b"stagesweep.schema"
-"""Of a Parquet file's metadata. A CSV file has no place for it: its header is its schema."""
+"""Key in the metadata of a Parquet file. A CSV file has no place for it: its header is its schema."""
 
-TRIAL_COLUMNS = ("trial", "status", "attempt", "generator", "worker", "seconds", "error")
-PARAMETER = "param."
-METRIC = "metric."
-"""Prefix of a metric whose own name is taken by one of TRIAL_COLUMNS."""
-
-SEED = "param.seed"
-SEM = "_sem"
-"""Ending of the column with a metric's standard errors."""
-
-# What tells our own table from a foreign one that happens to have a column `trial`.
-OWN_COLUMNS = frozenset(("trial", "status", "attempt", "generator"))
-
-# As `sweeps.text.csv_format` has them; a contract test keeps them so.
+# The same as in `sweeps.text.csv_format`; a contract test compares them.
 _FORMULA = re.compile(r"'*\s*[=+\-@\t\r\n＝＋－＠]")
 _NUMBER = re.compile(
     r"'*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
 )
 
-STEP_COLUMNS = (("stage1_9_steps", "stage2_steps"), ("param.stage1_9.max_steps", "param.stage2.max_steps"))
-
 
 def read(path: str | Path) -> pd.DataFrame:
-    """The table in a file, by its suffix: `.csv`, `.parquet` or `.json`.
+    """Read a table from a file by its suffix: `.csv`, `.parquet` or `.json`.
 
     Raises:
         TableError: the file is missing, empty, damaged, of another kind or of a newer schema.
@@ -66,7 +45,7 @@ def read(path: str | Path) -> pd.DataFrame:
         raise TableError(source, f"cannot tell the format; the name must end in {' or '.join(READERS)}")
     try:
         if not file.is_file():
-            raise TableError(source, _what_is_there(file))
+            raise TableError(source, _why_unreadable(file))
         if file.stat().st_size == 0:
             raise TableError(source, "the file is empty; a table has at least a header")
         return reader(file, source)
@@ -74,11 +53,11 @@ def read(path: str | Path) -> pd.DataFrame:
         raise TableError(source, f"cannot be read: {error.strerror or error}") from error
 
 
-def _what_is_there(file: Path) -> str:
+def _why_unreadable(file: Path) -> str:
     if file.is_dir():
         return "this is a folder, not a table"
     if os.path.lexists(file):
-        return "not a regular file; save the table to one first"  # a pipe would be waited for
+        return "not a regular file; save the table to one first"  # reading a pipe would block
     return "no such file"
 
 
@@ -86,9 +65,9 @@ def _read_csv(file: Path, source: str) -> pd.DataFrame:
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
             header = [text_of(name) for name in next(csv.reader(lines), [])]
-        _refuse_repeated(header, source)
+        refuse_repeated(header, source)
         with warnings.catch_warnings():
-            # pandas only warns when rows are longer than the header, and drops what is too much.
+            # pandas only warns when rows are longer than the header, and drops the excess.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             table = pd.read_csv(file, encoding="utf-8-sig", index_col=False, low_memory=False)
     except pd.errors.EmptyDataError:
@@ -104,9 +83,9 @@ def _read_csv(file: Path, source: str) -> pd.DataFrame:
 
 
 def text_of(cell: object) -> Any:
-    """Return what a cell of a CSV file stands for: texts like formulas have a quote before them there.
+    """Return a cell of a CSV file without the quote that `sweep export` writes before text like a formula.
 
-    `sweep export` writes it, because a spreadsheet would run them otherwise.
+    A spreadsheet would run the text otherwise.
     """
     if not isinstance(cell, str) or not cell.startswith("'"):
         return cell
@@ -119,13 +98,13 @@ def _read_parquet(file: Path, source: str) -> pd.DataFrame:
     from pyarrow import parquet
 
     try:
-        told = (parquet.read_schema(file).metadata or {}).get(SCHEMA_KEY)
-        if told is not None:  # a table of our own; any other has none
-            _check_schema(int(told) if told.isdigit() else told.decode(errors="replace"), source)
+        schema = (parquet.read_schema(file).metadata or {}).get(SCHEMA_KEY)
+        if schema is not None:  # a table of our own; any other has none
+            _check_schema(int(schema) if schema.isdigit() else schema.decode(errors="replace"), source)
         table = pd.read_parquet(file, engine="pyarrow")
     except (pyarrow.ArrowException, ValueError) as error:
         raise TableError(source, f"not a Parquet table: {_one_line(error)}") from error
-    _refuse_repeated([str(name) for name in table.columns], source)
+    refuse_repeated([str(name) for name in table.columns], source)
     return table.reset_index(drop=True)
 
 
@@ -145,13 +124,14 @@ READERS: Mapping[str, Callable[[Path, str], pd.DataFrame]] = MappingProxyType(
 
 
 def from_document(document: object, *, source: str = "document") -> pd.DataFrame:
-    """The table of an export document: `{"schema": 1, …, "trials": [{"trial", "parameters", "metrics", …}]}`.
+    """Return the table of an export document: `{"schema": 1, …, "trials": [{"trial", "metrics", …}]}`.
 
     Args:
-        source: what messages call the document.
+        document: the parsed JSON.
+        source: its name in messages.
 
     Raises:
-        TableError: it is no such document, or one of a newer schema.
+        TableError: it is not an export document, or one of a newer schema.
     """
     if not isinstance(document, Mapping) or "trials" not in document:
         raise TableError(source, "not a sweep's export: a JSON object with a list `trials` is expected")
@@ -201,88 +181,8 @@ def _flat(trial: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def metric_column(metric: str) -> str:
-    """The column of a metric: its name, unless a column of every trial is already called that."""
-    return METRIC + metric if metric in TRIAL_COLUMNS else metric
-
-
-def is_trials_table(table: pd.DataFrame) -> bool:
-    """Whether this is a sweep's own table, so that `trial` and `status` mean what they say."""
-    return set(table.columns) >= OWN_COLUMNS
-
-
-def finished(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """[N] which rows count: of a sweep's own table the completed trials, of any other all."""
-    if is_trials_table(table):
-        return (table["status"] == "completed").to_numpy(dtype=np.bool_)
-    return np.ones(len(table), dtype=np.bool_)
-
-
-def trial_indices(table: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """What names each row: the trial's index, or in a foreign table the zero-based row number.
-
-    Raises:
-        AnalysisError: the column `trial` of a sweep's own table does not hold indices, each once.
-    """
-    if not is_trials_table(table):
-        return np.arange(len(table), dtype=np.int64)
-    values = numbers(table, "trial")
-    wrong = ~(values >= 0) | (values % 1 != 0) | values.duplicated()
-    for row in np.flatnonzero(wrong):
-        told = table["trial"].iloc[row]
-        raise AnalysisError(f"column 'trial': row {row} holds {told!r}; each trial's index stands there once")
-    return values.to_numpy("int64")
-
-
-def with_effective_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with a column `effective_steps`, worked out from the two stages' steps where it has none."""
-    if "effective_steps" in table.columns:
-        return table
-    for stage1_9, stage2 in STEP_COLUMNS:
-        if stage1_9 in table.columns and stage2 in table.columns:
-            return table.assign(
-                effective_steps=effective_steps(numbers(table, stage1_9), numbers(table, stage2))
-            )
-    return table
-
-
-def numbers(table: pd.DataFrame, column: str) -> pd.Series[Any]:
-    """A column as int64 or float64, NaN where it is missing.
-
-    Raises:
-        MissingColumn: there is none of that name.
-        NotNumeric: a value is neither a number nor missing.
-    """
-    if column not in table.columns:
-        raise MissingColumn(column, [str(name) for name in table.columns])
-    values = table[column]
-    if types.is_numeric_dtype(values) and not types.is_bool_dtype(values):
-        plain = isinstance(values.dtype, np.dtype) and values.dtype.kind in "if"
-        return values if plain else _floats(values.to_numpy("float64", na_value=np.nan), values)
-    converted = []
-    for row, value in enumerate(values):
-        try:
-            converted.append(_number(value))
-        except (TypeError, ValueError, OverflowError):
-            raise NotNumeric(column, row, value) from None
-    return _floats(converted, values)
-
-
-def _floats(numbers: npt.ArrayLike, like: pd.Series[Any]) -> pd.Series[Any]:
-    return pd.Series(np.asarray(numbers, dtype=np.float64), index=like.index, name=like.name)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool):
-        raise TypeError("a truth value is no number here")
-    if isinstance(value, Real | Decimal | str):
-        return float(value)
-    if value is None or value is pd.NA or value is pd.NaT:
-        return math.nan
-    raise TypeError(type(value).__name__)
-
-
-def _refuse_repeated(names: Sequence[str], source: str) -> None:
+def refuse_repeated(names: Iterable[str], source: str) -> None:
+    """Raise `TableError` if a name is there twice; columns may lack one."""
     for name, times in Counter(names).items():
         if times > 1 and name:
             raise TableError(source, f"the column {name!r} is there {times} times; give each its own name")

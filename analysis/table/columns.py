@@ -1,0 +1,25 @@
+"""Names of the columns of the exported table of trials: one row per trial, one column per value."""
+
+from __future__ import annotations
+
+TRIAL_COLUMNS = ("trial", "status", "attempt", "generator", "worker", "seconds", "error")
+"""Columns of every trial; then `param.<name>` per parameter, and one column per metric."""
+
+OWN_COLUMNS = frozenset(("trial", "status", "attempt", "generator"))
+"""A table with all of these was exported by a sweep; another may happen to have a column `trial`."""
+
+PARAMETER = "param."
+METRIC = "metric."
+"""Prefix of a metric whose own name is one of TRIAL_COLUMNS."""
+
+SEED = "param.seed"
+SEM = "_sem"
+"""Suffix of the column with a metric's standard errors."""
+
+STEP_COLUMNS = (("stage1_9_steps", "stage2_steps"), ("param.stage1_9.max_steps", "param.stage2.max_steps"))
+"""Pairs of columns that may hold the lengths of Stage 1.9 and Stage 2, in steps."""
+
+
+def metric_column(metric: str) -> str:
+    """Return the column of a metric: its name, unless a column of every trial is already called that."""
+    return METRIC + metric if metric in TRIAL_COLUMNS else metric

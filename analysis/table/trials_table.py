@@ -1,0 +1,185 @@
+"""A table of trials whose columns were checked when it was built."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import cached_property
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pandas.api import types
+
+from analysis.errors import AnalysisError, MissingColumn, NotNumeric
+from analysis.statistics.efficiency import effective_steps
+from analysis.statistics.pareto import Floats
+from analysis.table.columns import OWN_COLUMNS, PARAMETER, SEM, STEP_COLUMNS
+from analysis.table.files import refuse_repeated
+
+Rows = npt.NDArray[np.bool_] | npt.NDArray[np.intp]
+"""Rows of a table: a mask [N], or zero-based positions."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrialsTable:
+    """A table of trials, one row each. `TrialsTable.of` builds it and checks it once.
+
+    The trials of a sweep's own table have statuses and indices. In any other table each row counts as a
+    completed trial, and its zero-based number is its index.
+
+    Args:
+        frame: [N] rows with columns of different names, all strings. Not to be changed.
+        is_sweep: it is a sweep's own table.
+        trials: [N] indices of the trials, each once; also column `trial` of a sweep's own table.
+    """
+
+    frame: pd.DataFrame
+    is_sweep: bool
+    trials: npt.NDArray[np.int64]
+    _numbers: dict[str, pd.Series[Any]] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, table: pd.DataFrame | TrialsTable) -> TrialsTable:
+        """Check a table; one that was checked before is returned as it is.
+
+        Raises:
+            TableError: a column's name is there twice.
+            AnalysisError: column `trial` of a sweep's own table does not hold indices, each once.
+        """
+        if isinstance(table, TrialsTable):
+            return table
+        if not all(isinstance(name, str) for name in table.columns):
+            table = table.rename(columns=str)
+        refuse_repeated(table.columns, "the table")
+        if not set(table.columns) >= OWN_COLUMNS:
+            return cls(table, is_sweep=False, trials=np.arange(len(table), dtype=np.int64))
+        trials = _indices(table)
+        return cls(table.assign(trial=trials), is_sweep=True, trials=trials)
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __contains__(self, column: str) -> bool:
+        return column in self.frame.columns
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of the columns."""
+        return list(self.frame.columns)
+
+    @property
+    def parameters(self) -> list[str]:
+        """Return the columns of the parameters, with their prefix."""
+        return [name for name in self.frame.columns if name.startswith(PARAMETER)]
+
+    @cached_property
+    def completed(self) -> npt.NDArray[np.bool_]:
+        """Return [N] whether each trial has completed."""
+        return self.has_status("completed") if self.is_sweep else np.ones(len(self), dtype=np.bool_)
+
+    @cached_property
+    def row_of(self) -> Mapping[int, int]:
+        """Return the zero-based row of each trial, by its index."""
+        return {trial: row for row, trial in enumerate(self.trials.tolist())}
+
+    @property
+    def length_columns(self) -> tuple[str, str] | None:
+        """Return the columns of the steps of Stage 1.9 and Stage 2, None if there are none."""
+        return next((pair for pair in STEP_COLUMNS if set(pair) <= set(self.frame.columns)), None)
+
+    def has_status(self, *statuses: str) -> npt.NDArray[np.bool_]:
+        """Return [N] whether the status of each trial of a sweep is one of these."""
+        return self.frame["status"].isin(statuses).to_numpy(dtype=np.bool_)
+
+    def is_known(self, column: str) -> bool:
+        """Return whether there is such a column with at least one value."""
+        return column in self and bool(self.frame[column].notna().any())
+
+    def numbers(self, column: str) -> pd.Series[Any]:
+        """Return a column as [N] int64 or float64, NaN for missing values.
+
+        Raises:
+            MissingColumn: there is none of that name.
+            NotNumeric: a value is neither a number nor missing.
+        """
+        if column not in self._numbers:
+            self._numbers[column] = _converted(self.frame, column)
+        return self._numbers[column]
+
+    def floats(self, column: str) -> Floats:
+        """Return `numbers` as an array [N] of float64."""
+        return self.numbers(column).to_numpy("float64")
+
+    def standard_errors(self, column: str) -> Floats:
+        """Return the [N] standard errors of a column, NaN for each one that is not known."""
+        try:
+            errors = self.floats(column + SEM)
+        except (MissingColumn, NotNumeric):
+            return np.full(len(self), np.nan)  # a point without its error is still a point
+        return np.where(np.isfinite(errors) & (errors > 0), errors, np.nan)
+
+    def take(self, rows: Rows) -> TrialsTable:
+        """Return the table of some of the rows, in the order of their positions."""
+        return replace(self, frame=self.frame.iloc[rows], trials=self.trials[rows])
+
+    def assign(self, **columns: Any) -> TrialsTable:
+        """Return the table with further columns, which are not those of every trial."""
+        return replace(self, frame=self.frame.assign(**columns))
+
+    def with_effective_steps(self) -> TrialsTable:
+        """Return the table with `effective_steps`, computed from the lengths of the stages if missing."""
+        if "effective_steps" in self or self.length_columns is None:
+            return self
+        stage1_9, stage2 = (self.numbers(column) for column in self.length_columns)
+        return self.assign(effective_steps=effective_steps(stage1_9, stage2))
+
+
+TableLike = pd.DataFrame | TrialsTable
+"""Argument of the functions that users call; they check a DataFrame with `TrialsTable.of`."""
+
+
+def _indices(table: pd.DataFrame) -> npt.NDArray[np.int64]:
+    values = _converted(table, "trial")
+    wrong = ~(values >= 0) | (values % 1 != 0) | values.duplicated()
+    for row in np.flatnonzero(wrong):
+        cell = table["trial"].iloc[row]
+        shown = cell.item() if isinstance(cell, np.generic) else cell
+        raise AnalysisError(
+            f"column 'trial': row {row} holds {shown!r}; each trial's index stands there once"
+        )
+    return values.to_numpy("int64")
+
+
+def _converted(table: pd.DataFrame, column: str) -> pd.Series[Any]:
+    if column not in table.columns:
+        raise MissingColumn(column, list(table.columns))
+    values = table[column]
+    if types.is_numeric_dtype(values) and not types.is_bool_dtype(values):
+        plain = isinstance(values.dtype, np.dtype) and values.dtype.kind in "if"
+        return values if plain else _float_series(values.to_numpy("float64", na_value=np.nan), values)
+    numbers = []
+    for row, value in enumerate(values):
+        try:
+            numbers.append(_number(value))
+        except (TypeError, ValueError, OverflowError):
+            raise NotNumeric(column, row, value) from None
+    return _float_series(numbers, values)
+
+
+def _float_series(numbers: npt.ArrayLike, like: pd.Series[Any]) -> pd.Series[Any]:
+    return pd.Series(np.asarray(numbers, dtype=np.float64), index=like.index, name=like.name)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        raise TypeError("a boolean is not a number here")
+    if isinstance(value, Real | Decimal | str):
+        return float(value)
+    if value is None or value is pd.NA or value is pd.NaT:
+        return math.nan
+    raise TypeError(type(value).__name__)
