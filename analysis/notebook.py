@@ -23,7 +23,7 @@ from analysis.summaries.paired import Paired, compare_trials
 from analysis.summaries.seeds import over_seeds
 from analysis.summaries.summary import ParetoResult, pareto
 from analysis.summaries.summary_line import objectives as read_objectives
-from analysis.summaries.uncertainty import Uncertainty, uncertainty
+from analysis.summaries.uncertainty import Uncertainty, estimate_uncertainty
 from analysis.table import SEM, TableLike, TrialsTable, read
 
 
@@ -60,15 +60,15 @@ def tradeoff(
     """Return the trade-off of loss and compute, and its uncertainty."""
     table = TrialsTable.of(table)
     result = pareto(table, x=x, y=y, baseline=baseline, y_goal=goal)
-    return result, uncertainty(table, result)
+    return result, estimate_uncertainty(table, result)
 
 
-def points(result: ParetoResult, sure: Uncertainty) -> pd.DataFrame:
+def points(result: ParetoResult, uncertainty: Uncertainty) -> pd.DataFrame:
     """Return a row per trial by ascending compute: its tags, its efficiency and its chances."""
     tags = {"knee": result.knee, "most efficient": result.most_efficient}
     rows = []
     for point in sorted(result.points, key=lambda p: (p.x, p.y)):
-        chances = sure.trials[point.trial]
+        chances = uncertainty.trials[point.trial]
         rows.append(
             {
                 "trial": point.trial,
@@ -76,7 +76,7 @@ def points(result: ParetoResult, sure: Uncertainty) -> pd.DataFrame:
                 result.y: point.y,
                 "front": point.trial in result.front,
                 **{tag: point.trial == trial for tag, trial in tags.items()},
-                f"efficiency per {sure.unit}": chances.efficiency,
+                f"efficiency per {uncertainty.unit}": chances.efficiency,
                 "± (95 %)": chances.efficiency_range,
                 "chance: front": chances.front,
                 "chance: knee": chances.knee,
@@ -109,19 +109,21 @@ def pairs_picture(table: TableLike, objectives: Sequence[Sequence[str]], out: st
     return FEW if found is None else _saved(pictures.pairs(found), out, "pairs")
 
 
-def efficiency_picture(result: ParetoResult, sure: Uncertainty, out: str) -> Picture | str:
+def efficiency_picture(result: ParetoResult, uncertainty: Uncertainty, out: str) -> Picture | str:
     """Draw efficiency against compute; saved as `efficiency.png` and `.svg`."""
     if result.baseline is None:
         return "Efficiency needs a baseline: no completed trial has zero steps of Stage 1.9; set `baseline`."
-    return _saved(pictures.efficiency(result, sure), out, "efficiency")
+    return _saved(pictures.efficiency(result, uncertainty), out, "efficiency")
 
 
-def hypervolume(result: ParetoResult, sure: Uncertainty) -> str:
+def hypervolume(result: ParetoResult, uncertainty: Uncertainty) -> str:
     """Describe the hypervolume with its reference point."""
-    if sure.hypervolume is None or sure.reference is None:
+    if uncertainty.hypervolume is None or uncertainty.reference is None:
         return "There are no points."
-    x, y = sure.reference
-    return f"{sure.hypervolume:.5g} within the reference point {result.x} = {x:.5g}, {result.y} = {y:.5g}"
+    x, y = uncertainty.reference
+    return (
+        f"{uncertainty.hypervolume:.5g} within the reference point {result.x} = {x:.5g}, {result.y} = {y:.5g}"
+    )
 
 
 def what_buys(

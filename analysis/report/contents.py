@@ -22,7 +22,7 @@ from analysis.summaries.insight import Insight, insight
 from analysis.summaries.many_objective import ManyObjectiveFront, many_objective_front
 from analysis.summaries.summary import ParetoResult
 from analysis.summaries.summary_line import BestTrial, Objective, best_trial, objectives, progress
-from analysis.summaries.uncertainty import Uncertainty, uncertainty
+from analysis.summaries.uncertainty import Uncertainty, estimate_uncertainty
 from analysis.table import TrialsTable, from_document
 
 DRAWS = 300
@@ -152,10 +152,10 @@ def _tradeoff(table: TrialsTable, goals: Sequence[Objective]) -> tuple[Tradeoff 
         return None, f"The trade-off cannot be shown: {error}."
     if not result.points:
         return None, f"No completed trial has both {x} and {y}."
-    sure = uncertainty(table, result)
+    uncertainty = estimate_uncertainty(table, result)
     fit, fit_note = _fit(table, result)
-    front = of_tradeoff(table, result, sure)
-    return Tradeoff(result=result, uncertainty=sure, front=front, fit=fit, fit_note=fit_note), ""
+    front = of_tradeoff(table, result, uncertainty)
+    return Tradeoff(result=result, uncertainty=uncertainty, front=front, fit=fit, fit_note=fit_note), ""
 
 
 def _fit(table: TrialsTable, result: ParetoResult) -> tuple[TrialFit | None, str]:

@@ -12,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis import labels
-from analysis.report.style import BLUE, CROWD, GREEN, GREY, ORANGE, PURPLE, blank, scale, text
+from analysis.report.style import BLUE, CROWD, GREEN, GREY, ORANGE, PURPLE, blank, hollow, scale, text
 from analysis.statistics.curve import Curve
 from analysis.statistics.pareto import Goal, Positions
 from analysis.summaries.summary import ParetoResult, Point
@@ -60,15 +60,8 @@ def _add_points(figure: go.Figure, table: TrialsTable, result: ParetoResult) -> 
     beaten = [point for point in result.points if point.trial not in front]
     if beaten:
         crowd = len(beaten) > CROWD
-        marker = {
-            "symbol": "circle-open",
-            "size": 5 if crowd else 9,
-            "opacity": 0.4 if crowd else 1.0,
-            "color": GREY,
-            "line": {"width": 1.0 if crowd else 1.5},
-        }
-        trace = _scatter(table, result.y, beaten, mode="markers", name="not on the front", marker=marker)
-        figure.add_trace(trace)
+        style = {"mode": "markers", "name": "not on the front", "marker": hollow(9, crowd=crowd)}
+        figure.add_trace(_scatter(table, result.y, beaten, **style))
         if crowd:
             figure.data[-1].error_y = None
     if front:
@@ -97,11 +90,11 @@ def _add_band(figure: go.Figure, curve: Curve) -> None:
     xs = np.geomspace(curve.low, curve.high, 60)
     value, low, high = curve.predict(xs)
     band = {"fill": "tonexty", "fillcolor": "rgba(134,142,150,0.22)"}
-    for ends, extra in ((low, {}), (high, band)):
+    for edge, extra in ((low, {}), (high, band)):
         figure.add_trace(
             go.Scatter(
                 x=xs.tolist(),
-                y=ends.tolist(),
+                y=edge.tolist(),
                 mode="lines",
                 line={"width": 0},
                 hoverinfo="skip",

@@ -67,11 +67,11 @@ def cross_validation(view: View, metric: str) -> go.Figure:
     name = labels.title(metric)
     figure = blank(f"observed {name}", "predicted without it")
     observed = [held_out.observed for held_out in view.cross_validation]
-    ends = [min(observed), max(observed)]
+    diagonal = [min(observed), max(observed)]
     figure.add_trace(
         go.Scatter(
-            x=ends,
-            y=ends,
+            x=diagonal,
+            y=diagonal,
             mode="lines",
             name="right",
             line={"color": GREY, "dash": "dash", "width": 1.5},
@@ -166,8 +166,8 @@ def parallel(table: TrialsTable, metric: str, goal: Goal = "minimize") -> go.Fig
     axes.append(_Axis.of(labels.title(metric), values.loc[done.index]))
     heights = np.array([axis.heights for axis in axes]).T  # [trials, axes]
     figure = blank("", "")
-    ends = [0, *(max(1, round(len(done) * share)) for share in (0.1, 0.4)), len(done)]
-    for (start, end), style in list(zip(itertools.pairwise(ends), RANK_STYLES, strict=True))[::-1]:
+    bounds = [0, *(max(1, round(len(done) * share)) for share in (0.1, 0.4)), len(done)]
+    for (start, end), style in list(zip(itertools.pairwise(bounds), RANK_STYLES, strict=True))[::-1]:
         if end > start:
             figure.add_trace(_lines(heights[start:end], done["trial"].tolist()[start:end], style))
     figure.update_xaxes(
@@ -179,6 +179,12 @@ def parallel(table: TrialsTable, metric: str, goal: Goal = "minimize") -> go.Fig
         range=[-0.3, len(axes) - 0.4],
     )
     figure.update_yaxes(visible=False, range=[-0.1, 1.1])
+    _add_ticks(figure, axes)
+    figure.update_layout(height=430, hovermode="closest")
+    return figure
+
+
+def _add_ticks(figure: go.Figure, axes: list[_Axis]) -> None:
     for at, axis in enumerate(axes):
         for height, label in axis.ticks:
             # Beyond the ends, where no line crosses it.
@@ -193,8 +199,6 @@ def parallel(table: TrialsTable, metric: str, goal: Goal = "minimize") -> go.Fig
                 xshift=4,
                 font={"size": 11},
             )
-    figure.update_layout(height=430, hovermode="closest")
-    return figure
 
 
 RANK_STYLES: tuple[dict[str, Any], ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from analysis import labels
-from analysis.report.style import BLUE, CROWD, GREY, blank, scale
+from analysis.report.style import BLUE, CROWD, blank, hollow, scale
 from analysis.summaries.many_objective import ManyObjectiveFront
 
 
@@ -13,35 +13,24 @@ def pair(found: ManyObjectiveFront, x: int, y: int) -> go.Figure:
     """Draw trials by two objectives: squares are on the front in all, the line is the front of the two."""
     across, up = found.objectives[x], found.objectives[y]
     figure = blank(labels.title(across.metric), labels.title(up.metric))
-    alone = found.pair_front(x, y)
-    front = set(found.front)
-    beaten = [at for at in range(len(found.trials)) if at not in front]
-    crowd = len(beaten) > CROWD
+    alone = list(found.pair_front(x, y))
+    beaten = sorted(set(range(len(found.trials))) - set(found.front))
+    hollow_marker = hollow(8, crowd=len(beaten) > CROWD)
+    square = {"symbol": "square", "size": 7, "color": BLUE}
     figure.add_trace(
         go.Scatter(
-            x=found.values[list(alone), x].tolist(),
-            y=found.values[list(alone), y].tolist(),
+            x=found.values[alone, x].tolist(),
+            y=found.values[alone, y].tolist(),
             mode="lines",
             name="front of these two",
             line={"shape": "hv" if across.goal == "minimize" else "vh", "color": BLUE, "width": 1.5},
             hoverinfo="skip",
         )
     )
-    groups = (
-        (
-            "not on the front",
-            beaten,
-            {
-                "symbol": "circle-open",
-                "size": 4 if crowd else 8,
-                "opacity": 0.4 if crowd else 1.0,
-                "color": GREY,
-                "line": {"width": 1.0 if crowd else 1.5},
-            },
-        ),
-        ("front in all objectives", list(found.front), {"symbol": "square", "size": 7, "color": BLUE}),
-    )
-    for name, members, marker in groups:
+    for name, members, marker in (
+        ("not on the front", beaten, hollow_marker),
+        ("front in all objectives", list(found.front), square),
+    ):
         figure.add_trace(
             go.Scatter(
                 x=found.values[members, x].tolist(),

@@ -135,9 +135,9 @@ def pairs(found: ManyObjectiveFront) -> Figure:
     return figure
 
 
-def efficiency(result: ParetoResult, sure: Uncertainty) -> Figure:
+def efficiency(result: ParetoResult, uncertainty: Uncertainty) -> Figure:
     """Draw efficiency against compute, with 95 % intervals where errors are known."""
-    points = [(p.x, sure.trials[p.trial]) for p in result.points]
+    points = [(p.x, uncertainty.trials[p.trial]) for p in result.points]
     known = [(x, chances) for x, chances in points if chances.efficiency is not None]
     unit = of_column(result.x).unit
     with _axes(labels.title(result.x), f"improvement per {unit}") as (figure, axes):

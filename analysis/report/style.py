@@ -51,6 +51,17 @@ def blank(x_title: str, y_title: str) -> go.Figure:
     )
 
 
+def hollow(size: int, *, crowd: bool) -> dict[str, Any]:
+    """Return the marker of trials that are not on the front, small and pale in a crowd."""
+    return {
+        "symbol": "circle-open",
+        "size": size - 4 if crowd else size,
+        "opacity": 0.4 if crowd else 1.0,
+        "color": GREY,
+        "line": {"width": 1.0 if crowd else 1.5},
+    }
+
+
 def axis_type(values: list[float]) -> str:
     """Return "log" where a linear axis would squeeze most points against one edge, else "linear"."""
     if not values or min(values) <= 0 or max(values) / min(values) < LOG_RATIO:

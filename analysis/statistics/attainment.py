@@ -9,7 +9,7 @@ of the seed, is not included. Shapes: N points, D draws.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,8 +97,7 @@ def attainment(
     on_front, at_knee, efficient = (np.zeros(len(xs)) for _ in range(3))
     generator = np.random.default_rng(seed)
     costs = xs if goals[0] == "minimize" else -xs
-    for size in _batches(draws, len(xs)):
-        drawn = ys + errors * generator.standard_normal((size, len(xs)))
+    for drawn in _batches(ys, errors, draws, generator):
         members = _on_front(costs, drawn if goals[1] == "minimize" else -drawn)
         on_front += members.sum(axis=0)
         if baseline is not None and goals[0] == "minimize":
@@ -153,9 +152,11 @@ def _errors(sems: npt.ArrayLike) -> Floats:
     return np.where(np.isfinite(errors) & (errors > 0), errors, 0.0)
 
 
-def _batches(draws: int, points: int) -> list[int]:
-    size = max(1, CHUNK // max(points, 1))
-    return [min(size, draws - start) for start in range(0, draws, size)]
+def _batches(ys: Floats, errors: Floats, draws: int, generator: np.random.Generator) -> Iterator[Floats]:
+    """Yield the draws of y in batches [D, N] of limited size."""
+    size = max(1, CHUNK // max(len(ys), 1))
+    for start in range(0, draws, size):
+        yield ys + errors * generator.standard_normal((min(size, draws - start), len(ys)))
 
 
 def _on_front(costs: Floats, drawn: Floats) -> npt.NDArray[np.bool_]:

@@ -24,14 +24,12 @@ class Curve:
         law: parameters and draws.
         low: smallest compute among the points; below it the curve extrapolates.
         high: largest compute among the points; above it the curve extrapolates.
-        points: number of points.
         sign: 1 where less y is better, -1 where the curve was fitted to -y.
     """
 
     law: Law
     low: float
     high: float
-    points: int
     sign: float
 
     def predict(self, x: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
@@ -95,7 +93,7 @@ def fit_curve(
     sign = 1.0 if goal == "minimize" else -1.0
     floor = 0.0 if goal == "minimize" and (ys > 0).all() else None
     law = fit(xs[:, None], sign * ys, errors, floor=floor, draws=draws, seed=seed)
-    return Curve(law=law, low=float(xs.min()), high=float(xs.max()), points=len(xs), sign=sign)
+    return Curve(law=law, low=float(xs.min()), high=float(xs.max()), sign=sign)
 
 
 def known_errors(sem: npt.ArrayLike | None, kept: npt.NDArray[np.bool_]) -> Floats | None:

@@ -60,14 +60,12 @@ class Surface:
         stage1_9: smallest and largest number of Stage 1.9 steps among the points.
         stage2: the same of Stage 2 steps.
         compute: the same of effective steps.
-        points: number of points.
     """
 
     law: Law
     stage1_9: tuple[float, float]
     stage2: tuple[float, float]
     compute: tuple[float, float]
-    points: int
 
     def predict(self, stage1_9: npt.ArrayLike, stage2: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
         """Return the surface at M pairs of lengths and its 95 % interval (value, low, high), each [M]."""
@@ -149,17 +147,7 @@ def fit_surface(
     kept = np.isfinite(first) & np.isfinite(second) & np.isfinite(losses) & (first >= 0) & (second >= 0)
     first, second, losses = first[kept], second[kept], losses[kept]
     pairs = np.column_stack((first, second))
-    stages = (("Stage 1.9", first), ("Stage 2", second))
-    short = [
-        f"{len(np.unique(steps))} of {name}" for name, steps in stages if len(np.unique(steps)) < DISTINCT
-    ]
-    different = len(np.unique(pairs, axis=0))
-    if short or different < CONFIGURATIONS:
-        found = ", ".join(short) or counted(different, "pair")
-        raise AnalysisError(
-            f"loss over both lengths needs {DISTINCT} different lengths of each stage and {CONFIGURATIONS} "
-            f"different pairs; there are {found}"
-        )
+    _refuse_few(pairs)
     floor = 0.0 if (losses > 0).all() else None
     law = fit(1.0 + pairs, losses, known_errors(sem, kept), floor=floor, draws=draws, seed=seed)
     compute = effective_steps(first, second)
@@ -168,8 +156,20 @@ def fit_surface(
         stage1_9=(float(first.min()), float(first.max())),
         stage2=(float(second.min()), float(second.max())),
         compute=(float(compute.min()), float(compute.max())),
-        points=len(losses),
     )
+
+
+def _refuse_few(pairs: Floats) -> None:
+    """Raise `AnalysisError` if there are too few different lengths [N, 2] for a surface."""
+    lengths = zip((len(np.unique(steps)) for steps in pairs.T), ("Stage 1.9", "Stage 2"), strict=True)
+    short = [f"{count} of {stage}" for count, stage in lengths if count < DISTINCT]
+    different = len(np.unique(pairs, axis=0))
+    if short or different < CONFIGURATIONS:
+        found = ", ".join(short) or counted(different, "pair")
+        raise AnalysisError(
+            f"loss over both lengths needs {DISTINCT} different lengths of each stage and {CONFIGURATIONS} "
+            f"different pairs; there are {found}"
+        )
 
 
 def _splits(budget: float) -> tuple[Floats, Floats]:

@@ -107,9 +107,8 @@ def fit(
     best, fitted = _point_fit(problem, y - base)
     chi2 = float((problem.weights * (y - base - fitted) ** 2).sum())
     generator = np.random.default_rng(seed)
-    spread = _spread(chi2, freedom, draws, generator, known=sem is not None)
-    errors = generator.standard_normal((draws, points)) / np.sqrt(problem.weights)
-    drawn = _solve(problem, fitted + spread[:, None] * errors, also=best.exponent[0])
+    errors = _errors(problem.weights, chi2, freedom, draws, generator, known=sem is not None)
+    drawn = _solve(problem, fitted + errors, also=best.exponent[0])
     edges = np.isclose(best.exponent, EXPONENTS[0]) | np.isclose(best.exponent, EXPONENTS[1])
     return Law(
         offset=size * (np.r_[best.beta[0, 0], drawn.beta[:, 0]] + base),
@@ -147,11 +146,14 @@ def _point_fit(problem: _Problem, y: Floats) -> tuple[_Solved, Floats]:
     return _Solved(beta, exponent[None]), design[0] @ beta[0]
 
 
-def _spread(chi2: float, freedom: int, draws: int, generator: np.random.Generator, *, known: bool) -> Floats:
-    """Return [D] factors by which each draw's errors exceed those of the weights."""
+def _errors(
+    weights: Floats, chi2: float, freedom: int, draws: int, generator: np.random.Generator, *, known: bool
+) -> Floats:
+    """Draw [D, N] errors of the points, of which each draw has a noise level of its own."""
     level = np.sqrt(chi2 / generator.chisquare(freedom, draws))
-    # Known errors are believed unless the points scatter more (Birge, Physical Review 40, 1932).
-    return np.maximum(level, 1.0) if known else np.asarray(level)
+    if known:  # known errors are believed unless the points scatter more (Birge, Physical Review 40, 1932)
+        level = np.maximum(level, 1.0)
+    return level[:, None] * (generator.standard_normal((draws, len(weights))) / np.sqrt(weights))
 
 
 def _design(ratio: Floats, exponents: Floats) -> Floats:

@@ -41,36 +41,40 @@ class FrontTable:
     left_out: int
 
 
-def of_tradeoff(table: TrialsTable, result: ParetoResult, sure: Uncertainty) -> FrontTable:
+def of_tradeoff(table: TrialsTable, result: ParetoResult, uncertainty: Uncertainty) -> FrontTable:
     """Return the front of two columns, with chances as percentages if there are standard errors."""
     x, y = result.x, result.y
     at = {point.trial: point for point in result.points}
     tags = (("knee", result.knee), ("most efficient", result.most_efficient))
     rows = []
     for trial in result.front[:ROWS]:
-        chances = sure.trials[trial]
+        chances = uncertainty.trials[trial]
         cells = [labels.number(at[trial].x), format_cell(table, y, table.row_of[trial])]
         if result.baseline is not None:
             cells.append(_efficiency(chances))
-        if sure.draws:
+        if uncertainty.draws:
             cells.append(labels.share(chances.front))
             cells += [labels.share(chances.most_efficient)] if result.baseline is not None else []
         names = tuple(name for name, holder in tags if holder == trial)
         rows.append(Row(trial=trial, tags=names, cells=tuple(cells)))
-    heads = [column_head(x, table, with_error=False), column_head(y, table), *_computed_heads(result, sure)]
+    heads = [
+        column_head(x, table, with_error=False),
+        column_head(y, table),
+        *_computed_heads(result, uncertainty),
+    ]
     return FrontTable(heads=tuple(heads), rows=tuple(rows), left_out=max(0, len(result.front) - ROWS))
 
 
-def _computed_heads(result: ParetoResult, sure: Uncertainty) -> list[Head]:
+def _computed_heads(result: ParetoResult, uncertainty: Uncertainty) -> list[Head]:
     """Return the heads of the columns that the table does not have: efficiency and chances."""
     x, y, heads = result.x, result.y, []
     if result.baseline is not None:
-        baseline, per = labels.number(result.baseline), f"per {sure.unit}"
+        baseline, per = labels.number(result.baseline), f"per {uncertainty.unit}"
         gain = f"({baseline} − {y})" if result.y_goal == "minimize" else f"({y} − {baseline})"
         source = f"{gain} {per}, from column {y} and column {x}; ±: 95 %"
         heads.append(Head(name=f"efficiency {per}", how=source))
-    if sure.draws:
-        draws = f"share of {sure.draws} draws, each of column {y} with the error in column {y}{SEM}"
+    if uncertainty.draws:
+        draws = f"share of {uncertainty.draws} draws, each of column {y} with the error in column {y}{SEM}"
         heads.append(Head(name="chance to be on the front", how=draws))
         if result.baseline is not None:
             heads.append(Head(name="chance to be most efficient", how=draws))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.statistics.attainment import DRAWS, Baseline, attainment
+from analysis.statistics.attainment import DRAWS, Attainment, Baseline, attainment
 from analysis.statistics.efficiency import efficiency, efficiency_sem
 from analysis.statistics.hypervolume import hypervolume, reference_point
 from analysis.statistics.pareto import Floats
@@ -59,10 +59,10 @@ class Uncertainty:
     reference: tuple[float, ...] | None
 
 
-def uncertainty(
+def estimate_uncertainty(
     table: TrialsTable, result: ParetoResult, *, draws: int = DRAWS, seed: int = 0
 ) -> Uncertainty:
-    """Find chances and intervals of a result.
+    """Estimate chances and intervals of a result.
 
     Args:
         table: the table that `result` was made from; column `<y>_sem` holds the standard errors.
@@ -85,9 +85,22 @@ def uncertainty(
         draws=draws if noisy else 0,
         seed=seed,
     )
-    gained, spread = _efficiencies(result, xs, ys, sems, own)
+    points = np.column_stack((xs, ys))
+    reference = reference_point(points, goals)
+    return Uncertainty(
+        trials=_chances(result, shares, *_efficiencies(result, xs, ys, sems, own)),
+        draws=shares.draws,
+        exact=shares.exact,
+        unit=of_column(result.x).unit,
+        hypervolume=None if reference is None else hypervolume(points, goals, reference),
+        reference=reference,
+    )
+
+
+def _chances(result: ParetoResult, shares: Attainment, gained: Floats, spread: Floats) -> dict[int, Chances]:
+    noisy = shares.draws > 0
     measured = result.baseline is not None and result.x_goal == "minimize"
-    chances = {
+    return {
         point.trial: Chances(
             front=float(shares.front[at]) if noisy else None,
             knee=float(shares.knee[at]) if noisy else None,
@@ -97,16 +110,6 @@ def uncertainty(
         )
         for at, point in enumerate(result.points)
     }
-    points = np.column_stack((xs, ys))
-    reference = reference_point(points, goals)
-    return Uncertainty(
-        trials=chances,
-        draws=shares.draws,
-        exact=shares.exact,
-        unit=of_column(result.x).unit,
-        hypervolume=None if reference is None else hypervolume(points, goals, reference),
-        reference=reference,
-    )
 
 
 def _efficiencies(

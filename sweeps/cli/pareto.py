@@ -61,7 +61,7 @@ def pareto(
     from analysis.errors import AnalysisError
     from analysis.summaries import budget as budgets
     from analysis.summaries.compute import column_of, priced
-    from analysis.summaries.uncertainty import uncertainty
+    from analysis.summaries.uncertainty import estimate_uncertainty
 
     if x and compute:
         raise InputError("--x and --compute both name the column of compute; give one of them")
@@ -88,7 +88,7 @@ def pareto(
     else:
         if among is not None:
             _print_several(among, chances=chances)
-        print_front(result, uncertainty(frame, result) if chances else None)
+        print_front(result, estimate_uncertainty(frame, result) if chances else None)
     if bought is not None:
         _print_answer(bought, to_stderr=style == "csv")
 

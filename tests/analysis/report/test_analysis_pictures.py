@@ -20,7 +20,7 @@ from analysis.summaries.insight import insight
 from analysis.summaries.paired import Paired
 from analysis.summaries.seeds import over_seeds
 from analysis.summaries.summary import pareto
-from analysis.summaries.uncertainty import uncertainty
+from analysis.summaries.uncertainty import estimate_uncertainty
 from analysis.table import TrialsTable, from_document, read
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -80,7 +80,7 @@ def test_the_same_table_gives_the_same_svg_and_both_formats(length_sweep_file: P
 def test_efficiency_stars_the_most_efficient(sweep: dict[str, Any], tmp_path: Path) -> None:
     table = TrialsTable.of(from_document(sweep))
     result = pareto(table, x="effective_steps", y="final_loss")
-    shown = words(pictures.efficiency(result, uncertainty(table, result)), tmp_path)
+    shown = words(pictures.efficiency(result, estimate_uncertainty(table, result)), tmp_path)
     assert "improvement per 100 effective steps" in shown
     assert "most efficient (trial 1)" in shown
 

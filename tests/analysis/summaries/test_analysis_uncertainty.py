@@ -11,13 +11,13 @@ import pytest
 from analysis.statistics.efficiency import efficiency_sem
 from analysis.statistics.hypervolume import hypervolume
 from analysis.summaries.summary import pareto
-from analysis.summaries.uncertainty import uncertainty
+from analysis.summaries.uncertainty import estimate_uncertainty
 from analysis.table import TrialsTable, from_document, read
 
 
 def of_lengths(frame: pd.DataFrame, **options: Any) -> Any:
     table = TrialsTable.of(frame)
-    return uncertainty(table, pareto(table, x="effective_steps", y="final_loss", **options))
+    return estimate_uncertainty(table, pareto(table, x="effective_steps", y="final_loss", **options))
 
 
 def test_the_length_sweep_has_no_errors_and_so_no_chances(length_sweep_file: Path) -> None:
@@ -80,7 +80,7 @@ def test_errors_of_efficiency_elementwise() -> None:
 
 def test_nothing_to_be_sure_of() -> None:
     table = TrialsTable.of(pd.DataFrame({"x": [], "y": []}))
-    found = uncertainty(table, pareto(table, x="x", y="y", baseline=1.0))
+    found = estimate_uncertainty(table, pareto(table, x="x", y="y", baseline=1.0))
     assert (found.trials, found.hypervolume, found.reference) == ({}, None, None)
 
 
@@ -93,5 +93,5 @@ def test_ten_thousand_trials_take_seconds() -> None:
     frame = pd.DataFrame({"steps": random.integers(50, 2000, 10_000), "loss": random.normal(3, 0.2, 10_000)})
     table = TrialsTable.of(frame.assign(loss_sem=0.02))
     start = time.process_time()
-    uncertainty(table, pareto(table, x="steps", y="loss", baseline=3.5))
+    estimate_uncertainty(table, pareto(table, x="steps", y="loss", baseline=3.5))
     assert time.process_time() - start < 5
