@@ -4,7 +4,9 @@ Measured losses are noisy, and a front picks the lucky ones. Every value is draw
 distribution around its measurement, with its standard error (a parametric bootstrap: Efron and Tibshirani, An
 Introduction to the Bootstrap, 1993, ch. 6.5). A chance is the share of draws: if everything were measured
 again, how often would this point be on the front? Noise that the standard errors do not cover, such as that
-of the seed, is not included. Shapes: N points, D draws.
+of the seed, is not included.
+
+Shapes: N points, D draws.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ For given exponents the model is linear: `a` and `b` are solved exactly and only
 (variable projection: Golub and Pereyra, SIAM Journal on Numerical Analysis 10, 1973). Uncertainty comes from
 a parametric bootstrap of the fitted values. Where the noise is estimated from few residuals, each draw has a
 noise level of its own (χ² with the residuals' degrees of freedom), which for linear models gives Student's
-intervals exactly. Shapes: N points, K terms, D draws, G exponents on the grid, P = 1 + K coefficients.
+intervals exactly.
+
+Shapes: N points, K terms, D draws, G exponents on the grid, P = 1 + K coefficients.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ def fit(
     freedom = points - (2 * terms + 1)
     if freedom < 1:
         raise AnalysisError(
-            f"{counted(points, 'point')} cannot tell a law of {2 * terms + 1} parameters and its "
+            f"{counted(points, 'point')} cannot determine a law of {2 * terms + 1} parameters and its "
             f"uncertainty; {2 * terms + 2} or more are needed"
         )
     size = float(np.abs(y).max()) or 1.0  # squares of what a program may report overflow

@@ -222,7 +222,7 @@ def _split(rows: TrialsTable, y: str, budget: float) -> _Split:
     try:
         surface = fit_surface(stage1_9, stage2, rows.numbers(y), _sem(rows, y))
     except AnalysisError as error:
-        return _Split(warnings=[f"how to split it, is not known: {error}"])
+        return _Split(warnings=[f"the split between the stages is unknown: {error}"])
     best = surface.best_split(budget)
     outside = surface.beyond(best.stage1_9, best.stage2)
     return _Split(

@@ -67,4 +67,4 @@ def column_of(name: str, table: TrialsTable) -> str:
             return column
     wanted = " or ".join(repr(column) for column in MEASURES[name].columns)
     hint = "; `--rates` and `--device` price them by their time" if name == "usd" else ""
-    raise AnalysisError(f"the trials do not tell their {name}: there is nothing in column {wanted}{hint}")
+    raise AnalysisError(f"the trials report no {name}: column {wanted} is missing or empty{hint}")

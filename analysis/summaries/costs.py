@@ -78,7 +78,7 @@ def rate(device: str, *, spot: bool = False, file: Path | None = None) -> Rate:
     exact = [name for name in rates if name.casefold() == device.casefold()]
     found = exact or [name for name in rates if device.casefold() in name.casefold()]
     if len(found) != 1:
-        problem = f"{device!r} is several: name one of" if found else f"no device {device!r}; there are"
+        problem = f"{device!r} is ambiguous: name one of" if found else f"no device {device!r}; there are"
         raise TableError(source, f"{problem} {', '.join(repr(name) for name in found or rates)}")
     kind = "spot" if spot else "on_demand"
     price = rates[found[0]].get(kind)
@@ -157,7 +157,7 @@ def _problem(row: object, known: Mapping[str, object]) -> str:
     if not isinstance(row.get("name"), str) or not row["name"].strip():
         return "`name` is missing"
     if row["name"] in known:
-        return f"{row['name']!r} is there twice"
+        return f"{row['name']!r} appears twice"
     if not _MONTH.fullmatch(str(row.get("dated"))):
         return f"`dated` is {row.get('dated')!r}; the month in which it was read, such as 2026-01"
     prices = {kind: row[kind] for kind in ("on_demand", "spot") if row.get(kind) is not None}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from analysis import labels
 from analysis.summaries.many_objective import ManyObjectiveFront
 from analysis.summaries.summary import ParetoResult
@@ -89,10 +91,8 @@ def of_many_objectives(table: TrialsTable, found: ManyObjectiveFront) -> FrontTa
         noisy = [f"column {o.metric}{SEM}" for o in objectives if o.metric + SEM in table]
         source = f"share of {found.draws} draws of all objectives with the errors in {' and '.join(noisy)}"
         heads.append(Head(name="chance to be on the front", how=source))
-    best = [
-        values[:, at].min() if o.goal == "minimize" else values[:, at].max()
-        for at, o in enumerate(objectives)
-    ] if found.trials else []  # fmt: skip
+    signs = [1.0 if o.goal == "minimize" else -1.0 for o in objectives]
+    best = (values * signs).min(axis=0, initial=np.inf) * signs
     rows = []
     for at in found.front[:ROWS]:
         trial = found.trials[at]

@@ -25,11 +25,10 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
         seed: the parameter that is not part of the configuration.
 
     Returns:
-        One row per configuration: the parameters but the seed, `seeds` (how many completed trials), `trials`
-            (their indices), and for
-        every metric its mean, `<metric>_sem` = s/√n over seeds (for n = 1 the trial's own, where it reported
-        one) and `<metric>_range`, half the width of the 95 % interval of the mean (Student's t, n - 1 degrees
-        of freedom; NaN for n = 1). In the order of each configuration's first trial.
+        A row per configuration, in the order of their first trials: the parameters but the seed, `seeds` (the
+        number of completed trials), `trials` (their indices), and for every metric its mean, `<metric>_sem` =
+        s/√n over seeds (for n = 1 the trial's own, if it reported one) and `<metric>_range`, half the 95 %
+        interval of the mean (Student's t, n - 1 degrees of freedom; NaN for n = 1).
 
     Raises:
         MissingColumn: there is no such seed.
@@ -37,7 +36,7 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
     """
     table = TrialsTable.of(table)
     if not table.is_sweep:
-        raise AnalysisError("only a sweep's own table tells parameters from metrics; export the sweep")
+        raise AnalysisError("only a sweep's own table separates parameters from metrics; export the sweep")
     if seed not in table:
         raise MissingColumn(seed, table.columns)
     keys = [name for name in table.parameters if name != seed]

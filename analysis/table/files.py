@@ -42,7 +42,7 @@ def read(path: str | Path) -> pd.DataFrame:
     source, file = str(path), Path(path)
     reader = READERS.get(file.suffix.lower())
     if reader is None:
-        raise TableError(source, f"cannot tell the format; the name must end in {' or '.join(READERS)}")
+        raise TableError(source, f"unknown format; the name must end in {' or '.join(READERS)}")
     try:
         if not file.is_file():
             raise TableError(source, _why_unreadable(file))
@@ -182,10 +182,10 @@ def _flat(trial: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_repeated(names: Iterable[str], source: str) -> None:
-    """Raise `TableError` if a name is there twice; columns may lack one."""
+    """Raise `TableError` if a name appears twice; columns may lack one."""
     for name, times in Counter(names).items():
         if times > 1 and name:
-            raise TableError(source, f"the column {name!r} is there {times} times; give each its own name")
+            raise TableError(source, f"the column {name!r} appears {times} times; give each its own name")
 
 
 def _one_line(error: Exception) -> str:

@@ -48,7 +48,7 @@ class TrialsTable:
         """Check a table; one that was checked before is returned as it is.
 
         Raises:
-            TableError: a column's name is there twice.
+            TableError: a column's name appears twice.
             AnalysisError: column `trial` of a sweep's own table does not hold indices, each once.
         """
         if isinstance(table, TrialsTable):
@@ -150,7 +150,7 @@ def _indices(table: pd.DataFrame) -> npt.NDArray[np.int64]:
         cell = table["trial"].iloc[row]
         shown = cell.item() if isinstance(cell, np.generic) else cell
         raise AnalysisError(
-            f"column 'trial': row {row} holds {shown!r}; each trial's index stands there once"
+            f"column 'trial': row {row} holds {shown!r}; it must hold each trial's index once"
         )
     return values.to_numpy("int64")
 

@@ -83,8 +83,8 @@ BAD_FILES = [
     pytest.param("t.csv", b"\n\n", "no header", id="blank lines"),
     pytest.param("t.csv", b"a,b\n1,2,3\n", "more fields than the header", id="a field too many in each row"),
     pytest.param("t.csv", b"a,b\n1,2\n1,2,3\n", "not a CSV", id="a field too many in one row"),
-    pytest.param("t.csv", b"a,a\n1,2\n", "'a' is there 2 times", id="a name twice"),
-    pytest.param("t.csv", b"\xef\xbb\xbfa,a\n1,2\n", "'a' is there 2", id="a name twice, one behind a mark"),
+    pytest.param("t.csv", b"a,a\n1,2\n", "'a' appears 2 times", id="a name twice"),
+    pytest.param("t.csv", b"\xef\xbb\xbfa,a\n1,2\n", "'a' appears 2", id="a name twice, one behind a mark"),
     pytest.param("t.csv", b"a,b\n1,\xff\xfe\n", "not a CSV table in UTF-8", id="not UTF-8"),
     pytest.param("t.csv", b'a,b\n"1,2\n', "not a CSV", id="an open quote"),
     pytest.param("t.parquet", b"PAR1 not really", "not a Parquet table", id="damaged parquet"),
@@ -234,7 +234,7 @@ def test_effective_steps_are_worked_out_only_where_they_are_missing(length_sweep
 def test_names_of_columns_are_text_and_different() -> None:
     assert TrialsTable.of(pd.DataFrame({0: [1.0]})).columns == ["0"]
     for names in (["x", "x"], [0, "0"]):
-        with pytest.raises(TableError, match="is there 2 times"):
+        with pytest.raises(TableError, match="appears 2 times"):
             TrialsTable.of(pd.DataFrame([[1, 2]], columns=names))
 
 

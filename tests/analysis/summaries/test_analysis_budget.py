@@ -88,7 +88,7 @@ def test_without_enough_pairs_the_curve_still_answers(lengths: pd.DataFrame) -> 
     table = lengths[lengths["trial"].isin([0, 4, 8, 10, 2])].reset_index(drop=True)
     found = answer(table, x="effective_steps", y="final_loss", budget=200)
     assert found.stage1_9 is None
-    assert any("how to split it, is not known" in warning for warning in found.warnings)
+    assert any("the split between the stages is unknown" in warning for warning in found.warnings)
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf")])
@@ -107,9 +107,9 @@ def test_compute_is_chosen_by_name() -> None:
     frame = pd.DataFrame({"effective_steps": [1.0], "train_seconds": [None], "seconds": [5.0], "usd": [None]})
     table = TrialsTable.of(frame)
     assert column_of("effective_steps", table) == "effective_steps"
-    assert column_of("seconds", table) == "seconds"  # nothing told how long the training took
+    assert column_of("seconds", table) == "seconds"  # there is no training time
     assert column_of("seconds", table.assign(train_seconds=3.0)) == "train_seconds"
-    with pytest.raises(AnalysisError, match="do not tell their usd"):
+    with pytest.raises(AnalysisError, match="report no usd"):
         column_of("usd", table)
     with pytest.raises(AnalysisError, match="effective_steps, flops, seconds, usd"):
         column_of("hours", table)

@@ -63,7 +63,7 @@ def test_one_trials_dollars() -> None:
 
 
 def test_devices_that_cannot_be_told_are_refused_with_the_choice() -> None:
-    with pytest.raises(TableError, match="'A100' is several: name one of 'RunPod A100', 'Lambda A100'"):
+    with pytest.raises(TableError, match="'A100' is ambiguous: name one of 'RunPod A100', 'Lambda A100'"):
         rate("A100")
     with pytest.raises(TableError, match="no device 'B200'; there are 'RunPod A100'"):
         rate("B200")

@@ -98,5 +98,5 @@ def test_what_makes_no_pairs_is_refused(table: pd.DataFrame) -> None:
         compare_trials(table, "stage1_9.max_steps", 100, 7, "final_loss")
     with pytest.raises(MissingColumn):
         compare_trials(table, "nothing", 1, 2, "final_loss")
-    with pytest.raises(AnalysisError, match="twin"):
+    with pytest.raises(AnalysisError, match="ambiguous"):
         compare_trials(table.assign(**{"param.seed": 0}), "stage1_9.max_steps", 100, 0, "final_loss")
