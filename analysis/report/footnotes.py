@@ -27,8 +27,8 @@ class Note:
     """A footnote: its mark, its subject, and the columns and the formula of the subject's numbers."""
 
     mark: int
-    what: str
-    how: str
+    subject: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,19 @@ class Definition:
 
     Args:
         key: of the note, in the template and in the page's anchors.
-        condition: key of `_conditions`; the note is needed if that is true.
-        what: the subject.
-        how: text with fields of `_fields`.
+        subject: of the numbers.
+        source: the columns and the formula, with fields of `_fields`.
+        condition: key of `_conditions`, if it is not that of the note; the note is needed if that is true.
     """
 
     key: str
-    condition: str
-    what: str
-    how: str
+    subject: str
+    source: str
+    condition: str = ""
 
 
 DEFINITIONS = (
     Definition(
-        "best",
         "best",
         "Best trial",
         "the {extreme} value of column {metric} among trials with completed in column status, first of "
@@ -59,53 +58,45 @@ DEFINITIONS = (
     ),
     Definition(
         "command",
-        "command",
         "Run it",
         "the best trial's parameters and the sweep's own overrides: field best_command or best_overrides",
     ),
     Definition(
         "counts",
-        "always",
         "Progress",
         "rows of the trials table, counted by column status; the number of trials that are planned is field "
         "run_cap",
     ),
     Definition(
         "front",
-        "tradeoff",
         "Pareto front",
         "trials with completed in column status that no other one beats in both column {x} and column {y}; "
         "equals stay{bars}",
+        condition="tradeoff",
     ),
     Definition(
         "knee",
-        "tradeoff",
         "Knee",
         "the front point farthest from the straight line between the front's ends, column {x} and column "
         "{y} scaled to 0..1 (Kneedle, Satopää et al. 2011); needs three different points",
+        condition="tradeoff",
     ),
-    Definition(
-        "steps",
-        "steps",
-        "Effective steps",
-        "column effective_steps: {steps}",
-    ),
+    Definition("steps", "Effective steps", "column effective_steps: {steps}"),
     Definition(
         "efficient",
-        "no baseline",
         "Most efficient",
         "not given: no completed trial has zero steps of Stage 1.9 (column param.stage1_9.max_steps) to "
         "compare with",
+        condition="no baseline",
     ),
     Definition(
         "efficient",
-        "baseline",
         "Most efficient",
         "highest (baseline − column {y}) per {unit} of column {x}; the baseline is the best {y} among "
         "completed trials with 0 in column param.stage1_9.max_steps",
+        condition="baseline",
     ),
     Definition(
-        "chances",
         "chances",
         "Chances",
         "share of {draws} draws of every value of column {y} from a normal distribution with the error in "
@@ -114,21 +105,18 @@ DEFINITIONS = (
     ),
     Definition(
         "hypervolume",
-        "hypervolume",
         "Hypervolume",
         "area over column {x} and column {y} that the front dominates within the reference point, which "
         "lies a tenth of the range behind the worst value of each axis: it moves with the worst trial",
     ),
     Definition(
         "curve",
-        "fit",
         "Fitted curve",
         "least squares of column {y} over column {x} through {through}; the band is 95 % of a parametric "
         "bootstrap",
     ),
     Definition(
         "several",
-        "many objectives",
         "Front in all objectives",
         "trials with completed in column status that no other one beats in all of the columns {objectives}; "
         "equals stay. The line in each picture is the front of its two objectives alone. Hypervolume: the "
@@ -137,7 +125,6 @@ DEFINITIONS = (
     ),
     Definition(
         "insight",
-        "insight",
         "What mattered",
         "field insight: Ax's surrogate (a Gaussian process), fitted once more to the columns of the metrics "
         "and parameters. Bars: Sobol's indices of its mean over the search space. Effects: means with one "
@@ -145,13 +132,11 @@ DEFINITIONS = (
     ),
     Definition(
         "parallel",
-        "parallel",
         "Every trial as a line",
         "columns {parameter}NAME and column {metric} of the {lines} best completed trials, each axis from "
         "its least to its largest value, logarithmic beyond a factor of {log_ratio}",
     ),
     Definition(
-        "cost",
         "cost",
         "Costs",
         "so far: the sum of {dollars}; expected: trials that are not done count the mean of the completed, "
@@ -159,20 +144,17 @@ DEFINITIONS = (
     ),
     Definition(
         "history",
-        "history",
         "The search",
         "column {metric} over column trial, by column generator; best so far: its running best over "
         "completed trials; crosses: failed in column status",
     ),
     Definition(
         "trials",
-        "trials",
         "All trials",
         "each cell as the exported table has it: parameters are columns {parameter}NAME, all else is the "
         "column of its head's name; ± is one standard error, column NAME_sem",
     ),
     Definition(
-        "failures",
         "failures",
         "Without a result",
         "columns trial, status, attempt and error; reasons are first lines of column error, counted with "
@@ -190,14 +172,16 @@ def notes(page: Contents, figures: Collection[str]) -> Mapping[str, Note]:
         figures: names of the figures that are drawn.
     """
     conditions, fields = _conditions(page, figures), _fields(page)
-    needed = [definition for definition in DEFINITIONS if conditions[definition.condition]]
+    needed = [definition for definition in DEFINITIONS if conditions[definition.condition or definition.key]]
     return {
-        definition.key: Note(mark=mark, what=definition.what, how=definition.how.format_map(fields))
+        definition.key: Note(
+            mark=mark, subject=definition.subject, source=definition.source.format_map(fields)
+        )
         for mark, definition in enumerate(needed, start=1)
     }
 
 
-def column_how(column: str, page: Contents) -> str:
+def column_source(column: str, page: Contents) -> str:
     """Return the source of a cell of the table, and of its error, if it has one."""
     if column == "usd" and page.priced_by_time:
         source = f"column usd: column seconds / 3600 × {page.cost.basis}"
@@ -217,7 +201,7 @@ def _conditions(page: Contents, figures: Collection[str]) -> Mapping[str, bool]:
     """Return by name whether the page has the parts that notes are about."""
     part = page.tradeoff
     return {
-        "always": True,
+        "counts": True,
         "best": page.best is not None,
         "command": bool(page.command),
         "tradeoff": part is not None,
@@ -226,8 +210,8 @@ def _conditions(page: Contents, figures: Collection[str]) -> Mapping[str, bool]:
         "baseline": part is not None and part.result.baseline is not None,
         "chances": part is not None and part.uncertainty.draws > 0,
         "hypervolume": part is not None and part.uncertainty.hypervolume is not None,
-        "fit": part is not None and part.fit is not None,
-        "many objectives": page.many_objectives is not None,
+        "curve": part is not None and part.fit is not None,
+        "several": page.many_objectives is not None,
         "insight": bool(page.insight.metrics),
         "parallel": "parallel" in figures,
         "cost": page.cost.priced > 0,

@@ -23,7 +23,7 @@ from pydantic_core import from_json
 from analysis.labels import counted, number, title
 from analysis.report.contents import Contents, contents
 from analysis.report.figures import history, tradeoff
-from analysis.report.footnotes import column_how, notes
+from analysis.report.footnotes import column_source, notes
 from analysis.report.insight_figures import cross_validation, marginal, marginals, parallel, sensitivities
 from analysis.report.many_objective_figures import pair
 from analysis.summaries.costs import Rate
@@ -71,7 +71,7 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
         left_out=page.trials - len(rows),
         words=("status", "generator"),
         notes=notes(page, figures),
-        how=functools.partial(column_how, page=page),
+        source=functools.partial(column_source, page=page),
     )
 
 
@@ -133,7 +133,7 @@ def _trials_table(page: Contents) -> tuple[list[Head], list[list[str]]]:
     hidden = {*TRIAL_COLUMNS, *leading, *(name + SEM for name in names)}
     columns = [*leading, *(name for name in names if name not in hidden), "attempt", "seconds"]
     order = table.trials.argsort(kind="stable").tolist()[-ROWS:]
-    heads = [Head(name=name.removeprefix(PARAMETER), how=column_how(name, page)) for name in columns]
+    heads = [Head(name=name.removeprefix(PARAMETER), source=column_source(name, page)) for name in columns]
     cells = [[str(trial) for trial in table.trials[order].tolist()]]  # an index is a name: not 1,000
     cells += [format_cells(table, name, order) for name in columns[1:]]
     return heads, [list(row) for row in zip(*cells, strict=True)]

@@ -22,7 +22,7 @@ class Head:
     """The head of a column: its name, and the column and formula of its numbers."""
 
     name: str
-    how: str
+    source: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +74,12 @@ def _computed_heads(result: ParetoResult, uncertainty: Uncertainty) -> list[Head
         baseline, per = labels.number(result.baseline), f"per {uncertainty.unit}"
         gain = f"({baseline} − {y})" if result.y_goal == "minimize" else f"({y} − {baseline})"
         source = f"{gain} {per}, from column {y} and column {x}; ±: 95 %"
-        heads.append(Head(name=f"efficiency {per}", how=source))
+        heads.append(Head(name=f"efficiency {per}", source=source))
     if uncertainty.draws:
         draws = f"share of {uncertainty.draws} draws, each of column {y} with the error in column {y}{SEM}"
-        heads.append(Head(name="chance to be on the front", how=draws))
+        heads.append(Head(name="chance to be on the front", source=draws))
         if result.baseline is not None:
-            heads.append(Head(name="chance to be most efficient", how=draws))
+            heads.append(Head(name="chance to be most efficient", source=draws))
     return heads
 
 
@@ -90,7 +90,7 @@ def of_many_objectives(table: TrialsTable, found: ManyObjectiveFront) -> FrontTa
     if found.draws:
         noisy = [f"column {o.metric}{SEM}" for o in objectives if o.metric + SEM in table]
         source = f"share of {found.draws} draws of all objectives with the errors in {' and '.join(noisy)}"
-        heads.append(Head(name="chance to be on the front", how=source))
+        heads.append(Head(name="chance to be on the front", source=source))
     signs = [1.0 if o.goal == "minimize" else -1.0 for o in objectives]
     best = (values * signs).min(axis=0, initial=np.inf) * signs
     rows = []
@@ -109,7 +109,7 @@ def column_head(column: str, table: TrialsTable, *, with_error: bool = True) -> 
     """Return the head of a column that the page shows as the table has it."""
     has_error = with_error and column + SEM in table
     error = f"; ±: one standard error, column {column}{SEM}" if has_error else ""
-    return Head(name=labels.title(column), how=f"column {column}{error}")
+    return Head(name=labels.title(column), source=f"column {column}{error}")
 
 
 def _efficiency(chances: Chances) -> str:

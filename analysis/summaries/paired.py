@@ -130,7 +130,9 @@ def _by_key(rows: pd.DataFrame, values: pd.Series[Any], names: Sequence[str]) ->
     for key, row in zip(keys, rows.index, strict=True):
         if key in found:
             trial = rows.loc[row, "trial"]
-            raise AnalysisError(f"trial {trial} has a duplicate with the same parameters: its pair is ambiguous")
+            raise AnalysisError(
+                f"trial {trial} has a duplicate with the same parameters: its pair is ambiguous"
+            )
         found[key] = float(values.loc[row])
     return found
 

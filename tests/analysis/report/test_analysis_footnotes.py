@@ -139,7 +139,7 @@ def test_every_number_on_the_page_can_be_traced(
     assert html.count("<figure>") == html.count("<figcaption>")
     # What is named as a column or a field is one.
     columns = set(page.table.columns) | PLACEHOLDERS | {"effective_steps"}
-    for text in [*numbers.titles, *(note.how for note in footnotes.values())]:
+    for text in [*numbers.titles, *(note.source for note in footnotes.values())]:
         named = re.findall(r"\bcolumns? ([\w.]+)", text)
         fields = re.findall(r"\bfield (\w+)", text)
         assert named or fields or "rows of the table" in text, text
@@ -155,10 +155,10 @@ def test_a_number_without_a_source_is_found() -> None:
 
 
 def test_a_price_and_a_report_are_told_apart(sweep: dict[str, Any]) -> None:
-    at_a_price = notes(contents(sweep, rate("RunPod A100")), ())["cost"].how
+    at_a_price = notes(contents(sweep, rate("RunPod A100")), ())["cost"].source
     assert "column seconds" in at_a_price
-    assert "column usd" in notes(contents(in_dollars(sweep)), ())["cost"].how
+    assert "column usd" in notes(contents(in_dollars(sweep)), ())["cost"].source
 
 
 def test_steps_come_with_their_formula(sweep: dict[str, Any]) -> None:
-    assert "2 × Stage 1.9 steps + Stage 2 steps" in notes(contents(sweep), ())["steps"].how
+    assert "2 × Stage 1.9 steps + Stage 2 steps" in notes(contents(sweep), ())["steps"].source
