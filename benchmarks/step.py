@@ -30,6 +30,7 @@ from trainer.models.causal_lm import build_tiny, parameter_count
 from trainer.models.subln import make_student
 from trainer.optim.build import build_optimizer
 from trainer.stages.pretrain import cross_entropy
+from trainer.training.context import StagePlan
 from trainer.training.train_step import TrainStep
 
 TEN_MILLION = (
@@ -88,14 +89,13 @@ def _models(config: Config, device: Device) -> tuple[nn.Module, nn.Module]:
 
 
 def _step(way: str, model: nn.Module, config: Config, device: Device) -> TrainStep:
+    micro = config.stage2.batch_size // MICRO_BATCHES if way == "accumulation" else None
     return TrainStep(
+        dataclasses.replace(StagePlan.of("benchmark", config.stage2), micro_batch_size=micro),
         model,
         cross_entropy(model),
         build_optimizer(model, config.stage2.optimizer),
-        device=dataclasses.replace(device, compile=way == "compiled"),
-        stage="benchmark",
-        micro_batch_size=config.stage2.batch_size // MICRO_BATCHES if way == "accumulation" else None,
-        max_grad_norm=config.stage2.optimizer.max_grad_norm,
+        dataclasses.replace(device, compile=way == "compiled"),
     )
 
 

@@ -39,6 +39,7 @@ from trainer.optim.build import build_optimizer
 from trainer.quant.fp8 import fp8_products
 from trainer.stages.layerwise import alignment
 from trainer.stages.pretrain import cross_entropy
+from trainer.training.context import StagePlan
 from trainer.training.train_step import TrainStep
 
 WARM_TURNS, STEPS_PER_TURN = 2, 3
@@ -167,13 +168,11 @@ def _step_of(
         on_text = cross_entropy(model)
         objective = alignment(model, teacher, weight, config.stage1_9) if kind == "stage 1.9" else on_text
     step = TrainStep(
+        dataclasses.replace(StagePlan.of("benchmark", stage2), micro_batch_size=None),
         model.train(),
         objective,
         build_optimizer(model, stage2.optimizer),
-        device=dataclasses.replace(device, compile=device.compile and kind != "stage 2 eager"),
-        stage="benchmark",
-        micro_batch_size=None,
-        max_grad_norm=stage2.optimizer.max_grad_norm,
+        dataclasses.replace(device, compile=device.compile and kind != "stage 2 eager"),
     )
 
     def take(ids_BT: Tensor) -> None:

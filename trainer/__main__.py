@@ -6,7 +6,7 @@ Signals are handled before anything is imported that takes long.
 
 from __future__ import annotations
 
-from trainer.training.preemption import StopSignal
+from trainer.training.preemption import StopSignal, closing_device
 
 _STOP = StopSignal()
 if __name__ == "__main__":
@@ -20,15 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.api import (
-    HEARTBEAT_FILE,
-    MEMORY_FILE,
-    METRICS_FILE,
-    MODEL_FOLDER,
-    RESULT_FILE,
-    Progress,
-    check,
-)
+from trainer.api import check
 from trainer.checkpoint import layout, run_folder
 from trainer.config import Config, long_runs, sha256
 from trainer.config.redaction import redact
@@ -44,7 +36,8 @@ from trainer.errors import (
     PreemptedError,
     TrainerError,
 )
-from trainer.text import Lines
+from trainer.layout import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE
+from trainer.text import Lines, progress_lines
 
 if TYPE_CHECKING:
     from trainer.checkpoint.checkpoints import Checkpoints
@@ -52,68 +45,66 @@ if TYPE_CHECKING:
     from trainer.devices.device import Device
     from trainer.distributed.launched import Launched
     from trainer.distributed.ranks import Ranks
+    from trainer.memory_log.log import MemoryLog
     from trainer.pipeline import Outcome
     from trainer.telemetry import Telemetry
 
 _HELP_FLAGS = ("--help", "-h")
 _PREFLIGHT_FLAGS = ("--preflight", "--dry-run")
 _FORCE_FLAG = "--force"
-# For what the device still hands over. A preempted machine is gone after 30 s, of which saving takes some. It
-# may be told so when the run has just finished, too, and nobody has reported that yet.
-_CALM_S, _HURRY_S = 20.0, 10.0
 
 
 def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None) -> int:
     """Run the command line and return the exit status.
 
     Args:
+        arguments: flags and Hydra overrides; None: those of the process.
         stop: installed already; None: one is made here.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if any(flag in given for flag in _HELP_FLAGS):
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if any(flag in arguments for flag in _HELP_FLAGS):
         from trainer.config.usage import usage
 
         print(usage(), end="")
         return EXIT_DONE
     stop = stop or StopSignal()
     try:
-        return _run(given, stop)
+        return _run(arguments, stop)
     except DivergedError as error:
-        return _tell(f"diverged: {error}", error)
+        return _report_error(f"diverged: {error}", error)
     except PreemptedError as error:
-        return _tell(str(error), error)
+        return _report_error(str(error), error)
     except MachineError as error:
-        return _tell(f"error: not on this machine: {error}", error)
+        return _report_error(f"error: not on this machine: {error}", error)
     except TrainerError as error:
-        return _tell(f"error: {error}", error)
+        return _report_error(f"error: {error}", error)
 
 
-def _run(given: list[str], stop: StopSignal) -> int:
+def _run(arguments: list[str], stop: StopSignal) -> int:
     stop.install()
     with stop.hold("loading"):  # an exception amid imports is wrapped, or swallowed, by whoever imports
-        if any(argument.partition("=")[0] == "--cfg" for argument in given):
+        if any(argument.partition("=")[0] == "--cfg" for argument in arguments):
             from trainer.config.usage import composed
 
-            print(composed(given), end="")
+            print(composed(arguments), end="")
             return EXIT_DONE
-        looks = any(flag in given for flag in _PREFLIGHT_FLAGS)
-        given = [argument for argument in given if argument not in _PREFLIGHT_FLAGS]
-        if _FORCE_FLAG in given:
-            given = [*(argument for argument in given if argument != _FORCE_FLAG), "force=true"]
-        flags = [argument for argument in given if argument.startswith("-")]
+        overrides = [each for each in arguments if each not in (*_PREFLIGHT_FLAGS, _FORCE_FLAG)]
+        if _FORCE_FLAG in arguments:
+            overrides.append("force=true")
+        flags = [argument for argument in overrides if argument.startswith("-")]
         if flags:
             raise ConfigError(f"there is no option {flags[0]}; overrides are written key=value, see --help")
-        if looks:
-            return look_only(given)
-        config = check(given)
+        if any(flag in arguments for flag in _PREFLIGHT_FLAGS):
+            return preflight_only(overrides)
+        config = check(overrides)
         if config.run_dir is None:
             raise ConfigError("needs a value: the folder that the result is written to", key="run_dir")
     train_in(Path(config.run_dir), config, stop)
     return EXIT_DONE
 
 
-def look_only(overrides: Sequence[str]) -> int:
-    """What `--preflight` does: the table of what the run would take, and no run. Raises TrainerError."""
+def preflight_only(overrides: Sequence[str]) -> int:
+    """Print the table of `--preflight`, without a run, and return the exit status. Raises TrainerError."""
     before_torch()
     from trainer.config.compose import compose_config
     from trainer.devices.device import open_device
@@ -131,161 +122,141 @@ def look_only(overrides: Sequence[str]) -> int:
 
 
 def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
-    """The run of a configuration in its folder: begun there, or gone on with. Raises TrainerError."""
-    place = launched.check(config, launched.launched())
+    """Start the run of a configuration in its folder, or go on with it. Raises TrainerError."""
+    launch = launched.check(config, launched.launched())
     run_folder.refuse_another(config, folder)
     with stop.hold("loading"):
         before_torch()
         keep_freed_memory()
-        from trainer import pipeline, result
-        from trainer.checkpoint.checkpoints import Checkpoints
-        from trainer.devices.device import open_device
-        from trainer.distributed.ranks import choose_device, join
-        from trainer.memory_log.log import MemoryLog
-        from trainer.models.causal_lm import import_architectures
-        from trainer.optim.validate import require_device, require_packages
-        from trainer.preflight import batch_size_search, oom
-        from trainer.quant import fp8
+        from trainer import pipeline  # loads torch, transformers and nearly all of the trainer
+        from trainer.distributed.ranks import join
+        from trainer.preflight import oom
         from trainer.teachers.local import prepare_all
-        from trainer.telemetry import Heartbeat, Telemetry
-        from trainer.telemetry.channels import open_channels
-        from trainer.telemetry.tensorboard import require_package
+        from trainer.training.context import StageContext, StageHooks
 
-        import_architectures(config.model)
-        # A device or a package that is not there is refused before a file is touched.
-        choose_device(config, place)
-        device = open_device(config.device).reading_every(config.log_every)
-        require_packages(config)
-        require_device(config, device)
-        if config.telemetry.tensorboard:
-            require_package()
-        fp8.require_device(config.stage2, device)
-        fitted = batch_size_search.with_micro_batches(config, device, processes=place.world)
-        forced = _look_before(fitted, device, folder, place)
+        device = _checked_device(config, launch)
+        fitted, forced = _preflight(config, device, folder, launch)
     if launched.among_processes(config):
         # Before the processes join: one builds while the others wait, and a library that saves a model writes
         # nothing in any but the first of joined processes.
-        prepare_all(config, _print_progress())
+        prepare_all(config, progress_lines(sys.stdout))
     with stop.hold("loading"):
-        ranks = join(config, place)
+        ranks = join(config, launch)
         device = dataclasses.replace(device, ranks=ranks)
     stop.written()
-    with ranks, _opened(config, folder, ranks) as found, _closed(device, stop), stop.unmangled():
+    with ranks, _opened(config, folder, ranks) as found, closing_device(device, stop), stop.unmangled():
         if found and ranks.first:
-            _say(f"going on after {found.document.where}, from checkpoint {found.path.name}")
+            _print(f"going on after {found.document.where}, from checkpoint {found.path.name}")
         with stop.hold("loading"):
-            heart = Heartbeat(
-                folder / HEARTBEAT_FILE, device=device, every_s=config.telemetry.heartbeat_seconds
-            )
-            telemetry = Telemetry(
-                folder / METRICS_FILE if ranks.first else None,
-                every=config.log_every,
-                dense=config.telemetry.dense_steps,
-                append=found is not None,
-                channels=open_channels(config, folder) if ranks.first else [],
-                heart=heart if ranks.first else None,
-                out=sys.stdout,
-            )
-            memory = None
-            if config.memory_log.level and ranks.first:
-                path = Path(config.memory_log.path or folder / MEMORY_FILE)
-                memory = MemoryLog(path, config, device, append=found is not None)
-        checkpoints = Checkpoints(
-            folder / layout.FOLDER,
-            metrics=folder / METRICS_FILE,
-            config=config.checkpoint,
-            config_sha256=sha256(config),
-            found=found,
-            peak_memory=device.peak_memory_bytes,
-            compile_seconds=device.compile_seconds,
-            warn=_warn,
-            ranks=ranks,
-            during=telemetry.during,
-        )
+            telemetry = _telemetry(config, folder, device, append=found is not None)
+            memory = _memory_log(config, folder, device, append=found is not None)
+        checkpoints = _checkpoints(config, folder, device, found, telemetry)
+        hooks = StageHooks(memory=memory)
+        context = StageContext(device=device, stop=stop, checkpoints=checkpoints, hooks=hooks)
         with telemetry, checkpoints, stop.unmangled():
             with oom.explained(fitted, device):
                 outcome = pipeline.run(
                     fitted,
-                    device=device,
-                    telemetry=telemetry,
-                    stop=stop,
-                    progress=_print_progress(telemetry),
-                    keep=checkpoints,
-                    memory=memory,
+                    context,
+                    telemetry,
+                    progress=progress_lines(sys.stdout, telemetry.preparing),
                     forced=forced,
                     config_sha256=sha256(config),
                 )
             stop.ignore()
-            if ranks.first:
-                result.write(outcome.result, folder / RESULT_FILE, resumable=checkpoints.resumable)
-            kept = not config.save_model or _save_student(outcome, folder, ranks, telemetry, checkpoints)
-            if ranks.first:
-                if kept:
-                    checkpoints.discard()
-                telemetry.finish(outcome.result)
+            pipeline.save(outcome, config, folder, telemetry, checkpoints, ranks, _warn)
             ranks.wait()
     return outcome
 
 
-def _save_student(
-    outcome: Outcome, folder: Path, ranks: Ranks, telemetry: Telemetry, checkpoints: Checkpoints
-) -> bool:
-    """Save the student of a run whose result stands; what fails here is a warning, and the run has succeeded.
+def _checked_device(config: Config, launch: Launched) -> Device:
+    """Return the opened device. Whatever this machine lacks is refused here, before a file is touched."""
+    from trainer.devices.device import open_device
+    from trainer.distributed.ranks import choose_device
+    from trainer.models.causal_lm import import_architectures
+    from trainer.optim.validate import require_device, require_packages
+    from trainer.quant import fp8
+    from trainer.telemetry.tensorboard import require_package
 
-    Returns:
-        Whether it was saved. The checkpoints are needed otherwise: the same command goes on from there.
+    import_architectures(config.model)
+    choose_device(config, launch)
+    device = open_device(config.device).reading_every(config.log_every)
+    require_packages(config)
+    require_device(config, device)
+    if config.telemetry.tensorboard:
+        require_package()
+    fp8.require_device(config.stage2, device)
+    return device
+
+
+def _preflight(
+    config: Config, device: Device, folder: Path, launch: Launched
+) -> tuple[Config, tuple[str, ...]]:
+    """Return the configuration with micro-batches that fit, and the refusals that `force` passes over.
+
+    Raises:
+        ConfigError: the preflight refuses the run, and `force` is not set.
     """
-    from trainer.models import student_folder
-
-    try:
-        with telemetry.during("saving", "the student"):
-            student_folder.save(
-                outcome.student,
-                folder / MODEL_FOLDER,
-                tokenizer=outcome.tokenizer,
-                config_sha256=outcome.result.provenance.config_sha256,
-                ranks=ranks,
-            )
-    except Exception as error:  # noqa: BLE001 - whatever it is, the result was worth the training
-        again = "goes on from its checkpoint" if checkpoints.resumable else "trains anew"
-        why = f"{type(error).__name__}: {error}" if not isinstance(error, TrainerError) else error
-        _warn(
-            f"{RESULT_FILE} is written, but the student could not be saved ({why}); once that is mended, the "
-            f"same command {again}"
-        )
-        return False
-    return True
-
-
-def _look_before(config: Config, device: Device, folder: Path, place: Launched) -> tuple[str, ...]:
-    """What the preflight says against the run, where `force` passes over it. Raises ConfigError."""
+    from trainer.preflight import batch_size_search
     from trainer.preflight.preflight import line, look
 
-    found = look(config, device, folder, processes=place.world)
+    fitted = batch_size_search.with_micro_batches(config, device, processes=launch.world)
+    found = look(fitted, device, folder, processes=launch.world)
     forced = long_runs.refuse(found.refusals, force=config.force)
-    if place.first:
-        _say(line(found))
-        for passed_over in forced:
-            _warn(f"forced: {passed_over}")
-    return forced
+    if launch.first:
+        _print(line(found))
+        for refusal in forced:
+            _warn(f"forced: {refusal}")
+    return fitted, forced
 
 
-@contextmanager
-def _closed(device: Device, stop: StopSignal) -> Iterator[None]:
-    """Closes the device at the end, however the run ends: in a hurry, unless it has finished."""
-    within_s = _HURRY_S
-    try:
-        yield
-        within_s = _CALM_S
-    finally:
-        if not stop.came:  # else a second one ends the process at once
-            stop.ignore()
-        device.close(within_s)
+def _telemetry(config: Config, folder: Path, device: Device, *, append: bool) -> Telemetry:
+    from trainer.telemetry import Heartbeat, Telemetry
+    from trainer.telemetry.channels import open_channels
+
+    first = device.ranks.first
+    heartbeat = Heartbeat(folder / HEARTBEAT_FILE, device=device, every_s=config.telemetry.heartbeat_seconds)
+    return Telemetry(
+        folder / METRICS_FILE if first else None,
+        every=config.log_every,
+        dense=config.telemetry.dense_steps,
+        append=append,
+        channels=open_channels(config, folder) if first else [],
+        heart=heartbeat if first else None,
+        out=sys.stdout,
+    )
+
+
+def _memory_log(config: Config, folder: Path, device: Device, *, append: bool) -> MemoryLog | None:
+    if not (config.memory_log.level and device.ranks.first):
+        return None
+    from trainer.memory_log.log import MemoryLog
+
+    return MemoryLog(Path(config.memory_log.path or folder / MEMORY_FILE), config, device, append=append)
+
+
+def _checkpoints(
+    config: Config, folder: Path, device: Device, found: Found | None, telemetry: Telemetry
+) -> Checkpoints:
+    from trainer.checkpoint.checkpoints import Checkpoints
+
+    return Checkpoints(
+        folder / layout.FOLDER,
+        metrics=folder / METRICS_FILE,
+        config=config.checkpoint,
+        config_sha256=sha256(config),
+        found=found,
+        peak_memory=device.peak_memory_bytes,
+        compile_seconds=device.compile_seconds,
+        warn=_warn,
+        ranks=device.ranks,
+        during=telemetry.during,
+    )
 
 
 @contextmanager
 def _opened(config: Config, folder: Path, ranks: Ranks) -> Iterator[Found | None]:
-    """The folder, which the first process opens and all read from."""
+    """Open the folder in the first process, and yield in all of them the checkpoint to go on from."""
     if ranks.first:
         with run_folder.opened(config, folder, _warn) as found:
             ranks.broadcast(found.path.name if found else None)
@@ -296,22 +267,7 @@ def _opened(config: Config, folder: Path, ranks: Ranks) -> Iterator[Found | None
         yield None if name is None else run_folder.found(folder, name)
 
 
-def _print_progress(telemetry: Telemetry | None = None) -> Progress:
-    """A line per tenth of whatever is being prepared."""
-    told, people = set[tuple[str, int]](), Lines(sys.stdout)
-
-    def progress(message: str, fraction: float | None) -> None:
-        if telemetry:
-            telemetry.preparing(message, fraction)
-        tenth = (message, int((fraction or 0.0) * 10))
-        if fraction is not None and tenth not in told:
-            told.add(tenth)
-            people.write(f"preparing {message}: {tenth[1] * 10} %")
-
-    return progress
-
-
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     Lines(sys.stdout).write(line)
 
 
@@ -319,12 +275,13 @@ def _warn(problem: str) -> None:
     Lines(sys.stderr).write(redact(f"trainer: warning: {' '.join(problem.split())}"))
 
 
-def _tell(message: str, error: TrainerError) -> int:
-    place = launched.launched()
-    if place is not None and not place.first:
+def _report_error(message: str, error: TrainerError) -> int:
+    """Print the line that a run ends with, and return its exit status."""
+    launch = launched.launched()
+    if launch is not None and not launch.first:
         if isinstance(error, ConfigError | DivergedError | PreemptedError):
-            return error.exit_status  # which all processes come to, and the first one tells
-        message = f"process {place.rank}: {message}"
+            return error.exit_status  # it ends all processes alike, and the first one prints it
+        message = f"process {launch.rank}: {message}"
     Lines(sys.stderr).write(redact(f"trainer: {' '.join(message.split())}"))
     return error.exit_status
 

@@ -1,29 +1,31 @@
 """One run, from its configuration to its result: teacher → Stage 1 → 1.9 → 2 → 3 → held-out loss.
 
-Called by `__main__`, which owns the run's folder, its signals and its exit status.
+Called by `__main__`, which handles the run's folder, signals and exit status.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy
+from trainer import result
+from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sha256
 from trainer.cost.flops import usd
 from trainer.cost.stage_flops import flops_per_token
-from trainer.data import Corpus, Feed
+from trainer.data import Feed
 from trainer.data.stage_text import stage_text
-from trainer.devices.device import Device, dtype_name, micro_batches
-from trainer.distributed.ranks import ALONE as UNSHARED
+from trainer.devices.device import dtype_name, micro_batches
+from trainer.distributed.ranks import ALONE as SINGLE_PROCESS
 from trainer.distributed.ranks import Ranks
-from trainer.layout import Progress
-from trainer.memory_log.log import MemoryLog
+from trainer.errors import TrainerError
+from trainer.layout import MODEL_FOLDER, RESULT_FILE, Progress
+from trainer.models import student_folder
 from trainer.models.causal_lm import seed_everything
 from trainer.models.subln import make_student
 from trainer.optim.muon import muon_dtype
@@ -33,15 +35,14 @@ from trainer.quant.warmup import Lambda
 from trainer.result import Metrics, Provenance, Result, code_version
 from trainer.stages import distill, layerwise, pretrain
 from trainer.teachers.cached import compatibility
-from trainer.teachers.local import prepare_inputs
+from trainer.teachers.local import PreparedInputs, prepare_inputs
 from trainer.telemetry import Telemetry
 from trainer.training.auto_freeze import auto_freeze
+from trainer.training.context import StageContext
 from trainer.training.evaluation import HeldOutLoss, bits_per_byte, held_out_loss
-from trainer.training.hooks import NO_HOOKS, StageHooks
 from trainer.training.loop import StageTrace
-from trainer.training.preemption import StopSignal
 
-# Of one step in effective steps, the notebook's measure: a teacher's forward pass makes a step count twice.
+# Effective steps of one step, the notebook's measure: a forward pass of the teacher makes a step count twice.
 ALONE, TAUGHT = 1, 2
 
 
@@ -56,70 +57,122 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """What every part of one run needs."""
-
     config: Config
-    corpus: Corpus
-    held_out: list[Tensor]
-    held_out_bytes: int | None
-    device: Device
-    stop: StopSignal
-    telemetry: Telemetry
-    keep: CheckpointPolicy
-    forced: tuple[str, ...]
     config_sha256: str
+    inputs: PreparedInputs
+    context: StageContext
+    telemetry: Telemetry
+    forced: tuple[str, ...]
     caches: compatibility.Digests = compatibility.NO_CACHES
-    hooks: StageHooks = NO_HOOKS
 
-    def batches(self, stage: str, batch_size: int, ranks: Ranks = UNSHARED) -> Feed:
-        """Training text for a stage, as `stage_text` has it."""
-        return stage_text(self.corpus, self.config, stage, batch_size, ranks)
+    def batches(self, stage: str, batch_size: int, ranks: Ranks = SINGLE_PROCESS) -> Feed:
+        return stage_text(self.inputs.corpus, self.config, stage, batch_size, ranks)
 
-    def measure(self, student: nn.Module, when: str) -> HeldOutLoss:
-        """Held-out loss now."""
-        with self.telemetry.during("evaluating", when), self.stop.together(when):
-            return held_out_loss(student, self.held_out, device=self.device, stage=when)
+    def held_out_loss(self, student: nn.Module, when: str) -> HeldOutLoss:
+        device, stop = self.context.device, self.context.stop
+        with self.telemetry.during("evaluating", when), stop.together(when):
+            return held_out_loss(student, self.inputs.held_out, device=device, stage=when)
+
+    def flops_per_token(self, stage: str, student: nn.Module) -> float:
+        return flops_per_token(self.config, stage, student, self.inputs.teacher)
 
 
 def run(
     config: Config,
-    *,
-    device: Device,
+    context: StageContext,
     telemetry: Telemetry,
-    stop: StopSignal,
-    progress: Progress,
-    keep: CheckpointPolicy = NO_CHECKPOINTS,
-    memory: MemoryLog | None = None,
+    *,
+    progress: Progress = lambda message, fraction: None,
     forced: tuple[str, ...] = (),
     config_sha256: str | None = None,
 ) -> Outcome:
-    """Trains, and measures what came of it. Goes on from where `keep` brings it back to.
+    """Train and evaluate. Goes on from the checkpoint that `context.checkpoints` restores.
 
     Args:
-        memory: told of the run's points; None: nobody asked.
-        forced: what the preflight said against the run.
-        config_sha256: of the configuration as it was given; None: of `config`.
+        context: without `watch` and auto-freeze, which are set here.
+        forced: refusals of the preflight that `force` has passed over.
+        config_sha256: of the configuration as the user gave it; None: of `config`.
 
     Raises:
         TrainerError: of the kind that says why the run ended early.
     """
-    prepared = prepare_inputs(config, device=device, stop=stop, progress=progress)
-    require_model(config, prepared.teacher)
+    device, stop = context.device, context.stop
+    inputs = prepare_inputs(config, device=device, stop=stop, progress=progress)
+    require_model(config, inputs.teacher)
     if not device.ranks.alone:
         stop.share(device.ranks.any)
     seed_everything(config.seed)
     this = _Run(
         config=config,
-        corpus=prepared.corpus,
-        held_out=prepared.held_out,
-        held_out_bytes=prepared.held_out_bytes,
-        device=device,
-        stop=stop,
-        telemetry=telemetry,
-        keep=keep,
-        forced=forced,
         config_sha256=config_sha256 or sha256(config),
+        inputs=inputs,
+        context=replace(context, watch=telemetry.watch),
+        telemetry=telemetry,
+        forced=forced,
     )
+    student, strength = _student(this)
+    this = replace(
+        this,
+        caches=compatibility.check(config, inputs.corpus, inputs.teacher),
+        context=replace(this.context, hooks=replace(context.hooks, freeze=auto_freeze(config, student))),
+    )
+    if context.hooks.memory:
+        context.hooks.memory.models(student, inputs.teacher)
+    device.reset_peak_memory()
+    telemetry.plan(sum(_effective_steps(config).values()))
+    stop.begun()
+    metrics = _train_stages(this, student, strength)
+    numbers = Result(metrics=metrics, provenance=_provenance(this, student), warnings=telemetry.warnings)
+    return Outcome(result=numbers, student=student, tokenizer=inputs.corpus.tokenizer_dir)
+
+
+def save(
+    outcome: Outcome,
+    config: Config,
+    folder: Path,
+    telemetry: Telemetry,
+    checkpoints: Checkpoints,
+    ranks: Ranks,
+    warn: Callable[[str], None],
+) -> None:
+    """Write the result, save the student, and remove the checkpoints.
+
+    A student that cannot be saved is a warning, as the run has its result. The checkpoints are kept then: the
+    same command goes on from there.
+
+    Raises:
+        TrainerError: the disk refuses the result.
+    """
+    if ranks.first:
+        result.write(outcome.result, folder / RESULT_FILE, resumable=checkpoints.resumable)
+    saved = True
+    if config.save_model:
+        try:
+            with telemetry.during("saving", "the student"):
+                student_folder.save(
+                    outcome.student,
+                    folder / MODEL_FOLDER,
+                    tokenizer=outcome.tokenizer,
+                    config_sha256=outcome.result.provenance.config_sha256,
+                    ranks=ranks,
+                )
+        except Exception as error:  # noqa: BLE001 - whatever it is, the result was worth the training
+            saved = False
+            again = "goes on from its checkpoint" if checkpoints.resumable else "trains anew"
+            why = error if isinstance(error, TrainerError) else f"{type(error).__name__}: {error}"
+            warn(
+                f"{RESULT_FILE} is written, but the student could not be saved ({why}); once that is mended, "
+                f"the same command {again}"
+            )
+    if ranks.first:
+        if saved:
+            checkpoints.discard()
+        telemetry.finish(outcome.result)
+
+
+def _student(this: _Run) -> tuple[nn.Module, Lambda]:
+    """Stage 1. Return the student, which all stages were checked to be able to train, and its lambda."""
+    config, device = this.config, this.context.device
     # Batches as Stage 1.9 will see them; the evaluation's size must not reach the weights.
     with this.batches("stage1", config.stage1_9.batch_size) as feed:
         calibration = [
@@ -128,167 +181,109 @@ def run(
             for ids_bT in micro_batches(ids_BT, config.stage1_9.micro_batch_size)
         ]
     student, strength = make_student(
-        prepared.teacher, config.stage1, calibration, quant=config.quant, device=device
+        this.inputs.teacher, config.stage1, calibration, quant=config.quant, device=device
     )
     fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
-    distill.check(student, config.stage3, this.held_out[0][:1], stop=stop)
-    this = replace(
-        this,
-        caches=compatibility.check(config, prepared.corpus, prepared.teacher),
-        hooks=StageHooks(freeze=auto_freeze(config, student), memory=memory),
-    )
-    if memory:
-        memory.models(student, prepared.teacher)
-    device.reset_peak_memory()
-    telemetry.plan(_before_stage3(config) + _stage3_weight(config) * config.stage3.max_steps)
-
-    stop.begun()
-    models = student, prepared.teacher, strength
-    one, two, three = config.stage1_9, config.stage2, config.stage3
-    aligned = _trained(this, layerwise.NAME, layerwise.align, one, models, finished=0, weight=TAUGHT)
-    start = HeldOutLoss(
-        **keep.once("stage2_start", lambda: asdict(this.measure(student, "the start of stage2")))
-    )
-    trained = _trained(
-        this,
-        pretrain.NAME,
-        pretrain.pretrain,
-        two,
-        models,
-        finished=TAUGHT * one.max_steps,
-        weight=_stage2_weight(config),
-    )
-    distilled = _trained(
-        this,
-        distill.NAME,
-        distill.distill,
-        three,
-        models,
-        finished=_before_stage3(config),
-        weight=_stage3_weight(config),
-    )
-    final = this.measure(student, "the final evaluation")
-    stages = {layerwise.NAME: aligned, pretrain.NAME: trained, distill.NAME: distilled}
-    flops = float(
-        sum(
-            stage.tokens * flops_per_token(config, name, student, prepared.teacher)
-            for name, stage in stages.items()
-        )
-    )
-    metrics = _metrics(
-        this, aligned=aligned, start=start, trained=trained, distilled=distilled, final=final, flops=flops
-    )
-    outcome = Result(metrics=metrics, provenance=_provenance(this, student), warnings=telemetry.warnings)
-    return Outcome(result=outcome, student=student, tokenizer=prepared.corpus.tokenizer_dir)
+    distill.check(student, config.stage3, this.inputs.held_out[0][:1], stop=this.context.stop)
+    return student, strength
 
 
-def _trained(
-    this: _Run,
-    name: str,
-    train: Callable[..., StageTrace],
-    config: Stage19Config | Stage2Config | Stage3Config,
-    models: tuple[nn.Module, nn.Module, Lambda],
-    *,
-    finished: int,
-    weight: int,
+def _train_stages(this: _Run, student: nn.Module, strength: Lambda) -> Metrics:
+    """Stages 1.9, 2 and 3, each if it has steps, and the evaluations before Stage 2 and at the end."""
+    traces = {layerwise.NAME: _train(this, layerwise.NAME, layerwise.align, student, strength)}
+    start = this.context.checkpoints.once(
+        "stage2_start", lambda: asdict(this.held_out_loss(student, "the start of stage2"))
+    )
+    traces[pretrain.NAME] = _train(this, pretrain.NAME, pretrain.pretrain, student, strength)
+    traces[distill.NAME] = _train(this, distill.NAME, distill.distill, student, strength)
+    final = this.held_out_loss(student, "the final evaluation")
+    flops = sum(trace.tokens * this.flops_per_token(name, student) for name, trace in traces.items())
+    return _metrics(this, traces, start=HeldOutLoss(**start), final=final, flops=float(flops))
+
+
+def _train(
+    this: _Run, name: str, train: Callable[..., StageTrace], student: nn.Module, strength: Lambda
 ) -> StageTrace:
-    """A stage, if it has steps: `finished` effective steps lie before it, and each of its own is `weight`."""
-    if not config.max_steps:
+    stage: Stage19Config | Stage2Config | Stage3Config = getattr(this.config, name)
+    if not stage.max_steps:
         return StageTrace()
-    student, teacher, _ = models
+    effective_steps, device = _effective_steps(this.config), this.context.device
     this.telemetry.begin(
         name,
-        finished=finished,
-        weight=weight,
-        device=this.device,
-        flops_per_token=flops_per_token(this.config, name, student, teacher),
+        finished=sum(effective_steps[before] for before in takewhile(name.__ne__, effective_steps)),
+        weight=_weights(this.config)[name],
+        device=device,
+        flops_per_token=this.flops_per_token(name, student),
     )
-    with this.batches(name, config.batch_size, this.device.ranks) as feed:
-        return train(
-            *models,
-            config,
-            feed,
-            device=this.device,
-            stop=this.stop,
-            watch=this.telemetry.watch,
-            keep=this.keep,
-            hooks=this.hooks,
-        )
+    with this.batches(name, stage.batch_size, device.ranks) as feed:
+        return train(student, this.inputs.teacher, strength, stage, feed, this.context)
 
 
-def _before_stage3(config: Config) -> int:
-    """Effective steps of the stages before it."""
-    return TAUGHT * config.stage1_9.max_steps + _stage2_weight(config) * config.stage2.max_steps
+def _weights(config: Config) -> dict[str, int]:
+    """Return the effective steps that one step of each stage counts for."""
+    cached = config.stage3.teacher.kind == "cached"
+    return {
+        layerwise.NAME: TAUGHT,
+        pretrain.NAME: TAUGHT if config.stage2.distill.enabled else ALONE,
+        # A cache's predictions were made before the run, and for many runs; a server's are made for this one.
+        distill.NAME: ALONE if cached else TAUGHT,
+    }
 
 
-def _stage2_weight(config: Config) -> int:
-    return TAUGHT if config.stage2.distill.enabled else ALONE
-
-
-def _stage3_weight(config: Config) -> int:
-    """A cache's predictions were made before the run, and for many runs; a server's are made for this one."""
-    return ALONE if config.stage3.teacher.kind == "cached" else TAUGHT
+def _effective_steps(config: Config) -> dict[str, int]:
+    """Return the effective steps of each stage, in the order of the stages."""
+    return {name: weight * getattr(config, name).max_steps for name, weight in _weights(config).items()}
 
 
 def _metrics(
-    this: _Run,
-    *,
-    aligned: StageTrace,
-    start: HeldOutLoss,
-    trained: StageTrace,
-    distilled: StageTrace,
-    final: HeldOutLoss,
-    flops: float,
+    this: _Run, traces: Mapping[str, StageTrace], *, start: HeldOutLoss, final: HeldOutLoss, flops: float
 ) -> Metrics:
-    stages = (aligned, trained, distilled)
-    tokens, seconds = sum(stage.tokens for stage in stages), sum(stage.seconds for stage in stages)
+    config, device, checkpoints = this.config, this.context.device, this.context.checkpoints
+    aligned, trained, distilled = (traces[each.NAME] for each in (layerwise, pretrain, distill))
+    tokens = sum(trace.tokens for trace in traces.values())
+    seconds = sum(trace.seconds for trace in traces.values())
+    scored_bytes = this.inputs.held_out_bytes
+    spot = config.device.pricing == "spot"
     return Metrics(
         final_loss=final.mean,
         final_loss_sem=final.sem,
         perplexity=final.perplexity,
-        bits_per_byte=this.held_out_bytes and bits_per_byte(final.mean, this.held_out, this.held_out_bytes),
+        bits_per_byte=scored_bytes and bits_per_byte(final.mean, this.inputs.held_out, scored_bytes),
         stage1_9_final_loss=aligned.final_loss,
         stage1_9_distill_loss=aligned.final("distill"),
         stage1_9_ce_loss=aligned.final("ce"),
         stage1_9_kl_loss=aligned.final("kl"),
         stage2_start_loss=start.mean,
-        stage2_train_loss=trained.final("ce" if this.config.stage2.distill.enabled else "loss"),
+        stage2_train_loss=trained.final("ce" if config.stage2.distill.enabled else "loss"),
         stage3_final_loss=distilled.final_loss,
-        effective_steps=TAUGHT * len(aligned.losses)
-        + _stage2_weight(this.config) * len(trained.losses)
-        + _stage3_weight(this.config) * len(distilled.losses),
+        effective_steps=sum(w * len(traces[name].losses) for name, w in _weights(config).items()),
         train_flops=flops,
         train_seconds=seconds,
         tokens=tokens,
         tokens_per_second=tokens / seconds if seconds else 0.0,
-        peak_memory_gib=this.device.ranks.all_reduce_max(this.keep.peak(this.device.peak_memory_bytes()))
-        / 2**30,
-        usd=usd(
-            this.device,
-            this.config.device.usd_per_hour,
-            seconds,
-            spot=this.config.device.pricing == "spot",
-        ),
-        compile_seconds=this.keep.compiled(this.device.compile_seconds()),
+        peak_memory_gib=device.ranks.all_reduce_max(checkpoints.peak(device.peak_memory_bytes())) / 2**30,
+        usd=usd(device, config.device.usd_per_hour, seconds, spot=spot),
+        compile_seconds=checkpoints.compiled(device.compile_seconds()),
     )
 
 
 def _provenance(this: _Run, student: nn.Module) -> Provenance:
-    # Products of bfloat16 weights are bfloat16, whatever the device was told.
-    held = any(parameter.dtype == torch.bfloat16 for parameter in student.parameters())
+    device = this.context.device
+    # Products of bfloat16 weights are bfloat16, whatever `device.dtype` is.
+    bfloat16 = any(parameter.dtype == torch.bfloat16 for parameter in student.parameters())
     muons = {
         key.removesuffix(".optimizer"): dtype_name(dtype)
         for key, optimizer in optimizers(this.config)
-        if (dtype := muon_dtype(optimizer, this.device.torch_device)) is not None
+        if (dtype := muon_dtype(optimizer, device.torch_device)) is not None
     }
     return Provenance(
         config_sha256=this.config_sha256,
         code_version=code_version(),
-        device=this.device.name,
+        device=device.name,
         torch=torch.__version__,
         seed=this.config.seed,
-        data_sha256=this.corpus.sha256,
-        dtype=dtype_name(torch.bfloat16 if held else this.device.dtype),
+        data_sha256=this.inputs.corpus.sha256,
+        dtype=dtype_name(torch.bfloat16 if bfloat16 else device.dtype),
         muon_dtype=muons,
         forced=this.forced,
         teacher_cache_sha256=this.caches.teacher,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import TextIO
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -61,3 +62,24 @@ def _discard_the_rest(out: TextIO) -> None:
             os.dup2(nowhere, out.fileno())
         finally:
             os.close(nowhere)
+
+
+def progress_lines(
+    out: TextIO | None, also: Callable[[str, float | None], None] | None = None
+) -> Callable[[str, float | None], None]:
+    """Return a progress callback that prints a line per tenth of whatever is being prepared.
+
+    Args:
+        also: called with every message and share.
+    """
+    printed, lines = set[tuple[str, int]](), Lines(out)
+
+    def progress(message: str, fraction: float | None) -> None:
+        if also:
+            also(message, fraction)
+        tenth = (message, int((fraction or 0.0) * 10))
+        if fraction is not None and tenth not in printed:
+            printed.add(tenth)
+            lines.write(f"preparing {message}: {tenth[1] * 10} %")
+
+    return progress

@@ -89,17 +89,11 @@ def run_small(small: tuple[str, ...], tmp_path: Path) -> Callable[..., object]:
     from trainer.api import METRICS_FILE, check
     from trainer.devices.device import open_device
     from trainer.telemetry import Telemetry
-    from trainer.training.preemption import StopSignal
+    from trainer.training.context import StageContext
 
     def run(*overrides: str, out: object = None) -> pipeline.Outcome:
         config = check([*small, *overrides])
         with Telemetry(tmp_path / METRICS_FILE, every=config.log_every, out=None) as telemetry:
-            return pipeline.run(
-                config,
-                device=open_device(config.device),
-                telemetry=telemetry,
-                stop=StopSignal(),
-                progress=lambda message, fraction: None,
-            )
+            return pipeline.run(config, StageContext(device=open_device(config.device)), telemetry)
 
     return run

@@ -175,7 +175,7 @@ def _objective(config: Config, stage: Stage, models: Models, stack: ExitStack) -
         return layerwise.alignment(student, teacher, DistillWeight(1.0), config.stage1_9)
     if isinstance(stage, Stage2Config):
         taught = stage.distill.enabled
-        return pretrain.taught(student, teacher, stage.distill) if taught else cross_entropy(student)
+        return pretrain.distillation(student, teacher, stage.distill) if taught else cross_entropy(student)
     if stage.teacher.kind == "cached":
         return from_cache(student, _targets(config, stage.teacher), config.stage3, stage.teacher)
     if stage.teacher.kind == "http":  # a teacher elsewhere leaves candidates here, some of a vocabulary

@@ -1,6 +1,6 @@
 """Stage 3: the ternary student learns from its teacher's predictions and from how one layer relates tokens.
 
-BitDistill's third stage (arXiv:2510.13998 §3.3). The student is fully quantised all through (lambda = 1).
+BitDistill's third stage (arXiv:2510.13998 §3.3). The student is fully quantised (lambda = 1).
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy
 from trainer.config import FieldError, HttpTeacherConfig, Stage3Config
 from trainer.config.distill import check_attention_heads
 from trainer.data import Feed
-from trainer.devices.device import Device
 from trainer.errors import ConfigError
 from trainer.losses.attention_relation import relation_divergence
 from trainer.losses.candidates import candidate_divergence
@@ -27,8 +25,8 @@ from trainer.models.layer_mapping import matched_layers
 from trainer.models.projections import Projections, attention_layers, widths
 from trainer.quant.warmup import Lambda
 from trainer.stages.distill_cached import cached_text, from_cache
-from trainer.training.hooks import NO_HOOKS, StageHooks
-from trainer.training.loop import Objective, StagePlan, StageTrace, Watch, train
+from trainer.training.context import StageContext, StagePlan
+from trainer.training.loop import Objective, StageTrace, train
 from trainer.training.preemption import StopSignal
 
 if TYPE_CHECKING:
@@ -38,13 +36,13 @@ NAME = "stage3"
 
 
 def check(student: nn.Module, config: Stage3Config, sample_BT: Tensor, *, stop: StopSignal) -> None:
-    """Whether the stage can be trained, asked before any other stage is.
+    """Refuse a stage that cannot be trained, before any other stage is.
 
     Args:
-        sample_BT: text to ask a teacher elsewhere about.
+        sample_BT: token ids that a teacher's server is asked about.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the configuration does not go with the student.
         TeacherServerError: the teacher's server does not answer.
     """
     if config.compares_attention:
@@ -70,60 +68,32 @@ def distill(
     strength: Lambda,
     config: Stage3Config,
     batches: Feed,
-    *,
-    device: Device,
-    stop: StopSignal,
-    watch: Watch,
-    keep: CheckpointPolicy = NO_CHECKPOINTS,
-    hooks: StageHooks = NO_HOOKS,
+    context: StageContext,
 ) -> StageTrace:
-    """Trains the student in place. Raises as `loop.train` does, and TeacherServerError."""
+    """Train the student in place. Raises as `loop.train` does, and TeacherServerError."""
     strength.set(1.0)
-    plan = StagePlan(
-        name=NAME,
-        steps=config.max_steps,
-        optimizer=config.optimizer,
-        schedule=config.schedule,
-        micro_batch_size=config.micro_batch_size,
-    )
     with ExitStack() as stack:
         if config.teacher.kind == "http":
-            batches = taught = _taught(batches, student, config.teacher, stack, device=device, stop=stop)
+            batches = taught = _taught(batches, student, config.teacher, stack, context)
             objective = _from_answers(student, taught, config)
         elif config.teacher.kind == "cached":
-            batches = cached = cached_text(batches, config, config.teacher, device=device)
+            batches = cached = cached_text(batches, config, config.teacher, device=context.device)
             objective = from_cache(student, cached.take, config, config.teacher)
         else:
             objective = from_teacher(student, teacher, config, stack)
-        return train(
-            plan,
-            student,
-            objective,
-            batches,
-            device=device,
-            stop=stop,
-            watch=watch,
-            prepare=lambda step: {"lambda": 1.0},
-            keep=keep,
-            hooks=hooks,
-        )
+        plan = StagePlan.of(NAME, config)
+        return train(plan, student, objective, batches, context, prepare=lambda step: {"lambda": 1.0})
 
 
 def _taught(
-    batches: Feed,
-    student: nn.Module,
-    config: HttpTeacherConfig,
-    stack: ExitStack,
-    *,
-    device: Device,
-    stop: StopSignal,
+    batches: Feed, student: nn.Module, config: HttpTeacherConfig, stack: ExitStack, context: StageContext
 ) -> TaughtFeed:
-    """The batches with the answers of the teacher's server, which is asked until the stack is closed."""
+    """Return the batches with a teacher server's answers, which it is asked for until the stack is closed."""
     from trainer.teachers.http.feed import TaughtFeed
     from trainer.teachers.http.request_thread import Asker
 
-    asker = stack.enter_context(Asker(config, vocab_size=embedding_count(student), stop=stop))
-    taught = TaughtFeed(batches, asker, prefetch=config.prefetch, device=device.torch_device)
+    asker = stack.enter_context(Asker(config, vocab_size=embedding_count(student), stop=context.stop))
+    taught = TaughtFeed(batches, asker, prefetch=config.prefetch, device=context.device.torch_device)
     stack.enter_context(taught)
     return taught
 
@@ -138,7 +108,7 @@ def _from_answers(student: nn.Module, taught: TaughtFeed, config: Stage3Config) 
 
 
 def from_teacher(student: nn.Module, teacher: nn.Module, config: Stage3Config, stack: ExitStack) -> Objective:
-    """With the teacher in this process; hooks live until the stack is closed."""
+    """Return the objective with the teacher in this process, whose hooks live until the stack is closed."""
     ours = theirs = None
     if config.attention_weight:
         layer = config.attention_layer

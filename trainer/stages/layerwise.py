@@ -1,7 +1,8 @@
 """Stage 1.9: the student's hidden states are pulled towards the teacher's, layer by layer.
 
-The student is fully quantised all through (lambda = 1): what is aligned is what will be deployed. The
-saliency curriculum, where it is enabled, is what softens the start; it ends with the stage.
+The student is fully quantised from the first step (lambda = 1): what is aligned is what will be deployed. The
+saliency curriculum, where it is enabled, softens the start; it ends with the stage. The loss is
+`losses.hidden_state_loss`, of distances between hidden states and of `losses.next_token`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor, nn
 
-from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy
 from trainer.config import SaliencyConfig, Stage19Config
 from trainer.devices.device import Device
 from trainer.losses import hidden_distances
@@ -27,9 +27,8 @@ from trainer.models.layer_mapping import matched_layers
 from trainer.quant.saliency import ColumnSaliency, Share, k_at
 from trainer.quant.ternary import ternary_layers
 from trainer.quant.warmup import Lambda
-from trainer.training.hooks import NO_HOOKS, StageHooks
-from trainer.training.loop import Objective, StagePlan, StageTrace, Watch, train
-from trainer.training.preemption import StopSignal
+from trainer.training.context import StageContext, StagePlan
+from trainer.training.loop import Objective, StageTrace, train
 
 NAME = "stage1_9"
 
@@ -40,26 +39,14 @@ def align(
     strength: Lambda,
     config: Stage19Config,
     batches: Iterator[Tensor],
-    *,
-    device: Device,
-    stop: StopSignal,
-    watch: Watch,
-    keep: CheckpointPolicy = NO_CHECKPOINTS,
-    hooks: StageHooks = NO_HOOKS,
+    context: StageContext,
 ) -> StageTrace:
-    """Trains the student in place. Raises as `loop.train` does."""
+    """Train the student in place. Raises as `loop.train` does."""
     strength.set(1.0)
-    plan = StagePlan(
-        name=NAME,
-        steps=config.max_steps,
-        optimizer=config.optimizer,
-        schedule=config.schedule,
-        micro_batch_size=config.micro_batch_size,
-    )
-    distill_weight = DistillWeight(config.distill_schedule.initial).to(device.torch_device)
+    distill_weight = DistillWeight(config.distill_schedule.initial).to(context.device.torch_device)
     curriculum = None
     if config.saliency.enabled:
-        curriculum = _curriculum(student, config.saliency, config.max_steps, device)
+        curriculum = _curriculum(student, config.saliency, config.max_steps, context.device)
 
     def prepare(step: int) -> Mapping[str, float]:
         # First, as it may end a graph: what is set for a step is to be in the step's.
@@ -69,18 +56,8 @@ def align(
         return {"lambda": 1.0, "distill_weight": weight} | salient
 
     try:
-        return train(
-            plan,
-            student,
-            alignment(student, teacher, distill_weight, config),
-            batches,
-            device=device,
-            stop=stop,
-            watch=watch,
-            prepare=prepare,
-            keep=keep,
-            hooks=hooks,
-        )
+        objective = alignment(student, teacher, distill_weight, config)
+        return train(StagePlan.of(NAME, config), student, objective, batches, context, prepare=prepare)
     finally:
         for layer in ternary_layers(student):
             layer.saliency = None
@@ -89,31 +66,28 @@ def align(
 def alignment(
     student: nn.Module, teacher: nn.Module, distill_weight: DistillWeight, config: Stage19Config
 ) -> Objective:
-    """(1-a)·w·distillation + a·(CE + KL)/2, with a the weight of the language model's losses and w the
-    distillation's."""
+    """Return the objective (1-a)·w·distillation + a·(CE + KL)/2 of token ids [B, T].
+
+    a is the weight of the language model's losses, w that of the distillation.
+    """
     layers = depth(student)
     matched = matched_layers(layers, depth(teacher))
     weights = layer_weights(config.layer_weights, layers)
-    measures = hidden_distances.layer_distances(config.loss_type, teacher, layers)
-
+    distances = hidden_distances.layer_distances(config.loss_type, teacher, layers)
     predict = NextTokenLoss(student, teacher, hidden=True)
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         predicted = predict(ids_BT)
         theirs = [predicted.teacher_hidden[layer] for layer in matched]
-        hidden = hidden_loss(predicted.hidden, theirs, distances=measures, weights=weights)
+        hidden = hidden_loss(predicted.hidden, theirs, distances=distances, weights=weights)
         total = combined_loss(
             distill=hidden.total,
             predictions=predicted.total,
             lm_loss_weight=config.lm_loss_weight,
             distill_weight=distill_weight.value,
         )
-        return {
-            "loss": total,
-            "distill": hidden.total,
-            **predicted.parts,
-            "distill_layer": hidden.by_layer,
-        }
+        parts = {"distill": hidden.total, **predicted.parts, "distill_layer": hidden.by_layer}
+        return {"loss": total, **parts}
 
     return losses
 
@@ -127,7 +101,7 @@ def _curriculum(
         layer.saliency = ColumnSaliency(layer.weight, share, config.ema_decay)
 
     def prepare(step: int) -> dict[str, float]:
-        # At step 0 the norms are those of these weights, and stay as they are.
+        # At step 0 the norms are those of these very weights, which an update leaves as they are.
         if step % config.update_interval == 0:
             with device.apart():
                 for layer in layers:

@@ -7,15 +7,12 @@ from contextlib import nullcontext
 
 from torch import Tensor, nn
 
-from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy
 from trainer.config import Stage2Config, Stage2DistillConfig
-from trainer.devices.device import Device
 from trainer.losses.next_token import NextTokenLoss, cross_entropy
 from trainer.quant.fp8 import fp8_products
 from trainer.quant.warmup import Lambda, lambda_at
-from trainer.training.hooks import NO_HOOKS, StageHooks
-from trainer.training.loop import Objective, StagePlan, StageTrace, Watch, train
-from trainer.training.preemption import StopSignal
+from trainer.training.context import StageContext, StagePlan
+from trainer.training.loop import Objective, StageTrace, train
 
 NAME = "stage2"
 
@@ -26,15 +23,12 @@ def pretrain(
     strength: Lambda,
     config: Stage2Config,
     batches: Iterator[Tensor],
-    *,
-    device: Device,
-    stop: StopSignal,
-    watch: Watch,
-    keep: CheckpointPolicy = NO_CHECKPOINTS,
-    hooks: StageHooks = NO_HOOKS,
+    context: StageContext,
 ) -> StageTrace:
-    """Trains the student in place and leaves lambda at 1. The teacher is run only where the distillation has
-    a weight. Raises as `loop.train` does."""
+    """Train the student in place, and leave lambda at 1. Raises as `loop.train` does.
+
+    The teacher is run only where the distillation has a weight.
+    """
     warmup = config.lambda_warmup
 
     def prepare(step: int) -> Mapping[str, float]:
@@ -42,37 +36,22 @@ def pretrain(
         strength.set(value, weights=warmup.weights, activations=warmup.activations)
         return {"lambda": value}
 
-    plan = StagePlan(
-        name=NAME,
-        steps=config.max_steps,
-        optimizer=config.optimizer,
-        schedule=config.schedule,
-        micro_batch_size=config.micro_batch_size,
-    )
-    objective = taught(student, teacher, config.distill) if config.distill.enabled else cross_entropy(student)
+    objective = cross_entropy(student)
+    if config.distill.enabled:
+        objective = distillation(student, teacher, config.distill)
     strength.set(1.0)  # what does not warm up stays there
     try:
         with fp8_products(student) if config.fp8 else nullcontext():
-            return train(
-                plan,
-                student,
-                objective,
-                batches,
-                device=device,
-                stop=stop,
-                watch=watch,
-                prepare=prepare,
-                keep=keep,
-                hooks=hooks,
-            )
+            return train(StagePlan.of(NAME, config), student, objective, batches, context, prepare=prepare)
     finally:
         strength.set(1.0)
 
 
-def taught(student: nn.Module, teacher: nn.Module, config: Stage2DistillConfig) -> Objective:
-    """CE + weight·τ²·KL(teacher ‖ student) of predictions at temperature τ (Hinton et al., arXiv:1503.02531).
+def distillation(student: nn.Module, teacher: nn.Module, config: Stage2DistillConfig) -> Objective:
+    """Return the objective CE + weight·τ²·KL(teacher ‖ student) at temperature τ, of token ids [B, T].
 
-    Gradients of the divergence shrink with τ²; with the factor, the weight means the same at every τ.
+    As in Hinton et al. (arXiv:1503.02531): gradients of the divergence shrink with τ², and the factor makes
+    the weight mean the same at every τ.
     """
     factor = config.weight * config.temperature**2
     predict = NextTokenLoss(student, teacher, factor=factor, temperature=config.temperature)

@@ -46,8 +46,9 @@ from trainer.models.causal_lm import (
 )
 from trainer.optim.muon import muon_dtype
 from trainer.optim.validate import require_packages
+from trainer.training.context import StageContext, StagePlan
 from trainer.training.evaluation import held_out_loss
-from trainer.training.loop import StagePlan, train
+from trainer.training.loop import train
 from trainer.training.preemption import StopSignal
 
 NAME = "teacher"
@@ -186,8 +187,14 @@ def _trained(
         "transformers": version("transformers"),
     }
 
+    context = StageContext(
+        device=dataclasses.replace(device, ranks=ALONE),
+        stop=stop,
+        watch=lambda step: progress(NAME, step.step / step.of),
+    )
+
     def build(folder: Path) -> None:
-        _train(config, model, corpus, held_out, folder, device=device, stop=stop, progress=progress)
+        _train(config, model, corpus, held_out, folder, context)
 
     progress(NAME, None)
     return artifact("teachers", spec, build)
@@ -199,34 +206,16 @@ def _train(
     corpus: Corpus,
     held_out: list[Tensor],
     folder: Path,
-    *,
-    device: Device,
-    stop: StopSignal,
-    progress: Progress,
+    context: StageContext,
 ) -> None:
-    recipe, length = model.teacher, config.data.sequence_length
-    device = dataclasses.replace(device, ranks=ALONE)
+    recipe, length, device = model.teacher, config.data.sequence_length, context.device
     seed_everything(recipe.seed)
     teacher = device.move(
         build_tiny(model, vocab_size=corpus.vocab_size, sequence_length=length, attention=device.attention)
     )
-    plan = StagePlan(
-        name=NAME,
-        steps=recipe.max_steps,
-        optimizer=recipe.optimizer,
-        schedule=recipe.schedule,
-        micro_batch_size=recipe.micro_batch_size,
-    )
+    plan = StagePlan.of(NAME, recipe)
     with corpus.batches(batch_size=recipe.batch_size, sequence_length=length, seed=recipe.seed) as feed:
-        train(
-            plan,
-            teacher,
-            cross_entropy(teacher),
-            feed,
-            device=device,
-            stop=stop,
-            watch=lambda step: progress(NAME, step.step / step.of),
-        )
+        train(plan, teacher, cross_entropy(teacher), feed, context)
     measured = held_out_loss(teacher, held_out, device=device, stage=NAME)
     (folder / _LOSS_FILE).write_text(json.dumps({"loss": measured.mean, "sem": measured.sem}) + "\n")
     save(teacher, folder / _MODEL_FOLDER)

@@ -87,7 +87,7 @@ class StageLines:
             "lr": step.lr,
             "grad_norm": step.grad_norm,
             **{name: value.item() for name, value in step.details.items() if not value.ndim},
-            **(step.look.numbers if step.look else {}),
+            **(step.inspection.numbers if step.inspection else {}),
             **since.line(self.flops_per_token, self._peak()),
             **memory_mib(self.device),
             "unix_seconds": round(now, 3),

@@ -119,7 +119,7 @@ class Telemetry:
             return
         warnings = self._examine(step)
         regular = step.step % self._every == 0 or step.step in (1, step.of)
-        if not (regular or warnings or step.look or step.step <= self._dense):
+        if not (regular or warnings or step.inspection or step.step <= self._dense):
             return
         line = self._lines.line(step, self._since, now=time.time())
         if warnings:
@@ -135,8 +135,8 @@ class Telemetry:
                 if name in line
             )
             self._people.write(f"{step.stage} {step.step}/{step.of}  {'  '.join(told)}")
-        if step.look and step.look.decision:
-            self._people.write(f"{step.stage} {step.step}/{step.of}  {step.look.decision}")
+        if step.inspection and step.inspection.decision:
+            self._people.write(f"{step.stage} {step.step}/{step.of}  {step.inspection.decision}")
 
     def finish(self, result: Result) -> None:
         """The run is complete."""

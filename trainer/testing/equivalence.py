@@ -29,8 +29,8 @@ from trainer.models.causal_lm import build_tiny, freeze, run
 from trainer.models.subln import make_student
 from trainer.quant.warmup import Lambda
 from trainer.stages import distill, layerwise, pretrain
+from trainer.training.context import StageContext
 from trainer.training.loop import Step
-from trainer.training.preemption import StopSignal
 
 Stage = Literal["stage1_9", "stage2", "stage3"]
 _TRAIN: dict[Stage, Callable[..., object]] = {
@@ -97,9 +97,7 @@ def trace(
         losses.append(step.losses["loss"])
 
     with _FirstGradient(student) as first:
-        _TRAIN[stage](
-            student, teacher, strength, settings, ids, device=device, stop=StopSignal(), watch=watch
-        )
+        _TRAIN[stage](student, teacher, strength, settings, ids, StageContext(device=device, watch=watch))
     student.eval()
     with torch.no_grad(), device.autocast():
         logits = run(student, device.place(unseen_BT)).logits

@@ -1,9 +1,9 @@
-"""Auto-freeze: parameters that have come to rest are rounded to float16 and frozen. Built by `pipeline`,
-asked by `loop` after every step.
+"""Auto-freeze: parameters that have stopped changing are rounded to float16 and frozen.
 
-Looks compare copies in the host's memory with those of the look before; the device is asked for nothing else,
-so on XLA no graph is broken, and only a freeze, which changes the graph, compiles once more. All parameters
-that are watched are one thing: they are frozen together, once in a run.
+An inspection compares copies in the host's memory with those of the inspection before. Nothing else is read
+from the device, so on XLA no graph is broken, and only a freeze, which changes the graph, compiles once more.
+All watched parameters are frozen together, once in a run. Built by `pipeline`, called by `loop` after every
+step.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from trainer.optim.validate import optimizers
 from trainer.text import counted
 
 PART = "auto_freeze"
-"""The name of its state in a checkpoint."""
+"""Name of its state in a checkpoint."""
 
 _KEY = "auto_freeze.parameters"
 _SHOWN = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """One look.
+class Inspection:
+    """The result of one inspection.
 
     Args:
         numbers: for the step's line of metrics.
-        decision: for people; "" where nothing was decided.
+        decision: a line for people; "" where nothing was decided.
         froze: whether the parameters were frozen.
     """
 
@@ -46,36 +46,35 @@ class Look:
 
 
 class AutoFreeze:
-    """Watches parameters over the stages of one run, and freezes them. A part of a checkpoint.
+    """Inspection of parameters over the stages of one run, until they are frozen. A part of a checkpoint.
 
     Args:
-        watched: by name; all are trained.
+        watched: parameters by name, all of which are trained.
     """
 
     def __init__(self, config: AutoFreezeConfig, watched: Mapping[str, nn.Parameter]) -> None:
         self._config, self._watched = config, dict(watched)
-        self._copies = (HostCopies(), HostCopies())  # of this look, and of the one before
+        self._copies = (HostCopies(), HostCopies())  # of this inspection, and of the one before
         self._before: Mapping[str, Tensor] = {}
-        self._stable, self._looks, self._frozen = 0, 0, False
+        self._stable, self._inspections, self._frozen = 0, 0, False
         self._on_freeze: Callable[[], None] = lambda: None
 
     def begin(self, on_freeze: Callable[[], None]) -> None:
-        """A stage begins, and with it a new story: rates and losses are others.
+        """Begin a stage. Changes are counted anew, since learning rate and loss are others.
 
         Args:
-            on_freeze: called when parameters are trained no longer: now, or in the attempt that is gone on
-                with.
+            on_freeze: called when the parameters are frozen: in this attempt, or by a restored checkpoint.
         """
         self._before, self._stable, self._on_freeze = {}, 0, on_freeze
 
-    def look(self, step: int) -> Look | None:
-        """After the one-based `step`; None where it is not time for a look, or all is frozen."""
+    def inspect(self, step: int) -> Inspection | None:
+        """Inspect the parameters after the one-based `step`; None where it is not due, or all is frozen."""
         config = self._config
         if self._frozen or step % config.every_steps or step < config.start_step:
             return None
-        now = self._copies[self._looks % 2].take(self._watched)
+        now = self._copies[self._inspections % 2].take(self._watched)
         before, self._before = self._before, now
-        self._looks += 1
+        self._inspections += 1
         rounded = {name: value.half().to(value.dtype) for name, value in now.items()}
         distance = _largest(now, rounded)
         numbers = {"auto_freeze_fp16_distance": distance}
@@ -90,25 +89,25 @@ class AutoFreeze:
         numbers |= {"auto_freeze_stable": self._stable, "auto_freeze_frozen": frozen}
         # JSON knows no infinity: what no float16 can hold, and a change that is not a number, is left out.
         finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
-        return Look(numbers=finite, decision=decision, froze=frozen > 0)
+        return Inspection(numbers=finite, decision=decision, froze=frozen > 0)
 
     def _decide(self, rounded: Mapping[str, Tensor], distance: float, change: float) -> tuple[str, int]:
-        """What is decided, in words, and how many parameters are to be frozen."""
+        """Return the decision in words, and how many parameters are to be frozen."""
         if self._stable < self._config.patience:
             return "", 0
         count = counted(len(rounded), "parameter")
-        rest = (
+        stable = (
             f"auto_freeze: {count} at rest for {counted(self._stable, 'look')} (change {change:.3g}, below "
             f"{self._config.threshold:.3g})"
         )
         if not math.isfinite(distance):
-            return f"{rest}, but not frozen: they hold numbers that no float16 can", 0
+            return f"{stable}, but not frozen: they hold numbers that no float16 can", 0
         if self._config.dry_run:
-            return (f"{rest}; dry run: not frozen" if self._stable == self._config.patience else ""), 0
-        return f"{rest}: rounded to float16 (by at most {distance:.3g}) and frozen", len(rounded)
+            return (f"{stable}; dry run: not frozen" if self._stable == self._config.patience else ""), 0
+        return f"{stable}: rounded to float16 (by at most {distance:.3g}) and frozen", len(rounded)
 
     def _freeze(self, values: Mapping[str, Tensor]) -> None:
-        """The parameters take these values for good."""
+        """Set the parameters to these values for good."""
         with torch.no_grad():
             for name, parameter in self._watched.items():
                 parameter.copy_(values[name])
@@ -122,20 +121,26 @@ class AutoFreeze:
         self._on_freeze()
 
     def state(self) -> State:
-        values = {"stable": self._stable, "looks": self._looks, "frozen": self._frozen}
+        """Return the copies and counts, for a checkpoint."""
+        values = {"stable": self._stable, "looks": self._inspections, "frozen": self._frozen}
         return State(tensors=self._before, values=values)
 
     def restore(self, state: State) -> None:
+        """Take the state of a checkpoint, and freeze the parameters if they were frozen.
+
+        Raises:
+            StateError: it is of other parameters.
+        """
         if state.tensors and state.tensors.keys() != self._watched.keys():
             raise StateError(PART, "it watches other parameters")
         self._before = dict(state.tensors)
-        self._stable, self._looks = state.values["stable"], state.values["looks"]
+        self._stable, self._inspections = state.values["stable"], state.values["looks"]
         if state.values["frozen"]:
             self._stop_training()
 
 
 def auto_freeze(config: Config, student: nn.Module) -> AutoFreeze | None:
-    """What watches the student's parameters; None where nobody asked for it.
+    """Return the auto-freeze of the student's parameters; None where it is not enabled.
 
     Raises:
         ConfigError: a pattern matches nothing, nothing would be left to train, or an optimizer goes on
@@ -171,7 +176,7 @@ def auto_freeze(config: Config, student: nn.Module) -> AutoFreeze | None:
 
 
 def _largest(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> float:
-    """The largest difference of two numbers; NaN or infinite where one is."""
+    """Return the largest difference of two numbers; NaN or infinite where one is."""
     return max(
         (_difference(before[name], value).max().item() for name, value in now.items()),
         key=lambda value: math.inf if math.isnan(value) else value,

@@ -1,4 +1,4 @@
-"""The training loop that the teacher and every stage share. Called by `stages` and `teacher`.
+"""The training loop that the teacher and every stage share. Called by `stages` and `teachers`.
 
 Shapes: B sequences, T tokens; `ids_BT`.
 """
@@ -6,8 +6,8 @@ Shapes: B sequences, T tokens; `ids_BT`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,119 +15,76 @@ import torch
 from torch import Tensor, nn
 
 from trainer.checkpoint.parts import parts_of
-from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy, Parts
+from trainer.checkpoint.policy import Parts, StageCheckpoint
 from trainer.checkpoint.state import State, Stateful
-from trainer.config import OptimizerConfig, ScheduleConfig
 from trainer.data.feed import Feed
 from trainer.data.labelled_feed import Taught
 from trainer.devices.device import Device
 from trainer.optim.build import build_optimizer
 from trainer.training.activation_checkpointing import recompute_layers
 from trainer.training.auto_freeze import PART as AUTO_FREEZE
-from trainer.training.auto_freeze import Look
-from trainer.training.hooks import NO_HOOKS, StageHooks
+from trainer.training.auto_freeze import Inspection
+from trainer.training.context import StageContext, StagePlan
 from trainer.training.lr_schedule import lr_factor
 from trainer.training.parallel import strategy_for
-from trainer.training.preemption import StopSignal
-from trainer.training.step_results import PendingResults
+from trainer.training.step_results import PendingResults, Step, StepResult, Watch
 from trainer.training.train_step import Objective, TrainStep
 
-__all__ = ["Objective", "Prepare", "StagePlan", "StageTrace", "Step", "Watch", "train"]
+__all__ = ["Objective", "Prepare", "StageContext", "StagePlan", "StageTrace", "Step", "Watch", "train"]
 
 LAST_STEPS = 10  # a stage's training loss is the mean over these: one batch is noise
 
 
-@dataclass(frozen=True, kw_only=True)
-class StagePlan:
-    """What the loop needs to know of a stage."""
-
-    name: str
-    steps: int
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig
-    micro_batch_size: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One finished optimizer step.
-
-    Args:
-        step: one-based, of `of`.
-        losses: `loss`, which was minimised, and its parts.
-        details: 0-d and 1-D tensors, on the device; reading them waits for it.
-        lr: what the optimizer used.
-        grad_norm: before clipping.
-        tokens: trained on in this step.
-        seconds: it took, from asking for its batch to the end of its computation, without `compile_seconds`.
-        data_seconds: of these, waiting for the batch and placing it.
-        save_seconds: that saving took after the step before it; not in `seconds`.
-        settings: what the stage set for this step (lambda, k, …).
-        look: what auto-freeze saw after it; None: it did not look.
-        compile_seconds: that the compiler took for this step, where it can be told apart.
-    """
-
-    stage: str
-    step: int
-    of: int
-    losses: Mapping[str, float]
-    lr: float
-    grad_norm: float
-    tokens: int
-    seconds: float
-    settings: Mapping[str, float]
-    details: Mapping[str, Tensor] = field(default_factory=dict)
-    data_seconds: float = 0.0
-    save_seconds: float = 0.0
-    look: Look | None = None
-    compile_seconds: float = 0.0
-
-
 @dataclass(kw_only=True)
 class StageTrace:
-    """What a stage leaves behind, beside the weights: the loss and its parts at each step, by name."""
+    """Losses of a stage at each step, its tokens and its seconds. A part of a checkpoint.
+
+    Args:
+        parts: the loss and its parts, by name.
+    """
 
     parts: dict[str, list[float]] = field(default_factory=dict)
     tokens: int = 0
     seconds: float = 0.0
     complete: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
-    """Called before the state is asked for: brings what is still on the device."""
+    """Adds the steps that are still on the device; called before the state is read."""
 
     def add(self, step: Step) -> None:
+        """Add one finished step."""
         for name, value in step.losses.items():
             self.parts.setdefault(name, []).append(value)
         self.tokens += step.tokens
         self.seconds += step.seconds
 
     def state(self) -> State:
+        """Return all of it, for a checkpoint."""
         self.complete()
         parts = {name: torch.tensor(values, dtype=torch.float64) for name, values in self.parts.items()}
         return State(tensors=parts, values={"tokens": self.tokens, "seconds": self.seconds})
 
     def restore(self, state: State) -> None:
+        """Take the values of a checkpoint."""
         self.parts = {name: values.tolist() for name, values in state.tensors.items()}
         self.tokens, self.seconds = state.values["tokens"], state.values["seconds"]
 
     @property
     def losses(self) -> list[float]:
-        """What was minimised."""
+        """Return the minimised loss at each step."""
         return self.parts.get("loss", [])
 
     def final(self, part: str) -> float | None:
-        """Mean of a part of the loss over the last steps; None for a stage without steps."""
+        """Return the mean of a part of the loss over the last steps; None for a stage without steps."""
         last = self.parts.get(part, [])[-LAST_STEPS:]
         return sum(last) / len(last) if last else None
 
     @property
     def final_loss(self) -> float | None:
-        """Mean training loss of the last steps; None for a stage without steps."""
+        """Return the mean training loss of the last steps; None for a stage without steps."""
         return self.final("loss")
 
 
 Prepare = Callable[[int], Mapping[str, float]]
 """Called with the zero-based step before it is computed: sets lambda and the like, returns them to log."""
-
-Watch = Callable[[Step], None]
 
 
 def train(
@@ -135,22 +92,18 @@ def train(
     model: nn.Module,
     objective: Objective,
     batches: Iterator[Tensor],
+    context: StageContext,
     *,
-    device: Device,
-    stop: StopSignal,
-    watch: Watch,
     prepare: Prepare = lambda step: {},
-    keep: CheckpointPolicy = NO_CHECKPOINTS,
-    hooks: StageHooks = NO_HOOKS,
-    more: Mapping[str, Stateful] | None = None,
+    extra_state: Mapping[str, Stateful] | None = None,
 ) -> StageTrace:
-    """Trains `model` in place for `plan.steps` steps.
+    """Train `model` in place for `plan.steps` steps, less those that a checkpoint has.
 
     Args:
-        keep: where the run is kept, and brought back from: the steps done before are not done again. It asks
-            that `batches` is `Stateful`.
-        beside: what else looks on, or has a hand in it.
-        more: what else of the stage changes with its steps, beside model, optimizer and batches.
+        objective: the losses of a batch, of which `loss` is minimised.
+        batches: token ids [B, T] on the host; `Stateful` where there are checkpoints.
+        prepare: called before each step.
+        extra_state: what else changes with the steps, by name; saved with model, optimizer and batches.
 
     Raises:
         ConfigError: the model cannot be trained as the device says.
@@ -159,96 +112,148 @@ def train(
         PreemptedError: a signal came; the step that was under way is finished.
     """
     model.train()
-    if device.recompute:
-        recompute_layers(model, device.checkpointing())
-    shared = strategy_for(model, device)
-    optimizer = build_optimizer(model, plan.optimizer, ranks=device.ranks)
-    take_step = TrainStep(
-        model,
-        objective,
-        optimizer,
-        device=device,
-        stage=plan.name,
-        micro_batch_size=plan.micro_batch_size,
-        max_grad_norm=plan.optimizer.max_grad_norm,
-        strategy=shared,
-        again=batches.again if isinstance(batches, Taught) else None,
-    )
-    trace, pending = StageTrace(), PendingResults[Step](device)
-    freeze, memory = hooks.freeze, hooks.memory
-    if freeze:
-        freeze.begin(optimizer.leave_out_frozen)
+    if context.device.recompute:
+        recompute_layers(model, context.device.checkpointing())
+    return _StageLoop(plan, model, objective, batches, context, prepare).run(extra_state or {})
 
-    def tell() -> None:
-        for step in pending.results():
-            trace.add(step)
-            watch(step)
 
-    trace.complete = tell
-
-    def parts() -> Parts:
-        return parts_of(
+class _StageLoop:
+    def __init__(
+        self,
+        plan: StagePlan,
+        model: nn.Module,
+        objective: Objective,
+        batches: Iterator[Tensor],
+        context: StageContext,
+        prepare: Prepare,
+    ) -> None:
+        self._plan, self._model, self._batches, self._prepare = plan, model, batches, prepare
+        self._device, self._stop, self._checkpoints = context.device, context.stop, context.checkpoints
+        self._freeze, self._memory = context.hooks.freeze, context.hooks.memory
+        # Before the optimizer is built: it updates the parameters that this leaves.
+        self._strategy = strategy_for(model, self._device)
+        self._optimizer = build_optimizer(model, plan.optimizer, ranks=self._device.ranks)
+        self._take_step = TrainStep(
+            plan,
             model,
-            optimizer.optimizers,
-            batches,
-            trace,
-            device=device.torch_device,
-            more=more or {},
-            lasting={AUTO_FREEZE: freeze} if freeze else {},
+            objective,
+            self._optimizer,
+            self._device,
+            strategy=self._strategy,
+            again=batches.again if isinstance(batches, Taught) else None,
+        )
+        self._trace, self._pending = StageTrace(), PendingResults[Step](self._device)
+        # The trace outlives the stage, so it must not hold on to the optimizer's state.
+        self._trace.complete = partial(_report, self._pending, self._trace, context.watch)
+        self._save_seconds = 0.0
+
+    def run(self, extra_state: Mapping[str, Stateful]) -> StageTrace:
+        plan, device, optimizer = self._plan, self._device, self._optimizer
+        if self._freeze:
+            self._freeze.begin(optimizer.leave_out_frozen)
+        parts = partial(self._parts, extra_state)
+        with (
+            closing(optimizer),
+            self._strategy,
+            self._checkpoints.stage(plan.name, plan.steps, parts) as checkpoint,
+        ):
+            device.share_out(self._model, optimizer.optimizers)
+            device.end_step()  # what was made or restored so far is no part of the first step
+            if self._memory:
+                self._memory.begin(plan.name, optimizer.optimizers, done=checkpoint.done)
+            for number in range(checkpoint.done + 1, plan.steps + 1):
+                self._step(number, checkpoint)
+        return self._trace
+
+    def _parts(self, extra_state: Mapping[str, Stateful]) -> Parts:
+        return parts_of(
+            self._model,
+            self._optimizer.optimizers,
+            self._batches,
+            self._trace,
+            device=self._device.torch_device,
+            more=extra_state,
+            lasting={AUTO_FREEZE: self._freeze} if self._freeze else {},
         )
 
-    save_seconds = 0.0
-    with closing(optimizer), shared, keep.stage(plan.name, plan.steps, parts) as kept:
-        device.share_out(model, optimizer.optimizers)
-        device.end_step()  # what was made or restored so far is no part of the first step
-        if memory:
-            memory.begin(plan.name, optimizer.optimizers, done=kept.done)
-        for index in range(kept.done, plan.steps):
-            started, compiled_before = time.perf_counter(), device.compile_seconds()
-            if isinstance(batches, Feed):
-                batches.wait()  # as long as it takes; nothing of the step is begun, so a signal need not wait
-            waited_seconds = time.perf_counter() - started
-            with stop.hold(f"step {index + 1} of {plan.name}"):
-                settings = prepare(index)
-                factor = lr_factor(plan.schedule, index, plan.steps)
-                optimizer.scale_lr(factor)
-                asked = time.perf_counter()
-                ids_BT = next(batches)
-                micro = device.place_parts(ids_BT, plan.micro_batch_size)
-                data_seconds = waited_seconds + time.perf_counter() - asked
-                stepped = take_step(micro, number=index + 1)
-                if memory:
-                    memory.recorded()
-                device.end_step()
-                due = device.reads(index + 1, plan.steps)
-                if due:
-                    pending.read([stepped])
-                compile_seconds = device.compile_seconds() - compiled_before
-                seconds = time.perf_counter() - started - compile_seconds
-                look = freeze.look(index + 1) if freeze else None
-                if look and look.froze:
-                    device.end_step()  # the new values are no part of the next step
-                lr = plan.optimizer.lr * factor
-                told = partial(
-                    Step,
-                    stage=plan.name,
-                    step=index + 1,
-                    of=plan.steps,
-                    lr=lr,
-                    tokens=ids_BT.numel() * device.ranks.world,
-                    seconds=seconds,
-                    settings=settings,
-                    data_seconds=data_seconds,
-                    save_seconds=save_seconds,
-                    look=look,
-                    compile_seconds=compile_seconds,
-                )
-                pending.add(stepped, index + 1, told)
-                if due:
-                    tell()
-                saving = time.perf_counter()
-                saved = kept.after(index + 1, {"lr": lr, **settings})
-                save_seconds = time.perf_counter() - saving
-                if memory:
-                    memory.stepped(saved=saved, froze=look is not None and look.froze)
-    return trace
+    def _step(self, number: int, checkpoint: StageCheckpoint) -> None:
+        """Take the one-based step, report it where it is due, and let the checkpoint be saved."""
+        plan, timer = self._plan, _StepTimer(self._device)
+        if isinstance(self._batches, Feed):
+            with timer.data():  # outside of `hold`: nothing of the step is begun, so a signal need not wait
+                self._batches.wait()
+        with self._stop.hold(f"step {number} of {plan.name}"):
+            settings = self._prepare(number - 1)
+            factor = lr_factor(plan.schedule, number - 1, plan.steps)
+            self._optimizer.scale_lr(factor)
+            with timer.data():
+                ids_BT = next(self._batches)
+                micro = self._device.place_parts(ids_BT, plan.micro_batch_size)
+            result, due = self._compute(micro, number)
+            timer.stop()
+            inspection = self._inspect(number)
+            lr = plan.optimizer.lr * factor
+            step = partial(
+                Step,
+                stage=plan.name,
+                step=number,
+                of=plan.steps,
+                lr=lr,
+                tokens=ids_BT.numel() * self._device.ranks.world,
+                seconds=timer.seconds,
+                settings=settings,
+                data_seconds=timer.data_seconds,
+                save_seconds=self._save_seconds,
+                inspection=inspection,
+                compile_seconds=timer.compile_seconds,
+            )
+            self._pending.add(result, number, step)
+            if due:
+                self._trace.complete()
+            began = time.perf_counter()
+            saved = checkpoint.after(number, {"lr": lr, **settings})
+            self._save_seconds = time.perf_counter() - began
+            if self._memory:
+                self._memory.stepped(saved=saved, froze=inspection is not None and inspection.froze)
+
+    def _compute(self, micro: Sequence[Tensor], number: int) -> tuple[StepResult, bool]:
+        """Return the result of the step, and whether all pending results are to be reported now."""
+        result = self._take_step(micro, number=number)
+        if self._memory:
+            self._memory.recorded()
+        self._device.end_step()
+        due = self._device.reads(number, self._plan.steps)
+        if due:
+            self._pending.read([result])
+        return result, due
+
+    def _inspect(self, number: int) -> Inspection | None:
+        inspection = self._freeze.inspect(number) if self._freeze else None
+        if inspection and inspection.froze:
+            self._device.end_step()  # the new values are no part of the next step
+        return inspection
+
+
+def _report(pending: PendingResults[Step], trace: StageTrace, watch: Watch) -> None:
+    for step in pending.reports():
+        trace.add(step)
+        watch(step)
+
+
+class _StepTimer:
+    """Seconds of one step, from the construction to `stop`; those of the compiler are counted apart."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._began, self._compiled = time.perf_counter(), device.compile_seconds()
+        self.seconds = self.data_seconds = self.compile_seconds = 0.0
+
+    @contextmanager
+    def data(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.data_seconds += time.perf_counter() - began
+
+    def stop(self) -> None:
+        self.compile_seconds = self._device.compile_seconds() - self._compiled
+        self.seconds = time.perf_counter() - self._began - self.compile_seconds

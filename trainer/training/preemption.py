@@ -20,13 +20,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from trainer.errors import EXIT_PREEMPTED, PreemptedError
+
+if TYPE_CHECKING:
+    from trainer.devices.device import Device
 
 # Who signals a whole process group or job reaches a trainer twice: directly, and through its worker.
 ECHO_S = 1.0
 PROMPT_S = 1.0
 """How long an exception may take to end a run that has not trained yet."""
+# For what the device still hands over. A preempted machine is gone after 30 s, of which saving takes some.
+# Its notice may also come when the run has just finished, before anybody has reported that.
+_FINISHED_S, _PREEMPTED_S = 20.0, 10.0
 _STDERR = 2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ELSEWHERE = "SIGTERM"  # what another process was told, most likely
@@ -172,3 +179,16 @@ class StopSignal:
         self._early = None
         with suppress(ValueError):  # forked by another thread than the main one
             signal.set_wakeup_fd(-1)
+
+
+@contextmanager
+def closing_device(device: Device, stop: StopSignal) -> Iterator[None]:
+    """Close the device at the end of the run, with less time for it unless the run has finished."""
+    within_s = _PREEMPTED_S
+    try:
+        yield
+        within_s = _FINISHED_S
+    finally:
+        if not stop.came:  # else a second one ends the process at once
+            stop.ignore()
+        device.close(within_s)

@@ -1,10 +1,13 @@
-"""What steps came to, read from the device: at once, or several together where reading waits for it. Used by
-`step` and `loop`."""
+"""Results of training steps: on the device until they are read, then reported as `Step`.
+
+Where reading waits for the device, several steps are read together. Used by `train_step` and `loop`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import torch
@@ -12,18 +15,58 @@ from torch import Tensor
 
 from trainer.devices.device import Device
 from trainer.errors import DivergedError
+from trainer.training.auto_freeze import Inspection
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One finished optimizer step.
+
+    Args:
+        step: one-based, of `of`.
+        losses: `loss`, which was minimised, and its parts.
+        details: 0-d and 1-D tensors, on the device; reading them waits for it.
+        lr: learning rate of the step.
+        grad_norm: before clipping.
+        tokens: trained on in this step, by all processes.
+        seconds: from asking for the batch to the end of the computation, without `compile_seconds`.
+        data_seconds: of these, waiting for the batch and placing it.
+        save_seconds: spent saving after the step before this one; not in `seconds`.
+        settings: values that the stage set for this step (lambda, k, …).
+        inspection: by auto-freeze after the step; None: there was none.
+        compile_seconds: spent compiling for this step, where that can be told apart.
+    """
+
+    stage: str
+    step: int
+    of: int
+    losses: Mapping[str, float]
+    lr: float
+    grad_norm: float
+    tokens: int
+    seconds: float
+    settings: Mapping[str, float]
+    details: Mapping[str, Tensor] = field(default_factory=dict)
+    data_seconds: float = 0.0
+    save_seconds: float = 0.0
+    inspection: Inspection | None = None
+    compile_seconds: float = 0.0
+
+
+Watch = Callable[[Step], None]
+"""Called with each finished step, in order."""
+
+
 class StepResult:
-    """What one step came to, on the device until it is read.
+    """The losses, gradient norm and details of one step, on the device until they are read.
 
     Args:
         losses: means, 0-d.
         grad_norm: before clipping, 0-d.
-        details: the 1-D losses; norms of the gradient by kind of parameter, before clipping; what the
-            optimizer has to tell.
+        details: the 1-D losses, gradient norms by kind of parameter before clipping, and readings of the
+            optimizer.
     """
 
     def __init__(
@@ -36,31 +79,31 @@ class StepResult:
 
     @property
     def known(self) -> bool:
-        """Whether it was read."""
+        """Return whether the result is on the host."""
         return self._read is not None
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that is on the device."""
+        """Return everything that is on the device."""
         return self._values, *self.details.values()
 
     def take(self, copies: Iterator[Tensor]) -> None:
-        """Reads from copies of `tensors` on the CPU."""
+        """Take the next of the given host copies, which are in the order of `tensors`."""
         self._read = next(copies).tolist()
         self.details = {name: next(copies) for name in self.details}
 
     @property
     def losses(self) -> dict[str, float]:
-        """Means."""
+        """Return the means by name. Waits for the device."""
         return dict(zip(self._names, self._on_host()[:-1], strict=True))
 
     @property
     def grad_norm(self) -> float:
-        """Before clipping."""
+        """Return the norm before clipping. Waits for the device."""
         return self._on_host()[-1]
 
     def refuse_divergence(self, number: int) -> None:
-        """Raises DivergedError if a loss or the gradient of the one-based step `number` is not finite."""
+        """Raise DivergedError if a loss or the gradient of the one-based step `number` is not finite."""
         for quantity, value in (("loss", self.losses["loss"]), ("gradient norm", self.grad_norm)):
             if not math.isfinite(value):
                 raise DivergedError(quantity=quantity, value=value, stage=self._stage, step=number)
@@ -72,31 +115,38 @@ class StepResult:
 
 
 class PendingResults(Generic[T]):
-    """Hold the results of steps that were computed but not yet reported, in order.
+    """Results of steps that were computed but not yet reported, in order.
 
-    At most one where every step is read at once.
+    At most one where the device reads every step at once.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._steps: list[tuple[StepResult, int, Callable[..., T]]] = []
 
-    def add(self, stepped: StepResult, number: int, build: Callable[..., T]) -> None:
-        """The one-based step `number`; `build` makes of losses, grad_norm and details what is told."""
-        self._steps.append((stepped, number, build))
+    def add(self, result: StepResult, number: int, build: Callable[..., T]) -> None:
+        """Add the one-based step `number`.
 
-    def results(self) -> Iterator[T]:
-        """What there is to tell of them all; none are left. Raises DivergedError at the first that is not
-        finite."""
+        Args:
+            build: makes a report of the keyword arguments `losses`, `grad_norm` and `details`.
+        """
+        self._steps.append((result, number, build))
+
+    def reports(self) -> Iterator[T]:
+        """Yield the report of each pending step, and forget it.
+
+        Raises:
+            DivergedError: a step is not finite; those before it were yielded.
+        """
         self.read()
         while self._steps:
-            stepped, number, build = self._steps.pop(0)
-            stepped.refuse_divergence(number)
-            yield build(losses=stepped.losses, grad_norm=stepped.grad_norm, details=stepped.details)
+            result, number, build = self._steps.pop(0)
+            result.refuse_divergence(number)
+            yield build(losses=result.losses, grad_norm=result.grad_norm, details=result.details)
 
     def read(self, more: Sequence[StepResult] = ()) -> None:
-        """Reads them, and `more`. Waits for the device; one transfer brings all that is still there."""
-        waiting = [each for each in (*(stepped for stepped, _, _ in self._steps), *more) if not each.known]
-        found = iter(self._device.fetch([each for stepped in waiting for each in stepped.tensors]))
-        for stepped in waiting:
-            stepped.take(found)
+        """Read all pending results, and `more`, in one transfer. Waits for the device."""
+        waiting = [each for each in (*(result for result, _, _ in self._steps), *more) if not each.known]
+        copies = iter(self._device.fetch([tensor for result in waiting for tensor in result.tensors]))
+        for result in waiting:
+            result.take(copies)

@@ -18,13 +18,14 @@ from trainer.errors import TrainerError
 from trainer.optim.build import OptimizerSet
 from trainer.optim.gradient_norms import GradientNorms
 from trainer.quant.ternary import held_weights
-from trainer.training.compilation import compiled, tell_failure
+from trainer.training.compilation import compiled, warn_of_failure
+from trainer.training.context import StagePlan
 from trainer.training.parallel import ParallelStrategy
 from trainer.training.step_results import StepResult
 
 Objective = Callable[[Tensor], Mapping[str, Tensor]]
-"""ids_BT → tensors; `loss`, which is 0-d, is minimised, the others are logged: 0-d ones as numbers, 1-D ones
-(a number per layer, say) only where a line is written, as they would be many.
+"""ids_BT → tensors: `loss`, which is 0-d, is minimised, the others are logged. Of these, 1-D ones (a number
+per layer, say) only where a line is written, as they would be many.
 
 Each is a mean over sequences that count alike, so that the mean over micro-batches is that over the batch.
 A function of the ids and the weights alone: it may be called again with the same ids, and compiled.
@@ -35,60 +36,62 @@ class TrainStep:
     """The step of one stage, over a model and the optimizer of its parameters.
 
     Args:
-        stage: its name, for errors.
-        micro_batch_size: sequences per forward and backward pass; None: the whole batch in one.
-        max_grad_norm: gradients are scaled down to this norm; 0 switches clipping off.
-        sharing: with the other processes of the run; None: there are none.
+        plan: gives the stage's name (for errors), the micro-batches and the norm that gradients are clipped
+            to (0 switches clipping off).
+        strategy: of the processes that share the run; None: there is one process.
         again: called before the micro-batches of a step are computed once more; None: nobody need know.
     """
 
     def __init__(
         self,
+        plan: StagePlan,
         model: nn.Module,
         objective: Objective,
         optimizer: OptimizerSet,
-        *,
         device: Device,
-        stage: str,
-        micro_batch_size: int | None,
-        max_grad_norm: float,
+        *,
         strategy: ParallelStrategy | None = None,
         again: Callable[[], None] | None = None,
     ) -> None:
-        self._model, self._eager, self._optimizer = model, objective, optimizer
+        self._plan, self._model, self._eager, self._optimizer = plan, model, objective, optimizer
         self._objective = compiled(objective) if device.compile else objective
-        self._device, self._stage = device, stage
-        self._micro_batch_size = micro_batch_size
-        self._max_grad_norm = max_grad_norm or math.inf
+        self._device = device
+        self._max_grad_norm = plan.optimizer.max_grad_norm or math.inf
         self._gradient_norms = GradientNorms(model)
         self._strategy = strategy or ParallelStrategy()
         self._again = again
 
     def __call__(self, batch: Tensor | Sequence[Tensor], *, number: int) -> StepResult:
-        """Takes the one-based step `number` on a batch that is on the device: [B, T], or in its micro-batches
-        [b, T] already.
+        """Take the one-based step `number`.
+
+        Args:
+            batch: token ids on the device: [B, T], or in its micro-batches [b, T] already.
 
         Raises:
-            DivergedError: a loss or the gradient is not finite. The weights are those before the step. A
-                device that records its steps does not look: whoever reads what they came to does.
+            DivergedError: a loss or the gradient is not finite. The weights are those before the step. On a
+                device that records its steps as a graph this is raised when the result is read.
         """
         parts = self._strategy.mean(self.accumulate(batch))
         losses = {name: part for name, part in parts.items() if part.ndim == 0}
         details = {name: part for name, part in parts.items() if part.ndim}
         details |= self._gradient_norms() | self._optimizer.readings()
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm))
-        stepped = StepResult(losses, norm, details, stage=self._stage)
+        result = StepResult(losses, norm, details, stage=self._plan.name)
         if self._device.looks_before_it_updates:
-            stepped.refuse_divergence(number)  # the one place of a step that waits for the device
+            result.refuse_divergence(number)  # the one place of a step that waits for the device
         self._optimizer.step()
         self._optimizer.zero_grad()
-        return stepped
+        return result
 
     def accumulate(self, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
-        """Adds the gradient of the mean loss over a batch to the parameters', which must have none; returns
-        the mean of each part of the loss. Of processes that share the batch each has its own rows: the
-        gradient is that of all of them, the means are its own."""
-        micro = micro_batches(batch, self._micro_batch_size) if isinstance(batch, Tensor) else batch
+        """Add the gradient of the mean loss over a batch to the parameters', which must have none.
+
+        Of processes that share the batch each has its own rows.
+
+        Returns:
+            The mean of each part of the loss over the rows of this process; the gradient is of all rows.
+        """
+        micro = micro_batches(batch, self._plan.micro_batch_size) if isinstance(batch, Tensor) else batch
         try:
             return self._backward(self._objective, micro)
         except Exception as error:
@@ -100,7 +103,7 @@ class TrainStep:
                 self._again()
             parts = self._backward(self._eager, micro)  # an error of the objective's own is raised here
             self._objective = self._eager
-            tell_failure(error)
+            warn_of_failure(error)
             return parts
 
     def _backward(self, objective: Objective, micro: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ from trainer.checkpoint.state import State
 from trainer.config import CheckpointConfig
 from trainer.devices.device import Device
 from trainer.errors import PreemptedError
+from trainer.training.context import StageContext
 from trainer.training.loop import StagePlan, StageTrace, Step, train
 from trainer.training.preemption import StopSignal
 
@@ -121,12 +122,9 @@ def run(folder: Path, every: int, keep: int, watch: Callable[[Step], None]) -> l
                 toy,
                 toy.losses,
                 Numbered(number),
-                device=DEVICE,
-                stop=stop,
-                watch=watch,
+                StageContext(device=DEVICE, stop=stop, watch=watch, checkpoints=checkpoints),
                 prepare=prepare,
-                keep=checkpoints,
-                more={"pace": pace},
+                extra_state={"pace": pace},
             )
             traces.append(trace)
             checkpoints.once(f"after {name}", lambda: {"weight": toy.middle.weight.sum().item()})

@@ -21,6 +21,7 @@ from trainer.devices.device import open_device
 from trainer.pipeline import Outcome
 from trainer.teachers import local
 from trainer.telemetry import Telemetry
+from trainer.training.context import StageContext
 from trainer.training.preemption import StopSignal
 
 Run = Callable[..., Outcome]
@@ -54,13 +55,7 @@ def run(streamed: list[str], tmp_path: Path) -> Run:
     def run(*overrides: str) -> Outcome:
         config = check([*streamed, *overrides])
         with Telemetry(tmp_path / "metrics.jsonl", every=1, out=None) as telemetry:
-            return pipeline.run(
-                config,
-                device=open_device(config.device),
-                telemetry=telemetry,
-                stop=StopSignal(),
-                progress=lambda message, fraction: None,
-            )
+            return pipeline.run(config, StageContext(device=open_device(config.device)), telemetry)
 
     return run
 

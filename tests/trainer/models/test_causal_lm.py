@@ -34,20 +34,14 @@ def run_hf(run_small: Callable[..., Outcome], small: tuple[str, ...], checkpoint
     from trainer import pipeline
     from trainer.devices.device import open_device
     from trainer.telemetry import Telemetry
-    from trainer.training.preemption import StopSignal
+    from trainer.training.context import StageContext
 
     common = [override for override in small if not override.startswith(TINY_ONLY)]
 
     def run(*overrides: str, name: Path = checkpoint) -> Outcome:
         config = api.check([*common, "model=hf", f"model.name={api.quote(str(name))}", *overrides])
         with Telemetry(tmp_path / "metrics.jsonl", every=1, out=None) as telemetry:
-            return pipeline.run(
-                config,
-                device=open_device(config.device),
-                telemetry=telemetry,
-                stop=StopSignal(),
-                progress=lambda message, fraction: None,
-            )
+            return pipeline.run(config, StageContext(device=open_device(config.device)), telemetry)
 
     return run
 

@@ -28,7 +28,7 @@ from trainer.models.subln import SubLN
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import ternary_layers
 from trainer.telemetry import Telemetry
-from trainer.training.preemption import StopSignal
+from trainer.training.context import StageContext
 
 NAMES = {
     "smollm2_135m": "HuggingFaceTB/SmolLM2-135M",
@@ -188,13 +188,7 @@ def run(tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
         where = [f"model.name={api.quote(name)}", f"data.dataset={api.quote(str(dataset))}"]
         config = check(["model=smollm2_135m", "data=fineweb", *where, *SMALLER, *overrides])
         with Telemetry(tmp_path / "metrics.jsonl", every=1, out=None) as telemetry:
-            return pipeline.run(
-                config,
-                device=open_device(config.device),
-                telemetry=telemetry,
-                stop=StopSignal(),
-                progress=lambda message, fraction: None,
-            )
+            return pipeline.run(config, StageContext(device=open_device(config.device)), telemetry)
 
     return run
 

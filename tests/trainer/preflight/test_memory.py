@@ -31,7 +31,7 @@ from trainer.preflight.upper_bound import at_most
 from trainer.stages import distill, layerwise, pretrain
 from trainer.teachers.cached import reader
 from trainer.testing.memory import peak_bytes
-from trainer.training.preemption import StopSignal
+from trainer.training.context import StageContext
 
 # Small, but large enough that activations, weights and logits all count; deeper than what is estimated from.
 SHAPE = (
@@ -105,9 +105,7 @@ def train_stage(config: Config, plan: Blueprint, device: Device) -> None:
         strength,
         stage,
         Zeros(stage.batch_size, config.data.sequence_length),
-        device=device,
-        stop=StopSignal(),
-        watch=lambda step: None,
+        StageContext(device=device),
     )
 
 

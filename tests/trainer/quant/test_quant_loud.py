@@ -18,8 +18,8 @@ from trainer.models.subln import make_student
 from trainer.quant.saliency import ColumnSaliency, Share
 from trainer.quant.ternary import TernaryLinear
 from trainer.stages.pretrain import cross_entropy
-from trainer.training.loop import StagePlan, train
-from trainer.training.preemption import StopSignal
+from trainer.training.context import StageContext, StagePlan
+from trainer.training.loop import train
 
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
 LAYERS = ("self_attn.k_proj", "self_attn.o_proj.projection", "mlp.gate_proj", "mlp.down_proj.projection")
@@ -63,13 +63,4 @@ def test_training_ends_at_the_step_that_met_it(
         name="stage2", steps=3, optimizer=config.stage2.optimizer, schedule=config.stage2.schedule
     )
     with pytest.raises(DivergedError, match=r"^loss is nan at step 2 of stage2"):
-        train(
-            plan,
-            student,
-            cross_entropy(student),
-            stream(),
-            device=DEVICE,
-            stop=StopSignal(),
-            watch=lambda step: None,
-            prepare=prepare,
-        )
+        train(plan, student, cross_entropy(student), stream(), StageContext(device=DEVICE), prepare=prepare)

@@ -21,8 +21,8 @@ from trainer.models.subln import make_student
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import ternary_layers
 from trainer.stages import layerwise
+from trainer.training.context import StageContext
 from trainer.training.loop import Step
-from trainer.training.preemption import StopSignal
 
 Run = Callable[..., Outcome]
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
@@ -95,10 +95,8 @@ def test_a_shallower_student_is_compared_with_the_layers_that_it_was_made_of(
     monkeypatch.setattr(layerwise, "hidden_loss", spying)
     student, strength = make_student(teacher, config.stage1, [IDS], quant=config.quant, device=DEVICE)
     steps: list[Step] = []
-    layerwise.align(
-        student, teacher, strength, config.stage1_9, iter([IDS] * 6),
-        device=DEVICE, stop=StopSignal(), watch=steps.append,
-    )  # fmt: skip
+    context = StageContext(device=DEVICE, watch=steps.append)
+    layerwise.align(student, teacher, strength, config.stage1_9, iter([IDS] * 6), context)
     with torch.no_grad():
         expected = run(teacher, IDS, hidden=True).hidden
     assert len(expected) == 5
@@ -136,9 +134,7 @@ def test_every_distance_brings_the_student_nearer_to_its_teacher(
     )
     student, strength = make_student(teacher, config.stage1, [IDS], quant=config.quant, device=DEVICE)
     steps: list[Step] = []
-    layerwise.align(
-        student, teacher, strength, config.stage1_9, iter([IDS] * 25),
-        device=DEVICE, stop=StopSignal(), watch=steps.append,
-    )  # fmt: skip
+    context = StageContext(device=DEVICE, watch=steps.append)
+    layerwise.align(student, teacher, strength, config.stage1_9, iter([IDS] * 25), context)
     offset = 1.0 if loss_type == "inner_product" else 0.0  # its least is -1
     assert steps[-1].losses["loss"] + offset < 0.7 * (steps[0].losses["loss"] + offset)

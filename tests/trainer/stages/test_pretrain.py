@@ -42,7 +42,8 @@ def test_the_loss_is_the_cross_entropy_and_torchs_divergence_times_the_squared_t
     temperature: float, small: tuple[str, ...]
 ) -> None:
     student, teacher = models(small)
-    parts = pretrain.taught(student, teacher, Stage2DistillConfig(weight=0.7, temperature=temperature))(IDS)
+    config = Stage2DistillConfig(weight=0.7, temperature=temperature)
+    parts = pretrain.distillation(student, teacher, config)(IDS)
     ours, theirs = (run(model, IDS).logits[:, :-1].flatten(0, 1) for model in (student, teacher))
     kl = F.kl_div(
         (ours / temperature).log_softmax(-1),
@@ -62,7 +63,7 @@ def test_the_squared_temperature_keeps_the_gradients_size(small: tuple[str, ...]
     def gradient_norm(temperature: float) -> float:
         student, teacher = models(small)
         config = Stage2DistillConfig(weight=1.0, temperature=temperature)
-        parts = pretrain.taught(student, teacher, config)(IDS)
+        parts = pretrain.distillation(student, teacher, config)(IDS)
         gradients = torch.autograd.grad(parts["loss"] - parts["ce"], list(student.parameters()))
         return float(torch.stack([gradient.norm() for gradient in gradients]).norm())
 

@@ -13,8 +13,8 @@ from trainer.models.causal_lm import build_tiny
 from trainer.stages.pretrain import cross_entropy
 from trainer.testing.memory import peak_bytes
 from trainer.training.activation_checkpointing import recompute_layers
-from trainer.training.loop import StagePlan, train
-from trainer.training.preemption import StopSignal
+from trainer.training.context import StageContext, StagePlan
+from trainer.training.loop import train
 
 LAYERS, HIDDEN, TOKENS = 6, 64, 8 * 32
 SHAPE = (
@@ -40,15 +40,7 @@ def peak_of_a_step(*overrides: str) -> int:
     plan = StagePlan(name="toy", steps=1, optimizer=stage.optimizer, schedule=stage.schedule)
     ids = torch.zeros(8, 32, dtype=torch.long)
     return peak_bytes(
-        lambda: train(
-            plan,
-            model,
-            cross_entropy(model),
-            iter([ids]),
-            device=device,
-            stop=StopSignal(),
-            watch=lambda step: None,
-        )
+        lambda: train(plan, model, cross_entropy(model), iter([ids]), StageContext(device=device))
     )
 
 

@@ -1,4 +1,4 @@
-"""Auto-freeze: when it looks, when it freezes, what it leaves of the optimizer, and what it refuses."""
+"""Auto-freeze: when it inspects, when it freezes, what it leaves of the optimizer, and what it refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.pipeline import Outcome
 from trainer.training.auto_freeze import AutoFreeze, auto_freeze
 
 ALWAYS = AutoFreezeConfig(
-    enabled=True, parameters=("*",), threshold=0.5, retries=2, every_steps=1, start_step=0, dry_run=False
+    enabled=True, parameters=("*",), threshold=0.5, patience=2, every_steps=1, start_step=0, dry_run=False
 )
 SOON = (
     "auto_freeze.enabled=true",
@@ -43,27 +43,27 @@ def watching(config: AutoFreezeConfig, *values: float) -> tuple[AutoFreeze, nn.P
 
 @given(
     changes=st.lists(st.sampled_from([0.0, 0.25, 0.5, 2.0]), max_size=20),
-    retries=st.integers(1, 4),
+    patience=st.integers(1, 4),
     every=st.integers(1, 3),
     start=st.integers(0, 6),
 )
 def test_it_freezes_at_the_first_look_after_so_many_at_rest(
-    changes: list[float], retries: int, every: int, start: int
+    changes: list[float], patience: int, every: int, start: int
 ) -> None:
     """Against the rule said outright; a change of just the threshold is no rest."""
-    config = dataclasses.replace(ALWAYS, retries=retries, every_steps=every, start_step=start)
+    config = dataclasses.replace(ALWAYS, patience=patience, every_steps=every, start_step=start)
     watch, gain, calls = watching(config, 1.0, 2.0)
-    moved, seen, rest, expected, found = 0.0, False, 0, None, None
+    moved, inspected, stable, expected, found = 0.0, False, 0, None, None
     for step, change in enumerate(changes, start=1):
         with torch.no_grad():
             gain[0] += change
         moved += change
         if step % every == 0 and step >= start and expected is None:
-            rest = rest + 1 if seen and moved < 0.5 else 0
-            moved, seen = 0.0, True
-            expected = step if rest == retries else None
-        look = watch.look(step)
-        if look and look.numbers["auto_freeze_frozen"] and found is None:
+            stable = stable + 1 if inspected and moved < 0.5 else 0
+            moved, inspected = 0.0, True
+            expected = step if stable == patience else None
+        inspection = watch.inspect(step)
+        if inspection and inspection.numbers["auto_freeze_frozen"] and found is None:
             found = step
     assert found == expected
     assert (len(calls), gain.requires_grad) == ((1, False) if expected else (0, True))
@@ -72,61 +72,61 @@ def test_it_freezes_at_the_first_look_after_so_many_at_rest(
 def test_what_is_frozen_is_rounded_to_float16_once_and_looked_at_no_more() -> None:
     watch, gain, _ = watching(ALWAYS, 0.1, -3.00001, 0.0)
     gain.grad = torch.ones(3)
-    looks = [watch.look(step) for step in range(1, 6)]
+    found = [watch.inspect(step) for step in range(1, 6)]
     assert gain.tolist() == torch.tensor([0.1, -3.00001, 0.0]).half().float().tolist()
     assert gain.grad is None
-    assert [look is not None for look in looks] == [True, True, True, False, False]
-    numbers = [look.numbers for look in looks if look]
+    assert [each is not None for each in found] == [True, True, True, False, False]
+    numbers = [each.numbers for each in found if each]
     assert numbers[0] == {
         "auto_freeze_fp16_distance": pytest.approx(2.4e-5, rel=0.05),
         "auto_freeze_stable": 0,
         "auto_freeze_frozen": 0,
     }
     assert (numbers[2]["auto_freeze_stable"], numbers[2]["auto_freeze_frozen"]) == (2, 1)
-    assert "rounded to float16" in looks[2].decision  # type: ignore[union-attr]
+    assert "rounded to float16" in found[2].decision  # type: ignore[union-attr]
 
 
 def test_means_and_largest_changes_are_those_of_all_numbers() -> None:
     one, two = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
     watch = AutoFreeze(ALWAYS, {"one": one, "two": two})
-    watch.look(1)
+    watch.inspect(1)
     with torch.no_grad():
         one[1], two[0] = -2.0, 0.5
-    look = watch.look(2)
-    assert look is not None
-    assert look.numbers["auto_freeze_max_change"] == 2.0
-    assert look.numbers["auto_freeze_mean_change"] == 0.5
+    inspection = watch.inspect(2)
+    assert inspection is not None
+    assert inspection.numbers["auto_freeze_max_change"] == 2.0
+    assert inspection.numbers["auto_freeze_mean_change"] == 0.5
 
 
 @pytest.mark.parametrize("value", [70000.0, float("nan"), float("inf")])
 def test_what_no_float16_can_hold_is_not_frozen(value: float) -> None:
     watch, gain, _ = watching(ALWAYS, value)
-    looks = [look for step in range(1, 5) if (look := watch.look(step))]
+    found = [each for step in range(1, 5) if (each := watch.inspect(step))]
     assert gain.requires_grad
-    assert all(json.dumps(look.numbers, allow_nan=False) for look in looks)
+    assert all(json.dumps(each.numbers, allow_nan=False) for each in found)
     if value == 70000.0:
-        assert "no float16 can" in looks[-1].decision
+        assert "no float16 can" in found[-1].decision
 
 
 def test_a_dry_run_says_once_that_it_would_and_changes_nothing() -> None:
     watch, gain, calls = watching(dataclasses.replace(ALWAYS, dry_run=True), 0.1)
-    looks = [look for step in range(1, 7) if (look := watch.look(step))]
-    assert [bool(look.decision) for look in looks] == [False, False, True, False, False, False]
-    assert "dry run" in looks[2].decision
+    found = [each for step in range(1, 7) if (each := watch.inspect(step))]
+    assert [bool(each.decision) for each in found] == [False, False, True, False, False, False]
+    assert "dry run" in found[2].decision
     assert (gain.tolist(), gain.requires_grad, calls) == (torch.tensor([0.1]).tolist(), True, [])
 
 
 def test_a_stage_begins_without_what_the_one_before_had_seen() -> None:
     watch, _, _ = watching(ALWAYS, 1.0)
     for step in (1, 2):
-        watch.look(step)
+        watch.inspect(step)
     watch.begin(lambda: None)
-    assert [watch.look(step).numbers["auto_freeze_frozen"] for step in (1, 2, 3)] == [0, 0, 1]  # type: ignore[union-attr]
+    assert [watch.inspect(step).numbers["auto_freeze_frozen"] for step in (1, 2, 3)] == [0, 0, 1]  # type: ignore[union-attr]
 
 
 def test_a_state_of_other_parameters_is_refused() -> None:
     watch, _, _ = watching(ALWAYS, 1.0)
-    watch.look(1)
+    watch.inspect(1)
     other = AutoFreeze(ALWAYS, {"bias": nn.Parameter(torch.ones(1))})
     with pytest.raises(StateError, match="other parameters"):
         other.restore(watch.state())
@@ -142,17 +142,17 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("overrides", "told"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_frozen_is_refused(overrides: list[str], told: str, small: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_frozen_is_refused(overrides: list[str], message: str, small: tuple[str, ...]) -> None:
     config = check([*small, *SOON, *overrides])
     assert config.model.kind == "tiny"
     student = build_tiny(config.model, vocab_size=300, sequence_length=16, attention="eager")
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         auto_freeze(config, student)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (["device.parallel=ddp"], "auto_freeze.enabled: processes that share a run"),
         (["auto_freeze.patience=5"], "comes at step 7 of a stage at the earliest, and the longest has 6"),
@@ -162,9 +162,9 @@ def test_what_cannot_be_frozen_is_refused(overrides: list[str], told: str, small
     ],
 )
 def test_what_could_never_freeze_is_refused_before_anything_is_loaded(
-    overrides: list[str], told: str, small: tuple[str, ...]
+    overrides: list[str], message: str, small: tuple[str, ...]
 ) -> None:
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         check([*small, *SOON, *overrides])
 
 

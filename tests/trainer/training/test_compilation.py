@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from trainer.errors import DivergedError
 from trainer.optim.build import build_optimizer
 from trainer.testing.equivalence import likeness, trace
 from trainer.training.compilation import CACHE_VARIABLE, compiled
+from trainer.training.context import StagePlan
 from trainer.training.train_step import TrainStep
 
 COMPILING = Device(
@@ -51,15 +53,9 @@ def compile_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Compile], None]:
 
 
 def steps_of(model: Line, device: Device = COMPILING, micro: int | None = None) -> TrainStep:
-    return TrainStep(
-        model,
-        model.losses,
-        build_optimizer(model, check(["optimizer@stage2.optimizer=adamw"]).stage2.optimizer),
-        device=device,
-        stage="toy",
-        micro_batch_size=micro,
-        max_grad_norm=0.0,
-    )
+    stage2 = check(["optimizer@stage2.optimizer=adamw", "stage2.optimizer.max_grad_norm=0"]).stage2
+    plan = dataclasses.replace(StagePlan.of("toy", stage2), micro_batch_size=micro)
+    return TrainStep(plan, model, model.losses, build_optimizer(model, stage2.optimizer), device)
 
 
 IDS = torch.arange(8).reshape(4, 2)

@@ -17,9 +17,8 @@ from typing import Any, cast
 import pytest
 
 from trainer import api
-from trainer.__main__ import _closed
 from trainer.errors import EXIT_PREEMPTED, DivergedError, PreemptedError
-from trainer.training.preemption import StopSignal
+from trainer.training.preemption import StopSignal, closing_device
 
 # A library in the way of an import, which is told to stop while it loads and wraps whatever it sees.
 SLOW_LIBRARY = """
@@ -97,7 +96,7 @@ def test_a_signal_in_a_library_that_wraps_it_ends_with_75(small: tuple[str, ...]
 
 PATIENT = """
 import time
-from trainer.training.preemption import StopSignal
+from trainer.training.preemption import StopSignal, closing_device
 
 stop = StopSignal()
 stop.install()
@@ -193,7 +192,7 @@ def test_the_device_is_closed_however_a_run_ends_and_no_signal_then_ends_it_othe
     """What a run has come to (here: that it diverged) is not taken back by a signal that comes later."""
     stop, device = StopSignal(), Closing()
     device.then = lambda: stop._receive(signal.SIGTERM, None)
-    with contextlib.suppress(DivergedError), _closed(cast(Any, device), stop):
+    with contextlib.suppress(DivergedError), closing_device(cast(Any, device), stop):
         if ending:
             raise ending
     assert device.seconds == [seconds]
@@ -207,7 +206,7 @@ def test_a_preempted_run_closes_its_device_in_a_hurry_and_a_second_signal_still_
     monkeypatch.setattr("trainer.training.preemption.ECHO_S", 0.0)
     monkeypatch.setattr("trainer.training.preemption.os._exit", left.append)
     device.then = lambda: stop._receive(signal.SIGTERM, None)
-    with pytest.raises(PreemptedError), _closed(cast(Any, device), stop):
+    with pytest.raises(PreemptedError), closing_device(cast(Any, device), stop):
         stop._receive(signal.SIGTERM, None)
     assert device.seconds == [10.0]
     assert left == [EXIT_PREEMPTED]

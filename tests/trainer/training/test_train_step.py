@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 
@@ -15,6 +16,7 @@ from trainer.devices.device import Device
 from trainer.errors import DivergedError
 from trainer.optim.build import build_optimizer
 from trainer.pipeline import Outcome
+from trainer.training.context import StagePlan
 from trainer.training.train_step import TrainStep, micro_batches
 
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
@@ -45,15 +47,13 @@ class Bigram(nn.Module):
 def step_of(
     model: Bigram, *, losses: object = None, micro: int | None = None, clip: float = 0.0
 ) -> TrainStep:
-    config = check(["optimizer@stage2.optimizer=adamw"]).stage2.optimizer
+    stage2 = check(["optimizer@stage2.optimizer=adamw", f"stage2.optimizer.max_grad_norm={clip}"]).stage2
     return TrainStep(
+        dataclasses.replace(StagePlan.of("toy", stage2), micro_batch_size=micro),
         model,
         losses or model.losses,  # type: ignore[arg-type]
-        build_optimizer(model, config),
-        device=DEVICE,
-        stage="toy",
-        micro_batch_size=micro,
-        max_grad_norm=clip,
+        build_optimizer(model, stage2.optimizer),
+        DEVICE,
     )
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -21,12 +22,14 @@ from trainer.data import Feed, prefetch
 from trainer.devices.device import Device
 from trainer.errors import DivergedError, PreemptedError
 from trainer.optim.build import OptimizerSet
+from trainer.training.context import StageContext, StagePlan
 from trainer.training.evaluation import held_out_loss
-from trainer.training.loop import StagePlan, StageTrace, Step, train
+from trainer.training.loop import StageTrace, Step, train
 from trainer.training.lr_schedule import lr_factor
 from trainer.training.preemption import StopSignal
 
 DEVICE = Device(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
+context = partial(StageContext, device=DEVICE)
 
 
 class Toy(nn.Module):
@@ -61,7 +64,7 @@ def stream() -> Iterator[Tensor]:
 def test_it_learns_and_reports_each_step() -> None:
     torch.manual_seed(0)
     toy, steps = Toy(), list[Step]()
-    trace = train(plan(30), toy, toy.losses, stream(), device=DEVICE, stop=StopSignal(), watch=steps.append)
+    trace = train(plan(30), toy, toy.losses, stream(), context(watch=steps.append))
     assert [step.step for step in steps] == list(range(1, 31))
     assert steps[-1].losses["loss"] < steps[0].losses["loss"]
     assert trace.tokens == 30 * 16
@@ -76,7 +79,7 @@ def test_a_trace_that_is_brought_back_has_all_parts_of_the_loss() -> None:
         loss = toy.losses(ids_BT)["loss"]
         return {"loss": loss, "half": loss / 2, "layer": torch.stack([loss.detach(), loss.detach()])}
 
-    trace = train(plan(), toy, losses, stream(), device=DEVICE, stop=StopSignal(), watch=lambda step: None)
+    trace = train(plan(), toy, losses, stream(), context())
     back = StageTrace()
     back.restore(trace.state())
     assert back == trace
@@ -98,7 +101,7 @@ def test_the_logged_learning_rate_is_the_one_the_optimizer_steps_with(
 
     monkeypatch.setattr(OptimizerSet, "step", spying)
     this = plan(12, f"stage2.optimizer.type={kind}")
-    train(this, toy, toy.losses, stream(), device=DEVICE, stop=StopSignal(), watch=steps.append)
+    train(this, toy, toy.losses, stream(), context(watch=steps.append))
     assert [step.lr for step in steps] == used
     expected = [this.optimizer.lr * lr_factor(this.schedule, index, 12) for index in range(12)]
     assert used == expected
@@ -140,9 +143,7 @@ class Slow:
 
 def test_a_steps_time_is_told_apart_into_data_computing_and_saving() -> None:
     toy, steps, slow = Toy(), list[Step](), Slow(data_s=0.02, save_s=0.03)
-    trace = train(
-        plan(5), toy, toy.losses, slow, device=DEVICE, stop=StopSignal(), watch=steps.append, keep=slow
-    )
+    trace = train(plan(5), toy, toy.losses, slow, context(watch=steps.append, checkpoints=slow))
     assert all(0.02 <= step.data_seconds <= step.seconds for step in steps)
     # Saving is told with the step after it, and is no part of what training took.
     assert [step.save_seconds >= 0.03 for step in steps] == [False, False, True, False, True]
@@ -158,7 +159,7 @@ def test_a_loss_that_is_not_finite_names_its_step_and_stage(poison: float) -> No
         return {"loss": loss * poison if len(seen) == 4 else loss}
 
     with pytest.raises(DivergedError, match=r"loss is (nan|inf) at step 5 of toy") as caught:
-        train(plan(), toy, losses, stream(), device=DEVICE, stop=StopSignal(), watch=seen.append)
+        train(plan(), toy, losses, stream(), context(watch=seen.append))
     assert (caught.value.step, caught.value.stage) == (5, "toy")
     assert all(p.isfinite().all() for p in toy.parameters())
 
@@ -172,7 +173,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_before_it_reaches_the_weight
         return {"loss": loss}
 
     with pytest.raises(DivergedError, match=r"gradient norm is .* at step 1"):
-        train(plan(), toy, losses, stream(), device=DEVICE, stop=StopSignal(), watch=lambda step: None)
+        train(plan(), toy, losses, stream(), context())
     assert all(p.isfinite().all() for p in toy.parameters())
 
 
@@ -189,7 +190,7 @@ def test_a_signal_ends_the_run_after_the_step_it_came_in(number: signal.Signals)
     try:
         stop.install()
         with pytest.raises(PreemptedError, match=f"{number.name} after step 3 of toy"):
-            train(plan(), toy, losses, stream(), device=DEVICE, stop=stop, watch=steps.append)
+            train(plan(), toy, losses, stream(), context(stop=stop, watch=steps.append))
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
@@ -225,7 +226,7 @@ def test_a_signal_does_not_wait_for_text_that_does_not_come(monkeypatch: pytest.
         stop.install()
         told.start()
         with pytest.raises(PreemptedError, match="SIGTERM"):
-            train(stage, toy, toy.losses, feed, device=DEVICE, stop=stop, watch=steps.append)
+            train(stage, toy, toy.losses, feed, context(stop=stop, watch=steps.append))
         assert not hanging.let_go.is_set()
     finally:
         told.cancel()

@@ -19,9 +19,8 @@ from trainer.models.causal_lm import build_tiny, freeze
 from trainer.models.subln import make_student
 from trainer.stages import distill, layerwise, pretrain
 from trainer.training.auto_freeze import auto_freeze
-from trainer.training.hooks import StageHooks
+from trainer.training.context import StageContext, StageHooks
 from trainer.training.loop import Step
-from trainer.training.preemption import StopSignal
 
 VOCABULARY, LENGTH, BATCH = 64, 16, 4
 SMALL = (
@@ -90,10 +89,7 @@ def run_stage(stage: str, kind: str, *overrides: str, memory_log: Path | None = 
         strength,
         own,
         ids(own.max_steps, own.batch_size),
-        device=device,
-        stop=StopSignal(),
-        watch=ran.told.append,
-        hooks=hooks,
+        StageContext(device=device, watch=ran.told.append, hooks=hooks),
     )
     ran.parts, ran.chips = trace.parts, device.chips
     if device.chips > 1:
