@@ -1,4 +1,4 @@
-"""The door through which other programs come in: check, command, prepare, tpu_misfits.
+"""The public interface for other programs: check, command, prepare, tpu_misfits.
 
 Importing this module loads neither torch nor transformers; only `prepare` does, when it is called.
 """
@@ -52,9 +52,10 @@ __all__ = [
 
 
 def check(overrides: Sequence[str], *, processes: int | None = None) -> Config:
-    """Compose and validate, without computing anything; `force` passes over what is only unwise.
+    """Compose and validate a configuration, without computing anything.
 
     Args:
+        overrides: of Hydra, as on the command line; `force=true` accepts what is only unwise.
         processes: how many the run will be started with; None: not known yet.
 
     Raises:
@@ -72,9 +73,11 @@ def check(overrides: Sequence[str], *, processes: int | None = None) -> Config:
 
 
 def command(overrides: Sequence[str], run_dir: str | os.PathLike[str], *, processes: int = 1) -> list[str]:
-    """The argument vector of a run that writes into `run_dir`, quoted as Hydra reads it.
+    """Return the argument vector of a run.
 
     Args:
+        overrides: of Hydra.
+        run_dir: the folder that the run writes into; quoted as Hydra reads it.
         processes: of this machine that share the run.
     """
     program = ["trainer"] if processes == 1 else ["trainer.distributed.launch", str(processes)]
@@ -82,7 +85,7 @@ def command(overrides: Sequence[str], run_dir: str | os.PathLike[str], *, proces
 
 
 def quote(text: str) -> str:
-    """`text` as a Hydra value that reads back as exactly `text`, whatever characters it has."""
+    """Return `text` as a Hydra value that is parsed back to exactly `text`, whatever characters it has."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
     # OmegaConf looks for interpolations after Hydra has unquoted: ${ must reach it escaped.
@@ -91,9 +94,9 @@ def quote(text: str) -> str:
 
 
 def prepare(overrides: Sequence[str], progress: Progress | None = None) -> Prepared:
-    """Build corpus, tokenizer and teacher into the cache, so that runs find them there.
+    """Build corpus, tokenizer and teacher into the cache, where they are not there yet.
 
-    Does nothing that is done already; may be called by several processes at once. Raises TrainerError.
+    May be called by several processes at once. Raises TrainerError.
     """
     config = check(overrides)
     before_torch()
@@ -103,7 +106,7 @@ def prepare(overrides: Sequence[str], progress: Progress | None = None) -> Prepa
 
 
 def tpu_misfits(*, tpu: bool) -> list[Misfit]:
-    """What of the versions that are installed here does not go together for `device=xla`.
+    """Return the installed versions that do not go together for `device=xla`.
 
     Args:
         tpu: on a TPU; otherwise on XLA's own CPU device.

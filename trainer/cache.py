@@ -1,13 +1,12 @@
-"""Artefacts that are built once per machine and shared by every process: corpora, tokenizers, teachers.
+"""Artifacts that are built once per machine and shared by every process: corpora, tokenizers, teachers.
 
-    <cache root>/<kind>/<key>/            a finished artefact and its manifest.json
-    <cache root>/<kind>/.<key>.lock       held while somebody builds it
-    <cache root>/<kind>/.<key>.<…>.tmp/   the work of a builder; nobody reads it
+    <cache root>/<kind>/<key>/            a finished artifact and its manifest.json
+    <cache root>/<kind>/.<key>.lock       held while a process builds it
+    <cache root>/<kind>/.<key>.<…>.tmp/   the builder's working folder
 
-The key is a hash of what the artefact is made from. An artefact appears by one atomic rename, after
-everything in it is on the disk; so a folder without a dot is whole, or was damaged later. The lock saves
-work, it does not guard readers: they never need it. Called by `trainer.data` and by whoever prepares the
-teacher.
+The key is a hash of the artifact's inputs. An artifact appears by one atomic rename, after everything in it
+is on the disk; so a folder without a dot is complete, or was damaged later. The lock only saves duplicate
+work: readers do not take it. Used by `trainer.data` and `trainer.teachers`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from trainer.errors import TrainerError
 
 ROOT_VARIABLE = "STAGESWEEP_CACHE"
 MANIFEST = "manifest.json"
-PATIENCE_S = 5.0  # waiting longer than this for another builder is worth a line in the log
+PATIENCE_S = 5.0  # a longer wait for another builder is logged
 
 _log = logging.getLogger(__name__)
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -42,8 +41,8 @@ class CacheError(TrainerError):
     """The cache folder cannot be used (read-only, full, not a folder).
 
     Args:
-        reason: what the operating system said.
-        path: where.
+        reason: message of the operating system.
+        path: of the folder.
     """
 
     def __init__(self, reason: str, path: Path) -> None:
@@ -55,7 +54,7 @@ class CacheError(TrainerError):
 
 
 def cache_root() -> Path:
-    """The folder of all artefacts: $STAGESWEEP_CACHE, else ~/.cache/stagesweep. It need not exist yet."""
+    """Return the folder of all artifacts, which may not exist: $STAGESWEEP_CACHE or ~/.cache/stagesweep."""
     chosen = os.environ.get(ROOT_VARIABLE) or "~/.cache/stagesweep"
     try:
         return Path(chosen).expanduser().absolute()
@@ -64,15 +63,15 @@ def cache_root() -> Path:
 
 
 def artifact(kind: str, spec: Mapping[str, Any], build: Callable[[Path], None]) -> Path:
-    """The folder of the artefact that `spec` describes; built now if it is not there.
+    """Return the folder of the artifact that `spec` describes; built now if it is not there.
 
-    However many processes ask at once, one builds and the others wait for it. A builder that raises or is
-    killed leaves nothing that counts as finished. An artefact with a missing or truncated file is built anew.
+    Of several processes one builds, and the others wait for it. A builder that raises or is killed leaves
+    nothing that counts as finished. An artifact with a missing or truncated file is built anew.
 
     Args:
-        kind: a folder name for artefacts of one sort, such as "corpora".
-        spec: everything that decides the artefact's content, as JSON values.
-        build: fills the empty folder it is given.
+        kind: a folder name for artifacts of one kind, such as "corpora".
+        spec: everything that determines the artifact's content, as JSON values.
+        build: fills the empty folder that it is called with.
 
     Raises:
         CacheError: the cache folder cannot be read or written.
@@ -83,12 +82,12 @@ def artifact(kind: str, spec: Mapping[str, Any], build: Callable[[Path], None]) 
     key = hashlib.sha256(canonical.encode()).hexdigest()[:16]
     parent = cache_root() / kind
     final = parent / key
-    if _is_whole(final, canonical):
+    if _is_intact(final, canonical):
         return final
     with _faults_named(parent):
         parent.mkdir(parents=True, exist_ok=True)
         with locked(parent / f".{key}.lock"):
-            if not _is_whole(final, canonical):  # nobody was faster
+            if not _is_intact(final, canonical):  # no other process was faster
                 _remove_leftovers(parent, key)
                 _build(final, from_json(canonical), build)
     return final
@@ -98,15 +97,15 @@ def _canonical(spec: Mapping[str, Any]) -> str:
     return json.dumps(spec, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _is_whole(folder: Path, canonical: str) -> bool:
-    """Whether the artefact is there, is the right one, and every file has its length: a stat per file."""
+def _is_intact(folder: Path, canonical: str) -> bool:
+    """Return whether the artifact is there and every file has its length: one stat per file."""
     try:
         manifest = from_json((folder / MANIFEST).read_bytes())
         return _canonical(manifest["spec"]) == canonical and all(
             (folder / name).stat().st_size == entry["size"] for name, entry in manifest["files"].items()
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return False  # absent, or damaged in whatever way: building it anew mends both
+        return False  # absent, or damaged: it is built anew
 
 
 def _build(final: Path, spec: Any, build: Callable[[Path], None]) -> None:
@@ -115,7 +114,7 @@ def _build(final: Path, spec: Any, build: Callable[[Path], None]) -> None:
         build(work)
         _seal(work, spec)
         if final.exists():  # damaged, or it would have been taken
-            _log.warning("rebuilding the damaged artefact %s", final)
+            _log.warning("rebuilding the damaged artifact %s", final)
             final.rename(work.with_suffix(".damaged.tmp"))
         work.rename(final)
         _fsync(final.parent)
@@ -125,7 +124,7 @@ def _build(final: Path, spec: Any, build: Callable[[Path], None]) -> None:
 
 
 def _seal(work: Path, spec: Any) -> None:
-    """Write the manifest, and have everything on the disk before the rename makes it visible."""
+    """Write the manifest, and flush everything to the disk before the rename makes it visible."""
     work.chmod(0o755)  # mkdtemp's 0700 would hide a shared cache from other users
     files = sorted(path for path in work.rglob("*") if path.is_file())
     manifest = {
@@ -157,7 +156,11 @@ def _fsync(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Waits until no other process is inside with the same lock file; says so if that takes long."""
+    """Hold a lock between processes; log a warning if waiting for it takes long.
+
+    Args:
+        path: of the lock file.
+    """
     lock = FileLock(path)
     try:
         lock.acquire(timeout=PATIENCE_S)
@@ -171,7 +174,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _remove_leftovers(parent: Path, own_key: str) -> None:
-    """Delete the work of builders that died: under a lock that we hold, or that nobody holds."""
+    """Delete the working folders of builders that died: their lock is ours, or free."""
     for work in parent.glob(".*.tmp"):
         key = work.name.split(".")[1]
         if key == own_key:
@@ -187,7 +190,7 @@ def _remove_leftovers(parent: Path, own_key: str) -> None:
 
 @contextmanager
 def _faults_named(parent: Path) -> Iterator[None]:
-    """Tell a cache folder that cannot be used from everything else that may fail in a build."""
+    """Raise CacheError for a cache folder that cannot be used; pass on all other errors of a build."""
     try:
         yield
     except OSError as error:
@@ -203,5 +206,5 @@ def _faults_named(parent: Path) -> Iterator[None]:
 
 
 def _is_ancestor(filename: object, parent: Path) -> bool:
-    """mkdir(parents=True) names the first folder it could not make, which lies above `parent`."""
+    """Return whether it is a folder above `parent`: the one that mkdir(parents=True) could not make."""
     return isinstance(filename, str | os.PathLike) and parent.is_relative_to(filename)

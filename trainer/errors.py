@@ -1,14 +1,14 @@
 """Every error that `trainer` raises on purpose, and the exit status that `python -m trainer` gives it.
 
-    TrainerError             1   anything that stops a run and is told in one line
+    TrainerError             1   anything that stops a run and is reported in one line
     ├── ConfigError          2   the configuration is refused before any compute
     │   └── MachineError         2   another machine may run it: this one lacks a device, a package, disk
     ├── DivergedError       70   a loss or a gradient is NaN or infinite
     ├── PreemptedError      75   a signal asked the run to end
     ├── OutOfMemory          1   the device, or the host, had no more memory
-    └── TeacherServerError   1   the teacher's server gave no answer, or none that is one
+    └── TeacherServerError   1   the teacher's server gave no answer, or an invalid one
 
-A message says what is wrong, where, and what to do instead, in one line. Imports nothing: `trainer.api`
+A message says in one line what is wrong, where, and what to do instead. Imports nothing: `trainer.api`
 raises these in processes that must not load torch.
 """
 
@@ -50,11 +50,11 @@ class MachineError(ConfigError):
 
 
 class DivergedError(TrainerError):
-    """Training or evaluation met a number that is not finite.
+    """Training or evaluation computed a number that is not finite.
 
     Args:
-        quantity: what is not finite, for example "loss".
-        value: "nan" or "inf".
+        quantity: for example "loss".
+        value: NaN or infinite.
         stage: name of the stage.
         step: one-based optimizer step within the stage; 0 means before the first one.
     """
@@ -81,7 +81,7 @@ class PreemptedError(TrainerError):
     def __init__(self, *, signal_name: str, where: str = "") -> None:
         self.signal_name, self.where = signal_name, where
         self.resumable = False
-        """Whether a checkpoint stands; set by whoever answers the signal."""
+        """Whether there is a checkpoint; set by the code that catches the exception and saves one."""
         super().__init__(signal_name, where)
 
     def __str__(self) -> str:
@@ -94,25 +94,25 @@ class OutOfMemory(TrainerError):
     """An allocation failed.
 
     Args:
-        said: by whoever refused it.
-        estimate: what the preflight makes of the run's memory, in words.
+        reason: the message of the allocator.
+        estimate: the preflight's estimate of the run's memory, in words.
     """
 
-    def __init__(self, said: str, *, estimate: str) -> None:
-        self.said, self.estimate = said, estimate
+    def __init__(self, reason: str, *, estimate: str) -> None:
+        self.reason, self.estimate = reason, estimate
         super().__init__(
-            f"out of memory ({said}); {estimate}; write a smaller micro_batch_size for the stage, or "
+            f"out of memory ({reason}); {estimate}; write a smaller micro_batch_size for the stage, or "
             "device.recompute=true"
         )
 
 
 class TeacherServerError(TrainerError):
-    """The server that a teacher runs behind did not do its part.
+    """The teacher's server failed a request.
 
     Args:
-        problem: what it did, in words that follow "the teacher at ADDRESS".
+        problem: words that follow "the teacher at ADDRESS".
         address: of the requests.
-        status: of its answer, where it refused the request.
+        status: HTTP status, where the server refused the request.
     """
 
     def __init__(self, problem: str, *, address: str, status: int | None = None) -> None:

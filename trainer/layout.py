@@ -1,6 +1,6 @@
 """Names of the files in a run's folder, the metrics of its result, and what preparing a run returns.
 
-Imported by everything that writes or reads a run folder. Loads neither torch nor transformers.
+Loads neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ METRICS = tuple(field.name for field in fields(Metrics))
 """Names of the metrics that a finished run reports; the docs define each."""
 
 Progress = Callable[[str, float | None], None]
-"""Called with what is being done, and its finished share where that is known."""
+"""Called with the name of what is being prepared, and its finished share (0 to 1) where that is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """Artefacts that runs of one configuration share.
+    """Artifacts that runs of one configuration share.
 
     Args:
         data_sha256: of the corpus and its tokenizer.

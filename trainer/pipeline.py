@@ -89,7 +89,10 @@ def run(
     """Train and evaluate. Goes on from the checkpoint that `context.checkpoints` restores.
 
     Args:
+        config: of the run.
         context: without `watch` and auto-freeze, which are set here.
+        telemetry: opened; it gets every step.
+        progress: called while text and teacher are prepared.
         forced: refusals of the preflight that `force` has passed over.
         config_sha256: of the configuration as the user gave it; None: of `config`.
 

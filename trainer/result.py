@@ -1,4 +1,4 @@
-"""`result.json`, schema 1: what a run was for. Written once, atomically, at the very end, by `pipeline`."""
+"""`result.json`, schema 1: metrics and provenance of a run. Written atomically at its end, by `pipeline`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """The numbers of a finished run; docs/telemetry.md defines each. None: that stage was left out, or the
-    price of the device is not known."""
+    """The numbers of a finished run; docs/telemetry.md defines each.
+
+    None: that stage was left out, or the price of the device is not known.
+    """
 
     final_loss: float
     final_loss_sem: float
@@ -46,15 +48,15 @@ class Metrics:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What the numbers came from.
+    """Code, data and settings that the numbers came from.
 
     Args:
-        dtype: of matrix products, what `device.dtype` came to; with pretrained weights in bfloat16, theirs.
+        dtype: of matrix products: `device.dtype` as resolved; with pretrained weights in bfloat16, theirs.
         muon_dtype: in which Muon's updates were orthogonalised, by the part of the configuration that has
             the optimizer (`stage2`, `model.teacher`); empty where nothing has Muon.
-        forced: what the preflight said against the run, where `force` passed over it.
-        teacher_cache_sha256, anchor_cache_sha256: of the rows that Stage 3 took from a teacher's cache, and
-            from an anchor's; None: it took none.
+        forced: refusals of the preflight that `force` passed over.
+        teacher_cache_sha256: of the rows that Stage 3 read from a teacher's cache; None: it read none.
+        anchor_cache_sha256: of those that it read from an anchor's cache.
     """
 
     config_sha256: str
@@ -73,22 +75,24 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A finished run. `warnings`: what looked wrong on the way, each with check, stage, step and message."""
+    """A finished run. `warnings` are those of its health checks, each with check, stage, step and message."""
 
     metrics: Metrics
     provenance: Provenance
     warnings: tuple[Mapping[str, Any], ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """As it stands in the file."""
+        """Return the content of the file."""
         return {"schema": SCHEMA, "status": "completed"} | asdict(self)
 
 
 def write(result: Result, path: Path, *, resumable: bool = False) -> None:
-    """Write it whole or not at all: a reader never sees half a file, and a crash leaves none.
+    """Write the file atomically: a reader never sees half of it, and a crash leaves none.
 
     Args:
-        resumable: whether a checkpoint stands, which the error then says.
+        result: to write.
+        path: of the file.
+        resumable: whether there is a checkpoint, for the error.
 
     Raises:
         TrainerError: the disk refuses it.
@@ -111,7 +115,7 @@ def write(result: Result, path: Path, *, resumable: bool = False) -> None:
 
 @cache
 def code_version() -> str:
-    """The package's version and a digest of the trainer's source, so that an edited checkout tells itself."""
+    """Return the package's version and a digest of the trainer's source, which shows an edited checkout."""
     try:
         version = metadata.version("stagesweep")
     except metadata.PackageNotFoundError:

@@ -1,8 +1,7 @@
-"""Words for people: counts with their noun, sizes with their unit, and lines that nobody has to read.
+"""Text for people: counts with their noun, sizes with their unit, and lines on a stream that may be closed.
 
-Used wherever the trainer says something to a person; documents for programs have numbers, with the unit in
-their names. The packages may not import each other, so each has its own `counted`;
-`tests/contracts/test_counted.py` compares them.
+The packages may not import each other, so each has its own `counted`; `tests/contracts/test_counted.py`
+compares them.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return the number with its noun: `1 process`. `plural` is given where an s is not enough."""
+    """Return the number with its noun, as `1 process`. `plural` is for nouns that take more than an s."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def byte_size(size: float) -> str:
-    """Return bytes as three digits and a unit: `128 GiB`, `0.55 GiB`, `93.8 MiB`.
+    """Return a number of bytes as three digits and a unit: `128 GiB`, `0.55 GiB`, `93.8 MiB`.
 
     The unit is the largest of which there is at least a tenth: two decimals of a GiB would hide a small size.
     """
@@ -34,9 +33,12 @@ def byte_size(size: float) -> str:
 
 
 class Lines:
-    """Write lines to a stream, each flushed; after the first that cannot be written, no more are tried.
+    """Lines on a stream, each flushed; after the first that cannot be written, no more are tried.
 
-    A reader who left (`| head -1`) or a full disk behind `>` must not end a run.
+    A closed pipe (`| head -1`) or a full disk behind `>` must not end a run.
+
+    Args:
+        out: the stream; None: nothing is written.
     """
 
     def __init__(self, out: TextIO | None) -> None:
@@ -50,11 +52,11 @@ class Lines:
             self._out.write(line + "\n")
             self._out.flush()
         except OSError:
-            _discard_the_rest(self._out)
+            _redirect_to_null(self._out)
             self._out = None
 
 
-def _discard_the_rest(out: TextIO) -> None:
+def _redirect_to_null(out: TextIO) -> None:
     """Redirect the stream to the null device: Python flushes it at exit and would end with status 120."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: no file is behind this stream
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -70,6 +72,7 @@ def progress_lines(
     """Return a progress callback that prints a line per tenth of whatever is being prepared.
 
     Args:
+        out: as of `Lines`.
         also: called with every message and share.
     """
     printed, lines = set[tuple[str, int]](), Lines(out)

@@ -1,4 +1,4 @@
-"""How alike two models relate a text's tokens to each other in one layer. Used by `stages.distill`.
+"""Divergence of two models' relations between the tokens of a text, in one layer. Used by `stages.distill`.
 
 Shapes: B sequences, T tokens, A relation heads, D features of a projection (of a student, of a teacher, of a
 query, of a key: each its own), d = D / A; `states_BTD`, `relation_BATT`.
@@ -8,15 +8,14 @@ The loss is L_AD of BitDistill (arXiv:2510.13998), eq. 10 to 12, at one layer, a
     R = softmax(A·Aᵀ / √d)      A: the queries, the keys or the values of one head
     L_AD = Σ over Q, K, V of the mean over sequences, heads and tokens of KL(R_teacher ‖ R_student)
 
-Nothing is masked: a relation is no attention, and the paper's is over all pairs of tokens. `cosine` is the
-paper's algorithm 1 instead of its eq. 12: the states are made unit vectors and there is no √d. Its relations
-are flatter, and its losses smaller.
+Nothing is masked: the paper's relation is over all pairs of tokens. `cosine` is the paper's algorithm 1
+instead of its eq. 12: the states are made unit vectors and there is no √d. Its relations are flatter, and its
+losses smaller.
 
 The research notebook takes for A the attention weights of the layer, softmax(Q·Kᵀ). The paper does not: its
 Φ is {Q, K, V} (eq. 10). The authors' published code takes queries and keys after the rotary embedding (and
 after the norm that Qwen3 puts on them), compares them as `cosine` does, and divides by the number of heads
-once more than eq. 11 does. Here they are the projections' outputs, which is what eq. 10 names, and the mean
-is that of eq. 11.
+once more than eq. 11 does. Here they are the projections' outputs, as in eq. 10, and the mean is eq. 11's.
 """
 
 from __future__ import annotations
@@ -36,11 +35,13 @@ Relation = Literal["scaled", "cosine"]
 def relation_divergence(
     student: Sequence[Tensor], teacher: Sequence[Tensor], *, heads: int, relation: Relation
 ) -> Tensor:
-    """L_AD in nats, over pairs of states [B, T, D], computed in float32 at least.
+    """Return L_AD in nats, computed in float32 at least.
 
     Args:
-        student, teacher: queries, keys and values of one layer.
+        student: queries, keys and values of one layer, each [B, T, D].
+        teacher: the same of the teacher.
         heads: A; it divides every D.
+        relation: `scaled`, or `cosine`.
     """
     per_state = [
         _divergence(_log_relation(s, heads, relation), _log_relation(t, heads, relation))
@@ -50,7 +51,7 @@ def relation_divergence(
 
 
 def _log_relation(states_BTD: Tensor, heads: int, relation: Relation) -> Tensor:
-    """log R, [B, A, T, T]."""
+    """Return log R, [B, A, T, T]."""
     split_BATd = at_least_float32(states_BTD).reshape(*states_BTD.shape[:-1], heads, -1).transpose(1, 2)
     if relation == "cosine":
         split_BATd = F.normalize(split_BATd, dim=-1)

@@ -1,16 +1,16 @@
-"""The divergence from a teacher that tells its likeliest tokens only. Used by `stages.distill`.
+"""The divergence from a teacher that reports its likeliest tokens only. Used by `stages.distill`.
 
 Shapes: B sequences, T tokens, P = T - 1 predicted ones, V vocabulary, C candidates; `ids_BPC`.
 
-What the teacher gives to all other tokens together is one more candidate, the rest. Both models' predictions
-are first brought to these C + 1 and then softened by the temperature:
+The probability of all other tokens together is one more candidate, the rest. Both models' predictions are
+first reduced to these C + 1 and then softened by the temperature:
 
     q_i = p_i^(1/τ) / Σ_j p_j^(1/τ)        i, j: the candidates and the rest
 
 With C = V there is no rest, and this is softmax(z/τ), so the divergence is that of `distillation`. With fewer
 it is still a divergence, zero for a student that agrees with the teacher. At τ = 1 it is never above the
-whole one (who sees less, tells less apart); at a high τ the rest weighs less than its many tokens would have
-weighed each by itself.
+divergence over all V (data processing inequality); at a high τ the rest weighs less than its many tokens
+would weigh each by itself.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Candidates:
     """A teacher's predictions of tokens 2..T.
 
     Args:
-        ids: [B, P, C] int64, the tokens that it names; where it names fewer than C, its first one again.
-        logprobs: [B, P, C] float32, their log probabilities; NOTHING at a token that stands there again.
-        rest: [B, P] float32, the log of the probability of all others; NOTHING where there is none.
+        ids: [B, P, C] int64, the tokens that it reports; where they are fewer than C, the first one repeated.
+        logprobs: [B, P, C] float32, their log probabilities; NOTHING at a repeated token.
+        rest: [B, P] float32, the log of the probability of all others; NOTHING where there are none.
     """
 
     ids: Tensor
@@ -41,7 +41,7 @@ class Candidates:
     rest: Tensor
 
     def to(self, device: torch.device) -> Candidates:
-        """The same there."""
+        """Return a copy on the device."""
         return Candidates(
             ids=self.ids.to(device, non_blocking=True),
             logprobs=self.logprobs.to(device, non_blocking=True),
@@ -49,7 +49,7 @@ class Candidates:
         )
 
     def rows(self, first: int, end: int) -> Candidates:
-        """Those of some of the sequences."""
+        """Return the predictions of sequences `first` to `end` - 1."""
         return Candidates(
             ids=self.ids[first:end],
             logprobs=self.logprobs[first:end],
@@ -58,7 +58,13 @@ class Candidates:
 
 
 def candidate_divergence(student_BTV: Tensor, teacher: Candidates, *, temperature: float) -> Tensor:
-    """Mean KL(teacher ‖ student) over the predicted tokens, in nats, as told above."""
+    """Return the mean KL(teacher ‖ student) over the predicted tokens, in nats (see the module).
+
+    Args:
+        student_BTV: logits.
+        teacher: C candidates of each predicted token.
+        temperature: τ.
+    """
     log_student = _student_buckets(at_least_float32(student_BTV[:, :-1]), teacher) / temperature
     rest_BP1 = teacher.rest.unsqueeze(-1)
     log_teacher = torch.cat([teacher.logprobs, rest_BP1], dim=-1).to(log_student.dtype) / temperature
@@ -67,9 +73,9 @@ def candidate_divergence(student_BTV: Tensor, teacher: Candidates, *, temperatur
 
 
 def _student_buckets(logits_BPV: Tensor, teacher: Candidates) -> Tensor:
-    """Log probabilities of the teacher's candidates and of the rest, [B, P, C + 1]."""
-    again_BPC = teacher.logprobs <= NOTHING
-    named_BPV = torch.zeros_like(logits_BPV, dtype=torch.bool).scatter(-1, teacher.ids, True)
-    rest_BP1 = logits_BPV.masked_fill(named_BPV, NOTHING).logsumexp(dim=-1, keepdim=True)
-    found_BPC = logits_BPV.gather(-1, teacher.ids).masked_fill(again_BPC, NOTHING)
+    """Return the log probabilities of the teacher's candidates and of the rest, [B, P, C + 1]."""
+    repeated_BPC = teacher.logprobs <= NOTHING
+    reported_BPV = torch.zeros_like(logits_BPV, dtype=torch.bool).scatter(-1, teacher.ids, True)
+    rest_BP1 = logits_BPV.masked_fill(reported_BPV, NOTHING).logsumexp(dim=-1, keepdim=True)
+    found_BPC = logits_BPV.gather(-1, teacher.ids).masked_fill(repeated_BPC, NOTHING)
     return torch.cat([found_BPC, rest_BP1], dim=-1) - logits_BPV.logsumexp(dim=-1, keepdim=True)

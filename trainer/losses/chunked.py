@@ -1,4 +1,4 @@
-"""Cross-entropy and divergence straight from hidden states, in chunks of tokens. Used by `predictions`.
+"""Cross-entropy and divergence straight from hidden states, in chunks of tokens. Used by `next_token`.
 
     z = s·Wᵀ,  CE = mean over tokens of -log softmax(z)_y
     u = t·Uᵀ,  KL = mean over tokens of Σ_V q·(log q - log p),  q = softmax(u/τ), p = softmax(z/τ)
@@ -13,8 +13,8 @@ No product is computed twice, as it would be under recomputation. The price is t
 divergence must be known beforehand: `total` alone has a gradient.
 
 Shapes: N predicted tokens, n of a chunk, H hidden size of the student, K of the teacher, V vocabulary. N may
-be two dimensions, [B, T]: then n is [B, t]. So it is where chips share the rows of a batch, and have a part
-of each chunk: of chunks across rows XLA's partitioner makes exchanges, or none and aborts the process.
+be two dimensions, [B, T], and n then [B, t]: where chips share the rows of a batch, each has a part of each
+chunk. (For chunks across rows XLA's partitioner inserts exchanges, or aborts the process.)
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ _CPU_ELEMENTS, _ELEMENTS = 2**22, 2**25
 
 @dataclass(frozen=True, kw_only=True)
 class HeadInputs:
-    """Hidden states [N, H] or [B, T, H], and the weights [V, H] of the head that reads them, in the states'
-    dtype."""
+    """Hidden states [N, H] or [B, T, H], and the weights [V, H] of the output head that takes them."""
 
     states: Tensor
     head: Tensor
@@ -60,13 +59,15 @@ def head_losses(
     temperature: float = 1.0,
     chunk_elements: int | None = None,
 ) -> HeadLosses:
-    """The losses on the labels, and against the teacher's predictions, which get no gradient.
+    """Return the losses on the labels, and against the teacher's predictions, which get no gradient.
 
     Args:
+        student: its states and head.
         labels_N: ids of the tokens that follow; [B, T] if the states are [B, T, H].
+        teacher: its states and head; None: cross-entropy alone.
         factor: weight of KL in the total.
         temperature: τ.
-        chunk_elements: logits of one side that are computed at once; None: what suits the device.
+        chunk_elements: logits of one model that are computed at once; None: what suits the device.
     """
     states_NH = student.states
     # Cast here and once, so that no chunk does it again, and autograd casts the gradients back.
@@ -87,7 +88,7 @@ def head_losses(
 
 
 def suitable_elements(device: torch.device) -> int:
-    """Logits to compute at once; more than these are worth chunks."""
+    """Return the number of logits to compute at once; more are worth chunks."""
     return _CPU_ELEMENTS if device.type == "cpu" else _ELEMENTS
 
 
@@ -146,11 +147,11 @@ class _Chunked(torch.autograd.Function):
 
 
 def _chunk_tokens(shape: Sequence[int], vocabulary: int, elements: int) -> int:
-    """Tokens per chunk, of each row: as many chunks as it takes, of one size but for the last."""
+    """Return the tokens per chunk, of each row: as many chunks as it takes, of one size but for the last."""
     chunks = math.ceil(math.prod(shape) / max(1, elements // vocabulary))
     return math.ceil(shape[-1] / chunks)
 
 
 def _wide(x: Tensor) -> torch.dtype:
-    """bfloat16 is too coarse for logarithms, and for sums over chunks."""
+    """Return a dtype of at least float32: bfloat16 is too coarse for logarithms, and for sums over chunks."""
     return torch.promote_types(x.dtype, torch.float32)

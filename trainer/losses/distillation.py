@@ -1,4 +1,4 @@
-"""The losses on predictions of Stage 3, and its total. Used by `stages.distill`; the first by `pretrain` too.
+"""The losses on predictions of Stage 3, and its total. Used by `stages.distill` and `next_token`.
 
 Shapes: B sequences, T tokens, V vocabulary; `logits_BTV`. All are in nats per predicted token.
 """
@@ -11,11 +11,10 @@ from torch.nn import functional as F
 
 
 def tempered_divergence(student_BTV: Tensor, teacher_BTV: Tensor, *, temperature: float) -> Tensor:
-    """L_LD of BitDistill (arXiv:2510.13998), eq. 8 and 9: mean KL(softmax(t/τ) ‖ softmax(s/τ)) over the
-    positions that `logits.next_token_loss` counts.
+    """Return L_LD of BitDistill (arXiv:2510.13998), eq. 8 and 9, of the tokens that `next_token_loss` counts.
 
-    Not multiplied by τ², as in the paper; the research notebook does so, and the authors' published code. Its
-    gradient shrinks with τ² therefore: a weight that was meant for the other is to be multiplied by it.
+    The mean KL(softmax(t/τ) ‖ softmax(s/τ)), not multiplied by τ², as in the paper. The research notebook and
+    the authors' published code do multiply; a weight that was meant for them is to be multiplied by τ² here.
     """
     log_student = F.log_softmax(at_least_float32(student_BTV[:, :-1]) / temperature, dim=-1)
     log_teacher = F.log_softmax(at_least_float32(teacher_BTV[:, :-1]) / temperature, dim=-1)
@@ -30,11 +29,11 @@ def bitdistill_loss(
     logits_weight: float,
     attention_weight: float,
 ) -> Tensor:
-    """Eq. 13 of BitDistill: CE (eq. 7) + λ·L_LD + γ·L_AD, without the last where there is none."""
+    """Return eq. 13 of BitDistill: CE (eq. 7) + λ·L_LD + γ·L_AD, without the last where there is none."""
     loss = ce + logits_weight * logits_kl
     return loss if attention_kl is None else loss + attention_weight * attention_kl
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """bfloat16 is too coarse for the difference of two logarithms."""
+    """Convert bfloat16 and float16, which are too coarse for the difference of two logarithms."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

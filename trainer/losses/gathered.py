@@ -2,10 +2,9 @@
 
     z_nc = s_n · w_{i_nc}        s: a hidden state, w_i: the row of the head's weight for token i
 
-The logits of all V tokens, [N, V], are never made, in neither direction. What would be large instead are the
-rows themselves: [N, C, H] floats for C candidates, more than [N, V] as soon as C·H > V. So positions come in
-chunks, whose rows are dropped again; the backward pass takes them from the weight a second time. What is kept
-for it are the states and the candidates' ids:
+The logits of all V tokens, [N, V], are never made, in neither direction. The rows themselves would be large:
+[N, C, H] floats for C candidates, more than [N, V] as soon as C·H > V. So positions come in chunks, whose
+rows are dropped again; the backward pass takes them from the weight a second time, for the saved ids:
 
     ds_n = Σ_c dz_nc·w_{i_nc},  dw_i = Σ over the n, c with i_nc = i of dz_nc·s_n
 
@@ -13,8 +12,8 @@ The gradient of the weight is a whole matrix [V, H], as an optimizer takes it; w
 embeddings, autograd adds theirs to it. Chunks have sizes that depend on shapes alone, so the work is one
 graph for a compiler.
 
-Shapes: N positions, n of a chunk, C candidates, H hidden size, V vocabulary. N may be two dimensions, [B, T]:
-then n is [B, t]. So it is where chips share the rows of a batch, and have a part of each chunk.
+Shapes: N positions, n of a chunk, C candidates, H hidden size, V vocabulary. N may be two dimensions, [B, T],
+and n then [B, t]: where chips share the rows of a batch, each has a part of each chunk.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ from torch import Tensor
 from trainer.losses.chunked import HeadInputs, suitable_elements
 
 
-def candidate_logits(read: HeadInputs, ids_NC: Tensor, *, chunk_elements: int | None = None) -> Tensor:
-    """z [N, C] in float32 at least, with gradients for the states and the head; [B, T, C] if the states are
-    [B, T, H].
+def candidate_logits(inputs: HeadInputs, ids_NC: Tensor, *, chunk_elements: int | None = None) -> Tensor:
+    """Return the logits z [N, C] in float32 at least; [B, T, C] if the states are [B, T, H].
 
-    Products are those of the states' dtype, as `torch.nn.functional.linear` would make them of both.
+    Products are made in the states' dtype, as by `torch.nn.functional.linear`.
 
     Args:
-        ids_NC: int32 or int64; a token may stand in several places.
+        inputs: states and head, both of which get gradients.
+        ids_NC: int32 or int64; a token may occur several times.
         chunk_elements: numbers in the rows that are taken at once; None: what suits the device.
     """
-    states_NH = read.states
+    states_NH = inputs.states
     *positions, count = ids_NC.shape
     per_position = count * states_NH.shape[-1]
     elements = chunk_elements or suitable_elements(states_NH.device)
     chunks = math.ceil(math.prod(positions) / max(1, elements // per_position))
     size = math.ceil(positions[-1] / chunks)
-    logits_NC: Tensor = _Gathered.apply(states_NH, read.head, ids_NC, size)  # type: ignore[no-untyped-call]
+    logits_NC: Tensor = _Gathered.apply(states_NH, inputs.head, ids_NC, size)  # type: ignore[no-untyped-call]
     return logits_NC.to(torch.promote_types(states_NH.dtype, torch.float32))
 
 
@@ -89,11 +88,11 @@ class _Gathered(torch.autograd.Function):
 
 
 def _chunks(ids_NC: Tensor, size: int) -> Iterator[tuple[slice, ...]]:
-    """Where the positions of each chunk lie."""
+    """Yield the index of each chunk's positions."""
     for start in range(0, ids_NC.shape[-2], size):
         yield *[slice(None)] * (ids_NC.ndim - 2), slice(start, start + size)
 
 
 def _rows(head_VH: Tensor, ids_nC: Tensor, dtype: torch.dtype) -> Tensor:
-    """The head's rows for the candidates, [n, C, H], with all of a chunk's positions in one dimension."""
+    """Return the head's rows for the candidates, [n, C, H]; n is all positions of a chunk."""
     return head_VH.index_select(0, ids_nC.flatten()).to(dtype).view(-1, ids_nC.shape[-1], head_VH.shape[-1])

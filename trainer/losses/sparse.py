@@ -1,8 +1,8 @@
 """Losses over K + R candidates per position instead of the whole vocabulary. Used by `stages.distill`.
 
 At each position there are the teacher's K likeliest tokens, and R negatives: one token from each of R equal
-strata of the V - K others (`teacher_cache.draw`), so that each of these is expected R/(V-K) times. A sum over
-the vocabulary is then estimated without bias by giving each negative the weight of those it stands for
+strata of the V - K others (`teachers.cached.sampling`), so that each of these is expected R/(V-K) times. A sum
+over the vocabulary is then estimated without bias by giving each negative the weight of those it stands for
 (Horvitz and Thompson 1952):
 
     Σ_v f(v)  ≈  Σ_K f(v) + w·Σ_R f(v),        w = (V-K)/R
@@ -25,11 +25,11 @@ What is exact, and what is not:
 - A normaliser is estimated without bias, its logarithm is not: E log Ẑ ≤ log Z (Jensen), by about
   Var(Ẑ)/(2Z²), and CE is too low by it. Only the negatives' part varies, so the bias is small where the
   teacher's K tokens have most of the student's probability, and shrinks with R.
-- Without negatives (R = 0) nothing outside of the K is seen: KL is that of the predictions given that the
+- Without negatives (R = 0) nothing outside of the K counts: KL is that of the predictions given that the
   token is among the K, and CE that of a choice among the K and the true token. Both are biased, and leave the
   student free to give probability to all the rest (arXiv:2503.16870 on what such targets do).
 
-Everything is per position and of fixed shape; nothing depends on numbers that a compiler would have to read.
+Everything is per position and of fixed shape; no shape depends on values, so a compiler makes one graph.
 
 Shapes: N positions (P of each of B sequences), C = K + R candidates, V vocabulary.
 """
@@ -48,53 +48,53 @@ from trainer.losses.candidates import NOTHING
 from trainer.losses.distillation import at_least_float32
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
-"""In which a teacher's logits are kept."""
+"""Dtypes of a teacher's cached logits, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A teacher's predictions of tokens 2..T at some of the vocabulary.
+    """A teacher's predictions of tokens 2..T at some tokens of the vocabulary.
 
     Args:
         ids: [B, P, C] int32: its K likeliest tokens, and R negatives.
-        logits: [B, P, C], float32 or float16: the teacher's there, up to a constant per position.
+        logits: [B, P, C], float32 or float16: its logits of these, up to a constant per position.
     """
 
     ids: Tensor
     logits: Tensor
 
     def placed(self, place: Callable[[Tensor], Tensor]) -> Sample:
-        """The same where `place` moves tensors whose first dimension is the batch."""
+        """Return the sample with both tensors moved by `place`, which may shard the first dimension."""
         return Sample(ids=place(self.ids), logits=place(self.logits))
 
     def rows(self, first: int, end: int) -> Sample:
-        """That of some of the sequences."""
+        """Return the sample of sequences `first` to `end` - 1."""
         return Sample(ids=self.ids[first:end], logits=self.logits[first:end])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """What a student is compared with: its teacher's predictions, and an anchor's where there is one."""
+    """Predictions that a student is compared with: its teacher's, and an anchor's where there is one."""
 
     teacher: Sample
     anchor: Sample | None = None
 
     def placed(self, place: Callable[[Tensor], Tensor]) -> Targets:
-        """As `Sample.placed`."""
+        """Return the targets with all tensors moved by `place`, which may shard the first dimension."""
         return Targets(teacher=self.teacher.placed(place), anchor=self.anchor and self.anchor.placed(place))
 
     def rows(self, first: int, end: int) -> Targets:
-        """Those of some of the sequences."""
+        """Return the targets of sequences `first` to `end` - 1."""
         return Targets(
             teacher=self.teacher.rows(first, end), anchor=self.anchor and self.anchor.rows(first, end)
         )
 
 
 def log_weights(top_k: int, negatives: int, *, vocabulary: int, device: torch.device) -> Tensor:
-    """log w [C]: how many tokens each candidate stands for; 0 for the K, log((V-K)/R) for the R.
+    """Return log w [C], w being the tokens that each candidate stands for: 1 for the K, (V-K)/R for the R.
 
     Raises:
-        ValueError: there are not so many tokens.
+        ValueError: there are more candidates than tokens.
     """
     if top_k + negatives > vocabulary:
         raise ValueError(f"{top_k} + {negatives} candidates of {vocabulary} tokens")
@@ -106,13 +106,15 @@ def log_weights(top_k: int, negatives: int, *, vocabulary: int, device: torch.de
 def sparse_divergence(
     student_NC: Tensor, teacher_NC: Tensor, log_w_C: Tensor, *, temperature: float
 ) -> Tensor:
-    """Mean KL(teacher ‖ student) over the positions, in nats, as told above; the teacher gets no gradient.
+    """Return the mean KL(teacher ‖ student) over the positions, in nats (see the module).
 
     Not multiplied by τ², as `distillation.tempered_divergence` is not.
 
     Args:
-        student_NC, teacher_NC: logits, each up to a constant per position.
-        log_w_C: of `log_weights`.
+        student_NC: logits, up to a constant per position.
+        teacher_NC: logits, up to a constant per position; they get no gradient.
+        log_w_C: from `log_weights`.
+        temperature: τ.
     """
     log_p_NC = F.log_softmax(at_least_float32(student_NC) / temperature + log_w_C, dim=-1)
     log_q_NC = F.log_softmax(at_least_float32(teacher_NC.detach()) / temperature + log_w_C, dim=-1)
@@ -122,15 +124,17 @@ def sparse_divergence(
 def sampled_cross_entropy(
     label_N: Tensor, student_NC: Tensor, log_w_C: Tensor, *, ids_NC: Tensor, labels_N: Tensor
 ) -> Tensor:
-    """Mean cross-entropy of the labels over the positions, in nats, as told above.
+    """Return the mean cross-entropy of the labels over the positions, in nats (see the module).
 
-    A candidate that is the label itself is left out of the sum, where the label stands already (Jean et al.'s
+    A candidate that is the label itself is left out of the sum, which has the label already (Jean et al.'s
     accidental hits).
 
     Args:
         label_N: the student's logits of the labels.
-        student_NC: of the candidates.
-        ids_NC, labels_N: which tokens these are.
+        student_NC: the student's logits of the candidates.
+        log_w_C: from `log_weights`.
+        ids_NC: token ids of the candidates.
+        labels_N: token ids of the labels.
     """
     others_NC = at_least_float32(student_NC) + log_w_C
     others_NC = others_NC.masked_fill(ids_NC == labels_N.unsqueeze(-1), NOTHING)

@@ -1,2 +1,1 @@
-"""The training stages in their order: `subln` (1), `layerwise` (1.9), `pretrain` (2), `distill` (3). Used by
-`pipeline`."""
+"""The training stages: `layerwise` (1.9), `pretrain` (2), `distill` (3). Stage 1 is `models.subln`."""

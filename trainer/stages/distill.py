@@ -39,7 +39,10 @@ def check(student: nn.Module, config: Stage3Config, sample_BT: Tensor, *, stop: 
     """Refuse a stage that cannot be trained, before any other stage is.
 
     Args:
-        sample_BT: token ids that a teacher's server is asked about.
+        student: the model to train.
+        config: the stage.
+        sample_BT: token ids to ask a teacher's server about.
+        stop: ends that request at a signal.
 
     Raises:
         ConfigError: the configuration does not go with the student.

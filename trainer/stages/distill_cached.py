@@ -50,7 +50,10 @@ def from_cache(
     """Return the objective CE + λ·KL(teacher ‖ student) + anchor_weight·KL(anchor ‖ student) over candidates.
 
     Args:
+        student: the model to train.
         take: returns the cached predictions of the next so many sequences.
+        config: the stage.
+        teacher: the cache's part of it.
     """
     device, vocabulary = next(student.parameters()).device, embedding_count(student)
     log_w_C = log_weights(teacher.top_k, teacher.negatives, vocabulary=vocabulary, device=device)

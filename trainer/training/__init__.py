@@ -1,1 +1,1 @@
-"""The loop that the teacher and every stage share: one step, its results, evaluation, parallel strategies."""
+"""The training loop that all stages share: one step, its results, evaluation, parallel strategies."""

@@ -1,6 +1,6 @@
-"""Activation checkpointing: layers forget what is inside them and compute it again for the backward pass.
+"""Activation checkpointing: layers drop their inner activations and recompute them for the backward pass.
 
-Memory for one more forward pass of the layers (Chen et al., arXiv:1604.06174). Called by `loop`.
+It saves memory for one more forward pass of the layers (Chen et al., arXiv:1604.06174). Called by `loop`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from trainer.errors import ConfigError
 
 
 def recompute_layers(model: nn.Module, by: Callable[..., Any] | None = None) -> None:
-    """From now on each decoder layer keeps its input alone while the model is trained.
+    """Make each decoder layer save its input alone while the model is trained.
 
     Args:
-        by: called with a layer's function and its inputs; None: torch's own.
+        model: of transformers.
+        by: called with a layer's function and its inputs; None: `torch.utils.checkpoint`.
 
     Raises:
-        ConfigError: the model does not know how.
+        ConfigError: the model does not support it.
     """
     this = cast(Any, model)
     if not getattr(this, "supports_gradient_checkpointing", False):

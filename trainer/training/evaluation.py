@@ -1,4 +1,4 @@
-"""Held-out loss, with its standard error, and what it is per byte. Called by `pipeline` and `teacher`."""
+"""Held-out loss with its standard error, and bits per byte. Called by `pipeline` and `teachers`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ class HeldOutLoss:
 
     @property
     def perplexity(self) -> float:
-        """exp(mean); at most the largest float, as JSON has no infinity."""
+        """Return exp(mean); at most exp(709), as JSON has no infinity."""
         return math.exp(min(self.mean, 709.0))
 
 
 def bits_per_byte(loss: float, batches: Sequence[Tensor], scored_bytes: int) -> float:
-    """A loss in nats per token over those batches [B, T], in bits per byte of text: comparable between
-    tokenizers, which cut the same text into more or fewer tokens.
+    """Convert nats per token to bits per byte of text, which tokenizers of different sizes have in common.
 
     Args:
-        scored_bytes: of tokens 2..T of each row, which are the ones that the loss counts.
+        loss: mean over tokens 2..T of each row, in nats.
+        batches: token ids [B, T].
+        scored_bytes: length of these tokens' text.
     """
     tokens = sum(ids_BT[:, 1:].numel() for ids_BT in batches)
     return loss * tokens / (scored_bytes * math.log(2))
@@ -43,23 +44,28 @@ def bits_per_byte(loss: float, batches: Sequence[Tensor], scored_bytes: int) -> 
 
 @torch.no_grad()
 def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device, stage: str) -> HeldOutLoss:
-    """The loss of a model as it is now, over at least two batches [B, T], which processes that share the run
-    take in turn.
+    """Return the mean loss over batches, which processes that share the run take in turn.
+
+    Args:
+        model: left in evaluation mode.
+        batches: at least two, of token ids [B, T].
+        device: of the model.
+        stage: when the loss is measured, for errors.
 
     Raises:
-        DivergedError: it is not finite; `stage` says when it was measured.
+        DivergedError: the loss is not finite.
         RuntimeError: the model is a student at a lambda below 1, or with columns in full precision. Its loss
-            would say nothing about what is deployed, and a search could cheat with it.
+            would say nothing about what is deployed, and a search could exploit it.
     """
     if not fully_quantised(model):
         raise RuntimeError(f"a loss was asked for at {stage}, where the student is not fully quantised")
     model.eval()
-    predict, ranks, mine = NextTokenLoss(model), device.ranks, []
+    predict, ranks, own = NextTokenLoss(model), device.ranks, []
     for ids_BT in batches[ranks.rank :: ranks.world]:
         placed = device.place(ids_BT)
         with device.autocast():
-            mine.append(float(predict(placed).ce))
-    losses = in_turn(ranks.all_gather(mine))
+            own.append(float(predict(placed).ce))
+    losses = in_turn(ranks.all_gather(own))
     mean = statistics.fmean(losses)
     if not math.isfinite(mean):
         raise DivergedError(quantity="held-out loss", value=mean, stage=stage, step=0)
@@ -67,6 +73,10 @@ def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device
 
 
 def in_turn(shares: Sequence[Sequence[float]]) -> list[float]:
-    """What processes that took batches in turn have measured, in the order of the batches."""
+    """Return the losses in the order of the batches.
+
+    Args:
+        shares: of each process, the losses of the batches that it took in turn.
+    """
     rounds = zip_longest(*shares)
     return [loss for losses in rounds for loss in losses if loss is not None]

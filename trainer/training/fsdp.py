@@ -1,8 +1,7 @@
-"""FSDP2 (`torch.distributed.fsdp.fully_shard`): each process keeps a part of every parameter, of its
-gradient and of the optimizer's state, and has a whole decoder layer only while it computes it. Used by
-`sharing`.
+"""FSDP2 (`torch.distributed.fsdp.fully_shard`) as a `ParallelStrategy`. Used by `parallel`.
 
-The rows of a parameter are dealt out to the processes. The teacher is not trained and stays whole everywhere.
+Each process holds a shard (some rows) of every parameter, of its gradient and of the optimizer's state, and
+all of a decoder layer only while it computes it. The teacher is not trained, and not sharded.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from trainer.training.parallel import Losses, ObjectiveModule, ParallelStrategy,
 
 
 class FSDPStrategy(ParallelStrategy):
-    """A model that is in parts while it is trained, and whole in between."""
+    """A model that is sharded while it is trained, and unsharded in between."""
 
-    may_hold_weights = False  # whole weights, held for a step, are what nobody has room for
+    may_hold_weights = False  # there is no room for unsharded weights held for a step
 
     def __init__(self, model: nn.Module, device: Device) -> None:
         _require_one_dtype(model)
@@ -35,15 +34,15 @@ class FSDPStrategy(ParallelStrategy):
             dist.broadcast(tensor.detach(), src=0)
         mesh = init_device_mesh(device.kind, (device.ranks.world,))
         layers = [fully_shard(layer, mesh=mesh) for layer in cast(Any, model).get_decoder().layers]
-        # The embeddings, the head and the last norm: all that is in no layer is whole for the whole step.
+        # The embeddings, the head and the last norm are in no layer: they stay unsharded for the full step.
         self._module = fully_shard(ObjectiveModule(model), mesh=mesh, reshard_after_forward=False)
         self._layers = cast(list[FSDPModule], layers)
         if device.recompute:
-            # Gathering the next layer while this one recomputes its inside has been a deadlock. FSDP fetches
-            # nothing ahead by itself once it is told what to fetch; what it is told is there already.
+            # Gathering the next layer while this one recomputes its activations was a deadlock. FSDP
+            # prefetches nothing by itself once it has a list; the one in this list is gathered already.
             for part in (self._module, *self._layers):
                 part.set_modules_to_backward_prefetch([part])
-        with torch.no_grad():  # whoever runs first is the root, and an evaluation begins with a layer
+        with torch.no_grad():  # the first module to run is the root, and an evaluation begins with a layer
             self(lambda ids: {}, torch.empty(0))
 
     def __call__(self, objective: Losses, ids: Tensor) -> Mapping[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The learning rate at every step. `loop` sets it and logs the same number."""
+"""The learning rate at every step. Used by `loop`, which sets and logs it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from trainer.config import ScheduleConfig
 
 
 def lr_factor(config: ScheduleConfig, step: int, steps: int) -> float:
-    """Share of the peak learning rate in the zero-based `step` of a stage of `steps`.
+    """Return the share of the peak learning rate in the zero-based `step` of a stage of `steps`.
 
     Linear up over the warmup, whose last step is at the peak; stable; linear down over the last
     `decay_fraction` of the stage, ending at `final_lr_ratio`. Where they overlap, the lower counts.

@@ -1,11 +1,10 @@
-"""How the processes of a run train one model together. Called by `loop` and `step`; `sharing` is the door.
+"""Data-parallel training of one model by the processes of a run. Used by `loop` and `train_step`.
 
-Each process computes the loss of its own rows of a batch; gradients come back as means over all processes. An
-objective is no module and reads the model in ways of its own (hidden states, the head's weights), so what DDP
-and FSDP wrap is `ObjectiveModule`, whose forward pass is whatever objective it is given.
+Each process computes the loss of its own rows of a batch; gradients are averaged over all processes. An
+objective is no module and uses the model in its own ways (hidden states, the head's weights), so DDP and FSDP
+wrap `ObjectiveModule`, whose forward pass is the objective that it is called with.
 
-Outside of a stage every process has the whole model in plain parameters: it can be evaluated, saved and
-counted as if nothing had been shared.
+Outside of a stage every process has the full model in plain parameters, to be evaluated and saved.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainer.devices.device import Device
 from trainer.distributed.ranks import Ranks
 
-# torch 2.13 calls it by another name, and warns of the old one.
+# torch 2.13 renames this argument, and warns of the old name.
 _NAMES = ("forward_sync_buffers", "broadcast_buffers")
 _SYNC_BUFFERS = next(name for name in _NAMES if name in signature(DistributedDataParallel).parameters)
 
@@ -31,25 +30,25 @@ Losses = Callable[[Tensor], Mapping[str, Tensor]]
 
 
 class ParallelStrategy:
-    """A model's training by one process alone. A context manager around the training of a stage."""
+    """Training by a single process; base of the others. A context manager around the training of a stage."""
 
     may_hold_weights = True
-    """Whether gradients may gather elsewhere than in the parameters, over the micro-batches of a step."""
+    """Whether quantised weights may be held, and gather the gradients, over a step's micro-batches."""
 
     def __call__(self, objective: Losses, ids: Tensor) -> Mapping[str, Tensor]:
-        """The objective of this process's rows; `loss` may be propagated backwards."""
+        """Return the objective of this process's rows [B, T]; `loss` has a gradient."""
         return objective(ids)
 
     def adding(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Around the forward and backward pass of a micro-batch: gradients are exchanged after the last."""
+        """Wrap the forward and backward pass of a micro-batch; gradients are exchanged after the last."""
         return nullcontext()
 
     def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Means over all processes of what each has computed of its rows."""
+        """Return the means over all processes of each one's own means."""
         return dict(parts)
 
     def share_out(self) -> None:
-        """Each process keeps its part alone, from here to the end of the stage."""
+        """Shard the parameters, until the end of the stage, if the strategy does so."""
 
     def __enter__(self) -> ParallelStrategy:
         return self
@@ -57,29 +56,29 @@ class ParallelStrategy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Gives the whole model back to every process, unless an error came."""
+        """Unshard the parameters, unless an error is passing."""
 
 
 class ObjectiveModule(nn.Module):
-    """A model whose forward pass is an objective's."""
+    """A model whose forward pass is the objective it is called with."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, objective: Losses, ids: Tensor) -> dict[str, Tensor]:
-        """The losses; only the one that is minimised has a gradient."""
+        """Return the losses, of which only the minimised one has a gradient."""
         return {name: part if name == "loss" else part.detach() for name, part in objective(ids).items()}
 
 
 class DDPStrategy(ParallelStrategy):
-    """DDP: each process has the whole model and the whole optimizer."""
+    """DDP: each process has the full model and the full optimizer."""
 
-    may_hold_weights = False  # DDP takes gradients where a backward pass leaves them: at the parameters
+    may_hold_weights = False  # DDP exchanges the gradients that a backward pass leaves at the parameters
 
     def __init__(self, model: nn.Module, device: Device) -> None:
         self._ranks = device.ranks
-        never_sync_buffers: Any = {_SYNC_BUFFERS: False}  # lambda and the like are set alike everywhere
+        never_sync_buffers: Any = {_SYNC_BUFFERS: False}  # lambda and the like are equal in all processes
         self._module = DistributedDataParallel(
             ObjectiveModule(model),
             device_ids=[device.torch_device] if device.kind == "cuda" else None,
@@ -99,7 +98,7 @@ class DDPStrategy(ParallelStrategy):
 
 
 def mean_of(parts: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
-    """Means of 0-d and 1-D tensors over all processes, in one exchange."""
+    """Return the means of 0-d and 1-D tensors over all processes, in one exchange."""
     flat = ranks.mean(torch.cat([part.reshape(-1) for part in parts.values()]))
     pieces = torch.split(flat, [part.numel() for part in parts.values()])
     return {name: piece.view(part.shape) for (name, part), piece in zip(parts.items(), pieces, strict=True)}
@@ -111,11 +110,12 @@ _WRAPPED: dict[int, tuple[nn.Module, ParallelStrategy]] = {}
 
 
 def strategy_for(model: nn.Module, device: Device) -> ParallelStrategy:
-    """How the model is trained by the processes of this run. To be called before an optimizer is made: the
-    parameters are now those that it has to update.
+    """Return the strategy that the device's processes train the model with.
+
+    To be called before the optimizer is built, which updates the parameters that the strategy leaves.
 
     Raises:
-        ConfigError: the model cannot be shared so.
+        ConfigError: the model cannot be sharded.
     """
     if device.ranks.alone:
         return _ALONE

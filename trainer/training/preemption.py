@@ -1,14 +1,14 @@
-"""SIGTERM and SIGINT, turned into one exception between two steps. Installed by `__main__`, asked by `loop`.
+"""SIGTERM and SIGINT as one exception between two steps. Installed by `__main__`, checked by `loop`.
 
-Inside a step the signal waits until that is done; anywhere else (waiting for another process to build the
-teacher, downloading) it is raised at once, because a machine may be gone thirty seconds later. Processes that
-share a run end after the same step, though each has its signal at its own time, and some perhaps none: from
-`share` on a signal is only noted, and at the end of every `hold` they all ask each other. Whoever signals
-again, after a moment, wants no checkpoint and no good-bye: out at once.
+Inside a step (`hold`) the exception waits until the step is done; anywhere else (waiting for another process
+to build the teacher, downloading) it is raised at once, because a machine may be gone thirty seconds later.
+Processes that share a run end after the same step, though each has its signal at its own time, and some
+perhaps none: from `share` on a signal is only noted, and at the end of every `hold` all processes exchange
+whether one came. A second signal, after `ECHO_S`, exits immediately, without a checkpoint.
 
-Before the first step there is nothing to save. A process that was told to `leave_early` waits for no import
-then: until it has opened its folder it exits where it stands, and after that within `PROMPT_S`, be it inside
-of a call that does not come back (and lets go of Python's lock) or of a library that swallows the exception.
+Before the first step there is nothing to save. After `leave_early` a process does not wait for imports then:
+until it has opened its folder it exits immediately, and after that within `PROMPT_S`, even inside a call that
+does not return (but releases the GIL) or a library that swallows the exception.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainer.errors import EXIT_PREEMPTED, PreemptedError
 if TYPE_CHECKING:
     from trainer.devices.device import Device
 
-# Who signals a whole process group or job reaches a trainer twice: directly, and through its worker.
+# A signal to a process group or a job reaches a trainer twice: directly, and through its worker.
 ECHO_S = 1.0
 PROMPT_S = 1.0
 """How long an exception may take to end a run that has not trained yet."""
@@ -36,11 +36,11 @@ PROMPT_S = 1.0
 _FINISHED_S, _PREEMPTED_S = 20.0, 10.0
 _STDERR = 2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_ELSEWHERE = "SIGTERM"  # what another process was told, most likely
+_ELSEWHERE = "SIGTERM"  # the likeliest signal of another process
 
 
 class StopSignal:
-    """Whether somebody asked the run to end. Does nothing until `install`ed."""
+    """The state of a run's signals: none, or a request to end. Does nothing until `install`ed."""
 
     def __init__(self) -> None:
         self._received: str | None = None
@@ -51,18 +51,20 @@ class StopSignal:
         self._any: Callable[[bool], bool] | None = None
         self._early: float | None = None  # seconds after which a signal ends a process that has not trained
         self._program = ""
-        self._said = threading.Lock()
+        self._exiting = threading.Lock()
 
     def install(self) -> None:
-        """Handles SIGTERM and SIGINT from now on. Only in a main thread."""
+        """Handle SIGTERM and SIGINT from now on. To be called in the main thread."""
         for number in _SIGNALS:
             signal.signal(number, self._receive)
 
     def leave_early(self, program: str) -> None:
-        """Let a signal end the process at once, until `written` and `begun` say that there is more to lose.
+        """Let a signal end the process immediately, until `written` and `begun` are called.
 
-        For the main thread of a process that is `program` and nothing else, before it imports anything that
-        takes long.
+        To be called in the main thread of a process of its own, before imports that take long.
+
+        Args:
+            program: its name, for the line on stderr.
         """
         self._early, self._program = 0.0, program
         reader, writer = os.pipe()
@@ -73,26 +75,30 @@ class StopSignal:
         threading.Thread(target=self._watch, args=(reader,), name="stop signal", daemon=True).start()
 
     def written(self) -> None:
-        """The run's folder is opened: from now on a signal's exception has `PROMPT_S` to close it."""
+        """Give a signal's exception `PROMPT_S` from now on, to close the run's folder."""
         if self._early is not None:
             self._early = PROMPT_S
 
     def begun(self) -> None:
-        """The training begins, or the end: from now on it is worth waiting for."""
+        """Wait for the orderly end from now on, as training has begun."""
         self._early = None
 
     def share(self, any_of_all: Callable[[bool], bool]) -> None:
-        """From now on all processes go the same way, which they may only leave together.
+        """Let all processes of the run end together from now on.
 
         Args:
-            any_of_all: whether a flag is up in any process; called by all of them in turn.
+            any_of_all: returns whether a flag is set in any process; a collective call.
         """
         self.begun()
         self._any = any_of_all
 
     @contextmanager
     def hold(self, where: str) -> Iterator[None]:
-        """Finishes what is inside first; raises PreemptedError at its end if a signal came meanwhile."""
+        """Defer a signal to the end of the block, where PreemptedError is raised.
+
+        Args:
+            where: the block, for the error.
+        """
         self._held += 1
         try:
             yield
@@ -103,7 +109,7 @@ class StopSignal:
 
     @contextmanager
     def together(self, where: str) -> Iterator[None]:
-        """`hold` for processes that share a run; alone, a signal is raised at once."""
+        """Do as `hold` in processes that share a run; in a single process, raise a signal at once."""
         if self._any is None:
             yield
         else:
@@ -112,18 +118,20 @@ class StopSignal:
 
     @property
     def came(self) -> bool:
-        """Whether a signal came to this process."""
+        """Return whether this process has received a signal."""
         return self._received is not None
 
     def raise_if_asked(self) -> None:
-        """For long waits inside a `hold`. Raises PreemptedError if a signal came."""
+        """Raise PreemptedError if a signal came. For long waits inside a `hold`."""
         if self._received:
             raise PreemptedError(signal_name=self._received)
 
     @contextmanager
     def unmangled(self) -> Iterator[None]:
-        """Libraries wrap what is raised inside them; what a signal caused leaves here as PreemptedError, and
-        has then all the time that an orderly end takes."""
+        """Raise the PreemptedError of a signal, whatever a library made of it inside the block.
+
+        After the block the orderly end may take its time.
+        """
         try:
             yield
         except Exception as error:
@@ -134,7 +142,7 @@ class StopSignal:
             self.begun()
 
     def ignore(self) -> None:
-        """The work is done: a signal that comes now changes nothing."""
+        """Ignore signals from now on, as the work is done."""
         self._early, self._ignored = None, True
 
     def _is_asked(self) -> bool:
@@ -157,7 +165,7 @@ class StopSignal:
             raise self._raised
 
     def _watch(self, reader: int) -> None:
-        """Wait for signals on a thread of its own, and leave if the main thread does not."""
+        """Wait for signals, on a thread of its own, and exit if the main thread does not."""
         while numbers := os.read(reader, 1):
             if numbers[0] not in _SIGNALS or self._early is None:
                 continue
@@ -166,8 +174,8 @@ class StopSignal:
                 self._leave(numbers[0])
 
     def _leave(self, number: int) -> None:
-        if self._said.acquire(blocking=False):  # the main thread and the watching one may both come here
-            if os.environ.get("RANK", "0") == "0":  # of processes that share a run one speaks
+        if self._exiting.acquire(blocking=False):  # the main thread and the watching one may both be here
+            if os.environ.get("RANK", "0") == "0":  # one of the processes that share a run
                 name = signal.Signals(number).name
                 line = f"{self._program}: stopped by {name} before its first step\n"
                 with suppress(OSError):
@@ -175,7 +183,7 @@ class StopSignal:
             os._exit(EXIT_PREEMPTED)
 
     def _forget(self) -> None:
-        """In a child: what it is told is not told to its parent."""
+        """Leave the parent's signals alone, in a forked child."""
         self._early = None
         with suppress(ValueError):  # forked by another thread than the main one
             signal.set_wakeup_fd(-1)

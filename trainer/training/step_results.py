@@ -125,9 +125,11 @@ class PendingResults(Generic[T]):
         self._steps: list[tuple[StepResult, int, Callable[..., T]]] = []
 
     def add(self, result: StepResult, number: int, build: Callable[..., T]) -> None:
-        """Add the one-based step `number`.
+        """Add a step.
 
         Args:
+            result: of the step, read or not.
+            number: one-based.
             build: makes a report of the keyword arguments `losses`, `grad_norm` and `details`.
         """
         self._steps.append((result, number, build))

@@ -62,10 +62,11 @@ class TrainStep:
         self._again = again
 
     def __call__(self, batch: Tensor | Sequence[Tensor], *, number: int) -> StepResult:
-        """Take the one-based step `number`.
+        """Take one step.
 
         Args:
             batch: token ids on the device: [B, T], or in its micro-batches [b, T] already.
+            number: one-based, for errors.
 
         Raises:
             DivergedError: a loss or the gradient is not finite. The weights are those before the step. On a
