@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None)
 
 def _run(arguments: list[str], stop: StopSignal) -> int:
     stop.install()
-    with stop.hold("loading"):  # an exception amid imports is wrapped, or swallowed, by whoever imports
+    with stop.hold("loading"):  # an import may wrap or swallow an exception
         if any(argument.partition("=")[0] == "--cfg" for argument in arguments):
             from trainer.config.usage import composed
 
@@ -144,7 +144,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         ranks = join(config, launch)
         device = dataclasses.replace(device, ranks=ranks)
     stop.written()
-    with ranks, _opened(config, folder, ranks) as found, closing_device(device, stop), stop.unmangled():
+    with ranks, _opened(config, folder, ranks) as found, closing_device(device, stop), stop.unwrapped():
         if found and ranks.first:
             _print(f"going on after {found.document.where}, from checkpoint {found.path.name}")
         with stop.hold("loading"):
@@ -153,7 +153,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         checkpoints = _checkpoints(config, folder, device, found, telemetry)
         hooks = StageHooks(memory=memory)
         context = StageContext(device=device, stop=stop, checkpoints=checkpoints, hooks=hooks)
-        with telemetry, checkpoints, stop.unmangled():
+        with telemetry, checkpoints, stop.unwrapped():
             with oom.explained(fitted, device):
                 outcome = pipeline.run(
                     fitted,

@@ -55,17 +55,19 @@ def cache_folder(session_folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def remembered(session_folder: Path) -> Callable[[str, Callable[[], str]], str]:
-    """`remembered(what, find_out)`: what `find_out` told for `what`, whichever worker asked it first. For what
-    deterministic runs come to, which many tests compare with."""
+    """Return `remembered(what, find_out)`: the result of `find_out` in the first worker that asked for `what`.
+
+    For results of deterministic runs that many tests compare with.
+    """
     folder = session_folder / "remembered"
     folder.mkdir(exist_ok=True)
 
     def remembered(what: str, find_out: Callable[[], str]) -> str:
         file = folder / hashlib.sha256(what.encode()).hexdigest()
         if not file.exists():
-            whole = folder / uuid.uuid4().hex
-            whole.write_text(find_out(), encoding="utf-8")
-            whole.rename(file)
+            temporary = folder / uuid.uuid4().hex
+            temporary.write_text(find_out(), encoding="utf-8")
+            temporary.rename(file)
         return file.read_text(encoding="utf-8")
 
     return remembered
@@ -78,13 +80,13 @@ def _own_cache(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def small() -> tuple[str, ...]:
-    """Overrides of a run of a fraction of a second."""
+    """Return the overrides of a run of a fraction of a second."""
     return SMALL
 
 
 @pytest.fixture
 def run_small(small: tuple[str, ...], tmp_path: Path) -> Callable[..., object]:
-    """Runs the pipeline in this process with further overrides; returns its `Outcome`."""
+    """Return a function that runs the pipeline in this process with further overrides."""
     from trainer import pipeline
     from trainer.api import METRICS_FILE, check
     from trainer.devices.device import open_device

@@ -28,9 +28,10 @@ SIZE: dict[str, Any] = {
 
 
 def save_stand_in(folder: Path, architecture: str) -> Path:
-    """A model in bfloat16 with tied embeddings and a byte-level tokenizer.
+    """Save a model in bfloat16 with tied embeddings and a byte-level tokenizer, and return its folder.
 
     Args:
+        folder: to save in.
         architecture: `qwen3` (query and key norms, heads of a size of their own) or `smollm2` (a Llama).
     """
     vocabulary = _save_tokenizer(folder)

@@ -26,9 +26,12 @@ BASE = (
 
 
 def assert_same(plain: Trace, other: Trace) -> None:
-    """To float32 rounding. A weight or an activation that falls on the other side of an edge between two of its
-    levels moves logits and later losses by more (one AVX-512 machine had 1e-4 in a sixth step, where AVX2 had
-    6e-7), but not the first loss, which comes before any update, and hardly the weights."""
+    """Assert that two trainings are the same to float32 rounding.
+
+    A weight or an activation that falls on the other side of an edge between two of its levels moves logits and
+    later losses by more (one AVX-512 machine had 1e-4 in a sixth step, where AVX2 had 6e-7), but not the first
+    loss, which comes before any update, and hardly the weights.
+    """
     ours = likeness(plain, other)
     assert other.losses[0] == pytest.approx(plain.losses[0], rel=1e-6)
     assert ours.losses < 5e-4, ours

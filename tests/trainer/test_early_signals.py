@@ -81,8 +81,8 @@ def wait_for_handler(process: subprocess.Popen[str]) -> None:
         time.sleep(0.002)
 
 
-def told_to_go(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
-    """The status and the last line of a process that ends within `PROMPTLY_S` of the signal."""
+def signalled(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+    """Return the status and the last line of a process that ends within `PROMPTLY_S` of the signal."""
     process.send_signal(number)
     sent = time.monotonic()
     _, err = process.communicate(timeout=60)
@@ -105,7 +105,7 @@ def test_the_handler_stands_before_the_imports(number: signal.Signals, start: St
     maps = Path(f"/proc/{process.pid}/maps").read_text()
     assert "pydantic" not in maps  # the configuration's, and far from torch
     assert "libtorch" not in maps
-    assert told_to_go(process, number) == (75, f"trainer: stopped by {number.name} before its first step")
+    assert signalled(process, number) == (75, f"trainer: stopped by {number.name} before its first step")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -115,7 +115,7 @@ def test_wherever_the_imports_are_it_leaves_promptly(seconds: float, start: Star
     process = start("-m", "trainer")
     wait_for_handler(process)
     time.sleep(seconds)
-    status, line = told_to_go(process)
+    status, line = signalled(process)
     assert (status, line.startswith("trainer: stopped by SIGTERM")) == (75, True)
     assert_nothing_half_written(tmp_path / "run")
 
@@ -133,7 +133,7 @@ def test_a_call_that_does_not_come_back_does_not_hold_it(where: str, start: Star
     process = start("-c", f"WHERE = {where!r}\n{BLOCKED}", more=(*LONG, "data.vocab_size=304"))
     assert process.stdout is not None
     assert any(line == "here\n" for line in process.stdout)
-    assert told_to_go(process) == (75, "trainer: stopped by SIGTERM before its first step")
+    assert signalled(process) == (75, "trainer: stopped by SIGTERM before its first step")
     assert_nothing_half_written(tmp_path / "run")
 
 
@@ -145,7 +145,7 @@ def test_a_teacher_that_is_being_trained_does_not_hold_it(
     process = start("-m", "trainer", more=(*LONG, "model.teacher.max_steps=50000"))
     assert process.stdout is not None
     assert any(line == "preparing teacher: 0 %\n" for line in process.stdout)
-    status, line = told_to_go(process)
+    status, line = signalled(process)
     assert (status, line.startswith("trainer: stopped by SIGTERM")) == (75, True)
     assert_nothing_half_written(tmp_path / "run")
     teachers = list((tmp_path / "cache" / "teachers").glob("[!.]*"))
@@ -156,7 +156,7 @@ def test_a_teacher_that_is_being_trained_does_not_hold_it(
 def test_a_cache_that_has_not_begun_does_not_hold_it(start: Start, tmp_path: Path) -> None:
     process = start("-m", "trainer.teacher_cache", more=())
     wait_for_handler(process)
-    assert told_to_go(process) == (75, "teacher_cache: stopped by SIGTERM before its first step")
+    assert signalled(process) == (75, "teacher_cache: stopped by SIGTERM before its first step")
     assert list(tmp_path.iterdir()) == []
 
 

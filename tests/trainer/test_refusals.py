@@ -95,10 +95,10 @@ TABLE: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("name", TABLE)
 def test_what_a_refusal_tells_to_write_is_taken(name: str) -> None:
-    overrides, told, instead = TABLE[name]
+    overrides, message, instead = TABLE[name]
     with pytest.raises(ConfigError) as refused:
         check(overrides)
-    assert str(refused.value) == told
+    assert str(refused.value) == message
     for override in instead:
         check([*overrides, override])
 

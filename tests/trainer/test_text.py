@@ -12,7 +12,7 @@ MIB, GIB = 2**20, 2**30
 
 
 @pytest.mark.parametrize(
-    ("size", "told"),
+    ("size", "text"),
     [
         (0, "0 MiB"),
         (1000, "0.98 KiB"),
@@ -25,8 +25,8 @@ MIB, GIB = 2**20, 2**30
         (128 * GIB, "128 GiB"),
     ],
 )
-def test_below_a_tenth_of_a_gib_the_unit_is_smaller(size: int, told: str) -> None:
-    assert byte_size(size) == told
+def test_below_a_tenth_of_a_gib_the_unit_is_smaller(size: int, text: str) -> None:
+    assert byte_size(size) == text
 
 
 @given(size=st.integers(103, 2**50))

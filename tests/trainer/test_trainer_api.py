@@ -240,14 +240,14 @@ def test_another_library_or_evaluation_makes_another_teacher(
 
 
 def test_prepare_builds_once_and_reports_progress(small: tuple[str, ...]) -> None:
-    told: list[tuple[str, float | None]] = []
+    reports: list[tuple[str, float | None]] = []
     overrides = [*small, "model.teacher.seed=11"]
-    first = api.prepare(overrides, lambda message, fraction: told.append((message, fraction)))
-    assert ("teacher", 1.0) in told
-    told.clear()
-    again = api.prepare(overrides, lambda message, fraction: told.append((message, fraction)))
+    first = api.prepare(overrides, lambda message, fraction: reports.append((message, fraction)))
+    assert ("teacher", 1.0) in reports
+    reports.clear()
+    again = api.prepare(overrides, lambda message, fraction: reports.append((message, fraction)))
     assert again == first
-    assert ("teacher", 1.0) not in told
+    assert ("teacher", 1.0) not in reports
     assert first.teacher_loss is not None
     assert 0 < first.teacher_loss < 10
     assert Path(first.teacher).is_dir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -142,10 +143,10 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_a_damaged_artefact_is_built_anew(damage: Callable[[Path], None], root: Path) -> None:
     folder = artifact("things", SPEC, fill)
-    whole = contents(folder)
+    intact = contents(folder)
     damage(folder)
     assert artifact("things", SPEC, fill) == folder
-    assert contents(folder) == whole
+    assert contents(folder) == intact
     assert artifact("things", SPEC, never) == folder
     assert_nothing_but(root, folder)
 
@@ -306,27 +307,28 @@ def test_four_processes_at_once_build_once_and_all_see_the_whole(root: Path, tmp
     for process in processes:
         process.join(90)
     assert [process.exitcode for process in processes] == [0, 0, 0, 0]
-    seen = [answers.get() for _ in processes]
+    results = [answers.get() for _ in processes]
     answers.close()
     assert len(log.read_text().splitlines()) == 1
     names = ["0.bin", "1.bin", "2.bin", "3.bin", "4.bin", cache.MANIFEST]
-    assert seen == [(str(artifact("things", SPEC, never)), names)] * 4
+    assert results == [(str(artifact("things", SPEC, never)), names)] * 4
 
 
-def test_a_long_wait_is_told(
+def test_a_long_wait_is_logged(
     hanging_builder: Callable[[dict[str, Any]], Any],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     process = hanging_builder(SPEC)
     monkeypatch.setattr(cache, "PATIENCE_S", 0.1)
-    warn = cache._log.warning
+    log = logging.getLogger("trainer.cache")
+    warn = log.warning
 
     def kill_then_warn(*args: Any) -> None:
         warn(*args)
         os.kill(process.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(cache._log, "warning", kill_then_warn)
+    monkeypatch.setattr(log, "warning", kill_then_warn)
     artifact("things", SPEC, fill)
     assert "waiting for" in caplog.text
 
@@ -335,10 +337,10 @@ def test_a_long_wait_is_told(
 
 
 def assert_one_line_that_helps(error: pytest.ExceptionInfo[CacheError], root: Path) -> None:
-    told = str(error.value)
-    assert str(root) in told
-    assert cache.ROOT_VARIABLE in told
-    assert "\n" not in told
+    message = str(error.value)
+    assert str(root) in message
+    assert cache.ROOT_VARIABLE in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("taken", ["", "things"], ids=["root-is-a-file", "kind-is-a-file"])
@@ -374,7 +376,7 @@ def unwritable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Non
 
 @pytest.fixture
 def open_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache root that other users can reach (pytest's own folders are closed to them)."""
+    """Yield a cache root that other users can reach (pytest's own folders are closed to them)."""
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         monkeypatch.setenv(cache.ROOT_VARIABLE, folder)

@@ -208,7 +208,7 @@ def test_cfg_job_prints_the_composed_configuration(
 
 @pytest.fixture
 def keep_signals():
-    """`main` installs handlers; the test process gets its own back."""
+    """Give the test process its signal handlers back, which `main` replaces."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in before.items():

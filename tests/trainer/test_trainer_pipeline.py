@@ -124,12 +124,12 @@ def test_lambda_in_the_log_warms_up_in_stage2_and_is_one_in_stage1_9(run_small: 
 def test_what_does_not_warm_up_is_at_lambda_one_all_through_stage2(
     on: str, run_small: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[float, float]] = []
+    values: list[tuple[float, float]] = []
     forward = TernaryLinear.forward
 
     def spying(layer: TernaryLinear, x: torch.Tensor) -> torch.Tensor:
         if layer.training:
-            seen.append((float(layer.strength.weights.value), float(layer.strength.activations.value)))
+            values.append((float(layer.strength.weights.value), float(layer.strength.activations.value)))
         return forward(layer, x)
 
     monkeypatch.setattr(TernaryLinear, "forward", spying)
@@ -137,9 +137,9 @@ def test_what_does_not_warm_up_is_at_lambda_one_all_through_stage2(
     run_small("stage1_9.max_steps=0", f"stage2.lambda_warmup.{off}=false")
     ramp = [0.0, 1 / 3, 2 / 3, 1.0, 1.0, 1.0]
     expected = [(value, 1.0) if on == "weights" else (1.0, value) for value in ramp]
-    layers = len(seen) // len(ramp)
-    assert seen[::layers] == [pytest.approx(pair) for pair in expected]
-    assert set(seen[:layers]) == {expected[0]}
+    layers = len(values) // len(ramp)
+    assert values[::layers] == [pytest.approx(pair) for pair in expected]
+    assert set(values[:layers]) == {expected[0]}
 
 
 def test_without_stage1_9_its_metrics_are_absent_and_it_costs_nothing(run_small: Run, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ WITHOUT_HEAD: dict[str, Distance] = {
 
 
 class HeadKl:
-    """Compute the divergence of what the teacher's output head predicts from the hidden states of both.
+    """Divergence between the teacher head's predictions from the teacher's and from the student's states.
 
         p = softmax(W·N(t)),  q = softmax(W·N(s)),  L = mean over tokens of Σ_V p·(log p - log q)
 

@@ -1,4 +1,4 @@
-"""Losses on next-token predictions, from whole logits or in chunks. Called by stages and by evaluation.
+"""Losses on next-token predictions, from all logits or in chunks. Called by stages and by evaluation.
 
 Small logits are computed by the model itself. Large ones never exist in full: `chunked` computes the losses
 from the hidden states, unless the model does more to them than a linear layer (caps, scales, a bias).
@@ -46,7 +46,7 @@ class NextTokenLosses:
 
 
 class NextTokenLoss:
-    """Compute a model's next-token losses: cross-entropy, and KL from a teacher where there is one.
+    """Next-token losses of a model: cross-entropy, and KL from a teacher where there is one.
 
     Args:
         model: whose losses.

@@ -1,8 +1,8 @@
 """Losses over K + R candidates per position instead of the whole vocabulary. Used by `stages.distill`.
 
 At each position there are the teacher's K likeliest tokens, and R negatives: one token from each of R equal
-strata of the V - K others (`teachers.cached.sampling`), so that each of these is expected R/(V-K) times. A sum
-over the vocabulary is then estimated without bias by giving each negative the weight of those it stands for
+strata of the V - K others (`teachers.cached.sampling`), so that each of these is expected R/(V-K) times.
+A sum over the vocabulary is estimated without bias by giving each negative the weight of those it stands for
 (Horvitz and Thompson 1952):
 
     Σ_v f(v)  ≈  Σ_K f(v) + w·Σ_R f(v),        w = (V-K)/R

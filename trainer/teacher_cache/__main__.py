@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None)
     stop = stop or StopSignal()
     try:
         stop.install()
-        with stop.unmangled():
+        with stop.unwrapped():
             _build(given, stop)
     except PreemptedError as error:
         return _tell(f"{error}; the same command goes on", error)

@@ -49,14 +49,14 @@ class FSDPStrategy(ParallelStrategy):
         losses: dict[str, Tensor] = cast(nn.Module, self._module)(objective, ids)
         return losses
 
-    def adding(self, *, last: bool) -> AbstractContextManager[Any]:
+    def accumulation(self, *, last: bool) -> AbstractContextManager[Any]:
         self._module.set_requires_gradient_sync(last)
         return nullcontext()
 
     def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return mean_of(parts, self._ranks)
 
-    def share_out(self) -> None:
+    def shard(self) -> None:
         for layer in self._layers:
             layer.set_reshard_after_forward(True)
             layer.reshard()

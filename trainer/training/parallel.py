@@ -39,7 +39,7 @@ class ParallelStrategy:
         """Return the objective of this process's rows [B, T]; `loss` has a gradient."""
         return objective(ids)
 
-    def adding(self, *, last: bool) -> AbstractContextManager[Any]:
+    def accumulation(self, *, last: bool) -> AbstractContextManager[Any]:
         """Wrap the forward and backward pass of a micro-batch; gradients are exchanged after the last."""
         return nullcontext()
 
@@ -47,7 +47,7 @@ class ParallelStrategy:
         """Return the means over all processes of each one's own means."""
         return dict(parts)
 
-    def share_out(self) -> None:
+    def shard(self) -> None:
         """Shard the parameters, until the end of the stage, if the strategy does so."""
 
     def __enter__(self) -> ParallelStrategy:
@@ -90,7 +90,7 @@ class DDPStrategy(ParallelStrategy):
         losses: dict[str, Tensor] = self._module(objective, ids)
         return losses
 
-    def adding(self, *, last: bool) -> AbstractContextManager[Any]:
+    def accumulation(self, *, last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last else self._module.no_sync()
 
     def mean(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -122,7 +122,7 @@ def strategy_for(model: nn.Module, device: Device) -> ParallelStrategy:
     if id(model) not in _WRAPPED:
         _WRAPPED[id(model)] = (model, _wrapped(model, device))
     wrapped = _WRAPPED[id(model)][1]
-    wrapped.share_out()
+    wrapped.shard()
     return wrapped
 
 

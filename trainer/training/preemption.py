@@ -117,7 +117,7 @@ class StopSignal:
                 yield
 
     @property
-    def came(self) -> bool:
+    def received(self) -> bool:
         """Return whether this process has received a signal."""
         return self._received is not None
 
@@ -127,7 +127,7 @@ class StopSignal:
             raise PreemptedError(signal_name=self._received)
 
     @contextmanager
-    def unmangled(self) -> Iterator[None]:
+    def unwrapped(self) -> Iterator[None]:
         """Raise the PreemptedError of a signal, whatever a library made of it inside the block.
 
         After the block the orderly end may take its time.
@@ -197,6 +197,6 @@ def closing_device(device: Device, stop: StopSignal) -> Iterator[None]:
         yield
         within_s = _FINISHED_S
     finally:
-        if not stop.came:  # else a second one ends the process at once
+        if not stop.received:  # else a second one ends the process at once
             stop.ignore()
         device.close(within_s)

@@ -36,7 +36,7 @@ class Step:
         save_seconds: spent saving after the step before this one; not in `seconds`.
         settings: values that the stage set for this step (lambda, k, …).
         inspection: by auto-freeze after the step; None: there was none.
-        compile_seconds: spent compiling for this step, where that can be told apart.
+        compile_seconds: spent compiling for this step, where that is known.
     """
 
     stage: str

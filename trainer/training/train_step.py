@@ -39,7 +39,7 @@ class TrainStep:
         plan: gives the stage's name (for errors), the micro-batches and the norm that gradients are clipped
             to (0 switches clipping off).
         strategy: of the processes that share the run; None: there is one process.
-        again: called before the micro-batches of a step are computed once more; None: nobody need know.
+        again: called before the micro-batches of a step are computed once more.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class TrainStep:
         hold = len(micro) > 1 and self._strategy.may_hold_weights
         with held_weights(self._model) if hold else nullcontext():
             for number, ids_bT in enumerate(micro, start=1):
-                with self._strategy.adding(last=number == len(micro)):
+                with self._strategy.accumulation(last=number == len(micro)):
                     with self._device.autocast():
                         computed = self._strategy(objective, ids_bT)
                         losses = {name: loss / len(micro) for name, loss in computed.items()}

@@ -60,7 +60,7 @@ def fetched_ahead() -> dict[bool, int]:
             ranks=Ranks(rank=rank, world=2, parallel="fsdp"),
         )
         strategy = FSDPStrategy(model, device)
-        strategy.share_out()
+        strategy.shard()
         with strategy:
             assert all(is_dtensor(parameter) for parameter in model.parameters())
             strategy(model.loss, rows()[rank::2])["loss"].backward()

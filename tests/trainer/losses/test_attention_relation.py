@@ -15,7 +15,7 @@ B, T = 2, 5
 
 
 def states(seed: int, *widths: int) -> list[Tensor]:
-    """Queries, keys and values [B, T, D] in float64."""
+    """Return queries, keys and values [B, T, D] in float64."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(B, T, width, dtype=torch.float64, generator=generator) for width in widths]
 

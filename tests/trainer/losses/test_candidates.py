@@ -1,4 +1,4 @@
-"""The divergence from a teacher's likeliest tokens: the whole one when it tells all, and sound when it does not."""
+"""The divergence from a teacher's likeliest tokens: the dense one with all of them, and sound with fewer."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def random_logits(seed: int) -> Tensor:
     return 3 * torch.randn(B, T, V, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def told(teacher_BTV: Tensor, count: int, *, repeated: int = 0) -> Candidates:
-    """What a server tells of a teacher: the likeliest, and some slots that are not used."""
+def reported(teacher_BTV: Tensor, count: int, *, repeated: int = 0) -> Candidates:
+    """Return what a server reports of a teacher: the likeliest tokens, and some unused slots."""
     logprobs_BPV = F.log_softmax(teacher_BTV[:, :-1], dim=-1)
     top = logprobs_BPV.topk(count, dim=-1)
     rest_BP = (1 - top.values.exp().sum(dim=-1)).clamp(min=0).log().clamp(min=NOTHING)
@@ -40,7 +40,7 @@ def test_with_the_whole_vocabulary_it_is_the_dense_divergence_and_so_is_its_grad
     temperature: float,
 ) -> None:
     student, teacher = random_logits(1).requires_grad_(), random_logits(2)
-    ours = candidate_divergence(student, told(teacher, V), temperature=temperature)
+    ours = candidate_divergence(student, reported(teacher, V), temperature=temperature)
     dense = tempered_divergence(student, teacher, temperature=temperature)
     torch.testing.assert_close(ours, dense)
     torch.testing.assert_close(*(torch.autograd.grad(loss, student)[0] for loss in (ours, dense)))
@@ -64,16 +64,16 @@ def test_fewer_candidates_share_one_rest(temperature: float) -> None:
             soft = [[x ** (1 / temperature) for x in bucket] for bucket in buckets]
             p, q = ([x / sum(bucket) for x in bucket] for bucket in soft)
             total += sum(y * math.log(y / x) for x, y in zip(p, q, strict=True)) / (B * (T - 1))
-    ours = candidate_divergence(student, told(teacher, 3), temperature=temperature)
+    ours = candidate_divergence(student, reported(teacher, 3), temperature=temperature)
     assert ours.item() == pytest.approx(total, rel=1e-10)
 
 
 @given(st.integers(0, 2**31), st.integers(1, V), st.floats(0.25, 8))
 def test_it_is_a_divergence(seed: int, count: int, temperature: float) -> None:
     student, teacher = random_logits(seed), random_logits(seed + 1)
-    ours = candidate_divergence(student, told(teacher, count), temperature=temperature)
+    ours = candidate_divergence(student, reported(teacher, count), temperature=temperature)
     assert ours >= -1e-12
-    agreed = candidate_divergence(teacher, told(teacher, count), temperature=temperature)
+    agreed = candidate_divergence(teacher, reported(teacher, count), temperature=temperature)
     assert agreed.item() == pytest.approx(0, abs=1e-9)
 
 
@@ -81,7 +81,7 @@ def test_it_is_a_divergence(seed: int, count: int, temperature: float) -> None:
 def test_at_temperature_one_who_sees_more_tells_more_apart(seed: int) -> None:
     student, teacher = random_logits(seed), random_logits(seed + 1)
     losses = [
-        candidate_divergence(student, told(teacher, count), temperature=1.0).item()
+        candidate_divergence(student, reported(teacher, count), temperature=1.0).item()
         for count in range(1, V + 1)
     ]
     assert losses == pytest.approx(sorted(losses), rel=1e-9)
@@ -91,7 +91,7 @@ def test_at_temperature_one_who_sees_more_tells_more_apart(seed: int) -> None:
 def test_slots_that_are_not_used_change_nothing(count: int) -> None:
     student, teacher = random_logits(1).requires_grad_(), random_logits(2)
     losses = [
-        candidate_divergence(student, told(teacher, count, repeated=repeated), temperature=5.0)
+        candidate_divergence(student, reported(teacher, count, repeated=repeated), temperature=5.0)
         for repeated in (0, 3)
     ]
     torch.testing.assert_close(*losses)
@@ -101,11 +101,13 @@ def test_slots_that_are_not_used_change_nothing(count: int) -> None:
 def test_what_the_teacher_holds_for_impossible_gives_finite_losses_and_gradients() -> None:
     student, teacher = random_logits(1).float().requires_grad_(), random_logits(2).float()
     teacher[..., 0] = -math.inf
-    said = told(teacher.double(), V)
-    said = Candidates(
-        ids=said.ids, logprobs=said.logprobs.clamp(min=-9999.0).float(), rest=said.rest.float()
+    candidates = reported(teacher.double(), V)
+    candidates = Candidates(
+        ids=candidates.ids,
+        logprobs=candidates.logprobs.clamp(min=-9999.0).float(),
+        rest=candidates.rest.float(),
     )  # as vLLM writes it
-    loss = candidate_divergence(student, said, temperature=5.0)
+    loss = candidate_divergence(student, candidates, temperature=5.0)
     loss.backward()  # type: ignore[no-untyped-call]
     assert loss.isfinite()
     assert student.grad is not None
@@ -114,9 +116,11 @@ def test_what_the_teacher_holds_for_impossible_gives_finite_losses_and_gradients
 
 def test_the_student_is_compared_in_float32() -> None:
     student, teacher = random_logits(1).bfloat16(), random_logits(2)
-    said = told(teacher, 3)
-    said = Candidates(ids=said.ids, logprobs=said.logprobs.float(), rest=said.rest.float())
-    loss = candidate_divergence(student, said, temperature=5.0)
+    candidates = reported(teacher, 3)
+    candidates = Candidates(
+        ids=candidates.ids, logprobs=candidates.logprobs.float(), rest=candidates.rest.float()
+    )
+    loss = candidate_divergence(student, candidates, temperature=5.0)
     assert loss.dtype == torch.float32
-    exact = candidate_divergence(student.double(), told(teacher, 3), temperature=5.0)
+    exact = candidate_divergence(student.double(), reported(teacher, 3), temperature=5.0)
     assert loss.item() == pytest.approx(exact.item(), rel=1e-4)

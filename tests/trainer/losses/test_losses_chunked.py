@@ -18,7 +18,7 @@ from trainer.testing.memory import peak_bytes
 def reads(
     tokens: int, vocabulary: int = 11, *, dtype: torch.dtype = torch.float64, seed: int = 0
 ) -> tuple[HeadInputs, HeadInputs, Tensor]:
-    """A student of width 5, a teacher of width 3, and labels."""
+    """Return the inputs of a student of width 5 and of a teacher of width 3, and labels."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -31,10 +31,10 @@ def reads(
     return student, teacher, torch.randint(vocabulary, (tokens,), generator=generator)
 
 
-def whole(
+def unchunked(
     student: HeadInputs, teacher: HeadInputs | None, labels: Tensor, factor: float, temperature: float
 ) -> Tensor:
-    """The reference: torch's own losses of all logits at once."""
+    """Return the reference: torch's own losses of all logits at once."""
     z = student.states @ student.head.t()
     ce = F.cross_entropy(z, labels)
     if teacher is None:
@@ -59,10 +59,10 @@ def test_loss_and_gradients_are_those_of_whole_logits(
 ) -> None:
     """Whether or not the chunks divide the tokens; also where a chunk holds less than one token's logits."""
     student, teacher, labels = reads(tokens, seed=seed)
-    beside = teacher if taught else None
-    expected = whole(student, beside, labels, factor, temperature)
+    compared = teacher if taught else None
+    expected = unchunked(student, compared, labels, factor, temperature)
     ours = head_losses(
-        student, labels, teacher=beside, factor=factor, temperature=temperature, chunk_elements=chunk
+        student, labels, teacher=compared, factor=factor, temperature=temperature, chunk_elements=chunk
     )
     torch.testing.assert_close(ours.total, expected)
     inputs = (student.states, student.head)
@@ -89,7 +89,7 @@ def test_the_parts_are_told_without_a_gradient() -> None:
     student, teacher, labels = reads(7)
     ours = head_losses(student, labels, teacher=teacher, factor=3.0, temperature=2.0, chunk_elements=33)
     assert ours.kl is not None
-    torch.testing.assert_close(ours.ce, whole(student, None, labels, 1.0, 1.0))
+    torch.testing.assert_close(ours.ce, unchunked(student, None, labels, 1.0, 1.0))
     torch.testing.assert_close(ours.total.detach(), ours.ce + 3.0 * ours.kl)
     assert (ours.total.requires_grad, ours.ce.requires_grad, ours.kl.requires_grad) == (True, False, False)
     assert head_losses(student, labels).kl is None
@@ -105,7 +105,9 @@ def test_uniform_predictions_cost_the_log_of_the_vocabulary() -> None:
 
 def test_float32_agrees_to_rounding_and_bfloat16_to_its_own() -> None:
     student, teacher, labels = reads(40, 50)
-    expected = torch.autograd.grad(whole(student, teacher, labels, 1.0, 1.0), (student.states, student.head))
+    expected = torch.autograd.grad(
+        unchunked(student, teacher, labels, 1.0, 1.0), (student.states, student.head)
+    )
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 3e-2)):
         ours, theirs, _ = reads(40, 50, dtype=dtype)
         losses = head_losses(ours, labels, teacher=theirs, chunk_elements=700)
@@ -135,7 +137,7 @@ def test_float32_logits_never_exist_whole() -> None:
     student, teacher, labels = reads(tokens, vocabulary, dtype=torch.float32)
 
     def plain() -> None:
-        whole(student, teacher, labels, 1.0, 1.0).backward()
+        unchunked(student, teacher, labels, 1.0, 1.0).backward()
 
     def chunked() -> None:
         head_losses(

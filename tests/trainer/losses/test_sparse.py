@@ -1,5 +1,7 @@
-"""Losses over candidates: the dense ones with every token among them, sound and nearly unbiased with fewer, and no
-tensor of the size of all logits in either direction."""
+"""Losses over candidates: the dense ones with every token among them, sound and nearly unbiased with fewer.
+
+No tensor is of the size of all logits, in either direction.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,16 @@ def weights(top_k: int, negatives: int, vocabulary: int = V) -> Tensor:
     return log_weights(top_k, negatives, vocabulary=vocabulary, device=CPU)
 
 
-WHOLE = {"K = V": (V, 0), "K + R = V": (4, V - 4)}
+ALL_TOKENS = {"K = V": (V, 0), "K + R = V": (4, V - 4)}
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 5.0])
-@pytest.mark.parametrize("case", WHOLE)
+@pytest.mark.parametrize("case", ALL_TOKENS)
 def test_with_every_token_among_them_the_losses_are_the_dense_ones_and_so_are_their_gradients(
     case: str, temperature: float
 ) -> None:
     """From hidden states through a head, in float64: to 1e-12."""
-    top_k, negatives = WHOLE[case]
+    top_k, negatives = ALL_TOKENS[case]
     states, head = seeded(1, N, H).requires_grad_(), seeded(2, V, H).requires_grad_()
     teacher, labels = seeded(3, N, V), torch.arange(N)
     ids, theirs = drawn(teacher, top_k, negatives)
@@ -95,8 +97,10 @@ def test_it_is_a_divergence_whatever_the_candidates(
 
 @pytest.mark.parametrize("label", ["likeliest", "rarest"])
 def test_a_sampled_normaliser_is_right_on_average_and_its_logarithm_a_little_low(label: str) -> None:
-    """Over 700 draws of 16 of 300 tokens: the mean of Z to 1 %, that of log Z below it by Jensen's amount. A
-    label among the candidates is not counted twice."""
+    """Over 700 draws of 16 of 300 tokens: the mean of Z to 1 %, that of log Z below it by Jensen's amount.
+
+    A label among the candidates is not counted twice.
+    """
     vocabulary, top_k, negatives, draws = 300, 8, 16, 700
     student = seeded(5, vocabulary)
     labels = torch.full((draws,), int(student.argmax() if label == "likeliest" else student.argmin()))
@@ -168,8 +172,10 @@ def test_gathered_logits_are_those_of_the_whole_head_in_chunks_of_any_size(
 
 
 def test_products_are_of_the_states_dtype_and_sums_over_positions_are_not() -> None:
-    """bfloat16 states and float32 head, as autocast has them: 256 positions add 1/256 each to one row; in
-    bfloat16 the sum would stop growing at 1/2 of it."""
+    """States in bfloat16 and a head in float32, as under autocast.
+
+    256 positions add 1/256 each to one row; in bfloat16 the sum would stop growing at 1/2 of it.
+    """
     states = torch.ones(512, H, dtype=torch.bfloat16)
     head = torch.ones(V, H).requires_grad_()
     ids = torch.zeros(512, 1, dtype=torch.int32)
@@ -197,8 +203,10 @@ def test_more_candidates_than_tokens_are_a_mistake_of_the_program() -> None:
 
 
 def test_at_a_long_sequence_and_a_large_vocabulary_no_tensor_is_as_large_as_all_logits() -> None:
-    """L = 1024, V = 151,936, K = 128, R = 64: 768 KiB of logits where 593.5 MiB would be whole; forward and
-    backward make no tensor above the rows of one chunk."""
+    """L = 1024, V = 151,936, K = 128, R = 64: 768 KiB of logits in place of 593.5 MiB.
+
+    Forward and backward pass make no tensor above the rows of one chunk.
+    """
     length, vocabulary, top_k, negatives, hidden = 1024, 151_936, 128, 64, 8
     states = torch.randn(length, hidden, requires_grad=True)
     head = torch.randn(vocabulary, hidden, requires_grad=True)
@@ -217,9 +225,9 @@ def test_at_a_long_sequence_and_a_large_vocabulary_no_tensor_is_as_large_as_all_
         loss.backward()  # type: ignore[no-untyped-call]
 
     most = most_bytes(step)
-    whole = 4 * length * vocabulary
+    full = 4 * length * vocabulary
     assert sizes == [768 * 2**10]
-    assert whole == pytest.approx(593.5 * 2**20)
+    assert full == pytest.approx(593.5 * 2**20)
     assert head.grad is not None
     assert most.largest <= max(head.grad.nbytes, 4 * 2**22)  # the head's gradient; the rows of one chunk
-    assert most.at_once < whole / 8
+    assert most.at_once < full / 8

@@ -119,11 +119,11 @@ def test_a_shallower_students_layer_is_compared_with_the_one_it_was_copied_from(
 
 
 def test_hooks_are_gone_after_a_run_that_diverged(run_small: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[nn.Module] = []
+    models: list[nn.Module] = []
     stage = distill.distill
 
     def spied(student: nn.Module, teacher: nn.Module, *rest: Any, **named: Any) -> Any:
-        seen.extend([student, teacher])
+        models.extend([student, teacher])
         monkeypatch.setattr(
             distill, "next_token_loss", lambda *_: torch.tensor(float("nan"), requires_grad=True)
         )
@@ -132,7 +132,7 @@ def test_hooks_are_gone_after_a_run_that_diverged(run_small: Run, monkeypatch: p
     monkeypatch.setattr(distill, "distill", spied)
     with pytest.raises(DivergedError, match="step 1 of stage3"):
         run_small(*ON)
-    assert [hooks(model) for model in seen] == [0, 0]
+    assert [hooks(model) for model in models] == [0, 0]
 
 
 REFUSED: dict[str, tuple[str | tuple[str, ...], str]] = {

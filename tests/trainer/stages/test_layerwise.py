@@ -65,7 +65,7 @@ def test_each_line_has_all_parts_and_they_add_up(kind: str, run_small: Run, tmp_
 
 
 def test_a_distillation_that_weighs_nothing_trains_as_if_it_were_left_out(run_small: Run) -> None:
-    """w = 0 leaves a·(CE + KL)/2; Muon and clipping ignore how large a is."""
+    """Only a·(CE + KL)/2 is left; Muon and clipping ignore how large a is."""
     from trainer_outcomes import weights_digest
 
     off = "stage1_9.distill_schedule.initial=0"
@@ -85,11 +85,11 @@ def test_a_shallower_student_is_compared_with_the_layers_that_it_was_made_of(
     kept: int, small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, teacher = config_of(small, "model.layers=5", f"stage1.keep_layers={kept}")
-    seen: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
+    compared_pairs: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
     hidden_loss = layerwise.hidden_loss
 
     def spying(student: Any, teacher: Any, **others: Any) -> Any:
-        seen.append((list(student), list(teacher)))
+        compared_pairs.append((list(student), list(teacher)))
         return hidden_loss(student, teacher, **others)
 
     monkeypatch.setattr(layerwise, "hidden_loss", spying)
@@ -100,7 +100,7 @@ def test_a_shallower_student_is_compared_with_the_layers_that_it_was_made_of(
     with torch.no_grad():
         expected = run(teacher, IDS, hidden=True).hidden
     assert len(expected) == 5
-    ours, theirs = seen[0]
+    ours, theirs = compared_pairs[0]
     assert len(ours) == kept
     for compared, index in zip(theirs, matched_layers(kept, 5), strict=True):
         assert torch.equal(compared, expected[index])

@@ -34,7 +34,7 @@ SOON = (
 
 
 def watching(config: AutoFreezeConfig, *values: float) -> tuple[AutoFreeze, nn.Parameter, list[int]]:
-    """A watch over one parameter, and what is called at a freeze."""
+    """Return auto-freeze of one parameter, the parameter, and a list that grows at each freeze."""
     gain, calls = nn.Parameter(torch.tensor(values)), list[int]()
     watch = AutoFreeze(config, {"gain": gain})
     watch.begin(lambda: calls.append(1))
@@ -47,7 +47,7 @@ def watching(config: AutoFreezeConfig, *values: float) -> tuple[AutoFreeze, nn.P
     every=st.integers(1, 3),
     start=st.integers(0, 6),
 )
-def test_it_freezes_at_the_first_look_after_so_many_at_rest(
+def test_it_freezes_at_the_first_inspection_after_so_many_at_rest(
     changes: list[float], patience: int, every: int, start: int
 ) -> None:
     """Against the rule said outright; a change of just the threshold is no rest."""
@@ -69,7 +69,7 @@ def test_it_freezes_at_the_first_look_after_so_many_at_rest(
     assert (len(calls), gain.requires_grad) == ((1, False) if expected else (0, True))
 
 
-def test_what_is_frozen_is_rounded_to_float16_once_and_looked_at_no_more() -> None:
+def test_what_is_frozen_is_rounded_to_float16_once_and_not_inspected_again() -> None:
     watch, gain, _ = watching(ALWAYS, 0.1, -3.00001, 0.0)
     gain.grad = torch.ones(3)
     found = [watch.inspect(step) for step in range(1, 6)]
@@ -168,7 +168,7 @@ def test_what_could_never_freeze_is_refused_before_anything_is_loaded(
         check([*small, *SOON, *overrides])
 
 
-def test_a_run_freezes_tells_it_and_stays_frozen_to_its_end(
+def test_a_run_freezes_logs_it_and_stays_frozen_to_its_end(
     run_small: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     """Frozen after step 3 of Stage 1.9, so that Stage 2 has its optimizer without them."""

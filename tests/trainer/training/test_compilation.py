@@ -47,7 +47,7 @@ class Line(nn.Module):
 
 @pytest.fixture
 def compile_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Compile], None]:
-    """Puts something else in the place of torch.compile, which takes half a minute."""
+    """Return a function that replaces torch.compile, which takes half a minute."""
     monkeypatch.setenv(CACHE_VARIABLE, "somewhere")
     return lambda other: monkeypatch.setattr(torch, "compile", other)
 
@@ -62,13 +62,13 @@ IDS = torch.arange(8).reshape(4, 2)
 
 
 def test_the_compiled_objective_is_what_a_step_calls(compile_as: Callable[[Compile], None]) -> None:
-    seen: list[Tensor] = []
+    batches: list[Tensor] = []
 
     def compile(objective: object, **settings: object) -> object:
         assert settings == {"dynamic": False}
 
         def doubled(ids_BT: Tensor) -> Mapping[str, Tensor]:
-            seen.append(ids_BT)
+            batches.append(ids_BT)
             return {"loss": 2 * objective(ids_BT)["loss"]}  # type: ignore[operator]
 
         return doubled
@@ -77,7 +77,7 @@ def test_the_compiled_objective_is_what_a_step_calls(compile_as: Callable[[Compi
     model = Line()
     loss = model.losses(IDS)["loss"].item()
     assert steps_of(model)(IDS, number=1).losses["loss"] == 2 * loss
-    assert len(seen) == 1
+    assert len(batches) == 1
 
 
 def failing_forward(objective: object, **_: object) -> object:
@@ -206,8 +206,10 @@ def test_compiled_steps_are_eager_ones(
     torch._dynamo.reset()
     small = [*BASE, "model.layers=1", *more]
     eager, ours = trace(small, stage=stage), trace([*small, "device.compile=true"], stage=stage)
-    told = [record.getMessage() for record in caplog.records if record.name == "trainer.training.compilation"]
-    assert not told, "compiling failed, so nothing was compared"
+    messages = [
+        record.getMessage() for record in caplog.records if record.name == "trainer.training.compilation"
+    ]
+    assert not messages, "compiling failed, so nothing was compared"
     assert list(tmp_path.iterdir()), "no kernels were kept"
     same = likeness(eager, ours)
     assert same.losses < 1e-4

@@ -79,15 +79,15 @@ def test_lambda_is_one_whenever_a_loss_is_measured(run_small: Run, monkeypatch: 
     from trainer import pipeline
     from trainer.quant.ternary import ternary_layers
 
-    seen: list[set[bool]] = []
+    complete: list[set[bool]] = []
 
     def measure(student: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        seen.append({layer.strength.complete for layer in ternary_layers(student)})
+        complete.append({layer.strength.complete for layer in ternary_layers(student)})
         return held_out_loss(student, *args, **kwargs)
 
     monkeypatch.setattr(pipeline, "held_out_loss", measure)
     run_small("stage2.lambda_warmup.warmup_steps=5")
-    assert seen == [{True}, {True}]
+    assert complete == [{True}, {True}]
 
 
 @pytest.mark.parametrize("half", ["weights", "activations", "saliency"])

@@ -1,5 +1,4 @@
-"""A signal while the trainer is loading, where exceptions raised amid imports do not come out as they went in,
-and while it ends."""
+"""A signal while the trainer is loading, where libraries wrap exceptions raised amid imports, or while it ends."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 class Closing:
-    """A device that is told to close, at which moment something else happens."""
+    """A device that calls `then` when it is closed."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -96,7 +95,7 @@ def test_a_signal_in_a_library_that_wraps_it_ends_with_75(small: tuple[str, ...]
 
 PATIENT = """
 import time
-from trainer.training.preemption import StopSignal, closing_device
+from trainer.training.preemption import StopSignal
 
 stop = StopSignal()
 stop.install()
@@ -113,7 +112,7 @@ with stop.hold("step 1"):
 def test_a_second_signal_ends_at_once_and_the_echo_of_the_first_does_not(
     pause: float, seconds: float
 ) -> None:
-    """Whoever signals a whole job reaches the trainer twice, the second time through its worker."""
+    """A signal to a job reaches the trainer twice, the second time through its worker."""
     process = subprocess.Popen(
         [sys.executable, "-c", PATIENT.replace("SECONDS", repr(seconds))],
         env=dict(os.environ, PYTHONPATH=str(Path(api.__file__).parents[1])),
@@ -126,8 +125,8 @@ def test_a_second_signal_ends_at_once_and_the_echo_of_the_first_does_not(
     process.send_signal(signal.SIGTERM)
     time.sleep(pause)
     process.send_signal(signal.SIGTERM)
-    told, _ = process.communicate(timeout=100)
-    assert (process.returncode == 75, told) == ((True, "") if pause else (False, "done\n"))
+    output, _ = process.communicate(timeout=100)
+    assert (process.returncode == 75, output) == ((True, "") if pause else (False, "done\n"))
 
 
 @pytest.fixture
@@ -147,7 +146,7 @@ def test_what_a_library_made_of_a_signal_comes_out_as_the_signal(stop: StopSigna
         except Exception as error:
             raise RuntimeError("failed to import") from error
 
-    with pytest.raises(PreemptedError, match=r"stopped by SIGTERM$"), stop.unmangled():
+    with pytest.raises(PreemptedError, match=r"stopped by SIGTERM$"), stop.unwrapped():
         library()
 
 
@@ -156,7 +155,7 @@ def test_an_error_of_a_step_that_a_signal_came_in_stays_that_error(stop: StopSig
         os.kill(os.getpid(), signal.SIGTERM)
         raise ValueError("mine")
 
-    with pytest.raises(ValueError, match="mine"), stop.unmangled(), stop.hold("step 1"):
+    with pytest.raises(ValueError, match="mine"), stop.unwrapped(), stop.hold("step 1"):
         step()
 
 
@@ -176,7 +175,7 @@ def test_processes_that_share_a_run_end_at_the_end_of_the_same_hold(stop: StopSi
     assert asked == [False, True]
 
 
-def test_a_process_goes_with_the_one_that_was_told(stop: StopSignal) -> None:
+def test_a_process_ends_with_the_one_that_received_a_signal(stop: StopSignal) -> None:
     stop.share(lambda flag: True)
     with pytest.raises(PreemptedError, match="after step 1"), stop.hold("step 1"):
         pass
@@ -187,26 +186,26 @@ def test_a_process_goes_with_the_one_that_was_told(stop: StopSignal) -> None:
     [(None, 20.0), (DivergedError(quantity="loss", value=math.nan, stage="stage2", step=1), 10.0)],
 )
 def test_the_device_is_closed_however_a_run_ends_and_no_signal_then_ends_it_otherwise(
-    ending: Exception | None, seconds: float
+    ending: Exception | None, seconds: float, stop: StopSignal
 ) -> None:
     """What a run has come to (here: that it diverged) is not taken back by a signal that comes later."""
-    stop, device = StopSignal(), Closing()
-    device.then = lambda: stop._receive(signal.SIGTERM, None)
+    device = Closing()
+    device.then = lambda: os.kill(os.getpid(), signal.SIGTERM)
     with contextlib.suppress(DivergedError), closing_device(cast(Any, device), stop):
         if ending:
             raise ending
     assert device.seconds == [seconds]
-    assert not stop.came
+    assert not stop.received
 
 
 def test_a_preempted_run_closes_its_device_in_a_hurry_and_a_second_signal_still_ends_it_at_once(
-    monkeypatch: pytest.MonkeyPatch,
+    stop: StopSignal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop, device, left = StopSignal(), Closing(), list[int]()
+    device, left = Closing(), list[int]()
     monkeypatch.setattr("trainer.training.preemption.ECHO_S", 0.0)
     monkeypatch.setattr("trainer.training.preemption.os._exit", left.append)
-    device.then = lambda: stop._receive(signal.SIGTERM, None)
+    device.then = lambda: os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(PreemptedError), closing_device(cast(Any, device), stop):
-        stop._receive(signal.SIGTERM, None)
+        os.kill(os.getpid(), signal.SIGTERM)
     assert device.seconds == [10.0]
     assert left == [EXIT_PREEMPTED]

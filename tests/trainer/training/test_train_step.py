@@ -14,7 +14,7 @@ from trainer_precision import FLOAT32
 from trainer.api import ConfigError, check
 from trainer.devices.device import Device
 from trainer.errors import DivergedError
-from trainer.optim.build import build_optimizer
+from trainer.optim.build import OptimizerSet, build_optimizer
 from trainer.pipeline import Outcome
 from trainer.training.context import StagePlan
 from trainer.training.train_step import TrainStep, micro_batches
@@ -63,28 +63,33 @@ def ids(sequences: int = 8) -> Tensor:
 
 @pytest.mark.parametrize("micro", [1, 2, 4, 8])
 def test_micro_batches_have_the_loss_and_the_gradient_of_the_batch(micro: int) -> None:
-    whole, parts = Bigram(), Bigram()
-    one = step_of(whole)(ids(), number=1)
+    full, parts = Bigram(), Bigram()
+    one = step_of(full)(ids(), number=1)
     many = step_of(parts, micro=micro)(ids(), number=1)
     assert many.losses == pytest.approx(one.losses, rel=1e-6)
     assert set(one.losses) == {"loss", "squared"}
     torch.testing.assert_close(many.details["by_feature"], one.details["by_feature"])
     assert many.grad_norm == pytest.approx(one.grad_norm, rel=1e-5)
-    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
+    for a, b in zip(full.parameters(), parts.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-def test_each_forward_pass_sees_a_micro_batch_and_the_optimizer_steps_once() -> None:
-    model, seen = Bigram(), list[int]()
+def test_each_forward_pass_has_a_micro_batch_and_the_optimizer_steps_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, sizes = Bigram(), list[int]()
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
-        seen.append(len(ids_BT))
+        sizes.append(len(ids_BT))
         return model.losses(ids_BT)
 
-    step = step_of(model, losses=losses, micro=2)
-    step(ids(), number=1)
-    assert seen == [2, 2, 2, 2]
-    assert {int(state["step"]) for state in step._optimizer.optimizers[0].state.values()} == {1}
+    taken = list[OptimizerSet]()
+    step = OptimizerSet.step
+    monkeypatch.setattr(OptimizerSet, "step", lambda optimizer: (taken.append(optimizer), step(optimizer)))
+    step_of(model, losses=losses, micro=2)(ids(), number=1)
+    assert sizes == [2, 2, 2, 2]
+    (optimizer,) = taken
+    assert {int(state["step"]) for state in optimizer.optimizers[0].state.values()} == {1}
 
 
 def test_a_batch_is_split_without_loss_or_disorder() -> None:
@@ -93,14 +98,14 @@ def test_a_batch_is_split_without_loss_or_disorder() -> None:
 
 
 def test_clipping_scales_the_gradient_of_the_whole_batch() -> None:
-    """Its norm is told as it was; the weights move as with the batch in one."""
-    whole, parts = Bigram(), Bigram()
-    one, many = step_of(whole, clip=1e-3), step_of(parts, clip=1e-3, micro=1)
+    """The norm is reported as it was; the weights move as with the batch in one."""
+    full, parts = Bigram(), Bigram()
+    one, many = step_of(full, clip=1e-3), step_of(parts, clip=1e-3, micro=1)
     for number in (1, 2, 3):
         assert many(ids(), number=number).grad_norm == pytest.approx(
             one(ids(), number=number).grad_norm, rel=1e-4
         )
-    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
+    for a, b in zip(full.parameters(), parts.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 

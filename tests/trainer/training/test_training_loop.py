@@ -126,7 +126,7 @@ class Slow:
     def stage(self, name: str, steps: int, parts: object) -> Iterator[Slow]:
         yield self
 
-    def after(self, step: int, told: Mapping[str, float]) -> bool:
+    def after(self, step: int, values: Mapping[str, float]) -> bool:
         if step % 2 == 0:
             time.sleep(self.save_s)
         return step % 2 == 0
@@ -141,25 +141,25 @@ class Slow:
         return seconds
 
 
-def test_a_steps_time_is_told_apart_into_data_computing_and_saving() -> None:
+def test_a_steps_time_is_split_into_data_computing_and_saving() -> None:
     toy, steps, slow = Toy(), list[Step](), Slow(data_s=0.02, save_s=0.03)
     trace = train(plan(5), toy, toy.losses, slow, context(watch=steps.append, checkpoints=slow))
     assert all(0.02 <= step.data_seconds <= step.seconds for step in steps)
-    # Saving is told with the step after it, and is no part of what training took.
+    # Saving is reported with the step after it, and is no part of what training took.
     assert [step.save_seconds >= 0.03 for step in steps] == [False, False, True, False, True]
     assert trace.seconds == pytest.approx(sum(step.seconds for step in steps))
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_names_its_step_and_stage(poison: float) -> None:
-    toy, seen = Toy(), list[Step]()
+    toy, steps = Toy(), list[Step]()
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         loss = toy.losses(ids_BT)["loss"]
-        return {"loss": loss * poison if len(seen) == 4 else loss}
+        return {"loss": loss * poison if len(steps) == 4 else loss}
 
     with pytest.raises(DivergedError, match=r"loss is (nan|inf) at step 5 of toy") as caught:
-        train(plan(), toy, losses, stream(), context(watch=seen.append))
+        train(plan(), toy, losses, stream(), context(watch=steps.append))
     assert (caught.value.step, caught.value.stage) == (5, "toy")
     assert all(p.isfinite().all() for p in toy.parameters())
 
@@ -221,15 +221,15 @@ def test_a_signal_does_not_wait_for_text_that_does_not_come(monkeypatch: pytest.
     toy, steps, stop, hanging, stage = Toy(), list[Step](), StopSignal(), HangingAfterTwo(), plan()
     feed = prefetch.Prefetched(hanging, ahead=1)
     before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
-    told = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
     try:
         stop.install()
-        told.start()
+        timer.start()
         with pytest.raises(PreemptedError, match="SIGTERM"):
             train(stage, toy, toy.losses, feed, context(stop=stop, watch=steps.append))
         assert not hanging.let_go.is_set()
     finally:
-        told.cancel()
+        timer.cancel()
         hanging.let_go.set()
         feed.close()
         for each, handler in before.items():
