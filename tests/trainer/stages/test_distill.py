@@ -29,7 +29,7 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 
 
 def hooks(model: nn.Module) -> int:
-    """On projections; transformers keeps some of its own elsewhere."""
+    """Count those on projections: transformers has some of its own elsewhere, and torch no public count."""
     projections = (module for name, module in model.named_modules() if name.endswith("_proj"))
     return sum(len(module._forward_hooks) for module in projections)
 

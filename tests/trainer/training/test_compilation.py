@@ -180,7 +180,7 @@ def test_one_graph_serves_a_whole_stage(stage: str, compile_as: Callable[[Compil
     """Lambda, saliency and the weights of losses change in every step, and compile nothing again."""
     counter, compile = CompileCounter(), torch.compile
     compile_as(lambda objective, **settings: compile(objective, backend=counter, fullgraph=True, **settings))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     salient = ["stage1_9.saliency.enabled=true", "stage1_9.distill_schedule.type=linear"]
     small = [*BASE, "model.layers=1", *(salient if stage == "stage1_9" else [])]
     same = likeness(trace(small, stage=stage), trace([*small, "device.compile=true"], stage=stage))
@@ -203,7 +203,7 @@ def test_compiled_steps_are_eager_ones(
 ) -> None:
     """Minutes: kernels are compiled with a C++ compiler. The student's weights keep their names."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     small = [*BASE, "model.layers=1", *more]
     eager, ours = trace(small, stage=stage), trace([*small, "device.compile=true"], stage=stage)
     messages = [
