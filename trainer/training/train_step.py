@@ -53,7 +53,7 @@ class TrainStep:
         strategy: ParallelStrategy | None = None,
         again: Callable[[], None] | None = None,
     ) -> None:
-        self._plan, self._model, self._eager, self._optimizer = plan, model, objective, optimizer
+        self.plan, self._model, self._eager, self._optimizer = plan, model, objective, optimizer
         self._objective = compiled(objective) if device.compile else objective
         self._device = device
         self._max_grad_norm = plan.optimizer.max_grad_norm or math.inf
@@ -77,7 +77,7 @@ class TrainStep:
         details = {name: part for name, part in parts.items() if part.ndim}
         details |= self._gradient_norms() | self._optimizer.readings()
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm))
-        result = StepResult(losses, norm, details, stage=self._plan.name)
+        result = StepResult(losses, norm, details, stage=self.plan.name)
         if self._device.looks_before_it_updates:
             result.refuse_divergence(number)  # the one place of a step that waits for the device
         self._optimizer.step()
@@ -92,7 +92,7 @@ class TrainStep:
         Returns:
             The mean of each part of the loss over the rows of this process; the gradient is of all rows.
         """
-        micro = micro_batches(batch, self._plan.micro_batch_size) if isinstance(batch, Tensor) else batch
+        micro = micro_batches(batch, self.plan.micro_batch_size) if isinstance(batch, Tensor) else batch
         try:
             return self._backward(self._objective, micro)
         except Exception as error:

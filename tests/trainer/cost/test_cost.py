@@ -45,7 +45,7 @@ def test_train_flops_are_what_torch_counts(
 
     def counting(step: TrainStep, ids_BT: Tensor) -> dict[str, Tensor]:
         nonlocal counted
-        if step._stage == "teacher":
+        if step.plan.name == "teacher":
             return accumulate(step, ids_BT)
         with FlopCounterMode(display=False) as counter:
             parts = accumulate(step, ids_BT)

@@ -144,7 +144,7 @@ def _run(folder: Path, overrides: Sequence[str]) -> list[int]:
     step, compiled = TrainStep.__call__, list[int]()
 
     def watched(self: TrainStep, batch: Any, *, number: int) -> Any:
-        if self._stage == "stage2":
+        if self.plan.name == "stage2":
             compiled.append(met.counter_value("UncachedCompile") or 0)
             if number == STEP and not (folder / "middle").exists():
                 shutil.copytree(folder / "whole", folder / "middle")

@@ -81,7 +81,7 @@ def attempt(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Iterator
         folder: Path, kind: str, *overrides: str, end: Callable[[], None] | None = None, at: int = END
     ) -> list[float]:
         def ending(self: TrainStep, batch: object, *, number: int) -> object:
-            if end is not None and self._stage == "stage2" and number == at:
+            if end is not None and self.plan.name == "stage2" and number == at:
                 end()
             return step(self, batch, number=number)  # type: ignore[arg-type]
 
