@@ -1,1 +1,1 @@
-"""The ternary layer, the lambda that it obeys, and the saliency curriculum. Used by `stages`."""
+"""The ternary layer, its lambda, and the saliency curriculum. Used by `stages`."""

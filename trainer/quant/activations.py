@@ -1,6 +1,8 @@
-"""Inputs of a layer in 8 bits, blended in by lambda. Used by `ternary`; `stages.subln` says who shares one.
+"""Quantisation of a layer's input to 8 bits, blended in by lambda.
 
-Shapes: T tokens in any leading arrangement, I input features; `x_TI`.
+Used by `ternary`; `models.subln` decides which layers share one quantiser.
+
+Shapes: T tokens in any leading dimensions, I input features; `x_TI`.
 """
 
 from __future__ import annotations
@@ -12,19 +14,25 @@ from torch import Tensor
 
 from trainer.quant.shared import SharedScalar
 
-EPS = 1e-5  # the floor under a scale, as in the paper: a row of zeros must not divide by 0
+EPS = 1e-5  # lower bound of a scale, as in the paper: a row of zeros must not divide by 0
 INT8_MAX = 127.0
 
 
 def int8_activation(x_TI: Tensor) -> Tensor:
-    """Per-token absmax quantisation to 255 levels, returned in the unit and dtype of the input
-    (BitNet b1.58, arXiv:2402.17764)."""
+    """Quantise each token to 255 levels by its absolute maximum (BitNet b1.58, arXiv:2402.17764).
+
+    Args:
+        x_TI: floating point, [..., I].
+
+    Returns:
+        The dequantised values, [..., I], in the dtype of the input.
+    """
     scale = x_TI.abs().amax(dim=-1, keepdim=True).clamp_(min=EPS).div_(INT8_MAX)
     return (x_TI / scale).round_().mul_(scale)
 
 
 class _BlendActivation(torch.autograd.Function):
-    """lerp(x, int8(x), lambda) in float32; the gradient passes straight through. No lambda is 1."""
+    """lerp(x, int8(x), lambda) in float32 with a straight-through gradient. A lambda of None stands for 1."""
 
     @staticmethod
     def forward(ctx: Any, x_TI: Tensor, strength: Tensor | None) -> Tensor:
@@ -40,34 +48,34 @@ class _BlendActivation(torch.autograd.Function):
 
 
 class Int8Input:
-    """The quantiser of one input, which it remembers until all its readers had it.
+    """Quantiser of one input, which caches the result until each of its readers has taken it.
 
-    The projections to queries, keys and values read one tensor; so do the gate and the way up of an MLP. What
-    is made once for all of them is also kept once for the backward pass.
+    The query, key and value projections read the same tensor, and so do an MLP's gate and up projections.
+    Sharing the result also stores it only once for the backward pass.
 
     Args:
-        strength: lambda of activations.
-        readers: layers that are called with the same tensor, one after the other.
+        strength: lambda of the activations.
+        readers: number of layers that are called with the same tensor, one after the other.
     """
 
     def __init__(self, strength: SharedScalar, readers: int = 1) -> None:
         self._strength, self._readers = strength, readers
-        self._kept: tuple[Tensor, int, Tensor] | None = None
-        self._left = 0
+        self._cached: tuple[Tensor, int, Tensor] | None = None
+        self._readers_left = 0
 
     def __call__(self, x_TI: Tensor) -> Tensor:
-        """[..., I] → [..., I], in the input's dtype."""
+        """Quantise [..., I] to [..., I], in the input's dtype."""
         if self._strength.known_to_be(0):
             return x_TI
-        # A compiler sees by itself that two results are the same, and state would break its graph.
+        # A compiler eliminates the common subexpression itself, and state would break its graph.
         if self._readers == 1 or torch.compiler.is_compiling():
             return self._blend(x_TI)
-        if self._kept is None or self._kept[0] is not x_TI or self._kept[1] != x_TI._version:
-            self._kept, self._left = (x_TI, x_TI._version, self._blend(x_TI)), self._readers
-        self._left -= 1
-        quantised = self._kept[2]
-        if not self._left:
-            self._kept = None
+        if self._cached is None or self._cached[0] is not x_TI or self._cached[1] != x_TI._version:
+            self._cached, self._readers_left = (x_TI, x_TI._version, self._blend(x_TI)), self._readers
+        self._readers_left -= 1
+        quantised = self._cached[2]
+        if not self._readers_left:
+            self._cached = None
         return quantised
 
     def _blend(self, x_TI: Tensor) -> Tensor:

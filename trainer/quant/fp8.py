@@ -2,12 +2,12 @@
 
     y = (x8·w8ᵀ)·s_x·s_w,  dx = (g8·w8)·s_g·s_w,  dw = (g8ᵀ·x8)·s_g·s_x
 
-Inputs and weights in e4m3, gradients in e5m2, each with one scale that brings its largest magnitude to the
-format's (arXiv:2209.05433). Master weights, embeddings, the head, normalisations and the optimizer stay as
-they are. Ternary weights of one scale are exact in e4m3; 8-bit integer activations are not, which have up to
-seven significant bits where it has four. Only training sees these products: evaluation never does.
+Inputs and weights are in e4m3, gradients in e5m2, each with one scale per tensor that maps its largest
+magnitude to the format's (arXiv:2209.05433). Master weights, embeddings, the head, norms and the optimizer
+keep their dtypes. Ternary weights of one scale are exact in e4m3; int8 activations are not, as they have up
+to seven significant bits and e4m3 has four. Only training uses these products, evaluation never does.
 
-Shapes: N tokens in any leading arrangement, I inputs, O outputs; `x_NI`, `w_OI`.
+Shapes: N tokens in any leading dimensions, I inputs, O outputs; `x_NI`, `w_OI`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from trainer.errors import ConfigError, MachineError
 from trainer.quant.ternary import TernaryLinear, ternary_layers
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
-MULTIPLE = 16  # what the hardware asks of every side of a product
+MULTIPLE = 16  # must divide every dimension of a product: the tensor cores require it
 _KEY = "stage2.fp8"
 _TINY = 1e-12  # below any magnitude that is not zero: a tensor of zeros must not divide by zero
 
 
 def require_device(config: Stage2Config, device: Device) -> None:
-    """Raises ConfigError where 8-bit products are asked for and the device has none."""
+    """Raise MachineError if the configuration enables FP8 and the device has no such products."""
     if config.fp8 and config.max_steps and not multiplies_float8(device.torch_device):
         raise MachineError(
             f"{device.name} has no products of 8-bit floats (NVIDIA's Ada, Hopper and newer have); "
@@ -43,13 +43,16 @@ def require_device(config: Stage2Config, device: Device) -> None:
 def require_multiples(
     student: nn.Module, config: Stage2Config, sequence_length: int, *, processes: int
 ) -> None:
-    """Whether every side of each product is a multiple of 16, where 8-bit products are asked for.
+    """Check that 16 divides every dimension of each product; do nothing if FP8 is off.
 
     Args:
-        processes: that share each batch; a micro-batch is one process's own.
+        student: the model whose ternary layers are checked.
+        config: of Stage 2.
+        sequence_length: in tokens.
+        processes: number of processes that share each batch; a micro-batch belongs to one process.
 
     Raises:
-        ConfigError: one is not.
+        ConfigError: a dimension is not a multiple.
     """
     if not (config.fp8 and config.max_steps):
         return
@@ -76,7 +79,7 @@ def _fits(layer: TernaryLinear) -> bool:
 
 @contextmanager
 def fp8_products(model: nn.Module) -> Iterator[None]:
-    """Within it, the ternary layers of `model` multiply in 8 bits."""
+    """Make the ternary layers of `model` multiply in FP8 within the context."""
     layers = ternary_layers(model)
     for layer in layers:
         layer.linear = fp8_linear
@@ -88,7 +91,16 @@ def fp8_products(model: nn.Module) -> Iterator[None]:
 
 
 def fp8_linear(x_NI: Tensor, w_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """As `F.linear`; [..., I] → [..., O], in the dtype of autocast where that is on, else of the input."""
+    """Apply `F.linear` with FP8 products.
+
+    Args:
+        x_NI: [..., I].
+        w_OI: [O, I].
+        bias_O: [O], added in the dtype of the result.
+
+    Returns:
+        [..., O], in autocast's dtype if it is enabled, otherwise in the input's.
+    """
     kind = x_NI.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_NI.dtype
     # torch has no annotation for `apply`
@@ -102,7 +114,7 @@ class _Fp8Linear(torch.autograd.Function):
     def forward(ctx: Any, x_NI: Tensor, w_OI: Tensor, dtype: torch.dtype) -> Tensor:
         x8_NI, x_scale = _scaled(x_NI, FORWARD)
         w8_OI, w_scale = _scaled(w_OI, FORWARD)
-        # In 8 bits: a quarter, or half, of what a plain layer keeps for the backward pass.
+        # In 8 bits: a quarter, or half, of what a plain layer stores for the backward pass.
         ctx.save_for_backward(x8_NI, x_scale, w8_OI, w_scale)
         ctx.dtypes = x_NI.dtype, w_OI.dtype
         return _product(x8_NI, w8_OI, x_scale, w_scale, dtype, fast=True)
@@ -119,14 +131,14 @@ class _Fp8Linear(torch.autograd.Function):
 
 
 def _scaled(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The values in 8 bits, and the 0-d float32 scale that undoes it; what is not finite makes NaN of all."""
+    """Return the values in 8 bits and the 0-d float32 scale that undoes it; one inf or NaN makes all NaN."""
     wide = x.float()
     scale = wide.abs().amax().clamp(min=_TINY) / torch.finfo(dtype).max
     return (wide / scale).to(dtype), scale
 
 
 def _product(a_NI: Tensor, b_OI: Tensor, a: Tensor, b: Tensor, dtype: torch.dtype, *, fast: bool) -> Tensor:
-    """a·bᵀ, [N, O]. `fast`: sums in the tensor cores' own precision, as is usual for the forward pass."""
+    """Return a·bᵀ, [N, O]; `fast` accumulates in the tensor cores' precision, as usual in forward passes."""
     return torch._scaled_mm(
         a_NI.contiguous(), b_OI.contiguous().t(), scale_a=a, scale_b=b, out_dtype=dtype, use_fast_accum=fast
     )

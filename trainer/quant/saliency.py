@@ -1,11 +1,11 @@
-"""The saliency curriculum of Stage 1.9: the weight columns that matter most go ternary last.
+"""The saliency curriculum of Stage 1.9: the most important weight columns become ternary last.
 
-A column is salient by the exponential average of its L-infinity norm. The top share k of a layer's columns
-is kept in full precision, and k is annealed over the stage. Used by `stages.layerwise`; the layers
-(`quant.ternary`) ask for a mask.
+The saliency of a column is the exponential moving average of its L-infinity norm. The top fraction k of a
+layer's columns stays in full precision, and k is annealed over the stage. Used by `stages.layerwise`; the
+layers (`quant.ternary`) read the mask.
 
-k reaches the layers as a tensor, and the mask compares ranks with it: a Python number in a top-k would
-compile a new graph each time that k changes.
+k is a tensor, and the mask compares ranks with it: a Python number in a top-k would compile a new graph each
+time k changes.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from trainer.quant.shared import SharedScalar
 
 
 class Share(SharedScalar):
-    """k, the share of columns that is kept in full precision."""
+    """k, the fraction of columns that stay in full precision."""
 
 
 class ColumnSaliency(nn.Module):
-    """Which columns of one weight matrix [O, I] are salient.
+    """Saliency of the columns of one weight matrix [O, I].
 
     Args:
-        weight_OI: the weights at the start; they give the first norms.
-        share: k, shared.
-        ema_decay: of the norms.
+        weight_OI: the initial weights, which give the first norms.
+        share: k, shared by all layers.
+        ema_decay: decay of the moving average of the norms.
     """
 
     norms: Tensor
@@ -44,17 +44,17 @@ class ColumnSaliency(nn.Module):
 
     @torch.no_grad()
     def observe(self, weight_OI: Tensor) -> None:
-        """Moves the averaged norms towards those of the weights now, and ranks the columns anew."""
+        """Update the moving average with the norms of the current weights [O, I], and rank the columns."""
         self.norms.lerp_(_column_norms(weight_OI), 1 - self.ema_decay)
         self.ranks.copy_(_descending_rank(self.norms))
 
     def mask(self) -> Tensor:
-        """[I] booleans, True where the column is kept in full precision: the first round(k·I) ranks."""
+        """Return booleans [I], True for the columns in full precision: the first round(k·I) ranks."""
         return self.ranks < (self.share.value * self.ranks.numel()).round()
 
 
 def k_at(config: SaliencyConfig, step: int, steps: int) -> float:
-    """k during the zero-based `step` of a stage of `steps`: `initial_k` first, `final_k` last."""
+    """Return k at the zero-based `step` of a stage of `steps`: `initial_k` first, `final_k` last."""
     share = max(step - config.warmup_steps, 0) / max(steps - 1 - config.warmup_steps, 1)
     if config.schedule_type == "cosine":
         share = (1 - math.cos(math.pi * share)) / 2
@@ -66,5 +66,5 @@ def _column_norms(weight_OI: Tensor) -> Tensor:
 
 
 def _descending_rank(norm_I: Tensor) -> Tensor:
-    """0 for the largest; equal norms keep their order, so that the mask does not depend on the machine."""
+    """Return ranks [I], 0 for the largest; ties keep their order, so that the mask is deterministic."""
     return norm_I.argsort(descending=True, stable=True).argsort()

@@ -1,8 +1,8 @@
-"""A number that all layers of a model share, as a tensor. `warmup.Lambda` holds two, `saliency.Share` and
-`losses.distill_schedule.DistillWeight` are one each.
+"""A scalar tensor that all layers of a model share.
 
-A tensor and not a Python float: a float would be baked into a compiled graph, and each new value would
-compile it again. One object and not a global: two models in one process have one each.
+`warmup.Lambda` holds two; `saliency.Share` and `losses.distill_schedule.DistillWeight` are subclasses. It is
+a tensor because a Python float would be a constant of a compiled graph, compiled anew for each value. It is
+an object and not a global because two models in one process need one each.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class SharedScalar(nn.Module):
         self._last_set = value
 
     def set(self, value: float) -> None:
-        """Changes it for all layers that share it, in place."""
+        """Set the value in place, for all layers that share it."""
         set_value(self.value, value)
         self._last_set = value
 
     def known_to_be(self, value: float) -> bool:
-        """Whether it is `value`, for code that runs operation by operation and can spare some if so.
+        """Return whether eager code may rely on the scalar being `value`, without a device synchronisation.
 
-        Answered without a look at the device. Never True while a graph is recorded, by torch.compile or by
-        XLA: the answer would become part of the graph, and a new answer would compile it again.
+        Always False while torch.compile or XLA traces a graph: the answer would become a constant of the
+        graph, and a new answer would recompile it.
         """
         if torch.compiler.is_compiling() or is_lazy(self.value):
             return False
@@ -43,5 +43,5 @@ class SharedScalar(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SharedScalar:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call] # torch has no annotation here
-        self.value = self.value.float()  # `.to(bfloat16)` is meant for weights; a ramp would lose its steps
+        self.value = self.value.float()  # `.to(bfloat16)` is meant for weights; a ramp would lose precision
         return self

@@ -1,11 +1,11 @@
-"""The ternary linear layer of BitNet b1.58 (arXiv:2402.17764), with a shared lambda. Built by `stages.subln`.
+"""The ternary linear layer of BitNet b1.58 (arXiv:2402.17764), with a shared lambda. Built by `models.subln`.
 
-Shapes: T tokens in any leading arrangement, I input features, O output features; `w_OI`, `x_TI`.
+Shapes: T tokens in any leading dimensions, I input features, O output features; `w_OI`, `x_TI`.
 
-Both weights and activations are blends, by a lambda between 0 and 1, of their full-precision and their
-quantised values. At 0 the layer computes exactly what `nn.Linear` computes; at 1 the weights that share a
-scale hold three values. Salient columns are an exception for weights only, and at every lambda.
-`QuantConfig` says which weights share a scale, and whether activations are quantised at all.
+Lambda, between 0 and 1, interpolates weights and activations between their full-precision and their quantised
+values. At 0 the layer computes exactly what `nn.Linear` computes; at 1 the weights that share a scale hold
+three values. Salient columns of the weights stay in full precision at every lambda. `QuantConfig` decides
+which weights share a scale, and whether activations are quantised at all.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from trainer.quant.weights import WeightScale, ternary_weight
 
 
 class _BlendWeight(torch.autograd.Function):
-    """lerp(w, ternary(w), lambda), salient columns excepted; the gradient passes straight through. No lambda
-    is 1.
+    """lerp(w, ternary(w), lambda) except in salient columns, with a straight-through gradient.
 
-    An identity backward, not `w + (q - w).detach()`: that sum rounds, and in bfloat16 leaves seven values
-    where there should be three.
+    A lambda of None stands for 1. The backward pass is the identity because `w + (q - w).detach()` rounds,
+    and in bfloat16 leaves seven values where there should be three.
     """
 
     @staticmethod
@@ -56,11 +55,11 @@ class _BlendWeight(torch.autograd.Function):
 
 
 class TernaryLinear(nn.Module):
-    """A linear layer whose weights go ternary and whose inputs go int8 as `strength` goes to 1.
+    """A linear layer whose weights become ternary and whose inputs become int8 as `strength` rises to 1.
 
     Args:
-        linear: the layer to take over; its parameters are adopted, not copied.
-        strength: lambda, one object shared by all layers of a model.
+        linear: the layer to replace; its parameters are shared, not copied.
+        strength: lambda, one object for all layers of a model.
         config: what is quantised, and to which values.
     """
 
@@ -76,7 +75,7 @@ class TernaryLinear(nn.Module):
         self.linear: Callable[[Tensor, Tensor, Tensor | None], Tensor] = F.linear
 
     def effective_weight(self) -> Tensor:
-        """The weights that the layer multiplies by, [O, I]."""
+        """Return the weights [O, I] that the layer multiplies by."""
         if self._held is not None:
             return self._held
         strength = self.strength.weights
@@ -93,18 +92,17 @@ class TernaryLinear(nn.Module):
         return cast(Tensor, blend)
 
     def hold_weight(self) -> None:
-        """Makes the effective weights once, for all passes until `release_weight`."""
+        """Quantise the weights once for all passes until `release_weight`."""
         self._held = self.effective_weight().detach().requires_grad_(self.weight.requires_grad)
         self._held.grad = self.weight.grad
 
     def release_weight(self) -> None:
-        """Gives what the held weights have gathered to the weights themselves: the gradient passes straight
-        through the quantiser."""
+        """Hand the gradient of the held weights to the master weights (straight-through) and drop them."""
         if self._held is not None:
             self.weight.grad, self._held = self._held.grad, None
 
     def forward(self, x_TI: Tensor) -> Tensor:
-        """[..., I] → [..., O]."""
+        """Map [..., I] to [..., O]."""
         if self.config.activations == "int8":
             x_TI = self.quantise_input(x_TI)
         return self.linear(x_TI, self.effective_weight(), self.bias)
@@ -118,14 +116,16 @@ class TernaryLinear(nn.Module):
 
 
 def ternary_layers(model: nn.Module) -> list[TernaryLinear]:
-    """All quantised layers of a model, in the order of its modules."""
+    """Return all quantised layers of a model, in the order of its modules."""
     return [module for module in model.modules() if isinstance(module, TernaryLinear)]
 
 
 @contextmanager
 def held_weights(model: nn.Module) -> Iterator[None]:
-    """Within it, every ternary layer quantises its weights once, however many passes there are: between them
-    no weight, no lambda and no salience may change. Gradients reach the weights at the end."""
+    """Quantise the weights of every ternary layer once for all passes within the context.
+
+    Weights, lambda and saliency must not change within it. Gradients reach the master weights at its end.
+    """
     layers = ternary_layers(model)
     for layer in layers:
         layer.hold_weight()
@@ -137,6 +137,8 @@ def held_weights(model: nn.Module) -> Iterator[None]:
 
 
 def fully_quantised(model: nn.Module) -> bool:
-    """Whether every ternary layer computes as it will be deployed: lambda 1, no column spared. True for a
-    model that has none."""
+    """Return whether every ternary layer computes as deployed: lambda 1 and no salient columns.
+
+    A model without ternary layers counts as fully quantised.
+    """
     return all(layer.saliency is None and layer.strength.complete for layer in ternary_layers(model))

@@ -1,4 +1,4 @@
-"""Lambda, the share of quantisation that every layer of a model applies, and its warmup. Used by `stages`."""
+"""Lambda, the strength of quantisation in all layers of a model, and its warmup. Used by `stages`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trainer.quant.shared import SharedScalar
 
 
 class Lambda(nn.Module):
-    """0: full precision; 1: ternary weights and int8 activations; between them a blend.
+    """Lambda of weights and lambda of activations; a warmup may leave either of them at 1.
 
-    One number for weights and one for activations: a warmup may leave either of them at 1.
+    0 is full precision, 1 is ternary weights and int8 activations, and values between them interpolate.
     """
 
     def __init__(self, value: float = 1.0) -> None:
@@ -21,7 +21,7 @@ class Lambda(nn.Module):
         self.weights, self.activations = SharedScalar(value), SharedScalar(value)
 
     def set(self, value: float, *, weights: bool = True, activations: bool = True) -> None:
-        """Changes either or both for all layers that share it, in place."""
+        """Set either or both in place, for all layers that share them."""
         if weights:
             self.weights.set(value)
         if activations:
@@ -29,12 +29,12 @@ class Lambda(nn.Module):
 
     @property
     def complete(self) -> bool:
-        """Whether the layers compute as they will be deployed. Reads the device: not for use in a step."""
+        """Return whether both are 1. This synchronises with the device: do not call it in a training step."""
         return bool(self.weights.value == 1) and bool(self.activations.value == 1)
 
 
 def lambda_at(config: LambdaWarmupConfig, step: int) -> float:
-    """Lambda during the zero-based `step`: 0 in the first one, 1 from step `warmup_steps` on."""
+    """Return lambda at the zero-based `step`: 0 in the first one, 1 from step `warmup_steps` on."""
     if not config.enabled or step >= config.warmup_steps:
         return 1.0
     share = step / config.warmup_steps

@@ -27,14 +27,14 @@ QUANT = QuantConfig(weight_scale="absmean", group_size=None, activations="int8")
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
     """The shapes of what was quantised."""
-    seen: list[torch.Size] = []
+    shapes: list[torch.Size] = []
 
     def count(x_TI: Tensor) -> Tensor:
-        seen.append(x_TI.shape)
+        shapes.append(x_TI.shape)
         return int8_activation(x_TI)
 
     monkeypatch.setattr(activations, "int8_activation", count)
-    return seen
+    return shapes
 
 
 @pytest.fixture(scope="module")

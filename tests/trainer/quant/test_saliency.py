@@ -117,12 +117,12 @@ def test_a_run_keeps_the_columns_that_numpy_says(
 ) -> None:
     """Top k by L-infinity norm, k annealed, norms averaged at every `update_interval`-th step: the whole
     curriculum written out, fed with the weights that the layer had at each step."""
-    seen: list[tuple[np.ndarray, np.ndarray]] = []
+    observed: list[tuple[np.ndarray, np.ndarray]] = []
     forward = TernaryLinear.forward
 
     def spying(layer: TernaryLinear, x: torch.Tensor) -> torch.Tensor:
         if layer.training and layer.saliency is not None and layer.in_features == 48:
-            seen.append((layer.weight.detach().numpy().copy(), layer.saliency.mask().numpy().copy()))
+            observed.append((layer.weight.detach().numpy().copy(), layer.saliency.mask().numpy().copy()))
         return forward(layer, x)
 
     monkeypatch.setattr(TernaryLinear, "forward", spying)
@@ -139,9 +139,9 @@ def test_a_run_keeps_the_columns_that_numpy_says(
         "stage2.max_steps=0",
         "model.layers=1",
     )
-    assert len(seen) == steps
-    norms, order = np.abs(seen[0][0]).max(axis=0), []
-    for step, (weight, mask) in enumerate(seen):
+    assert len(observed) == steps
+    norms, order = np.abs(observed[0][0]).max(axis=0), []
+    for step, (weight, mask) in enumerate(observed):
         if step and step % interval == 0:
             norms = decay * norms + (1 - decay) * np.abs(weight).max(axis=0)
         share = step / (steps - 1)
