@@ -1,1 +1,1 @@
-"""Optimizers, built from `OptimizerConfig` by `optim.build`. Used by `loop` and `step`."""
+"""Optimizers, built from `OptimizerConfig` by `optim.build`. Used by `training`."""

@@ -1,16 +1,15 @@
 """Apollo and Apollo-Mini (arXiv:2412.05270, Algorithm 1), written from the paper. Built by `optim.build`.
 
-Shapes: a matrix is seen as [M, N] with M its smaller side (of a square one, its input side); R the rank;
+Shapes: a matrix is treated as [M, N] with M its smaller side (of a square one, its input side); R the rank;
 `g_MN` a gradient, `p_RM` the random projection, `r_RN` the projected gradient.
 
-AdamW divides each number of a gradient by its own running size. Apollo keeps AdamW's two moments only of a
-random projection of the gradient to rank R, reads off how much AdamW would have scaled each channel there
-(each of the N columns), and scales the channels of the full gradient by it. Apollo-Mini has rank 1 and one
-factor for the whole matrix.
+Apollo keeps AdamW's two moments of a random projection of the gradient to rank R only, measures how much
+AdamW would have scaled each channel there (each of the N columns), and scales the channels of the full
+gradient by it. Apollo-Mini has rank 1 and one factor per matrix.
 
-Two deviations. The moments are corrected for their start at zero, as AdamW's are, before the norm-growth
-limiter looks at them. A channel whose projected gradient is zero is left alone, and so is the limiter after a
-gradient of zero: in the paper the first divides by zero, the second would hold every later step at zero.
+Two deviations from the paper. The moments are bias-corrected, as AdamW's are, before the norm-growth limiter
+applies. A channel whose projected gradient is zero gets the factor 0, and the limiter is off after a gradient
+of zero: in the paper the first divides by zero, and the second would hold every later step at zero.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ Corrections = tuple[float | Tensor, float | Tensor]
 
 
 class Apollo(Optimizer):
-    """Matrices only. The state of a parameter is three float32 tensors; all else is numbers in its group.
+    """Apollo for matrices, with three float32 tensors of state per parameter.
 
-    The projections are not state: they follow from `seed`, the place of the parameter and the step, by a
-    generator on the CPU, and so are the same on every device and after every resumption.
+    The projections are not state: a generator on the CPU draws them from `seed`, the index of the parameter
+    and the step, so that they are the same on every device and after every resumption.
 
     Args:
         params: 2-D parameters.
@@ -43,16 +42,16 @@ class Apollo(Optimizer):
         betas: decays of the two moments.
         eps: added to the square root of the second moment.
         weight_decay: decoupled, times the learning rate.
-        rank: R; at most M is used of it.
+        rank: R, capped at M.
         tensorwise: one factor per matrix (Apollo-Mini) and not one per channel.
         scale: alpha; None takes √(M / R) for each matrix, the factor by which norms of random projections
             fall short of AdamW's (§4), so that `lr` means what it means to AdamW.
-        update_interval: T, steps between two projections. The moments are kept across, as in the paper.
+        update_interval: T, steps between two projections. The moments survive a change, as in the paper.
         seed: of the projections.
     """
 
     WHOLE_STATE = True
-    """Processes that have parts of the parameters all have the whole state: it is small."""
+    """Where parameters are sharded, the state is replicated on every process: it is small."""
 
     def __init__(
         self,
@@ -85,41 +84,41 @@ class Apollo(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override] # the loop has no closures
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             group["step"] += 1
-            corrections = _corrections(group)
-            for place, parameter in enumerate(group["params"]):
+            corrections = _bias_corrections(group)
+            for index, parameter in enumerate(group["params"]):
                 if parameter.grad is not None:
-                    self._update(parameter, full_tensor(parameter.grad).float(), place, group, corrections)
+                    self._update(parameter, full_tensor(parameter.grad).float(), index, group, corrections)
 
     def _update(
         self,
         parameter: nn.Parameter,
         gradient: Tensor,
-        place: int,
+        index: int,
         group: dict[str, Any],
         corrections: Corrections,
     ) -> None:
         wide = parameter.shape[0] < parameter.shape[1]
         g_MN = gradient if wide else gradient.T
-        p_RM = self._projection(parameter, place, group, small=g_MN.shape[0])
+        p_RM = self._projection(parameter, index, group, small=g_MN.shape[0])
         r_RN = p_RM @ g_MN
         adam_RN = self._adam(parameter, r_RN, group, corrections)
-        scaled_MN = g_MN * _factors(adam_RN, r_RN, tensorwise=group["tensorwise"])
-        scaled_MN = self._limited(parameter, scaled_MN)
+        scaled_MN = g_MN * _scaling_factors(adam_RN, r_RN, tensorwise=group["tensorwise"])
+        scaled_MN = self._limit_norm_growth(parameter, scaled_MN)
         alpha = group["scale"] if group["scale"] is not None else (p_RM.shape[1] / p_RM.shape[0]) ** 0.5
-        # In float32, rounded once: in bfloat16 a decay of some 1e-5 of a weight is lost.
+        # In float32, rounded once: bfloat16 loses a weight decay of about 1e-5.
         decayed = parameter.float() * (1 - group["lr"] * group["weight_decay"])
         update = redistribute_like(parameter, scaled_MN if wide else scaled_MN.T)
         rate = group["lr"] * alpha
-        if isinstance(rate, Tensor):  # as an `alpha` it would be read, and be a constant of a graph
+        if isinstance(rate, Tensor):  # as `alpha` it would be read back and become a constant of the graph
             parameter.copy_(decayed.sub_(update * rate))
         else:
             parameter.copy_(decayed.add_(update, alpha=-rate))
 
-    def begin(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
-        """Makes the state of a parameter, as its first step would."""
+    def init_state(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
+        """Create the state of a parameter, as its first step would."""
         small, large = sorted(parameter.shape)
         size, device = (min(group["rank"], small), large), parameter.device
         self.state[parameter] = {
@@ -131,9 +130,9 @@ class Apollo(Optimizer):
     def _adam(
         self, parameter: nn.Parameter, r_RN: Tensor, group: dict[str, Any], corrections: Corrections
     ) -> Tensor:
-        """AdamW's normalised update of the projected gradient, [R, N]."""
+        """Return AdamW's normalised update of the projected gradient, [R, N]."""
         if not self.state[parameter]:
-            self.begin(parameter, group)
+            self.init_state(parameter, group)
         state, (beta1, beta2) = self.state[parameter], group["betas"]
         state["exp_avg"].lerp_(r_RN, 1 - beta1)
         state["exp_avg_sq"].mul_(beta2).addcmul_(r_RN, r_RN, value=1 - beta2)
@@ -142,8 +141,8 @@ class Apollo(Optimizer):
         normalised_RN: Tensor = mean_RN.div_(root_RN.add_(group["eps"]))
         return normalised_RN
 
-    def _limited(self, parameter: nn.Parameter, scaled_MN: Tensor) -> Tensor:
-        """The norm-growth limiter: at most 1.01 times the norm of the step before."""
+    def _limit_norm_growth(self, parameter: nn.Parameter, scaled_MN: Tensor) -> Tensor:
+        """Scale the update down to at most 1.01 times the norm of the previous one (§4.1)."""
         before = self.state[parameter]["scaled_norm"]
         norm = torch.linalg.vector_norm(scaled_MN)
         limit = torch.where(before > 0, before * MAX_NORM_GROWTH, norm)
@@ -152,19 +151,19 @@ class Apollo(Optimizer):
         return scaled_MN * factor
 
     def _projection(
-        self, parameter: nn.Parameter, place: int, group: dict[str, Any], *, small: int
+        self, parameter: nn.Parameter, index: int, group: dict[str, Any], *, small: int
     ) -> Tensor:
-        """[R, M], normal with variance 1/R; kept until its interval is over."""
+        """Return the projection [R, M] of the current interval, cached until the interval is over."""
         interval = (group["step"] - 1) // group["update_interval"]
-        name = f"{group['seed']}/{place}/{interval}"
-        known = self._projections.get(parameter)
-        if known is None or known[0] != name:
-            known = (name, _normal(min(group["rank"], small), small, name, parameter.device))
-            self._projections[parameter] = known
-        return known[1]
+        name = f"{group['seed']}/{index}/{interval}"
+        cached = self._projections.get(parameter)
+        if cached is None or cached[0] != name:
+            cached = (name, random_projection(min(group["rank"], small), small, name, parameter.device))
+            self._projections[parameter] = cached
+        return cached[1]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, but the state stays float32 where torch would cast it to a parameter's bfloat16."""
+        """Load like torch, but keep the state in float32 where torch would cast it to bfloat16."""
         super().load_state_dict(state_dict)
         order = [parameter for group in self.param_groups for parameter in group["params"]]
         for index, state in state_dict["state"].items():
@@ -172,23 +171,23 @@ class Apollo(Optimizer):
             self.state[parameter] = {name: t.to(parameter.device, copy=True) for name, t in state.items()}
 
 
-def _corrections(group: dict[str, Any]) -> Corrections:
-    """What the two moments lack of their size, as they start at zero. On a device that records its steps, two
-    transfers for all matrices."""
+def _bias_corrections(group: dict[str, Any]) -> Corrections:
+    """Return 1 - beta^step of both moments; under XLA, two host-to-device transfers for all matrices."""
     beta1, beta2 = group["betas"]
     first = group["params"][0]
     return step_scalar(1 - beta1 ** group["step"], first), step_scalar(1 - beta2 ** group["step"], first)
 
 
-def _factors(adam_RN: Tensor, r_RN: Tensor, *, tensorwise: bool) -> Tensor:
-    """How much AdamW scaled the projected gradient: [1, N], or [1, 1] for the whole; 0 where it is 0."""
+def _scaling_factors(adam_RN: Tensor, r_RN: Tensor, *, tensorwise: bool) -> Tensor:
+    """Return AdamW's scaling of the projected gradient, [1, N] or tensorwise [1, 1]; 0 where that is 0."""
     over = (0, 1) if tensorwise else (0,)
     after = torch.linalg.vector_norm(adam_RN, dim=over, keepdim=True)
     before = torch.linalg.vector_norm(r_RN, dim=over, keepdim=True)
     return torch.where(before > 0, after / before, 0.0)
 
 
-def _normal(rank: int, small: int, name: str, device: torch.device) -> Tensor:
+def random_projection(rank: int, small: int, name: str, device: torch.device) -> Tensor:
+    """Return a float32 matrix [rank, small], normal with variance 1/rank, that `name` alone determines."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
     generator = torch.Generator().manual_seed(seed)
     normal_RM: Tensor = torch.randn(rank, small, generator=generator) / rank**0.5

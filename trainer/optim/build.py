@@ -1,6 +1,6 @@
-"""Optimizers from their configuration. Called by `loop`.
+"""Construction of optimizers from their configuration. Called by `training.loop`.
 
-All types give a hidden matrix an update of about the root mean square that AdamW's has, so one learning rate
+Every type updates a hidden matrix by about the root mean square that AdamW does, so that a learning rate
 means about the same for all of them and a search may share one range: Muon's orthogonalised update is scaled
 to it (`match_rms_adamw`, arXiv:2502.16982 §2.2), and so is Apollo's (its `scale`, where that is null).
 """
@@ -28,10 +28,11 @@ EPS = 1e-8
 
 
 class OptimizerSet:
-    """One or two torch optimizers that are stepped as one, and QK-clip after them where it is asked for.
+    """One or two torch optimizers that are stepped together, followed by QK-clip if there is one.
 
     Args:
-        build: makes them, over the parameters that are trained when it is called.
+        build: builds the optimizers over the parameters that are trainable when it is called.
+        clip: applied after every step.
     """
 
     def __init__(self, build: Callable[[], list[Optimizer]], clip: QkClip | None = None) -> None:
@@ -40,12 +41,12 @@ class OptimizerSet:
         self._peaks = _peaks(self.optimizers)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                if is_lazy(place := group["params"][0]):  # a number would be part of the graph
-                    group["lr"] = torch.tensor(float(group["lr"]), device=place.device)
-                    _begin(optimizer, group)
+                if is_lazy(first := group["params"][0]):  # a number would be a constant of the graph
+                    group["lr"] = torch.tensor(float(group["lr"]), device=first.device)
+                    _init_state(optimizer, group)
 
     def scale_lr(self, factor: float) -> None:
-        """Sets every learning rate to `factor` of its peak."""
+        """Set every learning rate to `factor` times its peak."""
         for optimizer, peaks in zip(self.optimizers, self._peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 if isinstance(group["lr"], Tensor):
@@ -54,12 +55,14 @@ class OptimizerSet:
                     group["lr"] = peak * factor
 
     def leave_out_frozen(self) -> None:
-        """To be called when parameters are trained no longer. The optimizers are made anew without them, as
-        they would be in a run that goes on from here; what is known of the others is kept. Apollo, whose
-        projections hang on the places of the matrices, draws new ones, as it does every so often anyway."""
+        """Rebuild the optimizers without parameters that were frozen since, as a resumed run would.
+
+        The state of the other parameters is kept. Apollo draws new projections, as these depend on the
+        indices of the matrices.
+        """
         states = {p: state for optimizer in self.optimizers for p, state in optimizer.state.items()}
         groups = {p: group for old in self.optimizers for group in old.param_groups for p in group["params"]}
-        # In place: whoever keeps the optimizers' state has this list.
+        # In place: the checkpoint holds a reference to this list.
         self.optimizers[:] = self._build()
         self._peaks = _peaks(self.optimizers)
         for optimizer in self.optimizers:
@@ -81,11 +84,11 @@ class OptimizerSet:
             optimizer.zero_grad()
 
     def readings(self) -> dict[str, Tensor]:
-        """What the optimizer has seen of the step that it is about to take, as 0-d float32 tensors."""
+        """Return metrics of the step that is about to be taken, as 0-d float32 tensors by name."""
         return self._clip.readings() if self._clip else {}
 
     def close(self) -> None:
-        """To be called when the training is over: nothing watches the model any longer."""
+        """Detach QK-clip from the model; call it when the training is over."""
         if self._clip:
             self._clip.close()
 
@@ -93,21 +96,24 @@ class OptimizerSet:
 def build_optimizer(
     model: nn.Module, config: OptimizerConfig, *, key: str = "optimizer", ranks: Ranks = ALONE
 ) -> OptimizerSet:
-    """The optimizer of a stage, over all parameters that are trained.
+    """Return the optimizer of a stage, over all trainable parameters.
 
     Args:
-        key: of `config` in the run's configuration, for refusals.
+        model: a transformers model.
+        config: of the optimizer.
+        key: of `config` in the run's configuration, for error messages.
         ranks: the processes that train the model together.
 
     Raises:
-        ConfigError: the type needs a package that is not here, or a model of another kind.
+        MachineError: the type needs a package that is not installed.
+        ConfigError: the type cannot train a model of this kind.
     """
     clip = QkClip(model, config.muonclip.tau, key=key, ranks=ranks) if config.type == "muonclip" else None
     return OptimizerSet(lambda: _optimizers(model, config, key), clip)
 
 
 def _optimizers(model: nn.Module, config: OptimizerConfig, key: str) -> list[Optimizer]:
-    """Over the parameters that are trained; none without any."""
+    """Return the torch optimizers over the trainable parameters; none if there are no such parameters."""
     matrices = hidden_matrices(model)
     theirs = {id(parameter) for parameter in matrices}
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in theirs]
@@ -127,16 +133,18 @@ def _optimizers(model: nn.Module, config: OptimizerConfig, key: str) -> list[Opt
 
 
 def _peaks(optimizers: list[Optimizer]) -> list[list[float]]:
-    """The learning rate of each group as it was configured."""
+    """Return the learning rate of each group as it was configured."""
     return [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in optimizers]
 
 
-def _begin(optimizer: Optimizer, group: dict[str, Any]) -> None:
-    """Makes the state of a group that the first step would make, which would be a part of the first graph
-    alone: the second would be compiled too."""
+def _init_state(optimizer: Optimizer, group: dict[str, Any]) -> None:
+    """Create the state of a group before its first step.
+
+    Done in the first step, it would be part of the first graph only, and the second would compile again.
+    """
     for parameter in group["params"]:
         with torch.no_grad():
-            parameter.mul_(1.0)  # from its first change on, torch takes views of it anew: one more node
+            parameter.mul_(1.0)  # after its first change torch recreates its views, one more graph node
         if isinstance(optimizer, AdamW):
             optimizer.state[parameter] = {
                 "step": to_device(torch.zeros(()), parameter.device),
@@ -146,11 +154,11 @@ def _begin(optimizer: Optimizer, group: dict[str, Any]) -> None:
         elif isinstance(optimizer, Muon):
             optimizer.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
         elif isinstance(optimizer, Apollo):
-            optimizer.begin(parameter, group)
+            optimizer.init_state(parameter, group)
 
 
 def _groups(parameters: list[nn.Parameter], config: OptimizerConfig, lr_ratio: float) -> list[dict[str, Any]]:
-    """Matrices decay; gains and biases do not, as pulling a gain to zero changes what the layer computes."""
+    """Return parameter groups: matrices with weight decay, gains and biases (of one dimension) without."""
     lr = config.lr * lr_ratio
     decayed = {
         "params": [p for p in parameters if p.ndim >= 2],
@@ -164,9 +172,9 @@ def _groups(parameters: list[nn.Parameter], config: OptimizerConfig, lr_ratio: f
 def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig) -> AdamW:
     betas = (config.beta1, config.beta2)
     if any(is_lazy(parameter) for group in groups for parameter in group["params"]):
-        # Its count of steps is a tensor then, and nothing of a step is a number.
+        # `capturable` keeps the step count in a tensor, so that no number becomes a constant of the graph.
         return AdamW(groups, betas=betas, eps=EPS, capturable=True, foreach=False)
-    # One kernel for all of it: seven times as fast as `foreach` on a CPU at 6M parameters.
+    # One fused kernel: seven times as fast as `foreach` on a CPU at 6M parameters.
     return AdamW(groups, betas=betas, eps=EPS, fused=True)
 
 
@@ -178,7 +186,7 @@ def _muon(matrices: list[nn.Parameter], config: OptimizerConfig) -> Muon:
         "adjust_lr_fn": "match_rms_adamw",
     }
     dtype = muon_dtype(config, matrices[0].device) or torch.float32
-    # XLA has no addmm, with which torch's own goes back to the CPU.
+    # XLA has no addmm, for which torch's own would fall back to the CPU.
     if is_dtensor(matrices[0]) or is_lazy(matrices[0]):
         return PlainMuon(matrices, dtype=dtype, **settings)
     kind = Muon if dtype == torch.bfloat16 else Float32Muon
@@ -198,5 +206,5 @@ def _apollo(matrices: list[nn.Parameter], config: OptimizerConfig) -> Apollo:
         tensorwise=mini,
         scale=own.scale,
         update_interval=own.update_interval,
-        seed=torch.initial_seed(),  # of the run: `model.seed_everything`
+        seed=torch.initial_seed(),  # of the run: `causal_lm.seed_everything`
     )

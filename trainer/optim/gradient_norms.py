@@ -1,4 +1,4 @@
-"""Norms of gradients by kind of parameter: which part of a model is about to blow up. Called by `step`."""
+"""Gradient norms by kind of parameter, to show the part that diverges. Called by `train_step`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer.models.causal_lm import hidden_matrices
 
 
 class GradientNorms:
-    """The kinds are those that optimizers tell apart: hidden matrices; embeddings and head; gains, biases."""
+    """Gradient norms of three kinds: hidden matrices; embeddings and head; gains and biases."""
 
     def __init__(self, model: nn.Module) -> None:
         matrices = hidden_matrices(model)
@@ -23,7 +23,7 @@ class GradientNorms:
         }
 
     def __call__(self) -> dict[str, Tensor]:
-        """The norms now, as 0-d tensors; a kind without gradients is left out."""
+        """Return the current norms as 0-d tensors, without kinds that have no gradients."""
         norms = {}
         for name, parameters in self._kinds.items():
             gradients = [p.grad for p in parameters if p.grad is not None]

@@ -1,19 +1,19 @@
-"""QK-clip, which makes MuonClip of Muon (Kimi K2, arXiv:2507.20534, §2.1). Built by `optim.build`.
+"""QK-clip, which turns Muon into MuonClip (Kimi K2, arXiv:2507.20534, §2.1). Built by `optim.build`.
 
 Shapes: H query heads, G key heads, S = H / G query heads that share a key head, D the size of a head,
 I input features; `gamma_GS`, `w_OI` with O = H·D or G·D.
 
-After a step, every head h whose largest logit S_max in that step's forward passes went above tau has its
-queries and keys scaled down, so that the same inputs would give tau: gamma_h = min(1, tau / S_max). With as
-many key heads as query heads that is √gamma_h on either, as in the report. A key head that several query
-heads share (grouped queries) takes √gamma of the one of them that is clipped least, and each query head
-takes what it still lacks to its own gamma. So each head's logits shrink by exactly its gamma, no weight ever
-grows, and a key head that also serves a head within bounds is left alone: the report's own rule for the
-rotary key that all of its heads share.
+After a step, the queries and keys of every head h whose largest logit S_max in that step's forward passes
+exceeded tau are scaled down, so that the same inputs would give tau: gamma_h = min(1, tau / S_max). With as
+many key heads as query heads, both are scaled by √gamma_h, as in the report. With grouped queries, a key head
+is scaled by √gamma of its query head that is clipped least, and each query head by the remainder of its own
+gamma. So each head's logits shrink by exactly its gamma, no weight ever grows, and a key head that also
+serves a head within bounds is not changed: the report's own rule for the rotary key that all of its heads
+share.
 
-Weights and biases of the projections are scaled, which are the master weights where the layer is ternary.
-There the clip reaches the logits through the quantiser: at once where scales are per row (`group_size`); with
-one scale for the whole matrix only as the head's weights round to zero, over some steps.
+Weights and biases of the projections are scaled; in ternary layers these are the master weights. There the
+clip reaches the logits through the quantiser: at once if scales are per row (`group_size`), but with one
+scale per matrix only over some steps, as the head's weights round to zero.
 """
 
 from __future__ import annotations
@@ -39,10 +39,14 @@ _NORMS = ("q_norm", "k_norm", "qk_norm", "q_layernorm", "k_layernorm")
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """An attention module, its projections to queries and keys (linear layers of any make), and its heads.
+    """An attention module, its query and key projections (any linear layers), and its numbers of heads.
 
     Args:
-        heads, key_heads: H and G.
+        module: the module itself.
+        query: has `weight` [H·D, I] and `bias` [H·D] or None.
+        key: has `weight` [G·D, I] and `bias` [G·D] or None.
+        heads: H.
+        key_heads: G.
     """
 
     module: nn.Module
@@ -53,12 +57,12 @@ class Attention:
 
 
 class QkClip:
-    """Watches the attention of a model that trains, until `close`.
+    """QK-clip of one model, which records its attention logits from construction until `close`.
 
     Args:
-        model: a transformers model, trained in place by whoever calls `clip` after each step.
-        tau: the largest logit.
-        key: of the optimizer in the configuration, for refusals.
+        model: a transformers model; the caller trains it in place and calls `clip` after each step.
+        tau: upper bound of the logits.
+        key: of the optimizer in the configuration, for error messages.
         ranks: the processes that train the model together.
 
     Raises:
@@ -66,44 +70,50 @@ class QkClip:
     """
 
     def __init__(self, model: nn.Module, tau: float, *, key: str, ranks: Ranks = ALONE) -> None:
-        self._model, self._tau, self._ranks = model, tau, ranks
+        self.tau = tau
+        self._model, self._ranks = model, ranks
         self._attentions = clippable_attentions(model, key=key)
         record_logits(model, {attention.module: attention.heads for attention in self._attentions})
 
     @torch.no_grad()
     def clip(self) -> None:
-        """Scales down what went above tau since the last call. Nothing is read back from the device."""
-        self.agree()
+        """Scale down the heads that exceeded tau since the last call, without a device synchronisation."""
+        self._all_reduce()
         for attention in self._attentions:
             gamma_H = self._gamma(attention)
-            key_G, query_H = _shares(gamma_H.view(attention.key_heads, -1))
+            key_G, query_H = _factors(gamma_H.view(attention.key_heads, -1))
             _scale(attention.query, query_H)
             _scale(attention.key, key_G)
             reset(attention.module)
 
-    def agree(self) -> None:
-        """Each process has seen the logits of its own rows: from here on, those of all."""
-        self._ranks.all_reduce_max_([recorded(attention.module) for attention in self._attentions])
-
     def readings(self) -> dict[str, Tensor]:
-        """Since the last `clip`: the largest logit of all heads, and how many heads the next will clip."""
-        self.agree()
+        """Return the largest logit since the last `clip`, and the number of heads that the next will clip."""
+        self._all_reduce()
         largest = torch.stack([recorded(attention.module).max() for attention in self._attentions])
         clipped = torch.stack([(self._gamma(attention) < 1).sum() for attention in self._attentions])
         return {"qk_max_logit": largest.max(), "qk_clipped_heads": clipped.sum().float()}
 
-    def _gamma(self, attention: Attention) -> Tensor:
-        """gamma_h of each head, [H]."""
-        largest_H = recorded(attention.module)
-        return torch.where(largest_H > self._tau, self._tau / largest_H, 1.0)
-
     def close(self) -> None:
-        """The model computes as it did before."""
+        """Stop recording; the model is as it was before."""
         stop_recording(self._model)
+
+    def _all_reduce(self) -> None:
+        """Replace the logits of this process's rows by the maximum over all processes."""
+        self._ranks.all_reduce_max_([recorded(attention.module) for attention in self._attentions])
+
+    def _gamma(self, attention: Attention) -> Tensor:
+        """Return gamma_h of each head, [H]."""
+        largest_H = recorded(attention.module)
+        return torch.where(largest_H > self.tau, self.tau / largest_H, 1.0)
 
 
 def clippable_attentions(model: nn.Module, *, key: str) -> list[Attention]:
-    """The attention modules of a model, in order. Raises ConfigError."""
+    """Return the attention modules of a model, in order.
+
+    Raises:
+        ConfigError: there are none, or scaling their projections would not scale their logits. `key` is the
+            optimizer's in the configuration.
+    """
     found = [_attention(module) for module in model.modules() if _is_attention(module)]
     obstacles = [_obstacle(attention.module) for attention in found]
     if not found:
@@ -129,7 +139,7 @@ def _attention(module: Any) -> Attention:
 
 
 def _obstacle(module: nn.Module) -> str | None:
-    """Why scaling the projections of this attention would not scale its logits, or could not be decided."""
+    """Return the reason why QK-clip cannot bound the logits of this attention; None if it can."""
     norms = [name for name in _NORMS if isinstance(getattr(module, name, None), nn.Module)]
     if norms:
         return (
@@ -141,14 +151,14 @@ def _obstacle(module: nn.Module) -> str | None:
     return None
 
 
-def _shares(gamma_GS: Tensor) -> tuple[Tensor, Tensor]:
-    """What each key head [G] and each query head [H] takes of the gammas."""
+def _factors(gamma_GS: Tensor) -> tuple[Tensor, Tensor]:
+    """Split each gamma into the factor of its key head [G] and of its query head [H]."""
     key_G = gamma_GS.amax(dim=1).sqrt()
     return key_G, (gamma_GS / key_G[:, None]).flatten()
 
 
 def _scale(projection: Any, factor_H: Tensor) -> None:
-    """Scales the rows of each head, in float32, rounded once; a factor of 1 leaves every bit."""
+    """Scale the rows of each head in float32, rounded once; a factor of 1 changes no bit."""
     for parameter in (projection.weight, projection.bias):
         if parameter is not None:
             by_head = parameter.float().view(len(factor_H), -1)

@@ -1,6 +1,6 @@
-"""Whether every optimizer of a run can do its work here. Asked before any training, by `__main__` and others.
+"""Checks before any training that every optimizer of a run works on this machine and with its model.
 
-`optim.build` would refuse the same, but only when its stage begins.
+`optim.build` would raise the same errors, but only when its stage begins.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from trainer.text import counted
 
 
 def require_packages(config: Config) -> None:
-    """Raises ConfigError if an optimizer needs a package that is not installed."""
+    """Raise MachineError if an optimizer needs a package that is not installed."""
     for key, optimizer in optimizers(config):
         if optimizer.type == "adamw_8bit":
             require_bitsandbytes(key)
 
 
 def require_device(config: Config, device: Device) -> None:
-    """Raises ConfigError if the device cannot do what the configuration asks of a stage."""
+    """Raise ConfigError if the device does not support what the configuration enables in a stage."""
     if device.kind != "xla":
         return
     for key, optimizer in optimizers(config):
@@ -55,14 +55,14 @@ def require_device(config: Config, device: Device) -> None:
 
 
 def require_model(config: Config, model: nn.Module) -> None:
-    """Raises ConfigError if an optimizer cannot train a model of this kind."""
+    """Raise ConfigError if an optimizer cannot train a model of this kind."""
     for key, optimizer in optimizers(config):
         if optimizer.type == "muonclip":
             clippable_attentions(model, key=key)
 
 
 def optimizers(part: Any, key: str = "") -> Iterator[tuple[str, OptimizerConfig]]:
-    """Every optimizer below a part of the configuration and its key, but for those of stages left out."""
+    """Yield the key and the optimizer of each stage below a part of the configuration that has steps."""
     if isinstance(part, OptimizerConfig):
         yield key, part
     elif dataclasses.is_dataclass(part) and getattr(part, "max_steps", None) != 0:

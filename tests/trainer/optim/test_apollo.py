@@ -75,7 +75,7 @@ def test_it_steps_as_the_paper_says(
         drawn.append(generator.normal(size=(rank, small)).astype(np.float32))
         return torch.from_numpy(drawn[-1])
 
-    monkeypatch.setattr(apollo, "_normal", normal)
+    monkeypatch.setattr(apollo, "random_projection", normal)
     weight = nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
     start, given = weight.detach().clone().double().numpy(), gradients(shape)
     optimizer = build([weight], rank=rank, tensorwise=mini, scale=scale)
@@ -139,11 +139,11 @@ def test_a_rank_beyond_the_smaller_side_is_the_smaller_side() -> None:
 
 def test_projections_are_normal_with_variance_one_over_the_rank_and_follow_the_name() -> None:
     cpu = torch.device("cpu")
-    matrix = apollo._normal(50, 400, "7/0/0", cpu)
+    matrix = apollo.random_projection(50, 400, "7/0/0", cpu)
     assert matrix.mean().item() == pytest.approx(0, abs=0.01)
     assert matrix.var().item() == pytest.approx(1 / 50, rel=0.05)
-    assert torch.equal(matrix, apollo._normal(50, 400, "7/0/0", cpu))
-    assert not torch.equal(matrix, apollo._normal(50, 400, "7/0/1", cpu))
+    assert torch.equal(matrix, apollo.random_projection(50, 400, "7/0/0", cpu))
+    assert not torch.equal(matrix, apollo.random_projection(50, 400, "7/0/1", cpu))
 
 
 @pytest.mark.parametrize(

@@ -140,9 +140,9 @@ def queries_and_keys() -> tuple[Tensor, Tensor]:
 def test_rows_are_taken_in_parts_to_the_same_effect(
     queries_and_keys: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = largest_logits(*queries_and_keys, None, 0.5)
-    monkeypatch.setattr(attention_logits, "_MAX_LOGITS", 2 * 4 * 9 * 2)  # two rows at a time
-    torch.testing.assert_close(largest_logits(*queries_and_keys, None, 0.5), whole, rtol=1e-6, atol=0)
+    at_once = largest_logits(*queries_and_keys, None, 0.5)
+    monkeypatch.setattr(attention_logits, "MAX_LOGITS", 2 * 4 * 9 * 2)  # two rows at a time
+    torch.testing.assert_close(largest_logits(*queries_and_keys, None, 0.5), at_once, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["boolean", "additive"])

@@ -43,9 +43,9 @@ def train(model: nn.Module, optimizer: OptimizerSet, steps: range) -> None:
 
 
 def through_a_checkpoint(
-    whole: nn.Module, ours: OptimizerSet, model: nn.Module, folder: Path
+    original: nn.Module, ours: OptimizerSet, model: nn.Module, folder: Path
 ) -> OptimizerState:
-    state = OptimizerState(ours.optimizers, whole).state()
+    state = OptimizerState(ours.optimizers, original).state()
     tensors = {name: tensor.contiguous().clone() for name, tensor in state.tensors.items()}
     save_file(tensors, folder / "state.safetensors")
     return State(
@@ -57,28 +57,28 @@ def through_a_checkpoint(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", TYPES)
 def test_it_goes_on_bit_for_bit(kind: str, dtype: torch.dtype, way: str, begin, tmp_path: Path) -> None:
-    whole, ours = begin(kind, dtype)
-    train(whole, ours, range(4))
+    original, ours = begin(kind, dtype)
+    train(original, ours, range(4))
     torch.manual_seed(99)  # the projections of Apollo follow the seed that it began with
-    resumed, theirs = begin(kind, dtype, like=whole)
+    resumed, theirs = begin(kind, dtype, like=original)
     if way == "checkpoint":
-        kept = through_a_checkpoint(whole, ours, resumed, tmp_path)
+        kept = through_a_checkpoint(original, ours, resumed, tmp_path)
         OptimizerState(theirs.optimizers, resumed).restore(kept)
     else:
         for mine, yours in zip(ours.optimizers, theirs.optimizers, strict=True):
             yours.load_state_dict(copy.deepcopy(mine.state_dict()))
-    train(whole, ours, range(4, 9))
+    train(original, ours, range(4, 9))
     train(resumed, theirs, range(4, 9))
-    for (name, mine), yours in zip(whole.named_parameters(), resumed.parameters(), strict=True):
+    for (name, mine), yours in zip(original.named_parameters(), resumed.parameters(), strict=True):
         assert torch.equal(mine, yours), name
 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_without_its_state_it_would_not(kind: str, begin) -> None:
     """What the test above would miss if states did not matter."""
-    whole, ours = begin(kind, torch.float32)
-    train(whole, ours, range(4))
-    resumed, theirs = begin(kind, torch.float32, like=whole)
-    train(whole, ours, range(4, 6))
+    original, ours = begin(kind, torch.float32)
+    train(original, ours, range(4))
+    resumed, theirs = begin(kind, torch.float32, like=original)
+    train(original, ours, range(4, 6))
     train(resumed, theirs, range(4, 6))
-    assert not torch.equal(whole.lm_head.weight, resumed.lm_head.weight)
+    assert not torch.equal(original.lm_head.weight, resumed.lm_head.weight)

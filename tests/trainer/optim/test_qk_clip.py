@@ -72,7 +72,7 @@ def test_after_it_the_same_text_gives_tau_where_it_gave_more(
     clip = QkClip(model, 1.0, key="optimizer")
     before = largest(model)
     tau = before.median().item()
-    clip._tau = tau
+    clip.tau = tau
     clip.clip()
     assert (before > tau).sum() == 2
     torch.testing.assert_close(largest(model), before.clamp(max=tau), rtol=1e-5, atol=1e-6)
@@ -116,10 +116,10 @@ def test_ternary_layers_are_clipped_through_their_master_weights(
 
 
 def train(model: nn.Module, config, steps: int = 3, *, evaluate: bool = False) -> list[dict[str, float]]:
-    optimizer, told = build_optimizer(model, config), []
+    optimizer, readings = build_optimizer(model, config), []
     for _ in range(steps):
         model(input_ids=IDS, labels=IDS).loss.backward()
-        told.append({name: float(value) for name, value in optimizer.readings().items()})
+        readings.append({name: float(value) for name, value in optimizer.readings().items()})
         optimizer.step()
         optimizer.zero_grad()
         if evaluate:
@@ -128,7 +128,7 @@ def train(model: nn.Module, config, steps: int = 3, *, evaluate: bool = False) -
                 model(input_ids=IDS)
             model.train()
     optimizer.close()
-    return told
+    return readings
 
 
 def test_within_bounds_muonclip_is_muon_bit_for_bit(llama: Build, configure) -> None:
@@ -141,12 +141,12 @@ def test_within_bounds_muonclip_is_muon_bit_for_bit(llama: Build, configure) -> 
 
 
 def test_it_bounds_the_logits_of_a_training_that_makes_them_grow(llama: Build, configure) -> None:
-    seen = {}
+    logits = {}
     for tau in (3.0, 1e6):
-        told = train(llama().train(), configure("muonclip", lr=0.05, muonclip={"tau": tau}), 30)
-        seen[tau] = [each["qk_max_logit"] for each in told][10:]
-    assert max(seen[1e6]) > 2 * 3.0
-    assert max(seen[3.0]) < 1.5 * 3.0  # one step may go above; the clip after it brings it back
+        readings = train(llama().train(), configure("muonclip", lr=0.05, muonclip={"tau": tau}), 30)
+        logits[tau] = [each["qk_max_logit"] for each in readings][10:]
+    assert max(logits[1e6]) > 2 * 3.0
+    assert max(logits[3.0]) < 1.5 * 3.0  # one step may go above; the clip after it brings it back
 
 
 @pytest.mark.parametrize("kind", ["muon", "adamw", "apollo"])
@@ -171,15 +171,15 @@ class TestFaultsOfThePublicPackage:
 
     def test_hooks_not_reregistered_after_eval(self, llama: Build, configure) -> None:
         """There, the first evaluation ended the clipping for good, in silence."""
-        ended, told = [], []
+        ended, readings = [], []
         for evaluate in (False, True):
             model = llama().train()
             config = configure("muonclip", lr=0.05, muonclip={"tau": 1.0})
-            told.append(train(model, config, 6, evaluate=evaluate))
+            readings.append(train(model, config, 6, evaluate=evaluate))
             ended.append(attention_of(model).q_proj.weight.detach())
         assert torch.equal(*ended)
-        assert told[0] == told[1]
-        assert all(each["qk_clipped_heads"] > 0 for each in told[1])
+        assert readings[0] == readings[1]
+        assert all(each["qk_clipped_heads"] > 0 for each in readings[1])
 
     def test_a_writer_that_was_never_set(self, run_small, tmp_path: Path) -> None:
         """There, logging asked for a writer that nothing had set. Here the log line has the numbers."""
