@@ -1,4 +1,4 @@
-"""Language models: a tiny Llama, pretrained ones through transformers, and what stages ask of both.
+"""Causal language models: a tiny Llama, pretrained ones from transformers, and functions that stages need.
 
 Shapes: B sequences, T tokens, H hidden size, V vocabulary, L layers.
 """
@@ -18,21 +18,23 @@ from trainer.devices.lazy_tensor import copied, is_lazy
 from trainer.devices.xla_attention import suited
 from trainer.errors import ConfigError
 
-# With which transformers' models cap or scale their logits.
+# The settings with which transformers' models cap or scale their logits.
 _HEAD_SETTINGS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Logits [B, T, V], and L hidden states [B, T, H] where they were asked for: the outputs of layers
-    1..L-1, and that of layer L after the final norm, as transformers returns them."""
+    """Logits [B, T, V] and, if requested, L hidden states [B, T, H].
+
+    As in transformers, these are the outputs of layers 1..L-1, and that of layer L after the final norm.
+    """
 
     logits: Tensor
     hidden: tuple[Tensor, ...] = ()
 
 
 def import_architectures(config: TinyModelConfig | HfModelConfig) -> None:
-    """Imports ahead what building or loading such a model imports; seconds, in which signals should wait."""
+    """Import the modules that building or loading such a model needs, which takes seconds."""
     if config.kind == "hf":
         from transformers.models.auto import modeling_auto, tokenization_auto  # noqa: F401 - for their effect
     else:
@@ -42,7 +44,14 @@ def import_architectures(config: TinyModelConfig | HfModelConfig) -> None:
 def build_tiny(
     config: TinyModelConfig, *, vocab_size: int, sequence_length: int, attention: str
 ) -> nn.Module:
-    """A Llama with fresh weights, from torch's global random state."""
+    """Return a Llama with fresh weights, drawn from torch's global random state.
+
+    Args:
+        config: its sizes.
+        vocab_size: V.
+        sequence_length: the most positions, in tokens.
+        attention: the name of an attention implementation of transformers.
+    """
     # The submodules, not `transformers`: its Auto classes take a second more to import.
     from transformers.models.llama.configuration_llama import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
@@ -58,7 +67,7 @@ def build_tiny(
                 num_attention_heads=config.heads,
                 max_position_embeddings=sequence_length,
                 bos_token_id=None,
-                eos_token_id=0,  # the end of a text, first in the tokenizer that is trained for it
+                eos_token_id=0,  # the first token of the tokenizer that is trained for it
                 tie_word_embeddings=False,
                 attn_implementation=attention,
             )
@@ -67,7 +76,7 @@ def build_tiny(
 
 
 def load_tiny(folder: Path, *, attention: str) -> nn.Module:
-    """What `build_tiny` built and `save` saved."""
+    """Load a model that `build_tiny` built and `save` saved."""
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
     _silence_progress_bars()
@@ -75,10 +84,10 @@ def load_tiny(folder: Path, *, attention: str) -> nn.Module:
 
 
 def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
-    """Any causal language model, from a folder or the hub.
+    """Load any causal language model from a folder or the hub.
 
     Raises:
-        ConfigError: there is none, it cannot be read, or its weights are float16.
+        ConfigError: it does not exist, cannot be read, or has float16 weights.
     """
     from safetensors import SafetensorError
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
@@ -99,16 +108,18 @@ def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
 
 
 def save(model: nn.Module, folder: Path) -> None:
-    """As a transformers checkpoint."""
+    """Save a model as a transformers checkpoint."""
     _silence_progress_bars()
-    cast(Any, home(model)).save_pretrained(folder)
+    cast(Any, xla_to_cpu(model)).save_pretrained(folder)
 
 
-def home(model: nn.Module) -> nn.Module:
-    """The model, on the CPU if its weights have no memory that a file could be written from. It is moved, not
-    copied; tied weights stay tied."""
+def xla_to_cpu(model: nn.Module) -> nn.Module:
+    """Move an XLA model to the CPU, in place, so that files can be written from it; return the model.
+
+    A model on another device stays there. Tied weights stay tied.
+    """
     if any(is_lazy(parameter) for parameter in model.parameters()):
-        # What `model.to("cpu")` does, but for tensors that chips have in parts. torch has no annotation here.
+        # Like `model.to("cpu")`, but also for tensors sharded over chips. torch has no annotation here.
         model = model._apply(  # type: ignore[no-untyped-call]
             lambda tensor: copied(torch.empty(tensor.shape, dtype=tensor.dtype), tensor.detach())
         )
@@ -118,69 +129,75 @@ def home(model: nn.Module) -> nn.Module:
 
 
 def run(model: nn.Module, ids_BT: Tensor, *, hidden: bool = False) -> Outputs:
-    """The model's predictions; no key-value cache is kept."""
+    """Run a forward pass without a key-value cache.
+
+    Args:
+        model: a causal language model of transformers.
+        ids_BT: token ids, int64.
+        hidden: return the hidden states too.
+    """
     outputs = model(**inputs(ids_BT), output_hidden_states=hidden)
     return Outputs(logits=outputs.logits, hidden=tuple(outputs.hidden_states[1:]) if hidden else ())
 
 
 def inputs(ids_BT: Tensor) -> dict[str, Any]:
-    """What a transformers model, or its decoder, is called with."""
-    given = {"input_ids": ids_BT, "use_cache": False}
-    # Without a mask transformers looks into the positions for packed texts, and that look ends a graph.
-    return given | {"attention_mask": torch.ones_like(ids_BT)} if is_lazy(ids_BT) else given
+    """Return the keyword arguments for a transformers model or its decoder; `ids_BT` is int64."""
+    arguments = {"input_ids": ids_BT, "use_cache": False}
+    # Without a mask transformers reads the positions to detect packed texts, which breaks an XLA graph.
+    return arguments | {"attention_mask": torch.ones_like(ids_BT)} if is_lazy(ids_BT) else arguments
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The trained 2-D weights between the embeddings and the head: those that Muon is made for."""
+    """Return the trainable 2-D weights between the embeddings and the head, which Muon is made for."""
     return [p for p in _matrices(model) if p.requires_grad]
 
 
 def matmul_parameters(model: nn.Module) -> int:
-    """Weights that each token is multiplied with: hidden matrices and head, not the embedding table."""
+    """Return the number of weights that each token is multiplied by: hidden matrices and head."""
     return sum(p.numel() for p in _matrices(model)) + head_parameters(model)
 
 
 def head_parameters(model: nn.Module) -> int:
-    """Weights of the language-model head."""
+    """Return the number of weights of the language-model head."""
     return int(cast(Any, model).get_output_embeddings().weight.numel())
 
 
 def attention_width(model: nn.Module) -> int:
-    """Heads times their size, summed over layers: what attention costs per pair of tokens."""
+    """Return heads times head size, summed over layers: the cost of attention per pair of tokens."""
     config = cast(Any, model).config
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(head * config.num_attention_heads * config.num_hidden_layers)
 
 
 def depth(model: nn.Module) -> int:
-    """Decoder layers."""
+    """Return the number of decoder layers."""
     return int(cast(Any, model).config.num_hidden_layers)
 
 
 def key_heads(model: nn.Module) -> int:
-    """Heads of the keys and values; the query heads share them."""
+    """Return the number of key-value heads, which the query heads share."""
     config = cast(Any, model).config
     return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
 
 
 def embedding_count(model: nn.Module) -> int:
-    """Token ids from here on have no embedding."""
+    """Return the number of embeddings; every token id must be smaller."""
     return int(cast(Any, model).get_input_embeddings().weight.shape[0])
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputHead:
-    """What stands between the last decoder layer and the logits: the final norm, and a linear layer H → V."""
+    """The layers between the last decoder layer and the logits: the final norm and a linear layer H → V."""
 
     norm: nn.Module
     linear: nn.Linear
 
 
 def output_head(model: nn.Module) -> OutputHead:
-    """The model's own.
+    """Return the model's head.
 
     Raises:
-        ConfigError: the logits are something else than the linear layer's outputs, such as capped or scaled.
+        ConfigError: the logits are not just the linear layer's outputs (but capped or scaled, say).
     """
     head = plain_head(model)
     if head is not None:
@@ -194,18 +211,16 @@ def output_head(model: nn.Module) -> OutputHead:
 
 @torch.no_grad()
 def plain_head(model: nn.Module) -> OutputHead | None:
-    """The model's own, checked on four tokens; None where more is done to the logits, or there is no norm."""
+    """Return the model's head, verified on four tokens; None if logits are processed further or norm-free."""
     decoder = getattr(model, "get_decoder", lambda: None)()
     norm, linear = getattr(decoder, "norm", None), getattr(model, "get_output_embeddings", lambda: None)()
     if not isinstance(norm, nn.Module) or not isinstance(linear, nn.Linear):
         return None
     if isinstance(linear.weight, FakeTensor):  # of `trainer.preflight`: there are no numbers to compare
-        more = any(getattr(cast(Any, model).config, name, None) for name in _HEAD_SETTINGS)
-        return None if more else OutputHead(norm=norm, linear=linear)
-    ids = torch.arange(4, device=linear.weight.device).unsqueeze(
-        0
-    )  # one may be padding, which reads as zeros
-    # Made large, so that a cap cannot look like none where logits are small.
+        processed = any(getattr(cast(Any, model).config, name, None) for name in _HEAD_SETTINGS)
+        return None if processed else OutputHead(norm=norm, linear=linear)
+    ids = torch.arange(4, device=linear.weight.device).unsqueeze(0)  # several: one may be padding
+    # Scaled up, so that a cap shows even where logits are small.
     handle = linear.register_forward_hook(lambda module, inputs, logits: 1e4 * logits)
     modes = [(module, module.training) for module in model.modules()]
     try:
@@ -220,37 +235,33 @@ def plain_head(model: nn.Module) -> OutputHead | None:
 
 
 def freeze(model: nn.Module) -> nn.Module:
-    """The model as a teacher: evaluated, never trained."""
+    """Put the model into evaluation mode without gradients, and return it."""
     return model.eval().requires_grad_(False)
 
 
 def is_head(model: nn.Module, module: nn.Module) -> bool:
-    """Whether the module is the language-model head, which stays in full precision."""
+    """Return whether the module is the language-model head, which stays in full precision."""
     return module is cast(Any, model).get_output_embeddings()
 
 
 def _matrices(model: nn.Module) -> list[nn.Parameter]:
-    ends = {id(parameter) for parameter in _ends(model)}
-    return [p for p in model.parameters() if p.ndim == 2 and id(p) not in ends]
-
-
-def _ends(model: nn.Module) -> list[nn.Parameter]:
-    ends = [cast(Any, model).get_input_embeddings(), cast(Any, model).get_output_embeddings()]
-    return [end.weight for end in ends if end is not None]
+    embeddings = cast(Any, model).get_input_embeddings(), cast(Any, model).get_output_embeddings()
+    excluded = {id(module.weight) for module in embeddings if module is not None}
+    return [p for p in model.parameters() if p.ndim == 2 and id(p) not in excluded]
 
 
 def _silence_progress_bars() -> None:
-    """Loading a checkpoint is no news; the bars would land between a worker's lines."""
+    """Disable transformers' progress bars, which would garble a worker's log."""
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
 
 
 def parameter_count(model: nn.Module) -> int:
-    """All parameters, tied ones once."""
+    """Return the number of all parameters, tied ones counted once."""
     return sum(p.numel() for p in model.parameters())
 
 
 def seed_everything(seed: int) -> None:
-    """torch's global random state, which fresh weights come from."""
+    """Seed torch's global random state, which fresh weights are drawn from."""
     torch.manual_seed(seed)

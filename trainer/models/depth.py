@@ -1,4 +1,4 @@
-"""A student that is shallower than its teacher. Called by `subln`, before anything else is changed."""
+"""Depth pruning: a student with fewer layers than its teacher. Called by `subln` before other changes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trainer.errors import ConfigError
 
 
 def keep_layers(model: nn.Module, kept: Sequence[int]) -> None:
-    """Drops all decoder layers but those with the zero-based indices `kept`, in place.
+    """Drop all decoder layers but those with the zero-based indices `kept`, in place.
 
     Raises:
-        ConfigError: the model keeps its layers elsewhere than the Llama family does.
+        ConfigError: the model does not store its layers as the Llama family does.
     """
     decoder, config = cast(Any, model).get_decoder(), cast(Any, model).config
     layers = getattr(decoder, "layers", None)
@@ -26,13 +26,13 @@ def keep_layers(model: nn.Module, kept: Sequence[int]) -> None:
     decoder.layers = nn.ModuleList(layers[index] for index in kept)
     for index, layer in enumerate(decoder.layers):
         for module in layer.modules():
-            if hasattr(module, "layer_idx"):  # its place in a key-value cache
+            if hasattr(module, "layer_idx"):  # its index in a key-value cache
                 module.layer_idx = index
     shorten(config, kept)
 
 
 def shorten(config: Any, kept: Sequence[int]) -> None:
-    """In transformers' configuration: the number of layers, and lists that say something of each."""
+    """Adapt transformers' configuration: the number of layers, and lists with one item per layer."""
     for name, value in config.to_dict().items():
         if "layer" in name and isinstance(value, list) and len(value) == config.num_hidden_layers:
             setattr(config, name, [value[index] for index in kept])

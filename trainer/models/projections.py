@@ -1,9 +1,9 @@
-"""Queries, keys and values of one layer, caught where the projections put them out. Used by `distill`.
+"""Queries, keys and values of one layer, captured at the projections' outputs. Used by `distill`.
 
-Shapes: B sequences, T tokens, D features of a projection (keys and values have fewer where heads share them).
+Shapes: B sequences, T tokens, D features of a projection (fewer for keys and values with grouped queries).
 
-Forward hooks, so that no model is changed: models of the Llama family name their projections alike, and a
-projection that is wrapped (in a norm, a quantiser) keeps the name for the whole of it.
+Forward hooks leave the model as it is. Models of the Llama family name their projections alike, and a module
+that wraps a projection (with a norm, a quantiser) has the projection's name.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ NAMES = ("q_proj", "k_proj", "v_proj")
 
 
 def attention_layers(model: nn.Module) -> list[tuple[nn.Module, ...]]:
-    """The three projections of each layer, in the layers' order.
+    """Return the query, key and value projections of each layer, in the layers' order.
 
     Raises:
-        ConfigError: the model has none of that name, or a layer lacks one.
+        ConfigError: the model has no modules of those names, or a layer lacks one.
     """
     found: dict[str, dict[str, nn.Module]] = {}
     for path, module in model.named_modules():
@@ -40,30 +40,31 @@ def attention_layers(model: nn.Module) -> list[tuple[nn.Module, ...]]:
 
 
 class Projections:
-    """Catches what the projections of one layer put out. A context manager: outside it there are no hooks.
+    """A context manager that captures the outputs of one layer's projections by forward hooks.
 
     Args:
-        layer: as a list is indexed; negative from the end.
+        model: of the Llama family.
+        layer: an index; negative from the end.
 
     Raises:
-        ConfigError: the model is of another kind.
+        ConfigError: the model has no such projections.
         IndexError: there is no such layer.
     """
 
     def __init__(self, model: nn.Module, layer: int) -> None:
         self._modules = attention_layers(model)[layer]
-        self._caught: dict[int, Tensor] = {}
+        self._outputs: dict[int, Tensor] = {}
         self._handles: list[RemovableHandle] = []
 
     def take(self) -> tuple[Tensor, ...]:
-        """Queries, keys and values [B, T, D] of the last forward pass; they are kept no longer."""
-        caught = tuple(self._caught[index] for index in range(len(self._modules)))
-        self._caught.clear()
-        return caught
+        """Return and release queries, keys and values [B, T, D] of the last forward pass."""
+        outputs = tuple(self._outputs[index] for index in range(len(self._modules)))
+        self._outputs.clear()
+        return outputs
 
     def __enter__(self) -> Projections:
         for index, module in enumerate(self._modules):
-            self._handles.append(module.register_forward_hook(self._catch(index)))
+            self._handles.append(module.register_forward_hook(self._capture(index)))
         return self
 
     def __exit__(
@@ -72,17 +73,17 @@ class Projections:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._caught.clear()
+        self._outputs.clear()
 
-    def _catch(self, index: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+    def _capture(self, index: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            self._caught[index] = output
+            self._outputs[index] = output
 
         return hook
 
 
 def widths(projections: tuple[nn.Module, ...]) -> tuple[int, ...]:
-    """D of queries, keys and values, each that of the linear layer that it is, or of the last inside it."""
+    """Return D of each projection: `out_features` of the last linear layer inside it."""
     found = []
     for projection in projections:
         linear = [part for part in projection.modules() if hasattr(part, "out_features")]

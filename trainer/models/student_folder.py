@@ -1,11 +1,11 @@
-"""A finished student as a folder: written by `__main__` where `save_model` asks for it, read by `export`.
+"""A finished student as a folder, written by `__main__` for `save_model=true` and read by `export`.
 
-    student.json          schema, transformers' configuration of the model, the form of quantisation
-    student.safetensors   the master weights, with SubLN's gains
-    tokenizer/            as transformers' AutoTokenizer loads it
+    student.json          schema, transformers' configuration of the model, the quantisation settings
+    student.safetensors   the master weights and SubLN's gains
+    tokenizer/            for transformers' AutoTokenizer
 
-Master weights and not ternary ones, so that training can go on from here. The names of the files are not
-transformers': its classes would load this without a word, and leave SubLN and quantisation out.
+Master weights allow further training. The files are not named as transformers names its own, because its
+classes would silently load them without SubLN and quantisation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainer.config import QuantConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.distributed.tensors import full_tensor
 from trainer.errors import TrainerError
-from trainer.models.causal_lm import home
+from trainer.models.causal_lm import xla_to_cpu
 from trainer.models.subln import quantise
 from trainer.quant.ternary import fully_quantised, ternary_layers
 from trainer.quant.warmup import Lambda
@@ -38,10 +38,10 @@ DOCUMENT, WEIGHTS, TOKENIZER = "student.json", "student.safetensors", "tokenizer
 
 
 class StudentFolderError(TrainerError):
-    """A student cannot be written or read back.
+    """A student folder that cannot be written or read.
 
     Args:
-        folder: where.
+        folder: its path.
         problem: what is wrong, and what to do instead.
     """
 
@@ -52,8 +52,13 @@ class StudentFolderError(TrainerError):
 
 @dataclass(frozen=True, kw_only=True)
 class SavedStudent:
-    """What a folder holds: the student, evaluated at lambda 1, the folder of its tokenizer, and the digest of
-    the run's configuration, which its result has too."""
+    """A student read from its folder.
+
+    Args:
+        model: in evaluation mode, at lambda 1.
+        tokenizer: the folder of its tokenizer.
+        config_sha256: digest of the run's configuration, as in the run's result.
+    """
 
     model: nn.Module
     tokenizer: Path
@@ -63,26 +68,30 @@ class SavedStudent:
 def save(
     student: nn.Module, folder: Path, *, tokenizer: Path, config_sha256: str, ranks: Ranks = ALONE
 ) -> None:
-    """Write a student, whole or not at all, in place of what is there.
+    """Write a student atomically, replacing an existing folder.
 
     Args:
-        ranks: the processes that share the run. All have to call, as each may have a part of the weights; the
-            first one writes.
+        student: at lambda 1, without salient columns.
+        folder: where it is written.
+        tokenizer: the folder of its tokenizer, which is copied.
+        config_sha256: digest of the run's configuration.
+        ranks: the processes that share the run. All must call, as weights may be sharded; rank 0 writes.
 
     Raises:
         StudentFolderError: the disk refuses it.
+        ValueError: the student is not fully quantised.
     """
     if not fully_quantised(student):
         raise ValueError("the student is not at lambda 1")
-    tensors = _gathered(home(student), keep=ranks.first)
+    tensors = _gather(xla_to_cpu(student), keep=ranks.first)
     if ranks.first:
         _write(student, tensors, folder, tokenizer=tokenizer, config_sha256=config_sha256)
 
 
-def _gathered(student: nn.Module, *, keep: bool) -> dict[str, Tensor]:
-    """All weights as plain tensors on the CPU, tied ones once; nothing where they are not to be kept.
+def _gather(student: nn.Module, *, keep: bool) -> dict[str, Tensor]:
+    """Gather all weights on the CPU, tied ones once; without `keep`, take part but return nothing.
 
-    Not from the module's state dict: FSDP answers that with this process's part of each weight alone.
+    The module's state dict would not do: with FSDP it has only this process's shard of each weight.
     """
     tensors = {}
     for name, part in Weights(student).state().tensors.items():
@@ -109,17 +118,17 @@ def _write(
         shutil.rmtree(folder, ignore_errors=True)
         temporary.replace(folder)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
-        why = getattr(error, "strerror", None) or error
-        raise StudentFolderError(folder, f"cannot write the model: {why}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise StudentFolderError(folder, f"cannot write the model: {reason}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def load(folder: Path) -> SavedStudent:
-    """What `save` saved, on the CPU.
+    """Load a student that `save` wrote, on the CPU.
 
     Raises:
-        StudentFolderError: it is not there, not whole, or of another version of this program.
+        StudentFolderError: it is missing, damaged, or written by an incompatible version.
     """
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_model
@@ -133,7 +142,7 @@ def load(folder: Path) -> SavedStudent:
             config, dtype=getattr(torch, document["dtype"]), attn_implementation="eager"
         )
         with safe_open(folder / WEIGHTS, framework="pt") as weights:
-            gains = _normalised(set(weights.keys()))
+            gains = _normalised_layers(set(weights.keys()))
         quantise(model, Lambda(), quant, dict.fromkeys(gains, 1.0), blended=False)
         load_model(model, folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
@@ -172,7 +181,7 @@ def _read(folder: Path) -> dict[str, Any]:
     return cast(dict[str, Any], document)
 
 
-def _normalised(names: set[str]) -> set[str]:
-    """Linear layers that have a SubLN, from the names of the tensors."""
+def _normalised_layers(names: set[str]) -> set[str]:
+    """Return the linear layers that have a SubLN, from the names of the tensors."""
     stems = {name.removesuffix(".norm.weight") for name in names if name.endswith(".norm.weight")}
     return {stem for stem in stems if f"{stem}.projection.weight" in names}

@@ -1,10 +1,10 @@
-"""Stage 1: the teacher's copy becomes a student. SubLN layers go in, linear layers become ternary ones.
+"""Stage 1: a copy of the teacher becomes a student with SubLN and ternary linear layers. Trains nothing.
 
-Nothing is trained here. SubLN is the normalisation before the attention output and the MLP down projection
-that BitNet needs (arXiv:2510.13998 §3.1). No gain makes a normalisation the identity: it takes away how large
-one token is beside another. With a gain of 1 it damages what the teacher knows, since it changes the scale of
-what those projections see; so the gain is set to the scale that they saw. What is left of the damage goes
-where lambda blends the normalisation in, or where there is none (`Stage1Config.subln`).
+SubLN is the normalisation before the attention output and MLP down projections that BitNet needs
+(arXiv:2510.13998 §3.1). No gain makes it the identity, as it removes the differences in scale between tokens.
+A gain of 1 also changes the scale of the projections' inputs and so damages what the teacher has learnt;
+therefore the gain is calibrated to that scale. `Stage1Config.subln` can also blend SubLN in with lambda,
+which avoids the remaining damage, or leave it out.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from trainer.quant.warmup import Lambda
 
 # Llama's names, which SmolLM, Qwen, Mistral, Gemma and others share.
 BEFORE = ("o_proj", "down_proj")
-ONE_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # each reads the very same tensor
-EPS = 1e-6  # where the model's own normalisations have none
+SHARED_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # each group reads one tensor
+EPS = 1e-6  # used if the model's own normalisations have none
 
 
 class _RmsNorm(torch.autograd.Function):
-    """RMS normalisation with its gradient written out.
+    """RMS normalisation with an explicit gradient.
 
-    torch composes it of a dozen passes over the activations on a CPU, which made it dearer than the
-    quantisers; this has five, and agrees with `nn.RMSNorm` (there is a test).
+    On a CPU, torch's own makes a dozen passes over the activations and costs more than the quantisers; this
+    one makes five, and a test compares it with `nn.RMSNorm`.
     """
 
     @staticmethod
@@ -65,10 +65,10 @@ class SubLN(nn.Module):
 
     Args:
         features: I.
-        gain: what all of the gain is at first.
-        like: has the gain's dtype and device.
-        eps: is added to the mean square. The model's own, so that the student is a network with one eps.
-        strength: the share of the normalised values in the output, `blended`; None: all of it.
+        gain: initial value of the whole gain.
+        like: a tensor with the gain's dtype and device.
+        eps: added to the mean square; the model's own.
+        strength: lambda, which interpolates between input and normalised values; None: always 1.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SubLN(nn.Module):
         self.weight = nn.Parameter(torch.full((features,), gain, dtype=like.dtype, device=like.device))
 
     def forward(self, x_TI: Tensor) -> Tensor:
-        """[..., I] → [..., I], in the input's dtype."""
+        """Normalise [..., I] to [..., I], in the input's dtype."""
         # torch has no annotation for `apply`
         if self.strength is None:
             return cast(Tensor, _RmsNorm.apply(x_TI, self.weight, self.eps))  # type: ignore[no-untyped-call]
@@ -96,14 +96,18 @@ def make_student(
     quant: QuantConfig,
     device: Device,
 ) -> tuple[nn.Module, Lambda]:
-    """A ternary copy of the teacher, and the lambda that all its layers obey (1 at first).
+    """Return a ternary copy of the teacher and the lambda that its layers share, initially 1.
 
     Args:
-        calibration: training batches [B, T]; read where the gains are measured.
+        teacher: on the device; it is not changed.
+        config: of Stage 1.
+        calibration: training batches of token ids [B, T], int64; only read to measure gains.
+        quant: which weights share a scale, and how activations are quantised.
+        device: runs the calibration.
 
     Raises:
-        ConfigError: a part of the model would stay in full precision, a layer without a SubLN, or scale
-            groups do not fit a layer.
+        ConfigError: a part of the model would stay in full precision, a layer would have no SubLN, or scale
+            groups do not divide a layer's inputs.
     """
     _check_architecture(teacher)
     student = copy.deepcopy(teacher).requires_grad_(True)
@@ -122,10 +126,17 @@ def make_student(
 def quantise(
     model: nn.Module, strength: Lambda, quant: QuantConfig, gains: Mapping[str, float], *, blended: bool
 ) -> None:
-    """Replaces the linear layers of `model`, all but the head, and puts a SubLN before each that has a gain.
+    """Replace all linear layers but the head by ternary ones, and put a SubLN before each that has a gain.
+
+    Args:
+        model: changed in place.
+        strength: lambda, shared by all layers.
+        quant: settings of the ternary layers.
+        gains: initial gain of SubLN, by name of the linear layer.
+        blended: interpolate SubLN with lambda.
 
     Raises:
-        ConfigError: scale groups do not fit a layer.
+        ConfigError: scale groups do not divide a layer's inputs.
     """
     eps = float(getattr(model.config, "rms_norm_eps", EPS))
     for name, module in list(model.named_modules()):
@@ -151,9 +162,9 @@ def quantise(
 
 
 def _share_inputs(model: nn.Module) -> None:
-    """Lets the layers that read one tensor quantise it once. Where they do not, nothing but time is lost."""
+    """Give layers that read the same tensor one quantiser; if they do not, this costs nothing but time."""
     for module in model.modules():
-        for names in ONE_INPUT:
+        for names in SHARED_INPUT:
             layers = [
                 layer for name in names if isinstance(layer := getattr(module, name, None), TernaryLinear)
             ]
@@ -164,7 +175,11 @@ def _share_inputs(model: nn.Module) -> None:
 
 
 def normalised_projections(model: nn.Module) -> dict[str, nn.Linear]:
-    """The linear layers that a SubLN goes before, by name. Raises ConfigError if there are none."""
+    """Return the linear layers that a SubLN goes before, by name.
+
+    Raises:
+        ConfigError: the model has none.
+    """
     found = {
         name: module
         for name, module in model.named_modules()
@@ -180,8 +195,7 @@ def normalised_projections(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 def _check_architecture(model: nn.Module) -> None:
-    """What is not made of linear layers would stay in full precision in silence: experts kept as one 3-D
-    parameter, convolutions, layers of another kind."""
+    """Raise ConfigError for parts that would silently stay in full precision: 3-D experts, other layers."""
     kind = type(model).__name__
     for name, parameter in model.named_parameters():
         if parameter.ndim >= 3:
@@ -203,7 +217,7 @@ def _check_architecture(model: nn.Module) -> None:
 
 
 def _layers_with(model: nn.Module, projections: Sequence[str]) -> Iterator[str]:
-    """The decoder layers: members of the outermost lists in which any of the projections stands."""
+    """Yield the decoder layers: the items of the outermost lists that contain any of the projections."""
     outermost: list[str] = []
     for name, module in model.named_modules():
         if not isinstance(module, nn.ModuleList) or any(name.startswith(f"{outer}.") for outer in outermost):
@@ -215,27 +229,27 @@ def _layers_with(model: nn.Module, projections: Sequence[str]) -> Iterator[str]:
 
 @torch.no_grad()
 def _input_scales(model: nn.Module, batches: Sequence[Tensor], device: Device) -> dict[str, float]:
-    """Mean over tokens of the root mean square of each projection's input."""
-    seen: dict[str, list[Tensor]] = {name: [] for name in normalised_projections(model)}
+    """Return the mean over tokens of the root mean square of each projection's input."""
+    scales: dict[str, list[Tensor]] = {name: [] for name in normalised_projections(model)}
 
-    def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    def record(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            seen[name].append(inputs[0].float().square().mean(dim=-1).sqrt().mean())
+            scales[name].append(inputs[0].float().square().mean(dim=-1).sqrt().mean())
 
         return hook
 
     handles = [
-        module.register_forward_pre_hook(watch(name))
+        module.register_forward_pre_hook(record(name))
         for name, module in normalised_projections(model).items()
     ]
     try:
         model.eval()
         for ids_BT in batches:
             with device.autocast():
-                # Nobody reads the predictions, which would be the largest tensor of all.
+                # Only the decoder: the logits would be the largest tensor of all.
                 cast(Any, model).get_decoder()(**inputs(device.place(ids_BT)))
-            device.end_step()  # what is recorded is a graph for each batch, not one for all
+            device.end_step()  # one XLA graph per batch, not one for all
     finally:
         for handle in handles:
             handle.remove()
-    return {name: float(torch.stack(scales).mean()) for name, scales in seen.items()}
+    return {name: float(torch.stack(values).mean()) for name, values in scales.items()}

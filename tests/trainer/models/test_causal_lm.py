@@ -184,8 +184,8 @@ def test_a_chosen_tokenizer_that_is_not_there_is_refused_by_its_own_key(
 def test_a_damaged_tokenizer_is_refused_by_the_models_key(
     run_hf: Callable[..., Outcome], copied: Path
 ) -> None:
-    whole = (copied / "tokenizer.json").read_text()
-    for damaged in (whole[: len(whole) // 2], whole.replace('"type": "BPE"', '"type": "BPF"')):
+    text = (copied / "tokenizer.json").read_text()
+    for damaged in (text[: len(text) // 2], text.replace('"type": "BPE"', '"type": "BPF"')):
         (copied / "tokenizer.json").write_text(damaged)
         with pytest.raises(ConfigError, match=r"^model.name: no tokenizer can be loaded"):
             run_hf(name=copied)

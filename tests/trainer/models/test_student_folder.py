@@ -149,7 +149,7 @@ def damage(folder: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "problem"),
     [
         ("no document", "run with save_model=true"),
         ("no JSON", f"{DOCUMENT} cannot be read"),
@@ -163,8 +163,8 @@ def damage(folder: Path, how: str) -> None:
         ("unknown model", "does not fit this version"),
     ],
 )
-def test_what_is_damaged_is_refused_in_one_line(how: str, told: str, folder: Path) -> None:
+def test_what_is_damaged_is_refused_in_one_line(how: str, problem: str, folder: Path) -> None:
     damage(folder, how)
-    with pytest.raises(StudentFolderError, match=told) as caught:
+    with pytest.raises(StudentFolderError, match=problem) as caught:
         load(folder)
     assert "\n" not in str(caught.value)

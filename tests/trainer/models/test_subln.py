@@ -69,12 +69,12 @@ def test_calibration_makes_no_logits(teacher: nn.Module, ids: torch.Tensor) -> N
 
 
 def test_the_gain_is_the_scale_of_the_projections_input(teacher: nn.Module, ids: torch.Tensor) -> None:
-    seen = []
+    projected = []
     projection = teacher.get_submodule("model.layers.1.mlp.down_proj")
-    handle = projection.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    handle = projection.register_forward_pre_hook(lambda module, inputs: projected.append(inputs[0]))
     run(teacher, ids)
     handle.remove()
-    expected = seen[0].square().mean(-1).sqrt().mean()
+    expected = projected[0].square().mean(-1).sqrt().mean()
     student, _ = make_student(teacher, CONFIG, [ids], quant=BITNET, device=DEVICE)
     gain = student.get_submodule("model.layers.1.mlp.down_proj.norm").weight
     torch.testing.assert_close(gain, expected.expand_as(gain))

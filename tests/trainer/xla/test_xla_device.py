@@ -14,7 +14,7 @@ from stage_runs import SMALL
 
 from trainer.api import check
 from trainer.devices.device import open_device
-from trainer.models.causal_lm import build_tiny, home
+from trainer.models.causal_lm import build_tiny, xla_to_cpu
 
 pytestmark = pytest.mark.xla
 
@@ -26,9 +26,9 @@ def test_tied_weights_stay_tied_on_the_way_there_as_a_copy_and_back() -> None:
     model.tie_weights()
     expected = model.get_input_embeddings().weight.detach().clone()
     moved = open_device(config.device).move(model)
-    for each in (moved, copy.deepcopy(moved), home(copy.deepcopy(moved))):
+    for each in (moved, copy.deepcopy(moved), xla_to_cpu(copy.deepcopy(moved))):
         assert each.get_output_embeddings().weight is each.get_input_embeddings().weight
-    assert torch.equal(home(moved).get_input_embeddings().weight, expected)
+    assert torch.equal(xla_to_cpu(moved).get_input_embeddings().weight, expected)
 
 
 def test_compiled_graphs_of_a_tpu_are_kept_by_machine_and_versions_or_where_the_environment_says(
