@@ -1,6 +1,6 @@
-"""Batches of text with what a teacher said of each. Base of `remote_teacher.feed` and `teacher_cache.feed`.
+"""Batches of text with a teacher's predictions. Base of `teachers.http.feed` and `teachers.cached.feed`.
 
-The loop takes the text as from any feed; the objective takes what was said of the micro-batch in hand.
+The loop takes the text as from any feed; the objective takes the predictions of the current micro-batch.
 """
 
 from __future__ import annotations
@@ -12,37 +12,38 @@ import torch
 from trainer.data.feed import Feed
 
 
-class Said(Protocol):
-    """What a teacher said of a batch."""
+class Labels(Protocol):
+    """A teacher's predictions for a batch."""
 
     def rows(self, first: int, end: int) -> Self:
-        """That of some of its sequences."""
+        """Return those of the sequences first … end - 1."""
 
 
-S = TypeVar("S", bound=Said)
+L = TypeVar("L", bound=Labels)
 
 
-class Taught(Feed, Generic[S]):
-    """A feed whose batches come with something more; whoever makes one calls `_hand_out`."""
+class LabelledFeed(Feed, Generic[L]):
+    """A feed whose batches have labels; a subclass calls `set_labels` for each batch."""
 
-    _said: S | None = None
+    _labels: L | None = None
     _used = 0
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator] # the place in the batch is no part of a graph
-    def take(self, rows: int) -> S:
-        """What was said of the next `rows` sequences of the batch that was handed out last."""
-        if self._said is None:
+    @torch.compiler.disable  # type: ignore[untyped-decorator] # the position in the batch is no part of a graph
+    def take(self, rows: int) -> L:
+        """Return the labels of the next `rows` sequences of the last batch."""
+        if self._labels is None:
             raise RuntimeError("no batch was taken yet")
         first, self._used = self._used, self._used + rows
-        return self._placed(self._said.rows(first, self._used))
+        return self.to_device(self._labels.rows(first, self._used))
 
-    def again(self) -> None:
-        """From the batch's first sequence: its micro-batches are computed once more."""
+    def rewind(self) -> None:
+        """Go back to the batch's first sequence, so that its micro-batches can be computed again."""
         self._used = 0
 
-    def _hand_out(self, said: S) -> None:
-        self._said, self._used = said, 0
+    def set_labels(self, labels: L) -> None:
+        """Set the labels of the batch that `__next__` is about to return."""
+        self._labels, self._used = labels, 0
 
-    def _placed(self, said: S) -> S:
-        """Where the objective wants it; whoever has not put it there before overrides this."""
-        return said
+    def to_device(self, labels: L) -> L:
+        """Move labels to the device; a subclass overrides this if `set_labels` gets them elsewhere."""
+        return labels

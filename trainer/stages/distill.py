@@ -30,7 +30,7 @@ from trainer.training.loop import Objective, StageTrace, train
 from trainer.training.preemption import StopSignal
 
 if TYPE_CHECKING:
-    from trainer.teachers.http.feed import TaughtFeed
+    from trainer.teachers.http.feed import HttpFeed
 
 NAME = "stage3"
 
@@ -57,12 +57,12 @@ def check(student: nn.Module, config: Stage3Config, sample_BT: Tensor, *, stop: 
             raise ConfigError(error.problem, key=error.key) from error
     if config.max_steps and config.teacher.kind == "http":
         # Only here: an HTTP client takes a second to import.
-        from trainer.teachers.http.health_check import look
-        from trainer.teachers.http.request_thread import Asker
+        from trainer.teachers.http.health_check import check_teacher
+        from trainer.teachers.http.request_thread import RequestThread
 
         vocab_size = embedding_count(student)
-        with Asker(config.teacher, vocab_size=vocab_size, stop=stop) as asker:
-            look(asker, config.teacher, sample_BT, vocab_size=vocab_size)
+        with RequestThread(config.teacher, vocab_size=vocab_size, stop=stop) as requests:
+            check_teacher(requests, config.teacher, sample_BT, vocab_size=vocab_size)
 
 
 def distill(
@@ -77,8 +77,8 @@ def distill(
     strength.set(1.0)
     with ExitStack() as stack:
         if config.teacher.kind == "http":
-            batches = taught = _taught(batches, student, config.teacher, stack, context)
-            objective = _from_answers(student, taught, config)
+            batches = labelled = _labelled(batches, student, config.teacher, stack, context)
+            objective = _from_answers(student, labelled, config)
         elif config.teacher.kind == "cached":
             batches = cached = cached_text(batches, config, config.teacher, device=context.device)
             objective = from_cache(student, cached.take, config, config.teacher)
@@ -88,23 +88,23 @@ def distill(
         return train(plan, student, objective, batches, context, prepare=lambda step: {"lambda": 1.0})
 
 
-def _taught(
+def _labelled(
     batches: Feed, student: nn.Module, config: HttpTeacherConfig, stack: ExitStack, context: StageContext
-) -> TaughtFeed:
+) -> HttpFeed:
     """Return the batches with a teacher server's answers, which it is asked for until the stack is closed."""
-    from trainer.teachers.http.feed import TaughtFeed
-    from trainer.teachers.http.request_thread import Asker
+    from trainer.teachers.http.feed import HttpFeed
+    from trainer.teachers.http.request_thread import RequestThread
 
-    asker = stack.enter_context(Asker(config, vocab_size=embedding_count(student), stop=context.stop))
-    taught = TaughtFeed(batches, asker, prefetch=config.prefetch, device=context.device.torch_device)
-    stack.enter_context(taught)
-    return taught
+    requests = stack.enter_context(RequestThread(config, vocab_size=embedding_count(student), stop=context.stop))
+    feed = HttpFeed(batches, requests, prefetch=config.prefetch, device=context.device.torch_device)
+    stack.enter_context(feed)
+    return feed
 
 
-def _from_answers(student: nn.Module, taught: TaughtFeed, config: Stage3Config) -> Objective:
+def _from_answers(student: nn.Module, labelled: HttpFeed, config: Stage3Config) -> Objective:
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         logits_BTV = run(student, ids_BT).logits
-        logits_kl = candidate_divergence(logits_BTV, taught.take(len(ids_BT)), temperature=config.temperature)
+        logits_kl = candidate_divergence(logits_BTV, labelled.take(len(ids_BT)), temperature=config.temperature)
         return _parts(config, ce=next_token_loss(logits_BTV, ids_BT), logits_kl=logits_kl, attention_kl=None)
 
     return losses

@@ -1,7 +1,7 @@
-"""`python -m trainer.teacher_cache [OVERRIDES…]`: the command line of `build`.
+"""`python -m trainer.teacher_cache [OVERRIDES…]`: the command line of `teachers.cached.build`.
 
-It takes the overrides of the run that the cache is for; what is wrong with them is refused before torch is
-imported. Killed, it goes on with the same command; with more steps, it adds rows.
+It takes the overrides of the run that the cache is for, and rejects invalid ones before torch is imported.
+The same command resumes it after an interruption; with more steps, it adds rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainer.api import MODEL_FOLDER, check
 from trainer.devices.background_calls import leave
 from trainer.devices.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, PreemptedError, TrainerError
-from trainer.teachers.cached.request import asked_for
+from trainer.teachers.cached.request import cache_request
 from trainer.text import Lines, byte_size, counted
 
 _OF = "--of"
@@ -45,34 +45,35 @@ def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None)
     """Run the command line and return the exit status.
 
     Args:
-        stop: installed already; None: one is made here.
+        arguments: without the program's name; None: those of this process.
+        stop: an installed signal; None: a new one.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if any(flag in given for flag in ("--help", "-h")):
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if any(flag in arguments for flag in ("--help", "-h")):
         print(_USAGE, end="")
         return EXIT_DONE
     stop = stop or StopSignal()
     try:
         stop.install()
         with stop.unwrapped():
-            _build(given, stop)
+            _build(arguments, stop)
     except PreemptedError as error:
-        return _tell(f"{error}; the same command goes on", error)
+        return _report(f"{error}; the same command goes on", error)
     except TrainerError as error:
-        return _tell(f"error: {error}", error)
+        return _report(f"error: {error}", error)
     return EXIT_DONE
 
 
-def _tell(message: str, error: TrainerError) -> int:
+def _report(message: str, error: TrainerError) -> int:
     Lines(sys.stderr).write(f"teacher_cache: {' '.join(message.split())}")
     return error.exit_status
 
 
-def _build(given: Sequence[str], stop: StopSignal) -> None:
+def _build(arguments: Sequence[str], stop: StopSignal) -> None:
     with stop.hold("loading"):
-        run_dir, overrides = _split(given)
+        run_dir, overrides = _parse(arguments)
         config = check(overrides)
-        asked = asked_for(config, anchor=run_dir is not None)
+        request = cache_request(config, anchor=run_dir is not None)
         if run_dir is not None and not (run_dir / MODEL_FOLDER).is_dir():
             raise ConfigError(
                 f"there is no student in {str(run_dir)!r}; run it with save_model=true", key=_OF
@@ -86,14 +87,14 @@ def _build(given: Sequence[str], stop: StopSignal) -> None:
 
         import_architectures(config.model)
         device = open_device(config.device)
-    people = Lines(sys.stdout)
-    told = set[tuple[str, int]]()
+    output = Lines(sys.stdout)
+    printed = set[tuple[str, int]]()
 
     def progress(message: str, fraction: float | None) -> None:
         tenth = (message, int((fraction or 0.0) * 10))
-        if fraction is not None and tenth not in told:
-            told.add(tenth)
-            people.write(f"preparing {message}: {tenth[1] * 10} %")
+        if fraction is not None and tenth not in printed:
+            printed.add(tenth)
+            output.write(f"preparing {message}: {tenth[1] * 10} %")
 
     stop.written()
     prepared = prepare_inputs(config, device=device, stop=stop, progress=progress)
@@ -105,27 +106,27 @@ def _build(given: Sequence[str], stop: StopSignal) -> None:
         config,
         prepared.corpus,
         model,
-        asked,
+        request,
         device=device,
         stop=stop,
-        tell=lambda fraction: progress("the cache", fraction),
+        notify=lambda fraction: progress("the cache", fraction),
     )
     size = sum(shard.size for shard in built.index.shards)
-    people.write(
+    output.write(
         f"{counted(built.index.rows, 'row')} in {counted(len(built.index.shards), 'file')}, "
         f"{byte_size(size)}; {built.computed} of them computed now"
     )
 
 
-def _split(given: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """The run whose student is meant, and the overrides. Raises ConfigError."""
-    words, run_dir = list(given), None
+def _parse(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """Return the value of `--of` and the overrides, or raise ConfigError."""
+    words, run_dir = list(arguments), None
     if _OF in words:
-        place = words.index(_OF)
-        if not words[place + 1 :]:
+        index = words.index(_OF)
+        if not words[index + 1 :]:
             raise ConfigError("needs the folder of a run", key=_OF)
-        run_dir = Path(words.pop(place + 1))
-        words.pop(place)
+        run_dir = Path(words.pop(index + 1))
+        words.pop(index)
     if flags := [word for word in words if word.startswith("-")]:
         raise ConfigError(f"there is no option {flags[0]}; overrides are written key=value, see --help")
     return run_dir, words

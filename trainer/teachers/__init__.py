@@ -1,1 +1,1 @@
-"""Where a teacher's answers come from: a model in this process, a server (`http`), a cache (`cached`)."""
+"""Teachers: a model in this process (`local`), behind a server (`http`), or from a cache (`cached`)."""

@@ -1,7 +1,7 @@
-"""The full-precision model that a student is made from and aligned with, and what else runs share.
+"""The full-precision teacher that a student is initialised from, and the other inputs that runs share.
 
-`model=tiny`: trained once on the corpus, kept in the cache. `model=hf`: the pretrained model itself.
-Called by `pipeline`, and by `api.prepare` ahead of many runs.
+`model=tiny` is trained once on the corpus and cached; `model=hf` is the pretrained model itself. Called by
+`pipeline`, and by `api.prepare` ahead of many runs.
 """
 
 from __future__ import annotations
@@ -58,8 +58,14 @@ _MODEL_FOLDER = "model"
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedInputs:
-    """What a run starts from: the text, the batches [B, T] that losses are measured on, the bytes that their
-    scored tokens stand for (None: the tokenizer does not tell), and the teacher."""
+    """The inputs of a run.
+
+    Args:
+        corpus: the text.
+        held_out: the batches [B, T] that losses are measured on, int64.
+        held_out_bytes: bytes of text of the tokens scored in them; None if the tokenizer does not tell.
+        teacher: frozen, on the device.
+    """
 
     corpus: Corpus
     held_out: list[Tensor]
@@ -68,7 +74,12 @@ class PreparedInputs:
 
 
 def load_text(config: Config) -> tuple[Corpus, list[Tensor]]:
-    """The text in the ids that the model reads, and the held-out batches. Raises ConfigError, DataError."""
+    """Return the text in the model's token ids, and the held-out batches [B, T], int64.
+
+    Raises:
+        ConfigError: there is no such text or tokenizer, or too little text for the evaluation.
+        DataError: the text cannot be read, or is too short.
+    """
     own_tokenizer = config.model.name if config.model.kind == "hf" else None
     try:
         corpus = load(config.data, own_tokenizer=own_tokenizer)
@@ -88,7 +99,11 @@ def load_text(config: Config) -> tuple[Corpus, list[Tensor]]:
 
 
 def prepare_inputs(config: Config, *, device: Device, stop: StopSignal, progress: Progress) -> PreparedInputs:
-    """Corpus and frozen teacher, built if they are not there yet. Raises TrainerError."""
+    """Load the corpus and the frozen teacher, building them first if they are not cached.
+
+    Raises:
+        TrainerError: one of them cannot be loaded or built, or they do not fit each other.
+    """
     progress("corpus", None)
     corpus, held_out = load_text(config)
     if config.model.kind == "hf":
@@ -100,7 +115,9 @@ def prepare_inputs(config: Config, *, device: Device, stop: StopSignal, progress
         teacher = load_pretrained(name, dtype=config.model.dtype, attention=device.attention)
         _check_fit(teacher, config, corpus)
     else:
-        folder = _trained(config, config.model, corpus, held_out, device=device, stop=stop, progress=progress)
+        folder = _tiny_teacher(
+            config, config.model, corpus, held_out, device=device, stop=stop, progress=progress
+        )
         teacher = load_tiny(folder / _MODEL_FOLDER, attention=device.attention)
     return PreparedInputs(
         corpus=corpus,
@@ -111,8 +128,8 @@ def prepare_inputs(config: Config, *, device: Device, stop: StopSignal, progress
 
 
 def _check_fit(model: nn.Module, config: Config, corpus: Corpus) -> None:
-    """Refuses a pretrained model that does not go with its tokenizer, the text's windows or the device."""
-    # Positions that a model was never trained on give losses that mean nothing.
+    """Raise ConfigError if a pretrained model does not fit tokenizer, sequence length or device."""
+    # Losses at positions that a model was never trained on are meaningless.
     longest = getattr(model.config, "max_position_embeddings", None)
     if isinstance(longest, int) and config.data.sequence_length > longest:
         raise ConfigError(
@@ -141,7 +158,7 @@ def _check_fit(model: nn.Module, config: Config, corpus: Corpus) -> None:
 
 
 def prepare_all(config: Config, progress: Progress) -> Prepared:
-    """What `api.prepare` promises."""
+    """Build the shared inputs of many runs ahead of them; the implementation of `api.prepare`."""
     device, stop = open_device(config.device), StopSignal()
     require_packages(config)
     progress("corpus", None)
@@ -153,7 +170,9 @@ def prepare_all(config: Config, progress: Progress) -> Prepared:
             teacher=config.model.name,
             teacher_loss=None,
         )
-    folder = _trained(config, config.model, corpus, held_out, device=device, stop=stop, progress=progress)
+    folder = _tiny_teacher(
+        config, config.model, corpus, held_out, device=device, stop=stop, progress=progress
+    )
     return Prepared(
         data_sha256=corpus.sha256,
         tokenizer=corpus.tokenizer_dir,
@@ -162,7 +181,7 @@ def prepare_all(config: Config, progress: Progress) -> Prepared:
     )
 
 
-def _trained(
+def _tiny_teacher(
     config: Config,
     model: TinyModelConfig,
     corpus: Corpus,
@@ -172,7 +191,8 @@ def _trained(
     stop: StopSignal,
     progress: Progress,
 ) -> Path:
-    orthogonalised = muon_dtype(model.teacher.optimizer, device.torch_device)
+    """Return the cached folder of the tiny teacher, training it first if there is none."""
+    muon = muon_dtype(model.teacher.optimizer, device.torch_device)
     spec = {
         "recipe": 1,  # raise it when the training of teachers changes
         "model": asdict(model),
@@ -181,8 +201,8 @@ def _trained(
         "sequence_length": config.data.sequence_length,
         "device": device.kind,  # not its threads: runs with one and with two share a teacher
         "dtype": dtype_name(device.dtype),
-        "muon_dtype": None if orthogonalised is None else dtype_name(orthogonalised),
-        "eval": asdict(config.eval),  # the loss that is kept with it was measured so
+        "muon_dtype": None if muon is None else dtype_name(muon),
+        "eval": asdict(config.eval),  # decides the loss that is stored with it
         "torch": torch.__version__,
         "transformers": version("transformers"),
     }

@@ -18,7 +18,7 @@ from trainer.checkpoint.parts import parts_of
 from trainer.checkpoint.policy import Parts, StageCheckpoint
 from trainer.checkpoint.state import State, Stateful
 from trainer.data.feed import Feed
-from trainer.data.labelled_feed import Taught
+from trainer.data.labelled_feed import LabelledFeed
 from trainer.devices.device import Device
 from trainer.optim.build import build_optimizer
 from trainer.training.activation_checkpointing import recompute_layers
@@ -143,7 +143,7 @@ class _StageLoop:
             self._optimizer,
             self._device,
             strategy=self._strategy,
-            again=batches.again if isinstance(batches, Taught) else None,
+            again=batches.rewind if isinstance(batches, LabelledFeed) else None,
         )
         self._trace, self._pending = StageTrace(), PendingResults[Step](self._device)
         # The trace outlives the stage, so it must not hold on to the optimizer's state.

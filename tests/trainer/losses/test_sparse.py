@@ -16,7 +16,7 @@ from trainer.losses.chunked import HeadInputs
 from trainer.losses.distillation import tempered_divergence
 from trainer.losses.gathered import candidate_logits
 from trainer.losses.sparse import log_weights, sampled_cross_entropy, sparse_divergence
-from trainer.teachers.cached.sampling import Drawn, chances, draw
+from trainer.teachers.cached.sampling import Drawn, draw, uniforms
 from trainer.testing.memory import most_bytes
 
 N, V, H = 6, 11, 4
@@ -29,7 +29,7 @@ def seeded(seed: int, *shape: int) -> Tensor:
 
 def drawn(logits_NV: Tensor, top_k: int, negatives: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Ids and logits of the candidates, [N, C]."""
-    chance = torch.from_numpy(chances(seed, 0, len(logits_NV), negatives))
+    chance = torch.from_numpy(uniforms(seed, 0, len(logits_NV), negatives))
     kept: Drawn = draw(logits_NV, top_k, chance)
     ids_NC = torch.cat([kept.topk_idx, kept.rand_idx], dim=-1)
     return ids_NC, logits_NV.gather(-1, ids_NC.long())

@@ -14,7 +14,7 @@ from trainer.checkpoint.state import State
 from trainer.data import Feed
 from trainer.losses.sparse import Sample
 from trainer.teachers.cached import reader
-from trainer.teachers.cached.sampling import chances, draw
+from trainer.teachers.cached.sampling import draw, uniforms
 
 K, R = 6, 4
 CACHED = (
@@ -53,7 +53,7 @@ class Chance:
         for number in numbers:
             generator = torch.Generator().manual_seed(1000 * self.seed + number)
             logits = torch.randn(LENGTH - 1, VOCABULARY, generator=generator)
-            found.append(draw(logits, K, torch.from_numpy(chances(self.seed, number, LENGTH - 1, R))))
+            found.append(draw(logits, K, torch.from_numpy(uniforms(self.seed, number, LENGTH - 1, R))))
         return Sample(
             ids=torch.stack([torch.cat([each.topk_idx, each.rand_idx], dim=-1) for each in found]),
             logits=torch.stack([torch.cat([each.topk_logits, each.rand_logits], dim=-1) for each in found]),

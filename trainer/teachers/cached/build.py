@@ -1,8 +1,8 @@
-"""Makes a cache, or goes on with one. Called by `__main__`.
+"""Construction of a cache, which resumes an interrupted one. Called by `trainer.teacher_cache`.
 
-Predictions are computed a chunk of positions at a time, so that nothing of the size [B, T, V] exists here
-either. A shard is written when it is full, then the index that names it: whatever moment a builder is killed
-at, the cache is whole as far as its index goes, and the next builder goes on from there.
+Predictions are computed a chunk of positions at a time, so that no tensor [B, T, V] exists. A full shard is
+written before the index that names it: whenever a builder is killed, the cache is complete as far as its
+index goes, and the next builder continues from there.
 
 Shapes: b sequences at once, T tokens, P = T - 1 predicted ones, N = b·P, R negatives, V vocabulary.
 """
@@ -32,26 +32,23 @@ from trainer.result import code_version
 from trainer.teachers.cached.compatibility import (
     STAGE,
     read_index,
-    refuse_another,
     require_candidates,
+    require_same_spec,
     spec,
 )
 from trainer.teachers.cached.index import INDEX, Index, Shard, encode
-from trainer.teachers.cached.location import Place
+from trainer.teachers.cached.location import Location
 from trainer.teachers.cached.reader import IDS, PARTS
-from trainer.teachers.cached.request import Asked
-from trainer.teachers.cached.sampling import Drawn, chances, draw
+from trainer.teachers.cached.request import CacheRequest
+from trainer.teachers.cached.sampling import Drawn, draw, uniforms
 from trainer.training.preemption import StopSignal
 
 SHARD_BYTES = 64 * 2**20
 
-Tell = Callable[[float], None]
-"""Told which share of the rows is there."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
-    """The finished cache, and how many of its rows this builder has computed."""
+class BuildResult:
+    """The finished cache, and the number of its rows that this builder computed."""
 
     index: Index
     computed: int
@@ -61,25 +58,32 @@ def build(
     config: Config,
     corpus: Corpus,
     model: nn.Module,
-    asked: Asked,
+    request: CacheRequest,
     *,
     device: Device,
     stop: StopSignal,
-    tell: Tell,
+    notify: Callable[[float], None],
     shard_bytes: int = SHARD_BYTES,
-) -> Built:
-    """Computes what is missing of the rows that the configuration's Stage 3 takes.
+) -> BuildResult:
+    """Compute the missing rows of those that the configuration's Stage 3 takes.
 
     Args:
-        model: whose predictions are kept, on the device.
+        config: of the run.
+        corpus: the run's text.
+        model: the teacher, or the anchor, on the device.
+        request: the cache to build.
+        device: computes the predictions.
+        stop: polled between batches.
+        notify: called with the fraction of the rows that are stored, after each shard.
+        shard_bytes: the least size of a shard, but for the last.
 
     Raises:
-        ConfigError: the folder holds a cache of something else.
-        PreemptedError: a signal came; what is written stays.
-        TrainerError: the place cannot be written to.
+        ConfigError: the folder holds a cache with another spec.
+        PreemptedError: a signal came; shards that are written stay.
+        TrainerError: the location cannot be written to.
     """
-    require_candidates(asked.teacher, model)
-    ours, place = spec(config, asked.teacher, corpus, model), Place(asked.path)
+    require_candidates(request.teacher, model)
+    ours, location = spec(config, request.teacher, corpus, model), Location(request.path)
     made_with = {
         "model": config.model.name if config.model.kind == "hf" else config.model.kind,
         "device": device.name,
@@ -87,41 +91,41 @@ def build(
         "torch": torch.__version__,
         "code": code_version(),
     }
-    with place.builder():
-        index = read_index(place, asked.path, key=asked.key) or Index(spec=ours, made_with=made_with)
-        refuse_another(index, ours, asked.path, key=asked.key)
-        index = _sound(index, place)
+    with location.lock():
+        index = read_index(location, request.path, key=request.key) or Index(spec=ours, made_with=made_with)
+        require_same_spec(index, ours, request.path, key=request.key)
+        index = _without_damaged(index, location)
         before = index.rows
         at_once = config.stage3.micro_batch_size or config.stage3.batch_size
         with stage_text(corpus, config, STAGE, at_once) as text:
             if index.shards:
                 text.restore(State(values=index.shards[-1].after))
-            predict = _Predictor(model, asked.teacher, device, seed=config.seed)
-            for tensors, after in _shards(index.rows, asked.rows, text, predict, stop, shard_bytes):
-                shard = _write(place, index.rows, tensors, after)
+            predict = _Predictor(model, request.teacher, device, seed=config.seed)
+            for tensors, after in _shards(index.rows, request.rows, text, predict, stop, shard_bytes):
+                shard = _write(location, index.rows, tensors, after)
                 index = dataclasses.replace(index, shards=(*index.shards, shard))
-                place.write(INDEX, encode(index))
-                tell(min(1.0, index.rows / asked.rows))
-    return Built(index=index, computed=index.rows - before)
+                location.write(INDEX, encode(index))
+                notify(min(1.0, index.rows / request.rows))
+    return BuildResult(index=index, computed=index.rows - before)
 
 
-def _sound(index: Index, place: Place) -> Index:
-    """Without what follows a shard that is missing, or is not what was written."""
+def _without_damaged(index: Index, location: Location) -> Index:
+    """Drop the first shard that is missing or damaged, and all that follow it."""
 
-    def holds(shard: Shard) -> bool:
-        return place.holds(shard.file, size=shard.size, sha256=shard.sha256)
+    def intact(shard: Shard) -> bool:
+        return location.is_intact(shard.file, size=shard.size, sha256=shard.sha256)
 
-    return dataclasses.replace(index, shards=tuple(takewhile(holds, index.shards)))
+    return dataclasses.replace(index, shards=tuple(takewhile(intact, index.shards)))
 
 
-def _write(place: Place, first: int, tensors: dict[str, Tensor], after: State) -> Shard:
+def _write(location: Location, first: int, tensors: dict[str, Tensor], after: State) -> Shard:
     from safetensors.torch import save
 
     data = save(tensors)
     digest = hashlib.sha256(data).hexdigest()
-    # Its digest in its name: what another builder writes meanwhile never stands in for it.
+    # The digest in the name: a concurrent builder's file never replaces this one.
     name = f"rows-{first:08d}-{digest[:12]}.safetensors"
-    place.write(name, data)
+    location.write(name, data)
     rows = len(tensors[IDS])
     return Shard(file=name, first=first, rows=rows, size=len(data), sha256=digest, after=dict(after.values))
 
@@ -129,7 +133,7 @@ def _write(place: Place, first: int, tensors: dict[str, Tensor], after: State) -
 def _shards(
     first: int, wanted: int, text: Feed, predict: _Predictor, stop: StopSignal, shard_bytes: int
 ) -> Iterator[tuple[dict[str, Tensor], State]]:
-    """The tensors of each shard from a row on, and the text's state behind it."""
+    """Yield the tensors of each shard from row `first` on, and the state of the text after it."""
     pieces: list[dict[str, Tensor]] = []
     rows = size = 0
     while first + rows < wanted:
@@ -145,17 +149,17 @@ def _shards(
 
 
 class _Predictor:
-    """What is kept of a model's predictions."""
+    """Computation of the part of a model's predictions that is stored."""
 
     def __init__(self, model: nn.Module, config: CachedTeacherConfig, device: Device, *, seed: int) -> None:
         self._model, self._config, self._device, self._seed = model, config, device, seed
 
     @torch.no_grad()
     def __call__(self, ids_bT: Tensor, *, first: int) -> dict[str, Tensor]:
-        """Of the rows from `first` on, on the CPU."""
+        """Return the tensors of the rows from `first` on, on the CPU."""
         config, shape = self._config, (len(ids_bT), ids_bT.shape[1] - 1)
-        chance = [chances(self._seed, first + row, shape[1], config.negatives) for row in range(shape[0])]
-        chance_NR = torch.from_numpy(np.concatenate(chance)).to(self._device.torch_device)
+        uniform = [uniforms(self._seed, first + row, shape[1], config.negatives) for row in range(shape[0])]
+        uniform_NR = torch.from_numpy(np.concatenate(uniform)).to(self._device.torch_device)
         with self._device.autocast():
             reading, _ = head_inputs(self._model, self._device.place(ids_bT))
         states_NH, head_VH = reading.states.flatten(0, -2), reading.head.to(reading.states.dtype)
@@ -163,10 +167,10 @@ class _Predictor:
         drawn: list[Drawn] = []
         for start in range(0, len(states_NH), size):
             logits_nV = F.linear(states_NH[start : start + size], head_VH)
-            drawn.append(draw(logits_nV, config.top_k, chance_NR[start : start + size]))
-        kept = {
+            drawn.append(draw(logits_nV, config.top_k, uniform_NR[start : start + size]))
+        tensors = {
             name: torch.cat([getattr(each, name) for each in drawn]).reshape(*shape, -1).cpu()
             for name in PARTS
         }
-        logits = {name: kept[name].to(DTYPES[config.dtype]) for name in PARTS if name.endswith("logits")}
-        return {IDS: ids_bT.int(), **kept, **logits}
+        logits = {name: tensors[name].to(DTYPES[config.dtype]) for name in PARTS if name.endswith("logits")}
+        return {IDS: ids_bT.int(), **tensors, **logits}

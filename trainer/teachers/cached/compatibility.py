@@ -1,4 +1,4 @@
-"""Whether a cache is that of a run. Called by `build`, and by `pipeline` before any stage is trained."""
+"""Checks that a cache fits a run. Called by `build`, and by `pipeline` before any stage is trained."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from trainer.data.encoder import tokenizer_sha256
 from trainer.errors import ConfigError
 from trainer.models.causal_lm import embedding_count, plain_head
 from trainer.teachers.cached.index import INDEX, Index, Spec, UnreadableError, decode, differences
-from trainer.teachers.cached.location import Place
-from trainer.teachers.cached.request import Asked, asked_for
+from trainer.teachers.cached.location import Location
+from trainer.teachers.cached.request import CacheRequest, cache_request
 from trainer.text import counted
 
 STAGE = "stage3"
 COMMAND = "python -m trainer.teacher_cache"
-MODEL = "model"  # of the spec: a digest of weights
+MODEL = "model"  # key in the spec of the digest of weights
 _KEY = "stage3.teacher"
 
 
 def spec(config: Config, teacher_config: CachedTeacherConfig, corpus: Corpus, model: nn.Module) -> Spec:
-    """What a cache of that model's predictions depends on. Where it was computed, and in which products, is
-    not part of it."""
+    """Return what a cache of that model's predictions depends on, without the device and its dtype."""
     return {
         MODEL: weights_sha256(model),
         "tokenizer": tokenizer_sha256(corpus.tokenizer_dir),
@@ -42,7 +41,7 @@ def spec(config: Config, teacher_config: CachedTeacherConfig, corpus: Corpus, mo
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """Of a model's parameters, with their names, shapes and dtypes; tied ones once. Seconds for billions."""
+    """Return the digest of a model's parameters, names, shapes and dtypes; takes seconds for billions."""
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         digest.update(f"{name}:{tuple(parameter.shape)}:{parameter.dtype}:".encode())
@@ -51,7 +50,7 @@ def weights_sha256(model: nn.Module) -> str:
 
 
 def require_candidates(config: CachedTeacherConfig, teacher: nn.Module) -> None:
-    """That there are so many tokens, and a head to gather them from. Raises ConfigError."""
+    """Raise ConfigError unless the vocabulary has enough tokens and the teacher has a linear head."""
     vocabulary = embedding_count(teacher)
     if config.top_k > vocabulary:
         raise ConfigError(
@@ -60,8 +59,8 @@ def require_candidates(config: CachedTeacherConfig, teacher: nn.Module) -> None:
         )
     if config.top_k + config.negatives > vocabulary:
         raise ConfigError(
-            f"beside the {config.top_k} of top_k there is room for {vocabulary - config.top_k} more; write "
-            "that at most",
+            f"top_k={config.top_k} leaves {vocabulary - config.top_k} tokens of the vocabulary; write that "
+            "at most",
             key=f"{_KEY}.negatives",
         )
     if plain_head(teacher) is None:
@@ -72,24 +71,29 @@ def require_candidates(config: CachedTeacherConfig, teacher: nn.Module) -> None:
         )
 
 
-def read_index(place: Place, path: str, *, key: str) -> Index | None:
-    """The cache's document; None: there is no cache. Raises ConfigError, TrainerError."""
-    data = place.read(INDEX)
+def read_index(location: Location, path: str, *, key: str) -> Index | None:
+    """Return the index of the cache; None if there is no cache.
+
+    Raises:
+        ConfigError: this version cannot use the cache; `path` and `key` are named in the message.
+        TrainerError: the location cannot be read.
+    """
+    data = location.read(INDEX)
     try:
         return None if data is None else decode(data)
     except UnreadableError as error:
         raise ConfigError(f"the cache at {path} cannot be used: {error}", key=key) from None
 
 
-def refuse_another(found: Index, ours: Spec, path: str, *, key: str) -> None:
-    """Raises ConfigError if the cache was made for something else, and says for what."""
-    if told := differences(found.spec, ours):
-        raise ConfigError(f"the cache at {path} is of another {told}", key=key)
+def require_same_spec(found: Index, ours: Spec, path: str, *, key: str) -> None:
+    """Raise ConfigError with the differences if the cache was made for another spec."""
+    if different := differences(found.spec, ours):
+        raise ConfigError(f"the cache at {path} is of another {different}", key=key)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Digests:
-    """Of the rows that a run takes from its caches; None: it takes none."""
+    """Digests of the rows that a run takes from its caches; None for a cache that it does not use."""
 
     teacher: str | None = None
     anchor: str | None = None
@@ -99,15 +103,15 @@ NO_CACHES = Digests()
 
 
 def check(config: Config, corpus: Corpus, teacher: nn.Module) -> Digests:
-    """Whether Stage 3 can be trained from its caches; does nothing where it has no steps, or another teacher.
+    """Check that Stage 3 can be trained from its caches, if it has steps and a cached teacher.
 
-    What lies elsewhere is copied to this machine, so that hours later the stage begins with what it needs.
+    Remote caches are copied to this machine, so that the stage finds them when it begins hours later.
 
     Returns:
-        Which caches those are: `read` gives the same digests of what it opens.
+        The digests that `reader` gives for the same caches.
 
     Raises:
-        ConfigError: there is none, it is of something else, or too short.
+        ConfigError: a cache is missing, too short, or has another spec.
         DataError: it cannot be copied.
     """
     stage = config.stage3
@@ -115,28 +119,28 @@ def check(config: Config, corpus: Corpus, teacher: nn.Module) -> Digests:
         return NO_CACHES
     require_candidates(stage.teacher, teacher)
     ours = spec(config, stage.teacher, corpus, teacher)
-    kept, anchor = _check_one(asked_for(config), ours, f"{COMMAND} with the overrides of this run"), None
+    overrides = "with the overrides of this run"
+    kept, anchor = _check_one(cache_request(config), ours, f"{COMMAND} {overrides}"), None
     if stage.teacher.anchored:
-        asked = asked_for(config, anchor=True)
-        build_it = f"{COMMAND} --of RUN_DIR with the overrides of this run"
-        anchor = _check_one(asked, ours, build_it, any_model=True)
+        request = cache_request(config, anchor=True)
+        anchor = _check_one(request, ours, f"{COMMAND} --of RUN_DIR {overrides}", any_model=True)
     return Digests(teacher=kept, anchor=anchor)
 
 
-def _check_one(asked: Asked, ours: Spec, build_it: str, *, any_model: bool = False) -> str:
-    """The digest of what the run takes."""
-    place = Place(asked.path)
-    found = read_index(place, asked.path, key=asked.key)
+def _check_one(request: CacheRequest, ours: Spec, command: str, *, any_model: bool = False) -> str:
+    """Check one cache, copy it to this machine, and return the digest of the rows that the run takes."""
+    location = Location(request.path)
+    found = read_index(location, request.path, key=request.key)
     if found is None:
-        raise ConfigError(f"there is no cache at {asked.path}; build it: {build_it}", key=asked.key)
+        raise ConfigError(f"there is no cache at {request.path}; build it: {command}", key=request.key)
     if any_model:
         ours = {**ours, MODEL: found.spec.get(MODEL, "")}
-    refuse_another(found, ours, asked.path, key=asked.key)
-    if found.rows < asked.rows:
+    require_same_spec(found, ours, request.path, key=request.key)
+    if found.rows < request.rows:
         raise ConfigError(
-            f"the cache at {asked.path} has {counted(found.rows, 'row')}, and max_steps * batch_size is "
-            f"{asked.rows}; build it: {build_it}, which goes on where it ends",
-            key=asked.key,
+            f"the cache at {request.path} has {counted(found.rows, 'row')}, and max_steps * batch_size is "
+            f"{request.rows}; build it: {command}, which goes on where it ends",
+            key=request.key,
         )
-    place.here()
-    return found.digest(asked.rows)
+    location.local_copy()
+    return found.digest(request.rows)

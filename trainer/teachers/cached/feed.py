@@ -1,4 +1,4 @@
-"""Batches of text with what a cache holds of each. Made by `stages.distill`."""
+"""Batches of text with their cached predictions. Created by `stages.distill`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from trainer.checkpoint.state import State
 from trainer.data.errors import DataError
 from trainer.data.feed import Feed
-from trainer.data.labelled_feed import Taught
+from trainer.data.labelled_feed import LabelledFeed
 from trainer.devices.device import Device
 from trainer.losses.sparse import Targets
 from trainer.teachers.cached.reader import Cache
@@ -15,14 +15,14 @@ from trainer.teachers.cached.reader import Cache
 _CACHES = ("teacher_cache", "anchor_cache")
 
 
-class CachedFeed(Taught[Targets]):
-    """A stage's text, row by row beside what is kept of it. The plain feed stays the caller's to close.
+class CachedFeed(LabelledFeed[Targets]):
+    """A stage's text with its cached predictions; the caller still closes `source`.
 
     Args:
-        source: of the stage, whose state says how many rows were given out.
-        anchor: None: there is none.
-        device: where predictions go, a micro-batch at a time; its processes share each batch, as `source`
-            knows.
+        source: the plain feed of the stage.
+        teacher: the teacher's cache.
+        anchor: the anchor's cache, if any.
+        device: receives the predictions, a micro-batch at a time; its processes share each batch.
     """
 
     def __init__(self, source: Feed, teacher: Cache, anchor: Cache | None, *, device: Device) -> None:
@@ -31,12 +31,12 @@ class CachedFeed(Taught[Targets]):
         self._digests = dict(zip(_CACHES, digests, strict=True))
 
     def __next__(self) -> Tensor:
-        """Raises DataError: the cache was made with other text."""
+        """Return the next batch [B / world, T], or raise DataError if the cache was made with other text."""
         before = int(self._source.state().values["rows"])
         ids_BT = next(self._source)
         rank, world = self._device.ranks.rank, self._device.ranks.world
         rows = range(before + rank, before + len(ids_BT) * world, world)
-        self._hand_out(
+        self.set_labels(
             Targets(
                 teacher=self._teacher.rows(rows, ids_BT),
                 anchor=self._anchor.rows(rows, ids_BT) if self._anchor else None,
@@ -44,14 +44,14 @@ class CachedFeed(Taught[Targets]):
         )
         return ids_BT
 
-    def _placed(self, said: Targets) -> Targets:
-        return said.placed(self._device.place)
+    def to_device(self, labels: Targets) -> Targets:
+        return labels.placed(self._device.place)
 
     def wait(self) -> None:
         self._source.wait()
 
     def state(self) -> State:
-        """That of the text, and which caches it was read with."""
+        """Return the state of the text with the digests of the caches."""
         return State(values={**self._source.state().values, **self._digests})
 
     def restore(self, state: State) -> None:

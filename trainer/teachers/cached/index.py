@@ -1,4 +1,4 @@
-"""The document of a cache: what it is of, which rows lie in which file. Pure. Used by `build` and `read`."""
+"""The index of a cache: its spec, and the rows of each file. Pure. Used by `build` and `reader`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ INDEX = "index.json"
 SCHEMA = 1
 
 Spec = Mapping[str, str | int]
-"""What decides the predictions; two caches of one spec differ in rounding alone. `match.spec` makes it."""
+"""All that decides the predictions but for rounding. Made by `compatibility.spec`."""
 
 
 class UnreadableError(ValueError):
-    """It is no index that this version of the program reads. The message is one line without the path."""
+    """An index that this version cannot read. The message is one line without the path."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +26,12 @@ class Shard:
     """A file of a cache.
 
     Args:
-        first, rows: its rows are first … first + rows - 1.
-        size, sha256: of the file.
-        after: the state of the text's feed behind its last row, from where a builder goes on.
+        file: its name.
+        first: its first row.
+        rows: the number of its rows.
+        size: in bytes.
+        sha256: of the file.
+        after: the state of the text's feed after its last row, where a builder resumes.
     """
 
     file: str
@@ -41,11 +44,12 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class Index:
-    """A cache's document.
+    """The contents of `index.json`.
 
     Args:
-        made_with: what may have changed its rounding: device, dtype and the like. For people.
-        shards: without a gap, from row 0 on.
+        spec: decides the predictions.
+        made_with: device, dtype and versions, which may affect rounding. Informational.
+        shards: contiguous, from row 0 on.
     """
 
     spec: Spec
@@ -54,22 +58,22 @@ class Index:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Return the number of rows."""
         return sum(shard.rows for shard in self.shards)
 
     def digest(self, rows: int) -> str:
-        """Of the content of the first `rows`; more rows that are added later do not change it."""
+        """Return the digest of the shards that have the first `rows`; rows added later do not change it."""
         shards = [shard.sha256 for shard in self.shards if shard.first < rows]
         return hashlib.sha256(json.dumps([dict(self.spec), shards], sort_keys=True).encode()).hexdigest()
 
 
 def encode(index: Index) -> bytes:
-    """As JSON."""
+    """Encode an index as JSON."""
     return (json.dumps({"schema": SCHEMA, **asdict(index)}, indent=1) + "\n").encode()
 
 
 def decode(data: bytes) -> Index:
-    """Raises UnreadableError."""
+    """Decode an index, or raise UnreadableError."""
     try:
         document = from_json(data)
         schema = document["schema"]
@@ -77,7 +81,7 @@ def decode(data: bytes) -> Index:
             raise UnreadableError(f"its schema is {schema!r}, this version reads {SCHEMA}; build it anew")
         shards = tuple(Shard(**shard) for shard in document["shards"])
         index = Index(spec=document["spec"], made_with=document["made_with"], shards=shards)
-        firsts = [sum(shard.rows for shard in shards[:place]) for place in range(len(shards))]
+        firsts = [sum(shard.rows for shard in shards[:number]) for number in range(len(shards))]
     except (ValueError, TypeError, KeyError) as error:
         if isinstance(error, UnreadableError):
             raise
@@ -88,7 +92,7 @@ def decode(data: bytes) -> Index:
 
 
 def differences(theirs: Spec, ours: Spec) -> str:
-    """In words: each name that differs, with both values; "" where none does."""
+    """Describe each name that differs with both values; return "" if none does."""
     names = [name for name in (*ours, *(theirs.keys() - ours.keys())) if theirs.get(name) != ours.get(name)]
     return ", ".join(f"{name} {_short(theirs.get(name))} (here {_short(ours.get(name))})" for name in names)
 

@@ -1,5 +1,4 @@
-"""Where a cache lies: a folder, or a URL that fsspec opens. Files appear whole or not at all. Used by `build`
-and `read`."""
+"""The location of a cache: a folder, or a URL that fsspec opens. Files are written atomically."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ _LOCK = ".lock"
 _ON_THIS_MACHINE = "file://"
 
 
-class Place:
-    """A folder of files that are written once each, but for the index.
+class Location:
+    """A folder or bucket prefix of files that are written once each, but for the index.
 
     Args:
         path: as `stage3.teacher.path` names it.
@@ -37,22 +36,25 @@ class Place:
             self._folder = Path(path.removeprefix(_ON_THIS_MACHINE)).expanduser()
 
     @contextmanager
-    def builder(self) -> Iterator[None]:
-        """One builder at a time works in a folder. A bucket has no lock; there builders repeat each other's
-        work, and whoever writes the index last has written all of its shards."""
+    def lock(self) -> Iterator[None]:
+        """Exclude other builders from a folder; a bucket has no lock.
+
+        There concurrent builders repeat each other's work, and the one that writes the index last has written
+        all of its shards.
+        """
         if self._folder is None:
             yield
             return
-        with self._told():
+        with self._reporting():
             self._folder.mkdir(parents=True, exist_ok=True)
         with locked(self._folder / _LOCK):
             for draft in self._folder.glob(".*.tmp"):
-                draft.unlink()  # of a builder that was killed
+                draft.unlink()  # left by a builder that was killed
             yield
 
     def read(self, name: str) -> bytes | None:
-        """A file's bytes; None: there is none. Raises TrainerError."""
-        with self._told():
+        """Return a file's bytes, None if there is no such file; raise TrainerError if it cannot be read."""
+        with self._reporting():
             try:
                 if self._folder is not None:
                     return (self._folder / name).read_bytes()
@@ -61,10 +63,12 @@ class Place:
                 return None
             return data
 
-    def holds(self, name: str, *, size: int, sha256: str) -> bool:
-        """Whether the file is there as it was written. In a bucket, which guards what it holds itself, only
-        its length is looked at. Raises TrainerError."""
-        with self._told():
+    def is_intact(self, name: str, *, size: int, sha256: str) -> bool:
+        """Return whether the file is there as it was written, or raise TrainerError if it cannot be read.
+
+        In a bucket, which has checksums of its own, only the size in bytes is compared.
+        """
+        with self._reporting():
             try:
                 if self._folder is None:
                     return int(self._filesystem.info(f"{self._root}/{name}")["size"]) == size
@@ -73,8 +77,8 @@ class Place:
                 return False
 
     def write(self, name: str, data: bytes) -> None:
-        """The file, in place of the one that was there. Raises TrainerError."""
-        with self._told():
+        """Write or replace a file, or raise TrainerError."""
+        with self._reporting():
             if self._folder is None:
                 self._filesystem.pipe_file(f"{self._root}/{name}", data)
                 return
@@ -87,17 +91,17 @@ class Place:
             finally:
                 draft.unlink(missing_ok=True)
 
-    def here(self) -> Path:
-        """The folder on this machine that has all of it; what lies elsewhere is copied into the trainer's
-        cache. Raises DataError."""
+    def local_copy(self) -> Path:
+        """Return the folder, after copying a remote one into the trainer's cache, or raise DataError."""
         return self._folder if self._folder is not None else Path(local_folder(self._path))
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _reporting(self) -> Iterator[None]:
+        """Turn errors of the file system into TrainerErrors."""
         try:
             yield
         except TrainerError:
             raise
         except Exception as error:  # every file system has errors of its own
-            said = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-            raise TrainerError(f"cannot use the teacher's cache at {self._path}: {said}") from error
+            reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            raise TrainerError(f"cannot use the teacher's cache at {self._path}: {reason}") from error

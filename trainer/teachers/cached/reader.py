@@ -1,4 +1,4 @@
-"""A cache's predictions by the numbers of rows. Opened by `stages.distill`, read by `feed`."""
+"""Cached predictions by row number. Opened by `stages.distill`, read by `feed`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.errors import TrainerError
 from trainer.losses.sparse import Sample
 from trainer.teachers.cached.compatibility import read_index
 from trainer.teachers.cached.index import Index, Shard
-from trainer.teachers.cached.location import Place
+from trainer.teachers.cached.location import Location
 from trainer.teachers.cached.request import PATH
 
 IDS = "ids"
@@ -25,8 +25,8 @@ PARTS = ("topk_idx", "topk_logits", "rand_idx", "rand_logits")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Kept:
-    """Of one row or of several: the text [T], and the candidates' ids and logits [P, C]."""
+class _Rows:
+    """Text ids [T], candidates' ids [P, C] and logits [P, C] of one row, or of several: [rows, …]."""
 
     text: Tensor
     ids: Tensor
@@ -38,11 +38,12 @@ class Cache:
 
     Args:
         folder: on this machine.
-        preload: read it all now, and see that it is what was written; otherwise rows are read when they are
-            asked for.
+        index: of the cache.
+        rows: number of rows that are read.
+        preload: read and verify all of it now; otherwise read each row on demand.
 
     Raises:
-        TrainerError: a file is missing, or is not what was written.
+        TrainerError: a file is missing or damaged.
     """
 
     def __init__(self, folder: Path, index: Index, *, rows: int, preload: bool) -> None:
@@ -55,13 +56,14 @@ class Cache:
             self._loaded[shard.file] = self._load(shard) if preload else self._open(shard)
 
     def rows(self, numbers: Sequence[int], ids_BT: Tensor) -> Sample:
-        """What is kept of those rows, on the CPU.
+        """Return the predictions of some rows, on the CPU.
 
         Args:
-            ids_BT: their text, int64, which must be the text that was kept.
+            numbers: of the rows, B of them.
+            ids_BT: their text, int64.
 
         Raises:
-            DataError: it is not.
+            DataError: the cache was made with other text.
         """
         found = [self._row(number) for number in numbers]
         for number, row, ids_T in zip(numbers, found, ids_BT, strict=True):
@@ -74,14 +76,14 @@ class Cache:
             ids=torch.stack([row.ids for row in found]), logits=torch.stack([row.logits for row in found])
         )
 
-    def _row(self, number: int) -> _Kept:
+    def _row(self, number: int) -> _Rows:
         shard = self._shards[bisect_right(self._firsts, number) - 1]
         loaded, at = self._loaded[shard.file], number - shard.first
-        if isinstance(loaded, _Kept):
-            return _Kept(text=loaded.text[at], ids=loaded.ids[at], logits=loaded.logits[at])
+        if isinstance(loaded, _Rows):
+            return _Rows(text=loaded.text[at], ids=loaded.ids[at], logits=loaded.logits[at])
         return _joined({name: loaded.get_slice(name)[at] for name in (IDS, *PARTS)})
 
-    def _load(self, shard: Shard) -> _Kept:
+    def _load(self, shard: Shard) -> _Rows:
         from safetensors.torch import load
 
         try:
@@ -103,16 +105,16 @@ class Cache:
         except (OSError, SafetensorError) as error:
             raise self._unusable(shard, getattr(error, "strerror", None) or str(error)) from error
 
-    def _unusable(self, shard: Shard, why: str) -> TrainerError:
+    def _unusable(self, shard: Shard, reason: str) -> TrainerError:
         return TrainerError(
-            f"cannot use {self._folder / shard.file} of the teacher's cache: {why}; the command that built "
-            "the cache mends it"
+            f"cannot use {self._folder / shard.file} of the teacher's cache: {reason}; run the command that "
+            "built the cache again to repair it"
         )
 
 
-def _joined(tensors: Mapping[str, Tensor]) -> _Kept:
-    """The candidates in one: a batch of what is in memory is then copied once."""
-    return _Kept(
+def _joined(tensors: Mapping[str, Tensor]) -> _Rows:
+    """Join likeliest tokens and negatives, so that a batch of preloaded rows is copied once."""
+    return _Rows(
         text=tensors[IDS],
         ids=torch.cat([tensors["topk_idx"], tensors["rand_idx"]], dim=-1),
         logits=torch.cat([tensors["topk_logits"], tensors["rand_logits"]], dim=-1),
@@ -120,9 +122,18 @@ def _joined(tensors: Mapping[str, Tensor]) -> _Kept:
 
 
 def open_cache(path: str, *, rows: int, preload: bool) -> Cache:
-    """That of a run which `match.check` has passed. Raises TrainerError."""
-    folder = Place(path).here()
-    index = read_index(Place(str(folder)), path, key=PATH)
+    """Open the cache at a path or URL that `compatibility.check` has accepted.
+
+    Args:
+        path: as in the configuration.
+        rows: number of rows that the run takes.
+        preload: read and verify all of it now.
+
+    Raises:
+        TrainerError: it has become too short, or a file is missing or damaged.
+    """
+    folder = Location(path).local_copy()
+    index = read_index(Location(str(folder)), path, key=PATH)
     if index is None or index.rows < rows:
         raise TrainerError(f"the cache at {path} has become shorter than the run")
     return Cache(folder, index, rows=rows, preload=preload)

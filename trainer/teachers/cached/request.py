@@ -1,4 +1,4 @@
-"""What a configuration asks of a cache. Without torch. Used by `__main__`, `build` and `match`."""
+"""The cache that a configuration needs. Without torch. Used by `teacher_cache`, `build`, `compatibility`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ PATH, ANCHOR = "stage3.teacher.path", "stage3.teacher.anchor"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A cache that a run takes.
+class CacheRequest:
+    """A cache that a run needs.
 
     Args:
-        path: where it lies.
-        key: of the configuration that says so.
-        rows: how many of them the run takes.
+        path: a folder or URL.
+        key: of `path` in the configuration.
+        rows: number of rows that the run takes.
+        teacher: its settings.
     """
 
     path: str
@@ -26,8 +27,8 @@ class Asked:
     teacher: CachedTeacherConfig
 
 
-def asked_for(config: Config, *, anchor: bool = False) -> Asked:
-    """The teacher's cache, or the anchor's. Raises ConfigError: the run takes none."""
+def cache_request(config: Config, *, anchor: bool = False) -> CacheRequest:
+    """Return the request for the teacher's or the anchor's cache; raise ConfigError if the run has none."""
     stage = config.stage3
     if stage.teacher.kind != "cached":
         raise ConfigError(
@@ -41,10 +42,10 @@ def asked_for(config: Config, *, anchor: bool = False) -> Asked:
         )
     rows = stage.max_steps * stage.batch_size
     if not anchor:
-        return Asked(path=stage.teacher.path, key=PATH, rows=rows, teacher=stage.teacher)
+        return CacheRequest(path=stage.teacher.path, key=PATH, rows=rows, teacher=stage.teacher)
     if stage.teacher.anchored is None:
         raise ConfigError(
             "without a weight the run takes no anchor; give this command the overrides of the run",
             key="stage3.teacher.anchor_weight",
         )
-    return Asked(path=stage.teacher.anchored, key=ANCHOR, rows=rows, teacher=stage.teacher)
+    return CacheRequest(path=stage.teacher.anchored, key=ANCHOR, rows=rows, teacher=stage.teacher)

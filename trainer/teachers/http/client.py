@@ -1,7 +1,7 @@
-"""Asks the teacher's server until it answers, or says why it does not. Used by `feed`, inside its event loop.
+"""An HTTP client with retries for the teacher's server. Used by `request_thread`, inside its event loop.
 
-What may pass (no connection, a slow answer, 429, 5xx) is asked again, after waits that grow; what will not
-(another 4xx, an answer that is none) is an error at once.
+Transient failures (no connection, a timeout, 429, 5xx) are retried with exponential backoff; others (another
+4xx, an invalid answer) are errors at once.
 """
 
 from __future__ import annotations
@@ -23,27 +23,29 @@ from trainer.losses.candidates import Candidates
 from trainer.teachers.http import protocol
 from trainer.text import counted
 
-_LEAST_S = 1.0  # what the last request is given, so that it may tell more than that it was cut short
-PASSING = {408, 425, 429, 500, 502, 503, 504}
+_MIN_TIMEOUT_S = 1.0  # of the last request, so that its error can say more than that it was cut short
+TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """Waits between two requests: about `first_s` at first, up to `most_s`."""
+    """Seconds between two requests: about `first_s` at first, doubling up to `most_s`."""
 
     first_s: float = 0.5
     most_s: float = 20.0
 
 
-class _PassingError(Exception):
-    """It did not answer; it may, if it is asked again."""
+class _TransientError(Exception):
+    """A failure that a retry may resolve."""
 
 
 class Client:
-    """An asynchronous context manager, for one event loop.
+    """An asynchronous context manager that requests predictions, for one event loop.
 
     Args:
+        config: of the teacher.
         vocab_size: of the student.
+        backoff: between requests.
 
     Raises:
         ConfigError: the variable that should hold the server's key is not set.
@@ -66,10 +68,10 @@ class Client:
         await self._session.close()
 
     async def ask(self, ids: Sequence[Sequence[int]]) -> Candidates:
-        """What the teacher predicts for a batch [B, T].
+        """Return the teacher's predictions for a batch [B, T].
 
         Raises:
-            TeacherServerError: no answer within the patience, or one that is none.
+            TeacherServerError: no answer within `patience_s`, a refusal, or an invalid answer.
         """
         config = self._config
         body = protocol.body(config.model, ids, top_k=config.top_k)
@@ -78,12 +80,12 @@ class Client:
         async def attempt() -> bytes:
             nonlocal tries
             tries += 1
-            left = max(deadline - time.monotonic(), _LEAST_S)
-            return await self._post(body, min(config.timeout_s, left))
+            remaining = max(deadline - time.monotonic(), _MIN_TIMEOUT_S)
+            return await self._post(body, min(config.timeout_s, remaining))
 
         try:
             answer: bytes = await retry.AsyncRetry(
-                predicate=lambda error: isinstance(error, _PassingError),
+                predicate=lambda error: isinstance(error, _TransientError),
                 initial=self._backoff.first_s,
                 maximum=self._backoff.most_s,
                 multiplier=2.0,
@@ -96,7 +98,7 @@ class Client:
                 address=self.address,
             ) from None
         try:
-            # Beside the loop: it takes long for many candidates, and other answers are waited for.
+            # In a thread: decoding many candidates takes long, and the loop waits for other answers.
             return await asyncio.to_thread(
                 protocol.read, answer, ids, top_k=config.top_k, vocab_size=self._vocab_size
             )
@@ -104,7 +106,7 @@ class Client:
             raise TeacherServerError(str(error), address=self.address) from None
 
     async def _post(self, body: bytes, timeout_s: float) -> bytes:
-        """One request. Raises _PassingError, or TeacherServerError where asking again is in vain."""
+        """Send one request; raise _TransientError, or TeacherServerError if a retry is futile."""
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with self._session.post(
@@ -112,24 +114,23 @@ class Client:
             ) as response:
                 answer = await response.read()
         except TimeoutError:
-            raise _PassingError(f"nothing after {timeout_s:.3g} s") from None
+            raise _TransientError(f"nothing after {timeout_s:.3g} s") from None
         except aiohttp.ClientError as error:
-            raise _PassingError(self._words(error) or type(error).__name__) from None
+            raise _TransientError(self._one_line(error) or type(error).__name__) from None
         if response.status == HTTPStatus.OK:
             return answer
-        told = f"{response.status} {response.reason or ''}".strip() + self._said(answer)
-        if response.status in PASSING:
-            raise _PassingError(told)
-        raise TeacherServerError(f"refuses the request: {told}", address=self.address, status=response.status)
+        text = self._one_line(protocol.problem(answer))[:300]
+        status = f"{response.status} {response.reason or ''}".strip()
+        message = f"{status}: {text}" if text else status
+        if response.status in TRANSIENT:
+            raise _TransientError(message)
+        raise TeacherServerError(
+            f"refuses the request: {message}", address=self.address, status=response.status
+        )
 
-    def _said(self, answer: bytes) -> str:
-        """The beginning of an error's text."""
-        text = self._words(protocol.problem(answer))
-        return f": {text[:300]}" if text else ""
-
-    def _words(self, told: object) -> str:
-        """One line, and never the key: servers like to repeat it."""
-        text = " ".join(str(told).split())
+    def _one_line(self, message: object) -> str:
+        """Return the message in one line without the key, which servers like to repeat."""
+        text = " ".join(str(message).split())
         return text.replace(self._key, "…") if self._key else text
 
 
@@ -138,7 +139,7 @@ def _api_key(config: HttpTeacherConfig) -> str | None:
         return None
     key = os.environ.get(config.api_key_env, "").strip()
     if not key:
-        # The name is not repeated: a person may have put the key itself there.
+        # The message omits the name: a user may have written the key itself there.
         raise ConfigError(
             "the environment variable that it names is not set here; set it, or write null for a server "
             "without a key",

@@ -1,4 +1,4 @@
-"""A first look at a teacher elsewhere, before hours go into what needs it. Used by `stages.distill`."""
+"""Health check of a teacher's server before a run depends on it. Used by `stages.distill`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,26 @@ from torch import Tensor
 from trainer.config import HttpTeacherConfig
 from trainer.errors import ConfigError, TeacherServerError
 from trainer.losses.candidates import NOTHING, Candidates
-from trainer.teachers.http.request_thread import Asker
+from trainer.teachers.http.request_thread import RequestThread
 
-_CHANCE = 0.5  # nats above ln V from which a teacher is held for one of another tokenizer
-_LEAST = -30.0  # one token that a teacher holds for impossible must not decide
+_MARGIN = 0.5  # nats above ln V at which a teacher is taken to have another tokenizer
+_MIN_LOGPROB = -30.0  # a single token that the teacher considers impossible must not decide
 
 
-def look(asker: Asker, config: HttpTeacherConfig, ids_BT: Tensor, *, vocab_size: int) -> None:
-    """Asks about a little text, and whether the answer can be that of a teacher who reads it as we do.
+def check_teacher(
+    thread: RequestThread, config: HttpTeacherConfig, ids_BT: Tensor, *, vocab_size: int
+) -> None:
+    """Request predictions for a little held-out text and check that the teacher has the same tokenizer.
+
+    Args:
+        thread: sends the request.
+        config: of the teacher.
+        ids_BT: the text, int64.
+        vocab_size: of the student.
 
     Raises:
         ConfigError: it refuses, or its token ids seem to mean something else.
-        TeacherServerError: it does not answer, or not what was asked.
+        TeacherServerError: it does not answer, or the answer is invalid.
         PreemptedError: a signal came meanwhile.
     """
     if config.top_k > vocab_size:
@@ -29,22 +37,22 @@ def look(asker: Asker, config: HttpTeacherConfig, ids_BT: Tensor, *, vocab_size:
             key="stage3.teacher.top_k",
         )
     try:
-        said = asker.wait(asker.submit(ids_BT))
+        candidates = thread.wait(thread.submit(ids_BT))
     except TeacherServerError as error:
         if error.status is None:
             raise
         raise ConfigError(str(error), key="stage3.teacher") from error
-    loss, chance = _loss(said, ids_BT), math.log(vocab_size)
-    if loss > chance + _CHANCE:
+    loss, uniform = _loss(candidates, ids_BT), math.log(vocab_size)
+    if loss > uniform + _MARGIN:
         raise ConfigError(
-            f"it predicts held-out text at {loss:.2f} nats per token, where guessing costs {chance:.2f}: "
+            f"it predicts held-out text at {loss:.2f} nats per token, where guessing costs {uniform:.2f}: "
             "its token ids must mean other tokens; serve a model with the student's tokenizer",
             key="stage3.teacher.model",
         )
 
 
-def _loss(said: Candidates, ids_BT: Tensor) -> float:
-    """Cross-entropy of the text; each of its tokens is among the candidates."""
-    same_BPC = said.ids == ids_BT[:, 1:].unsqueeze(-1)
-    logprobs_BP = said.logprobs.masked_fill(~same_BPC, NOTHING).amax(dim=-1)
-    return float(-logprobs_BP.clamp_(min=_LEAST).mean())
+def _loss(candidates: Candidates, ids_BT: Tensor) -> float:
+    """Return the cross-entropy of the text in nats; each of its tokens is among the candidates."""
+    same_BPC = candidates.ids == ids_BT[:, 1:].unsqueeze(-1)
+    logprobs_BP = candidates.logprobs.masked_fill(~same_BPC, NOTHING).amax(dim=-1)
+    return float(-logprobs_BP.clamp_(min=_MIN_LOGPROB).mean())

@@ -1,12 +1,12 @@
-"""The request for a batch's prompt logprobs, and what its answer must be. Pure; called by `client`.
+"""Encoding of requests for prompt logprobs, and validation of the answers. Pure; called by `client`.
 
-As vLLM has it (`POST /v1/completions`): the prompt is a list of lists of token ids, `prompt_logprobs` asks
-for that many of the likeliest tokens at each position, and each of the answer's `choices` has
+The protocol is vLLM's (`POST /v1/completions`): the prompt is a list of lists of token ids, `prompt_logprobs`
+is the number of likeliest tokens to return at each position, and each of the answer's `choices` has
 
     "prompt_logprobs": [null, {"464": {"logprob": -1.2, "rank": 1, "decoded_token": "The"}, …}, …]
 
-one entry per token of the prompt, null for the first: the log probabilities, given what precedes it, of the
-likeliest tokens and of the token itself. So there are K or K + 1 of them. Minus infinity is written -9999.
+with one entry per token of the prompt, null for the first: the log probabilities, given the preceding tokens,
+of the K likeliest tokens and of the token itself, K or K + 1 in all. Minus infinity is written -9999.
 
 Shapes: B sequences, T tokens, P = T - 1 predicted ones, V vocabulary, C candidates.
 """
@@ -27,15 +27,21 @@ from trainer.losses.candidates import NOTHING, Candidates
 from trainer.text import counted
 
 PATH = "/v1/completions"
-_TOO_MUCH = 1.01  # probabilities that add up to more are none; below it is rounding
+_MAX_TOTAL = 1.01  # of the probabilities at one position; less above 1 is rounding
 
 
 class AnswerError(Exception):
-    """The server answered something else than what was asked. The message is one line without the address."""
+    """An invalid answer of the server. The message is one line without the address."""
 
 
 def body(model: str, ids: Sequence[Sequence[int]], *, top_k: int) -> bytes:
-    """The request. What a model's own defaults might do to its probabilities is switched off."""
+    """Encode the request, overriding a model's default sampling settings that would change probabilities.
+
+    Args:
+        model: its name on the server.
+        ids: token ids [B, T].
+        top_k: K.
+    """
     document = {
         "model": model,
         "prompt": [list(row) for row in ids],
@@ -50,10 +56,16 @@ def body(model: str, ids: Sequence[Sequence[int]], *, top_k: int) -> bytes:
 
 
 def read(answer: bytes, ids: Sequence[Sequence[int]], *, top_k: int, vocab_size: int) -> Candidates:
-    """The candidates of a batch [B, T], at most min(K + 1, V) per position.
+    """Decode the candidates of a batch, at most min(K + 1, V) per position.
+
+    Args:
+        answer: the body of the response.
+        ids: the request's token ids [B, T].
+        top_k: the request's K.
+        vocab_size: V.
 
     Raises:
-        AnswerError: it is no answer to the request, or not one of a teacher with this vocabulary.
+        AnswerError: it does not match the request, or a teacher with this vocabulary.
     """
     width = min(top_k + 1, vocab_size)
     shape = (len(ids), len(ids[0]) - 1)
@@ -73,29 +85,29 @@ def read(answer: bytes, ids: Sequence[Sequence[int]], *, top_k: int, vocab_size:
 
 
 def problem(answer: bytes) -> str:
-    """What an answer of a bad status says, in the forms that servers of this protocol use, or as it is."""
+    """Return the error message in an answer, in the forms that servers of this protocol use, or all of it."""
     text = answer.decode(errors="replace")
     try:
         document = from_json(text)
     except ValueError:
         return text
-    told = document.get("error", document) if isinstance(document, dict) else None
-    message = told.get("message", told.get("detail")) if isinstance(told, dict) else told
+    error = document.get("error", document) if isinstance(document, dict) else None
+    message = error.get("message", error.get("detail")) if isinstance(error, dict) else error
     return message if isinstance(message, str) else text
 
 
 def _rest(logprobs: NDArray[np.float64], vocab_size: int) -> NDArray[np.float64]:
-    """Log of what is left of 1, [B, P]."""
-    told = np.exp(logprobs).sum(axis=-1)
-    if told.size and told.max() > _TOO_MUCH:
-        raise AnswerError(f"its probabilities of one token add up to {told.max():.3g}; are they logarithms?")
-    whole = (logprobs > NOTHING).sum(axis=-1) == vocab_size
-    left = np.where(whole, 0.0, np.clip(1.0 - told, 0.0, None))
+    """Return the log of the probability that is left for all other tokens, [B, P]."""
+    total = np.exp(logprobs).sum(axis=-1)
+    if total.size and total.max() > _MAX_TOTAL:
+        raise AnswerError(f"its probabilities of one token add up to {total.max():.3g}; are they logarithms?")
+    complete = (logprobs > NOTHING).sum(axis=-1) == vocab_size
+    left = np.where(complete, 0.0, np.clip(1.0 - total, 0.0, None))
     return np.log(left, out=np.full_like(left, NOTHING), where=left > 0)
 
 
 def _entries(answer: bytes, ids: Sequence[Sequence[int]]) -> list[list[Any]]:
-    """`prompt_logprobs` of each prompt, T entries each."""
+    """Return `prompt_logprobs` of each prompt, T entries each."""
     try:
         document = from_json(answer)
     except ValueError:
@@ -112,14 +124,14 @@ def _entries(answer: bytes, ids: Sequence[Sequence[int]]) -> list[list[Any]]:
                 "its answer has no prompt_logprobs; it must be a server that knows them, such as vLLM"
             )
         if len(entries) != len(row):
-            raise AnswerError(f"it tells of {counted(len(entries), 'token')} where {len(row)} were sent")
+            raise AnswerError(f"it answers {counted(len(entries), 'token')} where {len(row)} were sent")
     return found
 
 
 def _position(entry: Any, token: int, *, top_k: int, vocab_size: int) -> Mapping[int, float]:
-    """Candidates and their log probabilities at one position, in the server's order."""
+    """Return the candidates at one position with their log probabilities, in the server's order."""
     try:
-        found = {int(name): float(told["logprob"]) for name, told in entry.items()}
+        found = {int(name): float(value["logprob"]) for name, value in entry.items()}
     except (AttributeError, TypeError, KeyError, ValueError):
         raise AnswerError(f"its prompt_logprobs hold {_short(json.dumps(entry).encode())}") from None
     strange = next((name for name in found if not 0 <= name < vocab_size), None)
@@ -128,7 +140,7 @@ def _position(entry: Any, token: int, *, top_k: int, vocab_size: int) -> Mapping
             f"it names token {strange}, but the student's vocabulary has {vocab_size}: another tokenizer?"
         )
     if token not in found:
-        raise AnswerError(f"it tells nothing of token {token}, which was sent: did it change the prompt?")
+        raise AnswerError(f"it has no logprob of token {token}, which was sent: did it change the prompt?")
     if not min(top_k, vocab_size) <= len(found) <= top_k + 1:
         raise AnswerError(
             f"it names {counted(len(found), 'token')} instead of {top_k}: a smaller vocabulary than the "
@@ -136,7 +148,7 @@ def _position(entry: Any, token: int, *, top_k: int, vocab_size: int) -> Mapping
         )
     wrong = next((value for value in found.values() if not -math.inf < value < 0.01), None)
     if wrong is not None:
-        raise AnswerError(f"it tells {wrong} for a log probability")
+        raise AnswerError(f"it answers {wrong} for a log probability")
     return found
 
 

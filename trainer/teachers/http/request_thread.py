@@ -1,7 +1,7 @@
-"""Asks a teacher's server from a thread of its own. Used by `look` before a run and by `feed` in it.
+"""A thread that sends requests to a teacher's server. Used by `health_check` before a run and by `feed`.
 
-The thread runs the event loop in which all requests are made. It lives as long as the `with` block and ends
-with it within seconds, requests under way or not; it is a daemon, so that it keeps no process alive.
+The thread runs the event loop of all requests. It ends with the `with` block, within seconds even if requests
+are under way; it is a daemon, so that it keeps no process alive.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from trainer.losses.candidates import Candidates
 from trainer.teachers.http.client import Backoff, Client
 from trainer.training.preemption import StopSignal
 
-_NOTICE_S = 0.2  # a signal is noticed within this time
+_POLL_S = 0.2  # a signal is noticed within this time
 _CLOSE_S = 10.0
 
 
-class Asker:
-    """A context manager.
+class RequestThread:
+    """A context manager within which the thread accepts requests.
 
     Args:
+        config: of the teacher.
         vocab_size: of the student.
-        stop: asked while an answer is waited for.
+        stop: polled while waiting for an answer.
+        backoff: between the retries of a request.
 
     Raises:
-        ConfigError: the server's key is not there.
+        ConfigError: the environment has no usable API key.
     """
 
     def __init__(
@@ -47,32 +49,32 @@ class Asker:
         self._ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     def submit(self, ids_BT: Tensor) -> Future[Candidates]:
-        """Begins to ask about a batch; the future may be cancelled."""
+        """Start the request for a batch of token ids [B, T]; the future may be cancelled."""
         loop, _ = self._ready.result(timeout=_CLOSE_S)
         return asyncio.run_coroutine_threadsafe(self._client.ask(ids_BT.tolist()), loop)
 
     def wait(self, answer: Future[Candidates]) -> Candidates:
-        """The answer.
+        """Wait for an answer and return it.
 
         Raises:
-            TeacherServerError: there is none.
+            TeacherServerError: the request failed.
             PreemptedError: a signal came meanwhile.
         """
         while True:
             try:
-                return answer.result(timeout=_NOTICE_S)
+                return answer.result(timeout=_POLL_S)
             except TimeoutError:
                 self._stop.raise_if_asked()
 
     def close(self) -> None:
-        """Ends the thread; what was asked is no longer waited for. May be called twice."""
+        """End the thread and cancel the requests under way. May be called twice."""
         if not self._thread.is_alive():
             return
-        loop, over = self._ready.result(timeout=_CLOSE_S)
-        loop.call_soon_threadsafe(over.set)
+        loop, closed = self._ready.result(timeout=_CLOSE_S)
+        loop.call_soon_threadsafe(closed.set)
         self._thread.join(timeout=_CLOSE_S)
 
-    def __enter__(self) -> Asker:
+    def __enter__(self) -> RequestThread:
         self._thread.start()
         return self
 
@@ -83,15 +85,15 @@ class Asker:
 
     def _serve(self) -> None:
         try:
-            asyncio.run(self._until_over())
+            asyncio.run(self._until_closed())
         except Exception as error:
             if self._ready.done():
                 raise
             self._ready.set_exception(error)
 
-    async def _until_over(self) -> None:
-        """The thread's life: `asyncio.run` cancels what is still under way when this ends."""
-        over = asyncio.Event()
+    async def _until_closed(self) -> None:
+        """Wait for `close`; at its end `asyncio.run` cancels the requests under way."""
+        closed = asyncio.Event()
         async with self._client:
-            self._ready.set_result((asyncio.get_running_loop(), over))
-            await over.wait()
+            self._ready.set_result((asyncio.get_running_loop(), closed))
+            await closed.wait()

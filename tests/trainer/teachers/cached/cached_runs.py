@@ -10,14 +10,14 @@ from typing import Any
 from trainer_precision import FLOAT32
 
 from trainer.api import METRICS_FILE, quote
-from trainer.teachers.cached.build import Built
+from trainer.teachers.cached.build import BuildResult
 
 VOCABULARY, LENGTH = 300, 16
 ON = (
     *(*FLOAT32, "stage1_9.max_steps=2", "stage2.max_steps=4", "stage3.max_steps=4"),
     *("stage3.batch_size=4", "stage3.schedule.warmup_steps=1", "stage3.attention_weight=0.0"),
 )
-Make = Callable[..., Built]
+Make = Callable[..., BuildResult]
 
 
 def cached(path: object, *, top_k: int = 5, negatives: int = 3) -> tuple[str, ...]:

@@ -17,8 +17,8 @@ from trainer.api import check
 from trainer.config import Config
 from trainer.config.compose import compose_tree, validate
 from trainer.devices.device import open_device
-from trainer.teachers.cached.build import Built, build
-from trainer.teachers.cached.request import asked_for
+from trainer.teachers.cached.build import BuildResult, build
+from trainer.teachers.cached.request import cache_request
 from trainer.teachers.local import PreparedInputs, prepare_inputs
 from trainer.training.preemption import StopSignal
 
@@ -60,14 +60,14 @@ def configured(composed: Any) -> Callable[..., Config]:
 def make(prepared: PreparedInputs, configured: Callable[..., Config]) -> Make:
     """Builds the cache that a run with those overrides takes; with a model, that of the anchor."""
 
-    def make(*overrides: str, model: nn.Module | None = None, **more: Any) -> Built:
+    def make(*overrides: str, model: nn.Module | None = None, **more: Any) -> BuildResult:
         config = configured(*overrides)
         more.setdefault("tell", lambda fraction: None)
         return build(
             config,
             prepared.corpus,
             model or prepared.teacher,
-            asked_for(config, anchor=model is not None),
+            cache_request(config, anchor=model is not None),
             device=open_device(config.device),
             stop=StopSignal(),
             **more,

@@ -1,4 +1,4 @@
-"""Building a cache: what is kept, whole after any death, gone on with, added to, and never of something else."""
+"""Building a cache: its content, complete after any death, resumed, extended, and never mixed with another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trainer.teacher_cache import __main__ as command
 from trainer.teachers.cached import build as module
 from trainer.teachers.cached.build import build
 from trainer.teachers.cached.index import INDEX, Index, decode
-from trainer.teachers.cached.location import Place
+from trainer.teachers.cached.location import Location
 from trainer.teachers.cached.reader import Cache
 from trainer.teachers.cached.sampling import Drawn, draw
 from trainer.teachers.local import PreparedInputs
@@ -87,12 +87,12 @@ class DiedError(Exception):
 def test_a_builder_that_dies_leaves_what_the_next_goes_on_from(
     before: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the third shard of four; what stands is whole, and the end is that of a builder that lived."""
-    whole = make(*cached(tmp_path / "whole"), shard_bytes=ONE_BATCH)
-    assert [shard.rows for shard in whole.index.shards] == [4, 4, 4, 4]
-    folder, write, writes = tmp_path / "cache", Place.write, list[str]()
+    """At the third shard of four; what stands is complete, and the end is that of a builder that lived."""
+    uninterrupted = make(*cached(tmp_path / "uninterrupted"), shard_bytes=ONE_BATCH)
+    assert [shard.rows for shard in uninterrupted.index.shards] == [4, 4, 4, 4]
+    folder, write, writes = tmp_path / "cache", Location.write, list[str]()
 
-    def dies(self: Place, name: str, data: bytes) -> None:
+    def dies(self: Location, name: str, data: bytes) -> None:
         writes.append(name)
         if len(writes) == (5 if before == "a shard" else 6):
             (folder / ".half.tmp").write_bytes(data[: len(data) // 2])
@@ -100,21 +100,21 @@ def test_a_builder_that_dies_leaves_what_the_next_goes_on_from(
         write(self, name, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Place, "write", dies)
+        patch.setattr(Location, "write", dies)
         with pytest.raises(DiedError):
             make(*cached(folder), shard_bytes=ONE_BATCH)
     assert [shard.first for shard in index_of(folder).shards] == [0, 4]
     again = make(*cached(folder), shard_bytes=ONE_BATCH)
     assert again.computed == 8
-    assert again.index.digest(ROWS) == whole.index.digest(ROWS)
+    assert again.index.digest(ROWS) == uninterrupted.index.digest(ROWS)
     assert not list(folder.glob(".*.tmp"))
     assert make(*cached(folder)).computed == 0
 
 
-def test_a_damaged_file_is_refused_by_who_reads_and_mended_by_who_builds(
+def test_a_damaged_file_is_refused_by_the_reader_and_repaired_by_the_builder(
     make: Make, configured: Callable[..., Config], prepared: PreparedInputs, tmp_path: Path
 ) -> None:
-    """Where rows are read one by one, a length is all that is looked at."""
+    """Where rows are read one by one, only the size is compared."""
     built = make(*cached(tmp_path), shard_bytes=ONE_BATCH)
     ids, file = texts(prepared, configured(*cached(tmp_path)), ROWS), tmp_path / built.index.shards[2].file
     content = file.read_bytes()
@@ -122,12 +122,12 @@ def test_a_damaged_file_is_refused_by_who_reads_and_mended_by_who_builds(
     for damaged, ways in ((flipped, (True,)), (cut, (True, False))):
         file.write_bytes(damaged)
         for preload in ways:
-            told = r"cannot use .*rows-00000008.* it is not what was written; .* mends"
-            with pytest.raises(TrainerError, match=told):
+            problem = r"cannot use .*rows-00000008.* it is not what was written; .* repair"
+            with pytest.raises(TrainerError, match=problem):
                 everything(tmp_path, ids, preload=preload)
-        mended = make(*cached(tmp_path), shard_bytes=ONE_BATCH)
-        assert mended.computed == 8  # it and what follows
-        assert mended.index.digest(ROWS) == built.index.digest(ROWS)
+        repaired = make(*cached(tmp_path), shard_bytes=ONE_BATCH)
+        assert repaired.computed == 8  # it and what follows
+        assert repaired.index.digest(ROWS) == built.index.digest(ROWS)
         assert file.read_bytes() == content
     file.unlink()
     with pytest.raises(TrainerError, match=r"rows-00000008.*No such file"):
@@ -208,7 +208,7 @@ def test_a_bucket_holds_one_as_a_folder_does(
     assert make(*cached(url), shard_bytes=ONE_BATCH).computed == ROWS
     more = make(*cached(url), "stage3.max_steps=5", shard_bytes=ONE_BATCH)
     assert more.computed == 4
-    there = Place(url).here()
+    there = Location(url).local_copy()
     make(*cached(tmp_path / "folder"), "stage3.max_steps=5", shard_bytes=ONE_BATCH)
     ids = texts(prepared, configured(*cached(url)), 20)
     assert torch.equal(everything(there, ids).logits, everything(tmp_path / "folder", ids).logits)
@@ -233,15 +233,15 @@ NO_CACHE: dict[str, tuple[Sequence[str], str]] = {
     ),
     "K + R above V": (
         [f"stage3.teacher.top_k={VOCABULARY - 2}"],
-        r"negatives: beside the 298 of top_k there is room for 2 more",
+        r"negatives: top_k=298 leaves 2 tokens of the vocabulary; write that at most",
     ),
 }
 
 
 @pytest.mark.parametrize("case", NO_CACHE)
 def test_what_no_cache_can_be_made_of_is_refused(case: str, make: Make, tmp_path: Path) -> None:
-    overrides, told = NO_CACHE[case]
-    with pytest.raises(ConfigError, match=told):
+    overrides, problem = NO_CACHE[case]
+    with pytest.raises(ConfigError, match=problem):
         make(*cached(tmp_path), *overrides)
 
 

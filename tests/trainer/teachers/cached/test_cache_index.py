@@ -50,9 +50,9 @@ DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 @pytest.mark.parametrize("case", DAMAGED)
 def test_what_is_none_is_refused(case: str) -> None:
     document = json.loads(encode(INDEX))
-    change, told = DAMAGED[case]
+    change, problem = DAMAGED[case]
     change(document)
-    with pytest.raises(UnreadableError, match=f"^{told}"):
+    with pytest.raises(UnreadableError, match=f"^{problem}"):
         decode(json.dumps(document).encode())
 
 
@@ -63,7 +63,7 @@ def test_what_is_no_document_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "told"),
+    ("theirs", "problem"),
     [
         (SPEC, ""),
         (SPEC | {"seed": 1}, "seed 1 (here 0)"),
@@ -75,5 +75,5 @@ def test_what_is_no_document_is_refused(data: bytes) -> None:
         (SPEC | {"more": 1}, "more 1 (here None)"),
     ],
 )
-def test_differences_are_named_with_both_values(theirs: dict[str, str | int], told: str) -> None:
-    assert differences(theirs, SPEC) == told
+def test_differences_are_named_with_both_values(theirs: dict[str, str | int], problem: str) -> None:
+    assert differences(theirs, SPEC) == problem

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainer.teachers.cached.sampling import chances, draw
+from trainer.teachers.cached.sampling import draw, uniforms
 
 N, V = 3, 13
 
@@ -21,7 +21,7 @@ def logits(seed: int) -> Tensor:
 def test_the_likeliest_and_others_that_are_none_of_them(seed: int, top_k: int, data: st.DataObject) -> None:
     negatives = data.draw(st.integers(0, V - top_k))
     given_NV = logits(seed)
-    kept = draw(given_NV, top_k, torch.from_numpy(chances(seed, 1, N, negatives)))
+    kept = draw(given_NV, top_k, torch.from_numpy(uniforms(seed, 1, N, negatives)))
     logprobs = given_NV.log_softmax(dim=-1)
     for ids, values, width in (
         (kept.topk_idx, kept.topk_logits, top_k),
@@ -53,7 +53,7 @@ def test_each_other_token_is_expected_equally_often(top_k: int, negatives: int) 
 
 
 def test_chance_is_that_of_the_row_and_the_seed() -> None:
-    same, row, seed = chances(1, 2, 4, 3), chances(1, 3, 4, 3), chances(2, 2, 4, 3)
-    assert (same == chances(1, 2, 4, 3)).all()
+    same, row, seed = uniforms(1, 2, 4, 3), uniforms(1, 3, 4, 3), uniforms(2, 2, 4, 3)
+    assert (same == uniforms(1, 2, 4, 3)).all()
     assert not (same == row).any()
     assert not (same == seed).any()

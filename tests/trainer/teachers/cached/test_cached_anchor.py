@@ -104,11 +104,11 @@ def test_a_runs_student_anchors_another_run(
     assert command.main([*small, *overrides, "--of", str(tmp_path / "before")]) == 0
     result = run_small(*overrides).result
     metrics, provenance = result.metrics, result.provenance
-    for kept, told in (
+    for kept, digest in (
         ("teacher", provenance.teacher_cache_sha256),
         ("anchor", provenance.anchor_cache_sha256),
     ):
-        assert told == open_cache(str(tmp_path / kept), rows=16, preload=False).digest, kept
+        assert digest == open_cache(str(tmp_path / kept), rows=16, preload=False).digest, kept
     lines = logged(tmp_path)
     assert lines[0]["anchor_kl"] == pytest.approx(0, abs=1e-7)
     assert min(line["anchor_kl"] for line in lines[1:]) > 1e-6

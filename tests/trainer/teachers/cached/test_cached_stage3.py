@@ -1,4 +1,4 @@
-"""Stage 3 from a cache in whole small runs: the numbers of a teacher in the process, its costs, its refusals."""
+"""Stage 3 from a cache in small runs: the numbers of a teacher in the process, its costs, its refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainer.api import METRICS_FILE, check
 from trainer.checkpoint.state import State
 from trainer.config import Config, sha256
 from trainer.data.errors import DataError
-from trainer.data.labelled_feed import Taught
+from trainer.data.labelled_feed import LabelledFeed
 from trainer.data.stage_text import stage_text
 from trainer.devices.device import open_device
 from trainer.distributed.ranks import Ranks
@@ -50,15 +50,15 @@ def test_with_every_token_kept_the_numbers_are_those_of_a_teacher_in_the_process
     run_small: Run, make: Make, tmp_path: Path
 ) -> None:
     """In float32, to 2e-4 over four steps of training; the micro-batches of a cached run take their own rows."""
-    whole = cached(tmp_path / "cache", top_k=VOCABULARY, negatives=0)
-    make(*whole)
+    complete = cached(tmp_path / "cache", top_k=VOCABULARY, negatives=0)
+    make(*complete)
     here = run_small(*ON).result.metrics
-    beside = logged(tmp_path)
+    in_process = logged(tmp_path)
     for cross_entropy in ("sampled", "exact"):
         again = run_small(
-            *whole, f"stage3.teacher.cross_entropy={cross_entropy}", "stage3.micro_batch_size=2"
+            *complete, f"stage3.teacher.cross_entropy={cross_entropy}", "stage3.micro_batch_size=2"
         )
-        for ours, theirs in zip(logged(tmp_path), beside, strict=True):
+        for ours, theirs in zip(logged(tmp_path), in_process, strict=True):
             for part in PARTS:
                 assert ours[part] == pytest.approx(theirs[part], rel=2e-4), cross_entropy
         assert again.result.metrics.final_loss == pytest.approx(here.final_loss, rel=1e-3)
@@ -111,14 +111,14 @@ def test_what_is_not_the_runs_is_refused_before_anything_is_trained(
     overrides: tuple[str, ...], run_small: Run, tmp_path: Path
 ) -> None:
     build = "python -m trainer.teacher_cache with the overrides of this run"
-    for change, told in {
+    for change, problem in {
         "stage3.teacher.top_k=6": r"the cache at .* is of another top_k 5 \(here 6\)$",
         "data.sequence_length=12": r"is of another model \w{12} .*, sequence_length 16 \(here 12\)$",
         "stage3.max_steps=5": rf"has 16 rows, and max_steps \* batch_size is 20; build it: {build}",
         f"stage3.teacher.path={tmp_path}/none": f"there is no cache at {tmp_path}/none; build it: {build}",
         "stage3.teacher.top_k=301": "stage3.teacher.top_k: 301 is more than the vocabulary has",
     }.items():
-        with pytest.raises(ConfigError, match=told) as caught:
+        with pytest.raises(ConfigError, match=problem) as caught:
             run_small(*overrides, change)
         assert "\n" not in str(caught.value)
         assert (tmp_path / METRICS_FILE).read_text() == ""
@@ -206,7 +206,7 @@ def test_stopped_in_the_stage_it_goes_on_as_if_it_had_not(
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        whole, given, batches = train("whole"), CachedFeed.__next__, 0
+        uninterrupted, given, batches = train("uninterrupted"), CachedFeed.__next__, 0
 
         def terminates(feed: CachedFeed) -> Tensor:
             nonlocal batches
@@ -224,8 +224,8 @@ def test_stopped_in_the_stage_it_goes_on_as_if_it_had_not(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert weights_digest(again) == weights_digest(whole)
-    assert without_times(again) == without_times(whole)
+    assert weights_digest(again) == weights_digest(uninterrupted)
+    assert without_times(again) == without_times(uninterrupted)
 
 
 def test_each_process_gets_the_rows_of_its_own_text(
@@ -244,10 +244,10 @@ def test_each_process_gets_the_rows_of_its_own_text(
     alone, shared = feed(), [feed(rank, 2) for rank in range(2)]
     for _ in range(3):
         ids = next(alone)
-        said = alone.take(4).teacher
+        labels = alone.take(4).teacher
         for rank, one in enumerate(shared):
             assert torch.equal(next(one), ids[rank::2])
-            assert torch.equal(one.take(2).teacher.ids, said.ids[rank::2])
+            assert torch.equal(one.take(2).teacher.ids, labels.ids[rank::2])
     later = feed()
     later.restore(alone.state())
     assert torch.equal(next(later), next(alone))
@@ -313,8 +313,8 @@ def test_the_whole_objective_makes_no_tensor_as_large_as_all_logits(
     assert config.model.kind == "tiny"
     student = build_tiny(config.model, vocab_size=vocabulary, sequence_length=length, attention="eager")
     ids = torch.randint(vocabulary, (1, length - 1, 192), dtype=torch.int32)
-    said = Targets(teacher=Sample(ids=ids, logits=torch.randn(ids.shape)))
-    objective = from_cache(student, lambda rows: said, config.stage3, teacher)
+    labels = Targets(teacher=Sample(ids=ids, logits=torch.randn(ids.shape)))
+    objective = from_cache(student, lambda rows: labels, config.stage3, teacher)
     text = torch.randint(vocabulary, (1, length))
     most = most_bytes(lambda: objective(text)["loss"].backward())  # type: ignore[no-untyped-call]
     assert all(parameter.grad is not None for parameter in student.parameters())
@@ -352,10 +352,10 @@ def test_compiled_it_is_one_graph_for_all_steps_and_micro_batches(configured: Ca
     teacher = config.stage3.teacher
     assert teacher.kind == "cached"
 
-    class Chance(Taught[Targets]):
+    class Chance(LabelledFeed[Targets]):
         def __next__(self) -> Tensor:
             ids = torch.randint(VOCABULARY, (4, LENGTH - 1, 8), dtype=torch.int32)
-            self._hand_out(Targets(teacher=Sample(ids=ids, logits=torch.randn(ids.shape))))
+            self.set_labels(Targets(teacher=Sample(ids=ids, logits=torch.randn(ids.shape))))
             return torch.randint(VOCABULARY, (4, LENGTH))
 
         def state(self) -> State:
@@ -372,7 +372,7 @@ def test_compiled_it_is_one_graph_for_all_steps_and_micro_batches(configured: Ca
     for _ in range(3):
         ids = next(feed)
         found = [compiled(part)["loss"] for part in ids.chunk(2)]
-        feed.again()
+        feed.rewind()
         torch.testing.assert_close(found, [objective(part)["loss"] for part in ids.chunk(2)])
     assert counter.frame_count == 1
 
@@ -398,10 +398,10 @@ def test_the_command_builds_goes_on_and_refuses(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    said = capsys.readouterr()
-    assert "16 rows in 1 file, 16.4 KiB; 16 of them computed now" in said.out
-    assert "20 rows in 2 files, 20.7 KiB; 4 of them computed now" in said.out
-    assert [line.split(":")[2].strip() for line in said.err.splitlines()] == [
+    labels = capsys.readouterr()
+    assert "16 rows in 1 file, 16.4 KiB; 16 of them computed now" in labels.out
+    assert "20 rows in 2 files, 20.7 KiB; 4 of them computed now" in labels.out
+    assert [line.split(":")[2].strip() for line in labels.err.splitlines()] == [
         "stage3.teacher",
         "stage3.max_steps",
         "there is no option --fast; overrides are written key=value, see --help",

@@ -14,10 +14,10 @@ from trainer.api import check, quote
 from trainer.config import Config
 from trainer.data.stage_text import stage_text
 from trainer.devices.device import open_device
-from trainer.teachers.cached.build import Built, build
+from trainer.teachers.cached.build import BuildResult, build
 from trainer.teachers.cached.feed import CachedFeed
 from trainer.teachers.cached.reader import open_cache
-from trainer.teachers.cached.request import asked_for
+from trainer.teachers.cached.request import cache_request
 from trainer.teachers.local import PreparedInputs, load_text
 from trainer.training.preemption import StopSignal
 
@@ -38,26 +38,26 @@ def test_a_stream_is_gone_on_with_where_the_cache_ends_and_read_by_its_rows(
     def config_of(name: str, steps: int) -> Config:
         return check([*source, *others, *cached(tmp_path / name), f"stage3.max_steps={steps}"])
 
-    corpus, _ = load_text(config_of("whole", 5))
+    corpus, _ = load_text(config_of("at_once", 5))
 
-    def made(name: str, steps: int) -> Built:
+    def made(name: str, steps: int) -> BuildResult:
         config = config_of(name, steps)
         return build(
             config,
             corpus,
             prepared.teacher,
-            asked_for(config),
+            cache_request(config),
             device=open_device(config.device),
             stop=StopSignal(),
-            tell=lambda fraction: None,
+            notify=lambda fraction: None,
             shard_bytes=1,
         )
 
-    whole = made("whole", 5).index
+    at_once = made("at_once", 5).index
     made("parts", 2)
     parts = made("parts", 5)
     assert (parts.computed, parts.index.rows) == (12, 20)
-    assert parts.index.digest(20) == whole.digest(20)
+    assert parts.index.digest(20) == at_once.digest(20)
 
     config = config_of("parts", 5)
     assert config.stage3.teacher.kind == "cached"

@@ -10,7 +10,7 @@ from fake_vllm import VOCABULARY, FakeVllm, bigrams
 
 from trainer.config import HttpTeacherConfig
 from trainer.teachers.http.client import Backoff
-from trainer.teachers.http.request_thread import Asker
+from trainer.teachers.http.request_thread import RequestThread
 from trainer.training.preemption import StopSignal
 
 FAST = Backoff(first_s=0.01, most_s=0.02)
@@ -42,12 +42,14 @@ def configure(server: FakeVllm) -> Callable[..., HttpTeacherConfig]:
 
 
 @pytest.fixture
-def asker(configure: Callable[..., HttpTeacherConfig]) -> Iterator[Callable[..., Asker]]:
-    """Open askers, all closed at the end; their threads must be gone then."""
-    opened: list[Asker] = []
+def open_thread(configure: Callable[..., HttpTeacherConfig]) -> Iterator[Callable[..., RequestThread]]:
+    """Open request threads, all closed at the end; their threads must be gone then."""
+    opened: list[RequestThread] = []
 
-    def make(*, stop: StopSignal | None = None, **changes: object) -> Asker:
-        made = Asker(configure(**changes), vocab_size=VOCABULARY, stop=stop or StopSignal(), backoff=FAST)
+    def make(*, stop: StopSignal | None = None, **changes: object) -> RequestThread:
+        made = RequestThread(
+            configure(**changes), vocab_size=VOCABULARY, stop=stop or StopSignal(), backoff=FAST
+        )
         opened.append(made.__enter__())
         return made
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from trainer.checkpoint.state import State
 from trainer.data import Feed
 from trainer.errors import TeacherServerError
-from trainer.teachers.http.feed import TaughtFeed
-from trainer.teachers.http.request_thread import Asker
+from trainer.teachers.http.feed import HttpFeed
+from trainer.teachers.http.request_thread import RequestThread
 
 CPU = torch.device("cpu")
-MakeAsker = Callable[..., Asker]
+OpenThread = Callable[..., RequestThread]
 
 
 class Counting(Feed):
@@ -48,72 +48,72 @@ def asked(server: FakeVllm, count: int) -> list[int]:
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 def test_no_more_are_asked_about_than_were_to_be_ahead(
-    prefetch: int, asker: MakeAsker, server: FakeVllm
+    prefetch: int, open_thread: OpenThread, server: FakeVllm
 ) -> None:
-    taught = TaughtFeed(Counting(), asker(), prefetch=prefetch, device=CPU)
+    feed = HttpFeed(Counting(), open_thread(), prefetch=prefetch, device=CPU)
     assert asked(server, 0) == []
-    next(taught)
+    next(feed)
     assert asked(server, 1 + prefetch) == list(range(1 + prefetch))
-    next(taught)
+    next(feed)
     assert asked(server, 2 + prefetch) == list(range(2 + prefetch))
 
 
 def test_the_next_answers_come_while_the_batch_in_hand_is_trained_on(
-    asker: MakeAsker, server: FakeVllm
+    open_thread: OpenThread, server: FakeVllm
 ) -> None:
-    taught = TaughtFeed(Counting(), asker(), prefetch=1, device=CPU)
-    next(taught)
+    feed = HttpFeed(Counting(), open_thread(), prefetch=1, device=CPU)
+    next(feed)
     asked(server, 2)
     server.troubles.append(waits(60))  # for the third
     began = time.monotonic()
-    next(taught)
+    next(feed)
     assert time.monotonic() - began < 5
 
 
 def test_each_batch_is_handed_out_with_what_was_said_of_it_whoever_answers_first(
-    asker: MakeAsker, server: FakeVllm
+    open_thread: OpenThread, server: FakeVllm
 ) -> None:
     server.troubles.extend([waits(0.3), waits(0.0), fails(503)])
-    taught = TaughtFeed(Counting(), asker(top_k=11), prefetch=2, device=CPU)
+    feed = HttpFeed(Counting(), open_thread(top_k=11), prefetch=2, device=CPU)
     for number in range(5):
-        ids_BT = next(taught)
+        ids_BT = next(feed)
         assert ids_BT[0, 0] == number
-        said = taught.take(2)
-        expected = bigrams(ids_BT)[:, :-1].gather(-1, said.ids)
-        torch.testing.assert_close(said.logprobs, expected)
+        answer = feed.take(2)
+        expected = bigrams(ids_BT)[:, :-1].gather(-1, answer.ids)
+        torch.testing.assert_close(answer.logprobs, expected)
 
 
-def test_micro_batches_take_their_own_rows(asker: MakeAsker) -> None:
-    taught = TaughtFeed(Counting(), asker(top_k=11), prefetch=0, device=CPU)
-    ids_BT = next(taught)
+def test_micro_batches_take_their_own_rows(open_thread: OpenThread) -> None:
+    feed = HttpFeed(Counting(), open_thread(top_k=11), prefetch=0, device=CPU)
+    ids_BT = next(feed)
     for row in range(2):
-        said = taught.take(1)
-        expected = bigrams(ids_BT[row : row + 1])[:, :-1].gather(-1, said.ids)
-        torch.testing.assert_close(said.logprobs, expected)
+        answer = feed.take(1)
+        expected = bigrams(ids_BT[row : row + 1])[:, :-1].gather(-1, answer.ids)
+        torch.testing.assert_close(answer.logprobs, expected)
 
 
-def test_a_state_is_the_place_of_the_next_batch_and_not_of_those_asked_about(asker: MakeAsker) -> None:
-    taught = TaughtFeed(Counting(), asker(), prefetch=3, device=CPU)
-    assert taught.state().values == {"at": 0}
-    next(taught)
-    next(taught)
-    assert taught.state().values == {"at": 2}
-    other = TaughtFeed(Counting(), asker(), prefetch=3, device=CPU)
+def test_a_state_is_the_place_of_the_next_batch_and_not_of_those_asked_about(open_thread: OpenThread) -> None:
+    feed = HttpFeed(Counting(), open_thread(), prefetch=3, device=CPU)
+    assert feed.state().values == {"at": 0}
+    next(feed)
+    next(feed)
+    assert feed.state().values == {"at": 2}
+    other = HttpFeed(Counting(), open_thread(), prefetch=3, device=CPU)
     next(other)  # what was asked about before is forgotten
-    other.restore(taught.state())
+    other.restore(feed.state())
     assert [int(next(other)[0, 0]) for _ in range(3)] == [2, 3, 4]
     assert other.state().values == {"at": 5}
 
 
-def test_a_batch_without_an_answer_stays_the_next_one(asker: MakeAsker, server: FakeVllm) -> None:
-    taught = TaughtFeed(Counting(), asker(), prefetch=0, device=CPU)
-    next(taught)
+def test_a_batch_without_an_answer_stays_the_next_one(open_thread: OpenThread, server: FakeVllm) -> None:
+    feed = HttpFeed(Counting(), open_thread(), prefetch=0, device=CPU)
+    next(feed)
     server.troubles.append(fails(400, "no"))
     with pytest.raises(TeacherServerError, match="400 Bad Request: no"):
-        next(taught)
-    assert taught.state().values == {"at": 1}
+        next(feed)
+    assert feed.state().values == {"at": 1}
 
 
-def test_taking_before_a_batch_is_a_mistake_of_the_program(asker: MakeAsker) -> None:
+def test_taking_before_a_batch_is_a_mistake_of_the_program(open_thread: OpenThread) -> None:
     with pytest.raises(RuntimeError, match="no batch"):
-        TaughtFeed(Counting(), asker(), prefetch=0, device=CPU).take(1)
+        HttpFeed(Counting(), open_thread(), prefetch=0, device=CPU).take(1)

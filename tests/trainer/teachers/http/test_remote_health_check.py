@@ -1,4 +1,4 @@
-"""The first look at a server: a teacher that reads the text as we do passes, others are refused before any training."""
+"""The health check of a server: a teacher with our tokenizer passes, others are refused before any training."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from trainer.config import HttpTeacherConfig
 from trainer.errors import ConfigError, TeacherServerError
-from trainer.teachers.http.health_check import look
-from trainer.teachers.http.request_thread import Asker
+from trainer.teachers.http.health_check import check_teacher
+from trainer.teachers.http.request_thread import RequestThread
 
-MakeAsker = Callable[..., Asker]
+OpenThread = Callable[..., RequestThread]
 Configure = Callable[..., HttpTeacherConfig]
 
 
@@ -27,19 +27,21 @@ def text(model: Callable[[Tensor], Tensor], length: int = 40) -> Tensor:
     return ids_BT
 
 
-def test_a_teacher_of_this_text_passes(asker: MakeAsker, configure: Configure) -> None:
-    look(asker(), configure(), text(bigrams), vocab_size=VOCABULARY)
+def test_a_teacher_of_this_text_passes(open_thread: OpenThread, configure: Configure) -> None:
+    check_teacher(open_thread(), configure(), text(bigrams), vocab_size=VOCABULARY)
 
 
-def test_so_does_one_that_knows_nothing(asker: MakeAsker, configure: Configure) -> None:
+def test_so_does_one_that_knows_nothing(open_thread: OpenThread, configure: Configure) -> None:
     def even(ids_BT: Tensor) -> Tensor:
         return torch.zeros(*ids_BT.shape, VOCABULARY).log_softmax(-1)
 
     with FakeVllm(even, vocab_size=VOCABULARY) as server:
-        look(asker(url=server.url), configure(), text(bigrams), vocab_size=VOCABULARY)
+        check_teacher(open_thread(url=server.url), configure(), text(bigrams), vocab_size=VOCABULARY)
 
 
-def test_and_one_that_holds_a_single_token_for_impossible(asker: MakeAsker, configure: Configure) -> None:
+def test_and_one_that_holds_a_single_token_for_impossible(
+    open_thread: OpenThread, configure: Configure
+) -> None:
     ids_BT = text(bigrams)
 
     def sure(given_BT: Tensor) -> Tensor:
@@ -48,10 +50,12 @@ def test_and_one_that_holds_a_single_token_for_impossible(asker: MakeAsker, conf
         return logprobs_BTV.log_softmax(-1)
 
     with FakeVllm(sure, vocab_size=VOCABULARY) as server:
-        look(asker(url=server.url), configure(), ids_BT, vocab_size=VOCABULARY)
+        check_teacher(open_thread(url=server.url), configure(), ids_BT, vocab_size=VOCABULARY)
 
 
-def test_a_teacher_whose_ids_mean_other_tokens_is_refused(asker: MakeAsker, configure: Configure) -> None:
+def test_a_teacher_whose_ids_mean_other_tokens_is_refused(
+    open_thread: OpenThread, configure: Configure
+) -> None:
     def other(ids_BT: Tensor) -> Tensor:
         """It is as sure as one can be, of another vocabulary's tokens."""
         return (8 * bigrams((ids_BT + 4) % VOCABULARY).roll(5, dims=-1)).log_softmax(-1)
@@ -62,30 +66,30 @@ def test_a_teacher_whose_ids_mean_other_tokens_is_refused(asker: MakeAsker, conf
             ConfigError, match=r"stage3.teacher.model: .* nats per token, where guessing costs 2.40"
         ),
     ):
-        look(asker(url=server.url), configure(), text(bigrams), vocab_size=VOCABULARY)
+        check_teacher(open_thread(url=server.url), configure(), text(bigrams), vocab_size=VOCABULARY)
 
 
 def test_what_the_server_refuses_is_a_mistake_of_the_configuration(
-    asker: MakeAsker, configure: Configure, server: FakeVllm
+    open_thread: OpenThread, configure: Configure, server: FakeVllm
 ) -> None:
     server.troubles.append(fails(404, "The model `x` does not exist."))
     with pytest.raises(
         ConfigError, match=r"stage3.teacher: the teacher at http://.* The model `x` does not exist"
     ):
-        look(asker(), configure(), text(bigrams), vocab_size=VOCABULARY)
+        check_teacher(open_thread(), configure(), text(bigrams), vocab_size=VOCABULARY)
 
 
 def test_an_answer_that_is_none_is_the_servers_mistake(
-    asker: MakeAsker, configure: Configure, server: FakeVllm
+    open_thread: OpenThread, configure: Configure, server: FakeVllm
 ) -> None:
     server.troubles.append(answers("hello"))
     with pytest.raises(TeacherServerError, match="not JSON: 'hello'"):
-        look(asker(), configure(), text(bigrams), vocab_size=VOCABULARY)
+        check_teacher(open_thread(), configure(), text(bigrams), vocab_size=VOCABULARY)
 
 
 def test_more_candidates_than_tokens_are_refused_without_asking(
-    asker: MakeAsker, configure: Configure, server: FakeVllm
+    open_thread: OpenThread, configure: Configure, server: FakeVllm
 ) -> None:
     with pytest.raises(ConfigError, match=r"stage3.teacher.top_k: 12 is more than the vocabulary has \(11\)"):
-        look(asker(), configure(top_k=12), text(bigrams), vocab_size=VOCABULARY)
+        check_teacher(open_thread(), configure(top_k=12), text(bigrams), vocab_size=VOCABULARY)
     assert not server.bodies

@@ -50,22 +50,22 @@ def test_the_request_is_vllms() -> None:
 def test_candidates_and_the_rest_are_read_in_the_order_of_the_prompts() -> None:
     document = answer()
     document["choices"].reverse()
-    said = read(json.dumps(document).encode(), IDS, top_k=2, vocab_size=5)
-    assert said.ids.tolist() == [[[2, 4, 2], [3, 1, 3]], [[0, 1, 0], [4, 0, 1]]]
+    candidates = read(json.dumps(document).encode(), IDS, top_k=2, vocab_size=5)
+    assert candidates.ids.tolist() == [[[2, 4, 2], [3, 1, 3]], [[0, 1, 0], [4, 0, 1]]]
     half, quarter = math.log(0.5), math.log(0.25)
     expected = [
         [[half, quarter, NOTHING], [half, quarter, NOTHING]],
         [[half, half, NOTHING], [-9999.0, half, quarter]],
     ]
-    torch.testing.assert_close(said.logprobs, torch.tensor(expected))
-    torch.testing.assert_close(said.rest, torch.tensor([[quarter, quarter], [NOTHING, quarter]]))
+    torch.testing.assert_close(candidates.logprobs, torch.tensor(expected))
+    torch.testing.assert_close(candidates.rest, torch.tensor([[quarter, quarter], [NOTHING, quarter]]))
 
 
 def test_a_whole_vocabulary_leaves_no_rest_whatever_the_rounding() -> None:
     document = {"choices": [{"index": 0, "prompt_logprobs": [None, entry(t0=-0.7, t1=-0.7)]}]}
-    said = read(json.dumps(document).encode(), [[0, 1]], top_k=2, vocab_size=2)
-    assert said.ids.shape == (1, 1, 2)
-    assert said.rest.tolist() == [[pytest.approx(NOTHING)]]
+    candidates = read(json.dumps(document).encode(), [[0, 1]], top_k=2, vocab_size=2)
+    assert candidates.ids.shape == (1, 1, 2)
+    assert candidates.rest.tolist() == [[pytest.approx(NOTHING)]]
 
 
 def changed(change: str) -> bytes:
@@ -107,7 +107,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
     ),
     "another text": (
         changed("choices[0]['prompt_logprobs'][1] = entry(t1=-1.0, t3=-2.0)"),
-        "tells nothing of token 2, which was sent",
+        "has no logprob of token 2, which was sent",
     ),
     "fewer than asked": (
         changed("choices[0]['prompt_logprobs'][1] = entry(t2=-1.0)"),
@@ -119,7 +119,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
     ),
     "probabilities": (
         changed("choices[0]['prompt_logprobs'][1] = entry(t2=0.5, t1=0.2)"),
-        "tells 0.5 for a log probability",
+        "answers 0.5 for a log probability",
     ),
     "NaN": (
         changed("choices[0]['prompt_logprobs'][1] = entry(t2=float('nan'), t1=-1.0)"),
@@ -146,7 +146,7 @@ def test_an_answer_that_is_none_is_told_in_one_line(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("body", "message"),
     [
         (b'{"error": {"message": "no such model", "code": 404}}', "no such model"),
         (b'{"object": "error", "message": "too long", "code": 400}', "too long"),
@@ -158,5 +158,5 @@ def test_an_answer_that_is_none_is_told_in_one_line(case: str) -> None:
         (b"", ""),
     ],
 )
-def test_what_an_error_says(given: bytes, said: str) -> None:
-    assert problem(given) == said
+def test_what_an_error_says(body: bytes, message: str) -> None:
+    assert problem(body) == message

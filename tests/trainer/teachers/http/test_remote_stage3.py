@@ -1,4 +1,4 @@
-"""Stage 3 with its teacher behind a server: the same numbers as beside it, and every ending in one line."""
+"""Stage 3 with its teacher behind a server: the numbers of one in the process, and every ending in one line."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def test_a_whole_vocabulary_over_http_gives_the_numbers_of_a_teacher_in_the_proc
     micro: str, run_small: Run, remote: tuple[str, ...], server: FakeVllm, tmp_path: Path
 ) -> None:
     here = run_small(*ON).result.metrics
-    beside = logged(tmp_path)
+    in_process = logged(tmp_path)
     there = run_small(*remote, f"stage3.micro_batch_size={micro}").result.metrics
-    for ours, theirs in zip(logged(tmp_path), beside, strict=True):
+    for ours, theirs in zip(logged(tmp_path), in_process, strict=True):
         assert {name for name in ours if name not in theirs} == set()
         for part in ("loss", "ce", "logits_kl"):
             assert ours[part] == pytest.approx(theirs[part], rel=2e-4)
@@ -90,7 +90,7 @@ def test_a_whole_vocabulary_over_http_gives_the_numbers_of_a_teacher_in_the_proc
         forward * 4 * 32
     )  # what it computes is not known
     asked = [body["prompt"] for body in server.bodies]
-    assert len(asked[0]) == 1  # the first look
+    assert len(asked[0]) == 1  # the health check
     assert [len(prompt) for prompt in asked[1:]] == [2] * (len(asked) - 1)
     assert 4 <= len(asked) - 1 <= 4 + 2
 
@@ -99,9 +99,9 @@ def test_fewer_candidates_change_the_loss_and_the_weights(
     run_small: Run, remote: tuple[str, ...], tmp_path: Path
 ) -> None:
     run_small(*remote)
-    whole = [line["logits_kl"] for line in logged(tmp_path)]
+    complete = [line["logits_kl"] for line in logged(tmp_path)]
     run_small(*remote, "stage3.teacher.top_k=5", "stage3.teacher.prefetch=0")
-    assert [line["logits_kl"] for line in logged(tmp_path)] != whole
+    assert [line["logits_kl"] for line in logged(tmp_path)] != complete
 
 
 def test_a_server_that_stumbles_does_not_show_in_the_numbers(
@@ -239,7 +239,7 @@ def train(small: tuple[str, ...], remote: tuple[str, ...]) -> Iterator[Callable[
 def test_sigterm_while_the_server_hangs_ends_the_run_at_once_and_it_goes_on_as_if_it_had_not(
     train: Callable[[Path], Outcome], server: FakeVllm, tmp_path: Path
 ) -> None:
-    whole = train(tmp_path / "whole")
+    uninterrupted = train(tmp_path / "uninterrupted")
     asked = len(server.bodies)
 
     async def terminates(request: object, answer: object) -> None:
@@ -249,7 +249,7 @@ def test_sigterm_while_the_server_hangs_ends_the_run_at_once_and_it_goes_on_as_i
     async def sane(request: object, answer: object) -> None:
         pass
 
-    # The look, two batches, and then no more.
+    # The health check, two batches, and then no more.
     server.troubles.extend([sane, sane, sane, terminates, waits(300), waits(300)])
     began = time.monotonic()
     with pytest.raises(PreemptedError, match="goes on from its checkpoint"):
@@ -259,8 +259,8 @@ def test_sigterm_while_the_server_hangs_ends_the_run_at_once_and_it_goes_on_as_i
     server.troubles.clear()
     again = train(tmp_path / "run")
     assert len(server.bodies) > asked
-    assert weights_digest(again) == weights_digest(whole)
-    assert without_times(again) == without_times(whole)
-    files = [tmp_path / folder / api.METRICS_FILE for folder in ("whole", "run")]
+    assert weights_digest(again) == weights_digest(uninterrupted)
+    assert without_times(again) == without_times(uninterrupted)
+    files = [tmp_path / folder / api.METRICS_FILE for folder in ("uninterrupted", "run")]
     assert lines_without_times(files[1]) == lines_without_times(files[0])
     assert "remote-teacher" not in {thread.name for thread in threading.enumerate()}
