@@ -1,7 +1,6 @@
-"""Training text: from files to batches of token ids. The pipeline calls what is exported here.
+"""Training text: from files to batches of token ids.
 
-Names are imported when first used: the errors live in this package, and whoever only wants to catch them
-should not have to load numpy and torch.
+Names are imported on first use, so that code which only catches the errors does not load numpy and torch.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = [
     "scored_bytes",
 ]
 
-_HOME = {
+_MODULES = {
     "Corpus": "corpus",
     "DataError": "errors",
     "Feed": "feed",
@@ -43,6 +42,6 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

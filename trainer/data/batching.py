@@ -1,7 +1,7 @@
-"""Token ids in memory to batches: an endless shuffled feed for training, a fixed set for evaluation.
+"""Batches of token ids in memory: an endless shuffled feed for training, a fixed set for evaluation.
 
-Called by `corpus` and by the evaluation. Shapes: B batch size, T sequence length, W windows.
-A window is T consecutive tokens; windows do not overlap, and a remainder shorter than T is left out.
+Used by `memory` and `teachers.local`. Shapes: B batch size, T sequence length, W windows, N tokens. A window
+is T consecutive tokens; windows do not overlap, and a remainder shorter than T is dropped.
 """
 
 from __future__ import annotations
@@ -23,16 +23,20 @@ Tokens = npt.NDArray[np.unsignedinteger[Any]]
 class WindowFeed(Feed):
     """Batches of the windows of an array.
 
-    Each epoch shows every window once, in an order of its own; a batch may straddle two epochs. To restore
-    costs no more than shuffling one epoch, however far it is.
+    Each epoch has every window once, in an order of its own; a batch may span two epochs. Restoring costs no
+    more than shuffling one epoch, at any position.
 
     Args:
         tokens: [N], read only as far as needed.
-        text: digest of what the tokens are.
-        batch_size: rows of all ranks.
+        text: digest of the text.
+        batch_size: rows of all ranks together.
+        sequence_length: T.
+        seed: of the order.
+        rank: of this process.
+        world: number of processes.
 
     Raises:
-        DataError: no whole window fits into `tokens`, or an argument is out of range.
+        DataError: `tokens` has no full window, or an argument is out of range.
     """
 
     def __init__(
@@ -48,7 +52,7 @@ class WindowFeed(Feed):
     ) -> None:
         _require_at_least(1, batch_size=batch_size)
         _require_at_least(0, seed=seed)
-        self._mine = rows_of(batch_size, rank, world)
+        self._own_rows = rows_of(batch_size, rank, world)
         self._windows = _windows(tokens, sequence_length)
         self._text, self._batch_size, self._seed = text, batch_size, seed
         self._rows = 0
@@ -61,7 +65,7 @@ class WindowFeed(Feed):
         self._rows = rows_before(state, self._text)
 
     def __next__(self) -> torch.Tensor:
-        return _tensor(self._windows, self._next_windows()[self._mine])
+        return _tensor(self._windows, self._next_windows()[self._own_rows])
 
     def _next_windows(self) -> npt.NDArray[np.int64]:
         chosen: list[npt.NDArray[np.int64]] = []
@@ -79,9 +83,9 @@ class WindowFeed(Feed):
 def eval_batches(
     tokens: Tokens, *, batch_size: int, sequence_length: int, batches: int
 ) -> list[torch.Tensor]:
-    """The same `batches` int64 tensors [B, T] every time, their windows spread evenly over `tokens`.
+    """Return a fixed set of int64 batches [B, T], with windows spread evenly over `tokens` [N].
 
-    No window comes twice: that would make the standard error over batches look smaller than it is.
+    No window occurs twice, as that would understate the standard error over batches.
 
     Raises:
         DataError: `tokens` has fewer than `batches * batch_size` windows, or an argument is out of range.
@@ -101,12 +105,12 @@ def eval_batches(
 
 
 def _epoch_order(windows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """A permutation that depends on nothing but its arguments (so that any epoch can be entered at once)."""
+    """Return a permutation that its arguments determine, so that a feed can be restored into any epoch."""
     return np.random.default_rng([seed, epoch]).permutation(windows)
 
 
 def _windows(tokens: Tokens, sequence_length: int) -> Tokens:
-    """A view [W, T] of the tokens [N]."""
+    """Return a view [W, T] of the tokens [N]."""
     _require_at_least(1, sequence_length=sequence_length)
     count = len(tokens) // sequence_length
     if count == 0:

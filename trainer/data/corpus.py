@@ -1,7 +1,4 @@
-"""What the pipeline trains and evaluates on, wherever it comes from. `load` is the door.
-
-Two kinds: text that fits into memory (`memory`, for `data=stdlib`) and text that is streamed (`stream`).
-"""
+"""The tokenised text of a run: held in memory (`memory`, for `data=stdlib`) or streamed (`stream`)."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from trainer.data.feed import Feed
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus(ABC):
-    """Tokenised text. Documents follow each other, each ended by the tokenizer's end-of-text token, if any.
+    """Tokenised text, with the tokenizer's end-of-text token, if any, after each document.
 
     Args:
-        held_out: token ids [N] of the text that is never trained on, uint16 or uint32, read-only and mapped
-            from the cache.
-        vocab_size: every id is smaller; a model needs at least so many embeddings.
+        held_out: token ids [N] of the text that is never trained on, uint16 or uint32, read-only and
+            memory-mapped from the cache.
+        vocab_size: every id is smaller; a model needs at least as many embeddings.
         sha256: of the text of both sides and of the tokenizer; docs/data.md says what it covers.
-        tokenizer_dir: the tokenizer; `transformers.AutoTokenizer` loads it.
+        tokenizer_dir: the tokenizer's folder, for `transformers.AutoTokenizer`.
         bytes_per_token: of the held-out text. Nats per token / (bytes_per_token · ln 2) are bits per byte,
             which can be compared between tokenizers.
     """
@@ -38,16 +35,20 @@ class Corpus(ABC):
     @property
     @abstractmethod
     def order_sha256(self) -> str:
-        """Of all that decides the batches, beside the arguments of `batches`."""
+        """Return the digest of all that decides the batches but for the arguments of `batches`."""
 
     @abstractmethod
     def batches(
         self, *, batch_size: int, sequence_length: int, seed: int, rank: int = 0, world: int = 1
     ) -> Feed:
-        """The training text, shuffled by `seed`.
+        """Return a feed of the training text, shuffled by `seed`.
 
         Args:
-            batch_size: rows of all ranks together; this feed gives those of `rank` of `world`.
+            batch_size: rows of all ranks together; the feed has those of `rank` alone.
+            sequence_length: T, in tokens.
+            seed: of the order.
+            rank: of this process.
+            world: number of processes.
 
         Raises:
             DataError: an argument is out of range.
@@ -55,11 +56,13 @@ class Corpus(ABC):
 
 
 def load(config: DataConfig, *, own_tokenizer: str | Path | None = None) -> Corpus:
-    """The text in ids of the tokenizer that the configuration names, else of `own_tokenizer`, that of the
-    model; where there is neither, of a byte-level BPE that is trained on the training side.
+    """Load the text that the configuration names, tokenised.
+
+    The tokenizer is the one that the configuration names, otherwise the model's (`own_tokenizer`); without
+    either, a byte-level BPE is trained on the training side.
 
     Raises:
-        ConfigError: a key names text that is not there, or that cannot be read so.
+        ConfigError: a key names text that does not exist or has another format.
         TokenizerError: there is no such tokenizer.
         DataError: there is too little text, or it cannot be read.
         CacheError: the cache folder cannot be used.

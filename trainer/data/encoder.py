@@ -1,4 +1,4 @@
-"""Documents to token ids, whole and each ended by the end-of-text token. Used by `memory` and `stream`."""
+"""Encoding of full documents to token ids, each ended by the end-of-text token. Used by corpora."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from pydantic_core import from_json
 
 Ids = npt.NDArray[np.int64]
 
-ENCODED_AT_ONCE = 16
-LONGEST_PIECE = 2**20  # characters; an encoding takes some hundred bytes per token until it is dropped
+ENCODE_BATCH = 16
+LONGEST_PIECE = 2**20  # characters; an encoding occupies about a hundred bytes per token
 
 
 class Encoder:
-    """A tokenizer, set to encode whole documents and nothing but their text.
+    """A tokenizer that encodes documents without truncation, padding or special tokens in their text.
 
     Args:
-        backend: a `tokenizers.Tokenizer`; its settings are changed.
-        end: id of the token that ends a text; None: nothing does.
+        backend: a `tokenizers.Tokenizer`, whose settings are changed.
+        end: id of the token that ends a document; None: there is none.
     """
 
     def __init__(self, backend: Any, end: int | None) -> None:
         self._backend = backend
         self._end = np.asarray([] if end is None else [end], dtype=np.int64)
-        # A tokenizer.json may carry settings of whoever saved it that would cut or fill up the documents.
+        # A tokenizer.json may have been saved with truncation or padding enabled.
         backend.no_truncation()
         backend.no_padding()
-        # "</s>" in a program is four characters of it, not the end of the text.
+        # "</s>" inside a document is four characters, not the end of the text.
         backend.encode_special_tokens = True
 
     @classmethod
     def open(cls, directory: Path) -> Encoder:
-        """That of a folder that `tokenizer` made, without the second that importing transformers takes."""
+        """Open the tokenizer of a folder without importing transformers, which takes a second."""
         from tokenizers import Tokenizer
 
-        say_no_to_threads()
+        disable_tokenizer_threads()
         backend = Tokenizer.from_file(str(directory / "tokenizer.json"))
         end = _end_of_text(directory)
         return cls(backend, None if end is None else backend.token_to_id(end))
 
     @property
     def vocab_size(self) -> int:
-        """Every id is smaller. Not the number of entries: ids may have gaps."""
+        """Return the largest id plus one, which may exceed the number of entries: ids may have gaps."""
         return int(max(self._backend.get_vocab().values())) + 1
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
-        """The smallest that holds every id."""
+        """Return the smallest dtype that holds every id."""
         return np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
 
     def __call__(self, texts: Sequence[str]) -> Iterator[Ids]:
-        """The ids of each document, a few documents at a time."""
-        for first in range(0, len(texts), ENCODED_AT_ONCE):
-            pieces = [_pieces(text) for text in texts[first : first + ENCODED_AT_ONCE]]
+        """Yield the ids [N] of each document, int64, encoding a few documents at a time."""
+        for first in range(0, len(texts), ENCODE_BATCH):
+            pieces = [_pieces(text) for text in texts[first : first + ENCODE_BATCH]]
             encodings = iter(
                 self._backend.encode_batch_fast(
                     [piece for document in pieces for piece in document], add_special_tokens=False
@@ -71,19 +71,19 @@ class Encoder:
 
 
 def tokenizer_sha256(directory: Path) -> str:
-    """sha256 over what decides the ids: the tokenizer, and which of its tokens ends a text."""
+    """Return the digest of all that decides the ids: the tokenizer and its end-of-text token."""
     digest = hashlib.sha256((directory / "tokenizer.json").read_bytes())
     digest.update(json.dumps(_settings(directory).get("eos_token"), sort_keys=True).encode())
     return digest.hexdigest()
 
 
-def say_no_to_threads() -> None:
-    """Decide for `tokenizers`: left alone it takes every core, and warns when the process forks."""
+def disable_tokenizer_threads() -> None:
+    """Keep `tokenizers` from using every core and warning about forks, unless the environment decides."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def _pieces(text: str) -> list[str]:
-    """The text in parts that end with a line where that is possible, so that hardly a token is cut."""
+    """Split a text into pieces, at line ends if possible, so that hardly a token is cut."""
     pieces, start = [], 0
     while len(text) - start > LONGEST_PIECE:
         end = text.rfind("\n", start, start + LONGEST_PIECE) + 1 or start + LONGEST_PIECE

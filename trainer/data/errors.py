@@ -1,4 +1,4 @@
-"""What goes wrong with training text. Raised by `trainer.data`, caught at the trainer's door.
+"""Errors of training text. Raised by `trainer.data`, caught by `trainer.__main__` and `trainer.api`.
 
 DataError
 ├── TokenizerError
@@ -11,12 +11,12 @@ from trainer.errors import TrainerError
 
 
 class DataError(TrainerError):
-    """The text, its tokenizer or a request for batches of it does not work out."""
+    """Text that cannot be read or is too short, or a request for batches that cannot be met."""
 
 
 class TokenizerError(DataError):
-    """There is no tokenizer of that name, or it cannot be used."""
+    """A tokenizer that does not exist or cannot be used."""
 
 
 class MissingError(DataError):
-    """There is no file or folder of that name, or nothing that could open it."""
+    """A file or folder that does not exist, or that no installed package can open."""

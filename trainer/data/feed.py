@@ -1,10 +1,9 @@
-"""What a stage is fed with: batches without end, whose place in the text can be kept and come back to.
+"""Endless feeds of batches with a position that checkpoints store and restore.
 
-Every corpus makes feeds (`Corpus.batches`); the training loop takes from them, checkpoints keep their state.
-Shapes: B batch size, T sequence length.
+Every corpus creates feeds (`Corpus.batches`) for the training loop. Shapes: B batch size, T sequence length.
 
-A batch does not depend on how many processes share the work: rank r of W gets its rows r, r+W, r+2W …, so the
-rows of all ranks together are the batch that one process alone would have had.
+A batch does not depend on the number of processes: rank r of W gets its rows r, r+W, r+2W …, so the rows of
+all ranks together are the batch that a single process would have.
 """
 
 from __future__ import annotations
@@ -19,35 +18,34 @@ from torch import Tensor
 from trainer.checkpoint.state import State, StateError
 from trainer.data.errors import DataError
 
-BATCHES = "batches"  # the part of a run that a feed is, in words of the checkpoint
+BATCHES = "batches"  # the name of a feed's state in a checkpoint
 
 
 class Feed(Iterator[Tensor]):
-    """Batches [B / world, T] of int64 token ids on the CPU, without end. A context manager.
+    """Endless batches [B / world, T] of int64 token ids on the CPU. A context manager.
 
-    What comes after a state is a function of the text, of the state and of the arguments that the feed was
-    opened with: another one, opened with them and restored to `state()`, gives what this one gives next.
+    The text, the arguments of the feed and its state determine all later batches: another feed of the same
+    arguments, restored to `state()`, continues exactly like this one.
     """
 
     @abstractmethod
     def state(self) -> State:
-        """Where the batch that comes next begins: a few numbers and words, however far that is."""
+        """Return the position of the next batch, of constant size."""
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Goes to where a feed of the same arguments stood; takes no longer the farther that is.
+        """Go to the position of a feed of the same arguments, in constant time.
 
         Raises:
-            StateError: it is no state of such a feed.
-            DataError: it is one in another text.
+            StateError: it is not the state of such a feed.
+            DataError: it is a state in another text.
         """
 
     def wait(self) -> None:
-        """Until the next batch is there, which it does not take: the state stays what it is. What went wrong
-        with the batch is raised to whoever takes it."""
+        """Wait until the next batch is ready without taking it; its errors are raised by `__next__`."""
 
     def close(self) -> None:
-        """Ends what runs in the background, within seconds. May be called twice; no batch comes after it."""
+        """End background work within seconds; there are no batches afterwards. May be called twice."""
 
     def __enter__(self) -> Feed:
         return self
@@ -59,15 +57,15 @@ class Feed(Iterator[Tensor]):
 
 
 def state_at(text: str, rows: int, **more: Any) -> State:
-    """The state after that many rows, all ranks' together, of the text with that digest."""
+    """Return the state after `rows` rows, of all ranks together, of the text with that digest."""
     return State(values={"text": text, "rows": rows, **more})
 
 
 def rows_before(state: State, text: str) -> int:
-    """How many rows of the text lie before the state. Raises as `Feed.restore`."""
+    """Return the number of rows of the text before the state; raise the errors of `Feed.restore`."""
     rows, theirs = state.values.get("rows"), state.values.get("text")
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0 or not isinstance(theirs, str):
-        raise StateError(BATCHES, f"{dict(state.values)!r} is no place in a text")
+        raise StateError(BATCHES, f"{dict(state.values)!r} is no position in a text")
     if theirs != text:
         raise DataError(
             f"the training text is not the one that the checkpoint was written with (its digest was "
@@ -77,10 +75,10 @@ def rows_before(state: State, text: str) -> int:
 
 
 def rows_of(batch_size: int, rank: int, world: int) -> slice:
-    """The rows of a batch of all ranks that are this rank's.
+    """Return this rank's rows of a batch of all ranks.
 
     Raises:
-        DataError: the batch cannot be shared out evenly, or there is no such rank.
+        DataError: `world` does not divide the batch size, or there is no such rank.
     """
     if not 0 <= rank < world:
         raise DataError(f"there is no rank {rank} among {world}")

@@ -1,4 +1,4 @@
-"""From `data.files` to the list of files that it names. Called by `shards`."""
+"""Resolution of `data.files` to the files that it names. Called by `shards`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.data.errors import MissingError
-from trainer.data.remote import checksum, open_filesystem, patiently
+from trainer.data.remote import checksum, open_filesystem, with_retries
 from trainer.errors import ConfigError
 
 KEY = "data.files"
@@ -17,15 +17,15 @@ KEY = "data.files"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class File:
-    """One file.
+    """A file of training text.
 
     Args:
-        filesystem: fsspec's.
-        path: in it.
-        name: below the folder that all files have in common; the same wherever that folder lies.
-        size: bytes.
-        checksum: what the store says of the content; "" on this machine.
-        changed: when, in nanoseconds, on this machine; 0 elsewhere.
+        filesystem: of fsspec.
+        path: in the file system.
+        name: relative to the common folder of all files, and so independent of its location.
+        size: in bytes.
+        checksum: from the store's metadata; "" on this machine.
+        changed: modification time in nanoseconds on this machine; 0 elsewhere.
     """
 
     filesystem: Any
@@ -37,7 +37,7 @@ class File:
 
     @property
     def url(self) -> str:
-        """For people."""
+        """Return the path or URL for messages."""
         return self.path if self.is_local else str(self.filesystem.unstrip_protocol(self.path))
 
     @property
@@ -45,32 +45,32 @@ class File:
         return "file" in _protocols(self.filesystem)
 
     def bytes(self, start: int, end: int) -> bytes:
-        """Those from `start` to before `end`, or to the file's end. Raises DataError."""
+        """Return the bytes from `start` to before `end` or the file's end, or raise DataError."""
         if start >= min(end, self.size):
             return b""
-        data: bytes = patiently(
+        data: bytes = with_retries(
             lambda: self.filesystem.cat_file(self.path, start=start, end=min(end, self.size)), self.url
         )
         return data
 
 
 def find_files(patterns: Sequence[str], suffixes: tuple[str, ...]) -> list[File]:
-    """All files that the patterns name, sorted by name: files, globs, and folders with all that is below.
+    """Return all files that the patterns name, sorted by name, without empty ones.
 
     Args:
-        suffixes: of the files that count below a folder; () for all. What a person named counts anyway.
-
-    Hidden files below folders and empty files do not count.
+        patterns: paths or URLs of files, globs, and folders, which are searched recursively without hidden
+            files.
+        suffixes: of the files that count in folders; () for all. Files named explicitly count anyway.
 
     Raises:
-        ConfigError: a pattern names nothing.
+        ConfigError: a pattern matches nothing.
         DataError: a listing cannot be read.
     """
     found: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {}
     for pattern in patterns:
         try:
             filesystem, path = open_filesystem(pattern)
-            infos = patiently(
+            infos = with_retries(
                 lambda filesystem=filesystem, path=path: list(_infos(filesystem, path, suffixes)),  # type: ignore[misc]
                 pattern,
             )

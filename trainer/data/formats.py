@@ -1,7 +1,6 @@
-"""How a file is made of blocks, and a block of documents: Parquet, JSON lines, plain text. Used by `shards`.
+"""File formats as blocks of documents: Parquet, JSON lines, plain text. Used by `shards`.
 
-A block can be read without reading what lies before it; that is what makes a place in the text cheap to
-return to.
+A block can be read without the blocks before it, which makes it cheap to restore a position in the text.
 """
 
 from __future__ import annotations
@@ -16,45 +15,45 @@ from pydantic_core import from_json
 
 from trainer.data.errors import DataError
 from trainer.data.files import File
-from trainer.data.remote import patiently
+from trainer.data.remote import with_retries
 from trainer.errors import ConfigError
 
 LINES_BLOCK = 4 * 2**20  # bytes
-LARGEST_DOCUMENT = 256 * 2**20  # bytes; its tokens would take some ten times that
-SAMPLED = 64 * 2**10  # bytes at either end that stand for a file whose store knows no checksum
+LARGEST_DOCUMENT = 256 * 2**20  # bytes; its tokens would take about ten times that
+SAMPLED_BYTES = 64 * 2**10  # hashed at either end of a file that has no checksum
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What must be known of a file before it is read: its blocks, and what tells it from another."""
+class FileSummary:
+    """Metadata of a file: its number of blocks, and a digest that identifies its content."""
 
     blocks: int
     digest: str
 
 
 class Format(ABC):
-    """One kind of file. Reads with handles of its own: one for each thread that reads."""
+    """A file format with its own open handles; each reading thread needs an instance."""
 
     suffixes: tuple[str, ...] = ()
 
     @abstractmethod
-    def shape(self, file: File) -> Shape:
-        """Reads as little as it can. Raises ConfigError, DataError."""
+    def summarise(self, file: File) -> FileSummary:
+        """Summarise a file, reading as little as possible, or raise ConfigError or DataError."""
 
     @abstractmethod
     def texts(self, file: File, block: int) -> list[str]:
-        """The block's documents that have any text. Raises DataError."""
+        """Return the block's documents that are not blank, or raise DataError."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing open
-        """Gives back what is open."""
+        """Close open handles."""
 
 
 class ParquetFormat(Format):
-    """A block is a row group, a document the value of one column in one row.
+    """Parquet: a block is a row group, a document the value of one column in one row.
 
     Args:
-        column: of strings.
-        open_files: how many stay open; opening one reads its footer.
+        column: name of a column of strings.
+        open_files: number of files that stay open, as opening one reads its footer.
     """
 
     suffixes = (".parquet",)
@@ -63,40 +62,41 @@ class ParquetFormat(Format):
         self._column, self._limit = column, open_files
         self._open: dict[str, tuple[Any, Any]] = {}
 
-    def shape(self, file: File) -> Shape:
-        metadata, schema = patiently(lambda: self._footer(file), file.url)
+    def summarise(self, file: File) -> FileSummary:
+        metadata, schema = with_retries(lambda: self.read_footer(file), file.url)
         self._check_column(schema, file)
-        place = schema.names.index(self._column)
+        index = schema.names.index(self._column)
         digest = hashlib.sha256()
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
-            chunk = _column_of(group, self._column, place)
-            told = [group.num_rows, chunk.total_compressed_size, chunk.total_uncompressed_size]
+            chunk = _column_of(group, self._column, index)
+            facts = [group.num_rows, chunk.total_compressed_size, chunk.total_uncompressed_size]
             if chunk.statistics is not None and chunk.statistics.has_min_max:
-                told += [str(chunk.statistics.min), str(chunk.statistics.max)]
-            digest.update(json.dumps(told).encode())
-        return Shape(blocks=metadata.num_row_groups, digest=digest.hexdigest())
+                facts += [str(chunk.statistics.min), str(chunk.statistics.max)]
+            digest.update(json.dumps(facts).encode())
+        return FileSummary(blocks=metadata.num_row_groups, digest=digest.hexdigest())
 
     def texts(self, file: File, block: int) -> list[str]:
         def read() -> list[str | None]:
             try:
                 table = self._opened(file).read_row_group(block, columns=[self._column], use_threads=False)
             except BaseException:
-                self._forget(file.path)  # after a failure a handle may be anywhere
+                self._close(file.path)  # after a failure the state of the handle is unknown
                 raise
             values: list[str | None] = table.column(0).to_pylist()
             return values
 
-        return [text for text in patiently(read, file.url) if text and not text.isspace()]
+        return [text for text in with_retries(read, file.url) if text and not text.isspace()]
 
     def close(self) -> None:
         for path in list(self._open):
-            self._forget(path)
+            self._close(path)
 
-    def _footer(self, file: File) -> tuple[Any, Any]:
+    def read_footer(self, file: File) -> tuple[Any, Any]:
+        """Return pyarrow's metadata and schema of a file."""
         from pyarrow.parquet import ParquetFile
 
-        with _open(file) as stream, ParquetFile(stream) as parquet:
+        with open_file(file) as stream, ParquetFile(stream) as parquet:
             return parquet.metadata, parquet.schema_arrow
 
     def _check_column(self, schema: Any, file: File) -> None:
@@ -115,15 +115,15 @@ class ParquetFormat(Format):
             )
 
     def _opened(self, file: File) -> Any:
-        """The open file, the last used being the last to be closed."""
+        """Return the open file, closing the least recently used one if there are too many."""
         from pyarrow.parquet import ParquetFile
 
         if file.path in self._open:
             self._open[file.path] = self._open.pop(file.path)
         else:
             while len(self._open) >= self._limit:
-                self._forget(next(iter(self._open)))
-            stream = _open(file)
+                self._close(next(iter(self._open)))
+            stream = open_file(file)
             try:
                 self._open[file.path] = stream, ParquetFile(stream)
             except BaseException:
@@ -131,7 +131,7 @@ class ParquetFormat(Format):
                 raise
         return self._open[file.path][1]
 
-    def _forget(self, path: str) -> None:
+    def _close(self, path: str) -> None:
         stream, parquet = self._open.pop(path, (None, None))
         if stream is not None:
             parquet.close()
@@ -139,36 +139,40 @@ class ParquetFormat(Format):
 
 
 class LinesFormat(Format):
-    """JSON lines: a block is a range of bytes, with the lines that begin in it; a document is one key of one
-    line's object. Every line must have it; `null` and blank texts do not count."""
+    """JSON lines: a block is the lines that begin in a range of bytes, a document is one key of one line.
+
+    Args:
+        key: every line must have it; `null` and blank texts are skipped.
+        block_bytes: size of the range.
+    """
 
     suffixes = (".jsonl", ".ndjson", ".json")
 
     def __init__(self, key: str, *, block_bytes: int = LINES_BLOCK) -> None:
         self._key, self._block = key, block_bytes
 
-    def shape(self, file: File) -> Shape:
-        return Shape(blocks=-(-file.size // self._block), digest=_sampled(file))
+    def summarise(self, file: File) -> FileSummary:
+        return FileSummary(blocks=-(-file.size // self._block), digest=_sampled(file))
 
     def texts(self, file: File, block: int) -> list[str]:
         start, data = self._lines(file, block)
-        texts, place = [], start
+        texts, offset = [], start
         for line in data.split(b"\n"):
             if line.strip():
-                texts.append(self._text(line, file, place))
-            place += len(line) + 1
+                texts.append(self._text(line, file, offset))
+            offset += len(line) + 1
         return [text for text in texts if text and not text.isspace()]
 
     def _lines(self, file: File, block: int) -> tuple[int, bytes]:
-        """Where the first line begins, and all lines that begin in the block."""
+        """Return the offset of the first line and all lines that begin in the block."""
         start, end = block * self._block, min((block + 1) * self._block, file.size)
         first = start
         if start:
-            # The byte before tells whether a line begins exactly here.
+            # The preceding byte shows whether a line begins exactly here.
             data = file.bytes(start - 1, end)
             cut = data.find(b"\n") + 1
             if not cut:
-                return start, b""  # one long line that began before
+                return start, b""  # all in one line that began earlier
             first, data = start - 1 + cut, data[cut:]
         else:
             data = file.bytes(start, end)
@@ -182,8 +186,8 @@ class LinesFormat(Format):
                 raise DataError(f"{file.url} has a line of more than {LARGEST_DOCUMENT >> 20} MiB")
         return first, data
 
-    def _text(self, line: bytes, file: File, place: int) -> str | None:
-        where = f"{file.url}, the line at byte {place}"
+    def _text(self, line: bytes, file: File, offset: int) -> str | None:
+        where = f"{file.url}, the line at byte {offset}"
         try:
             entry = from_json(line)
         except ValueError as error:
@@ -198,38 +202,38 @@ class LinesFormat(Format):
 
 
 class WholeFileFormat(Format):
-    """Plain text: a file is one block and one document. Bytes that are no UTF-8 become U+FFFD."""
+    """Plain text: a file is one block and one document. Bytes that are not UTF-8 become U+FFFD."""
 
-    def shape(self, file: File) -> Shape:
+    def summarise(self, file: File) -> FileSummary:
         if file.size > LARGEST_DOCUMENT:
             raise ConfigError(
                 f"{file.url} has {file.size >> 20} MiB, and would be one document; split it, or write one "
                 "document per line as JSON (data.text_key)",
                 key="data.files",
             )
-        return Shape(blocks=1, digest=_sampled(file))
+        return FileSummary(blocks=1, digest=_sampled(file))
 
     def texts(self, file: File, block: int) -> list[str]:
         text = file.bytes(0, file.size).decode(errors="replace")
         return [] if not text or text.isspace() else [text]
 
 
-def _open(file: File) -> Any:
-    # pyarrow asks for exact ranges; a read-ahead cache would fetch megabytes around each.
+def open_file(file: File) -> Any:
+    """Open a file for pyarrow, which requests exact ranges: a read-ahead cache would fetch megabytes more."""
     return file.filesystem.open(file.path, "rb", **({} if file.is_local else {"cache_type": "none"}))
 
 
-def _column_of(group: Any, name: str, place: int) -> Any:
-    """The chunk of a column; nested columns before it make its place among the chunks another one."""
-    for number in range(place, group.num_columns):
+def _column_of(group: Any, name: str, index: int) -> Any:
+    """Return the chunk of a column, at its index in the schema or later: nested columns have several."""
+    for number in range(index, group.num_columns):
         if group.column(number).path_in_schema == name:
             return group.column(number)
     raise DataError(f"no chunk of the column {name!r}")
 
 
 def _sampled(file: File) -> str:
-    """What stands for the content: the store's checksum, else the file's two ends."""
+    """Return the store's checksum, or else the digest of the file's beginning and end."""
     if file.checksum:
         return file.checksum
-    ends = file.bytes(0, SAMPLED) + file.bytes(max(SAMPLED, file.size - SAMPLED), file.size)
+    ends = file.bytes(0, SAMPLED_BYTES) + file.bytes(max(SAMPLED_BYTES, file.size - SAMPLED_BYTES), file.size)
     return hashlib.sha256(ends).hexdigest()

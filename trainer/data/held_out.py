@@ -1,7 +1,7 @@
-"""Which streamed documents are never trained on, and the text that losses are measured on. Used by `stream`.
+"""Held-out documents of streamed text, and the tokens that losses are measured on. Used by `stream`.
 
-A document is held out when the SHA-256 of its text falls into the fraction. So it is on the same side in
-every file, in every order and on every machine, and so are all its exact copies: no text is on both sides.
+A document is held out if the SHA-256 of its text falls into the fraction. So its side does not depend on the
+file, the order or the machine, and exact copies are on the same side: no text is on both.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from trainer.data.errors import DataError
 from trainer.data.shards import Shards
 from trainer.text import counted
 
-FORMAT = 1  # raise it when the same spec would give other tokens
-SAMPLE_SEED = 0  # of the order in which text is looked through here, under every seed of a run
-TOKENIZER_BYTES = 8_000_000  # of text that a tokenizer is trained on: what data=stdlib has
+FORMAT = 1  # increase it when the same spec would give other tokens
+SAMPLE_SEED = 0  # of the order in which text is sampled here, whatever the run's seed
+TOKENIZER_BYTES = 8_000_000  # of text that a tokenizer is trained on, about as much as data=stdlib has
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeldOut:
-    """The held-out tokens [N], mapped from the cache, and how many bytes of text each stands for."""
+    """The held-out tokens [N], memory-mapped from the cache, and the mean bytes of text per token."""
 
     tokens: Tokens
     bytes_per_token: float
 
 
 def is_held_out(text: str, fraction: float) -> bool:
-    """Whether a document is never trained on."""
+    """Return whether a document is never trained on."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") < fraction * 2**64
 
 
 def held_out(shards: Shards, tokenizer: Path) -> HeldOut:
-    """Held-out documents from all over the text until there are enough; kept in the cache.
+    """Return held-out documents from blocks all over the text, until there are enough; cached.
 
     Raises:
         DataError: one of the sides is empty.
@@ -54,16 +54,16 @@ def held_out(shards: Shards, tokenizer: Path) -> HeldOut:
         "held_out_fraction": config.held_out_fraction,
         "held_out_tokens": config.held_out_tokens,
     }
-    folder = artifact("held_out", spec, lambda work: _gather(shards, tokenizer, work))
+    folder = artifact("held_out", spec, lambda draft: gather(shards, tokenizer, draft))
     summary = from_json((folder / "held_out.json").read_text(encoding="utf-8"))
     tokens = np.memmap(folder / "held_out.bin", dtype=summary["dtype"], mode="r")
     return HeldOut(tokens=tokens, bytes_per_token=summary["bytes"] / len(tokens))
 
 
 def training_sample(shards: Shards) -> list[str]:
-    """Training documents from all over the text, for a tokenizer to be trained on."""
+    """Return training documents from blocks all over the text, to train a tokenizer on."""
     sample, size = [], 0
-    for document in _from_all_over(shards):
+    for document in _shuffled(shards):
         if is_held_out(document, shards.config.held_out_fraction):
             continue
         sample.append(document)
@@ -73,11 +73,12 @@ def training_sample(shards: Shards) -> list[str]:
     return sample
 
 
-def _gather(shards: Shards, tokenizer: Path, folder: Path) -> None:
+def gather(shards: Shards, tokenizer: Path, folder: Path) -> None:
+    """Write the held-out tokens and their summary into a folder."""
     config, encode = shards.config, Encoder.open(tokenizer)
     found: list[np.ndarray] = []
     tokens = size = documents = 0
-    for document in _from_all_over(shards):
+    for document in _shuffled(shards):
         documents += 1
         if not is_held_out(document, config.held_out_fraction):
             continue
@@ -102,8 +103,8 @@ def _gather(shards: Shards, tokenizer: Path, folder: Path) -> None:
     (folder / "held_out.json").write_text(json.dumps(summary), encoding="utf-8")
 
 
-def _from_all_over(shards: Shards) -> Iterator[str]:
-    """Every document, block by block in an order that has nothing to do with files, seeds or runs."""
+def _shuffled(shards: Shards) -> Iterator[str]:
+    """Yield every document, block by block in an order that depends on neither files nor seeds."""
     reader = shards.reader()
     try:
         for block in np.random.default_rng(SAMPLE_SEED).permutation(shards.blocks):

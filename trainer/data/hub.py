@@ -1,8 +1,8 @@
-"""`data=hub`: which files a dataset of the Hugging Face hub is made of. Called by `shards`.
+"""The files of a dataset on the Hugging Face hub (`data=hub`). Called by `shards`.
 
-The package `datasets` knows how a dataset's card, its configurations and its splits name files; the files are
-then streamed like any others, from `hf://` at the commit that the revision stands for now. So a dataset has
-the same shuffling, the same held-out text and the same resuming as Parquet in a bucket.
+The package `datasets` resolves a dataset's card, configurations and splits to files, which are then streamed
+like any others, from `hf://` at the commit that the revision now refers to. So shuffling, held-out text and
+resuming are those of Parquet in a bucket.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from trainer.errors import ConfigError
 _INSTALL = "python -m pip install 'stagesweep[hub]'"
 
 
-def files_of(config: HubConfig) -> tuple[str, ...]:
-    """The files of one split, as paths or URLs.
+def dataset_files(config: HubConfig) -> tuple[str, ...]:
+    """Return the files of one split, as paths or URLs.
 
     Raises:
         ConfigError: the package is not installed, or there is no such dataset, subset or split.
@@ -46,16 +46,16 @@ def _datasets() -> Any:
 
 
 def _builder(config: HubConfig, datasets: Any) -> Any:
-    what = f"dataset {config.dataset!r}"
+    name = f"dataset {config.dataset!r}"
     try:
         return datasets.load_dataset_builder(config.dataset, config.subset, revision=config.revision)
-    except FileNotFoundError as error:  # also of datasets that are not public
-        raise ConfigError(f"there is no {what}: {_told(error)}", key="data.dataset") from error
-    except ValueError as error:  # a subset that is not there; its message lists those that are
-        raise ConfigError(f"{what}: {_told(error)}", key="data.subset") from error
-    except Exception as error:  # the hub's client has dozens of errors
-        raise DataError(f"{what} cannot be looked up: {_told(error)}") from error
+    except FileNotFoundError as error:  # also for datasets that are not public
+        raise ConfigError(f"there is no {name}: {_one_line(error)}", key="data.dataset") from error
+    except ValueError as error:  # no such subset; the message lists those that exist
+        raise ConfigError(f"{name}: {_one_line(error)}", key="data.subset") from error
+    except Exception as error:  # the hub's client raises dozens of types
+        raise DataError(f"{name} cannot be looked up: {_one_line(error)}") from error
 
 
-def _told(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,7 +1,6 @@
-"""`data=stdlib`: text that fits into memory, from files to token ids, cached. Called by `corpus`.
+"""`data=stdlib`: text that fits into memory, tokenised once per machine. Called by `corpus`.
 
-It is tokenised once per machine; afterwards the text's files are only read to see that they are still the
-same, and the ids are mapped.
+Later runs memory-map the cached ids and read the text's files only to verify that they are the same.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from trainer.data.errors import DataError
 from trainer.data.feed import Feed
 from trainer.data.split import split
 from trainer.data.stdlib import Document, documents
-from trainer.data.tokenizer import adopted, open_tokenizer, trained
+from trainer.data.tokenizer import import_tokenizer, open_tokenizer, train_tokenizer
 
-FORMAT = 1  # raise it when the same spec would give other ids
+FORMAT = 1  # increase it when the same spec would give other ids
 SUMMARY = "corpus.json"
 SIDES = ("train", "held_out")
 
@@ -37,7 +36,7 @@ class MemoryCorpus(Corpus):
     """A corpus whose ids are one array.
 
     Args:
-        train: token ids [N] of the training text, as `held_out`.
+        train: token ids [N] of the training text, like `held_out`.
     """
 
     train: Tokens
@@ -61,16 +60,18 @@ class MemoryCorpus(Corpus):
 
 
 def load(config: StdlibConfig, own_tokenizer: str | Path | None = None) -> MemoryCorpus:
-    """As `corpus.load`."""
+    """Load the text that `corpus.load` describes."""
     found = documents(config.max_bytes)
     fingerprint = _fingerprint(found)
-    if given := config.tokenizer or own_tokenizer:
-        return _load(config, found, fingerprint, adopted(given))
+    if name := config.tokenizer or own_tokenizer:
+        return _load(config, found, fingerprint, import_tokenizer(name))
 
     def training_texts() -> list[str]:
         return [document.data.decode() for document in split(found, config.held_out_fraction)[0]]
 
-    directory = trained(training_texts, f"{fingerprint}/{config.held_out_fraction!r}", config.vocab_size)
+    directory = train_tokenizer(
+        training_texts, f"{fingerprint}/{config.held_out_fraction!r}", config.vocab_size
+    )
     return _load(config, found, fingerprint, directory)
 
 
@@ -86,7 +87,7 @@ def _load(
         "tokenizer_sha256": tokenizer_sha256(tokenizer_dir),
     }
     folder = artifact(
-        "corpora", spec, lambda work: _tokenise(found, config.held_out_fraction, tokenizer_dir, work)
+        "corpora", spec, lambda draft: tokenise(found, config.held_out_fraction, tokenizer_dir, draft)
     )
     summary = from_json((folder / SUMMARY).read_text(encoding="utf-8"))
     train, held_out = (np.memmap(folder / f"{side}.bin", dtype=summary["dtype"], mode="r") for side in SIDES)
@@ -106,7 +107,7 @@ def _load(
     )
 
 
-def _tokenise(found: Sequence[Document], held_out_fraction: float, tokenizer_dir: Path, folder: Path) -> None:
+def tokenise(found: Sequence[Document], held_out_fraction: float, tokenizer_dir: Path, folder: Path) -> None:
     """Write both sides' ids and the summary into `folder`."""
     tokenizer = open_tokenizer(tokenizer_dir)
     encode = Encoder(tokenizer.backend_tokenizer, tokenizer.eos_token_id)
@@ -131,7 +132,7 @@ def _tokenise(found: Sequence[Document], held_out_fraction: float, tokenizer_dir
 
 
 def _fingerprint(found: Sequence[Document]) -> str:
-    """sha256 over paths and contents, each with its length, so that no two lists of files read alike."""
+    """Return the digest of paths and contents, each with its length, so that it is unambiguous."""
     digest = hashlib.sha256()
     for document in found:
         digest.update(f"{len(document.path)}:{document.path}:{len(document.data)}:".encode())

@@ -1,7 +1,7 @@
-"""Batches made ahead, on a thread of their own, so that no step waits for files or the tokenizer.
+"""A feed that prefetches batches in a thread, so that no step waits for files or the tokenizer.
 
-`stream` wraps its feed in one. The thread ends with the feed: when it is closed, when nothing refers to it
-any more, and with the process: it is a daemon, for a read that hangs must not keep a finished process alive.
+`stream` wraps its feed in one. The thread ends when the feed is closed or garbage-collected. It is a daemon:
+a read that hangs must not keep a finished process alive.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from trainer.checkpoint.state import State
 from trainer.data.errors import DataError
 from trainer.data.feed import Feed
 
-CLOSING_S = 5.0  # that `close` waits for a thread in the middle of a read
-STALLED_S = 900.0  # without a batch; longer than all tries at reading a block
+CLOSING_S = 5.0  # `close` waits so long for a thread in the middle of a read
+STALLED_S = 900.0  # without a batch; longer than all retries of reading a block
 _TICK_S = 0.1
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Made:
-    """A batch and where the feed stood after it, or what went wrong instead."""
+class _Item:
+    """A batch with the feed's state after it, or an error instead."""
 
     batch: Tensor | None
     state: State | None
@@ -36,20 +36,21 @@ class _Made:
 
 
 class Prefetched(Feed):
-    """A feed whose batches are made before they are asked for. The thread starts with the first.
+    """A feed whose batches are made ahead by a thread, which the first batch starts.
 
-    What it raises, the one who asks gets. `state` is that of the batches which were taken, not of those made.
+    Errors of the thread are raised by `__next__`. `state` follows the batches that were taken.
 
     Args:
-        feed: used by the thread alone from then on; closed with this one.
-        ahead: the most batches that wait.
+        feed: from then on used by the thread alone; closed with this one.
+        ahead: the most batches in the queue.
+        stalled_s: seconds without a batch until DataError is raised.
     """
 
     def __init__(self, feed: Feed, *, ahead: int, stalled_s: float = STALLED_S) -> None:
         self._feed, self._ahead, self._stalled_s = feed, ahead, stalled_s
         self._state = feed.state()
         self._worker: _Worker | None = None
-        self._next: _Made | None = None
+        self._next: _Item | None = None
         self._error: BaseException | None = None
         self._closed = False
 
@@ -57,7 +58,7 @@ class Prefetched(Feed):
         return self._state
 
     def restore(self, state: State) -> None:
-        if not self._halt():
+        if not self._stop_worker():
             raise DataError("a read of training text hangs; the feed cannot be set to another place")
         try:
             self._feed.restore(state)
@@ -72,13 +73,13 @@ class Prefetched(Feed):
         if self._closed:
             raise StopIteration
         self.wait()
-        made, self._next = self._next, None
-        if made is None or made.batch is None or made.state is None:
-            ended = RuntimeError("the prefetching thread ended without a word")
-            self._error = (made and made.error) or ended
+        item, self._next = self._next, None
+        if item is None or item.batch is None or item.state is None:
+            ended = RuntimeError("the prefetching thread ended without an error")
+            self._error = (item and item.error) or ended
             raise self._error
-        self._state = made.state
-        return made.batch
+        self._state = item.state
+        return item.batch
 
     def wait(self) -> None:
         if self._next is not None or self._error is not None or self._closed:
@@ -89,15 +90,15 @@ class Prefetched(Feed):
         try:
             self._next = self._wait(self._worker)
         except DataError as error:
-            self._next = _Made(batch=None, state=None, error=error)
+            self._next = _Item(batch=None, state=None, error=error)
 
     def close(self) -> None:
         self._closed = True
-        if self._halt():
+        if self._stop_worker():
             self._feed.close()
 
-    def _halt(self) -> bool:
-        """Whether the feed is nobody's now."""
+    def _stop_worker(self) -> bool:
+        """Stop the thread and drop its batches; return whether the thread has ended."""
         worker, self._worker, self._next = self._worker, None, None
         if worker is None:
             return True
@@ -109,39 +110,39 @@ class Prefetched(Feed):
             )
         return not worker.thread.is_alive()
 
-    def _wait(self, worker: _Worker) -> _Made:
+    def _wait(self, worker: _Worker) -> _Item:
         began = time.monotonic()
         while True:
             try:
-                return worker.made.get(timeout=_TICK_S)
+                return worker.items.get(timeout=_TICK_S)
             except queue.Empty:
-                if not worker.thread.is_alive() and worker.made.empty():
-                    return _Made(batch=None, state=None)
+                if not worker.thread.is_alive() and worker.items.empty():
+                    return _Item(batch=None, state=None)
                 if time.monotonic() - began > self._stalled_s:
                     raise DataError(f"no training text has come for {self._stalled_s:g} s") from None
 
 
 class _Worker:
-    """The thread and what it shares. It refers to the feed, not to whoever takes the batches."""
+    """The thread with its queue. It has no reference to the consumer, which can be garbage-collected."""
 
     def __init__(self, feed: Feed, ahead: int) -> None:
         self.stop = threading.Event()
-        self.made: queue.Queue[_Made] = queue.Queue(ahead)
+        self.items: queue.Queue[_Item] = queue.Queue(ahead)
         self.thread = threading.Thread(
-            target=_make, args=(feed, self.made, self.stop), name="training text", daemon=True
+            target=_produce, args=(feed, self.items, self.stop), name="training text", daemon=True
         )
         self.thread.start()
 
 
-def _make(feed: Feed, made: queue.Queue[_Made], stop: threading.Event) -> None:
+def _produce(feed: Feed, items: queue.Queue[_Item], stop: threading.Event) -> None:
     while not stop.is_set():
         try:
-            item = _Made(batch=next(feed), state=feed.state())
-        except BaseException as error:  # noqa: BLE001 - whoever takes the batches raises it
-            item = _Made(batch=None, state=None, error=error)
+            item = _Item(batch=next(feed), state=feed.state())
+        except BaseException as error:  # noqa: BLE001 - the consumer raises it
+            item = _Item(batch=None, state=None, error=error)
         while not stop.is_set():
             try:
-                made.put(item, timeout=_TICK_S)
+                items.put(item, timeout=_TICK_S)
                 break
             except queue.Full:
                 continue

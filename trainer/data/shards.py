@@ -1,7 +1,7 @@
-"""Text in many files, block by block: what there is, and in which order an epoch shows it.
+"""The blocks of a text in many files, and their order in an epoch. Opened by `stream`.
 
-Opened by `stream`. Which blocks a file has is looked up once per machine and kept in the cache: the footers
-of a thousand remote files take a minute to read.
+The index of blocks is built once per machine and cached: the footers of a thousand remote files take a minute
+to read.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from trainer.cache import artifact
 from trainer.config.data import HubConfig, ParquetConfig, StreamConfig, TextConfig
 from trainer.data.errors import DataError
 from trainer.data.files import File, find_files
-from trainer.data.formats import Format, LinesFormat, ParquetFormat, Shape, WholeFileFormat
+from trainer.data.formats import FileSummary, Format, LinesFormat, ParquetFormat, WholeFileFormat
 from trainer.errors import ConfigError
 
-FORMAT = 1  # raise it when the same files would get other blocks or digests
-LOOKED_UP_AT_ONCE = 16
+FORMAT = 1  # increase it when the same files would get other blocks or digests
+INDEX_THREADS = 16
 INDEX = "index.json"
 
 Order = npt.NDArray[np.int64]
@@ -35,13 +35,14 @@ Order = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shards:
-    """All files of a text. A block is named by its number among those of all files.
+    """All files of a text, whose blocks are numbered across files.
 
     Args:
+        config: of the text.
         files: sorted by name.
-        starts: [files + 1], the number of each file's first block; the last is how many there are.
-        sha256: of names, sizes and contents as far as they are known without reading them.
-        format: makes what reads such files.
+        starts: [files + 1], the number of each file's first block, and the number of all blocks.
+        sha256: of names, sizes and contents, as far as they are known without reading the files.
+        format: creates a reader of such files.
     """
 
     config: StreamConfig
@@ -55,9 +56,10 @@ class Shards:
         return int(self.starts[-1])
 
     def epoch_order(self, seed: int, epoch: int) -> Order:
-        """All blocks once: files in an order of this seed and epoch, the blocks of each likewise.
+        """Return the numbers of all blocks [blocks], int64, shuffled by seed and epoch.
 
-        File by file, so that a few files are open at a time.
+        Both files and the blocks of each file are shuffled, but a file's blocks stay together, so that few
+        files are open at a time.
         """
         random = np.random.default_rng([seed, epoch])
         counts = np.diff(self.starts)
@@ -66,18 +68,18 @@ class Shards:
         )
 
     def reader(self) -> BlockReader:
-        """A reader for one thread. To be closed."""
+        """Return a reader for one thread, which the caller closes."""
         return BlockReader(self, self.format())
 
 
 class BlockReader:
-    """Reads blocks by their number."""
+    """A reader of blocks by number."""
 
-    def __init__(self, shards: Shards, how: Format) -> None:
-        self._shards, self._format = shards, how
+    def __init__(self, shards: Shards, file_format: Format) -> None:
+        self._shards, self._format = shards, file_format
 
     def texts(self, block: int) -> list[str]:
-        """The block's documents. Raises DataError."""
+        """Return the block's documents, or raise DataError."""
         file = int(np.searchsorted(self._shards.starts, block, side="right")) - 1
         return self._format.texts(self._shards.files[file], block - int(self._shards.starts[file]))
 
@@ -86,33 +88,32 @@ class BlockReader:
 
 
 def open_shards(config: StreamConfig) -> Shards:
-    """What the configuration names.
+    """Find and index the files that the configuration names.
 
     Raises:
-        ConfigError: it names nothing, or what has no text where it should.
-        DataError: it cannot be read, or there is nothing in it.
+        ConfigError: it names no file, or a file has no text under the configured key.
+        DataError: a file cannot be read, or there is no text in any.
     """
-    files, how = _files(config)
-    shapes = _shapes(files, how(), config)
-    counts = [shape.blocks for shape in shapes]
+    files, new_format = _files(config)
+    summaries = _summaries(files, new_format(), config)
+    counts = [summary.blocks for summary in summaries]
     if not sum(counts):
         raise DataError("the training text has no document in any of its files")
-    digest = hashlib.sha256(json.dumps([type(how()).__name__, config.text_key]).encode())
-    for file, shape in zip(files, shapes, strict=True):
-        digest.update(json.dumps([file.name, file.size, shape.digest]).encode())
+    digest = hashlib.sha256(json.dumps([type(new_format()).__name__, config.text_key]).encode())
+    for file, summary in zip(files, summaries, strict=True):
+        digest.update(json.dumps([file.name, file.size, summary.digest]).encode())
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Shards(config=config, files=files, starts=starts, sha256=digest.hexdigest(), format=how)
+    return Shards(config=config, files=files, starts=starts, sha256=digest.hexdigest(), format=new_format)
 
 
 def _files(config: StreamConfig) -> tuple[list[File], Callable[[], Format]]:
     if config.name == "hub":
-        from trainer.data.hub import files_of
+        from trainer.data.hub import dataset_files
 
-        names = files_of(config)
-        how = _hub_format(config, names)
-        return find_files(names, ()), how
-    how = _format(config)
-    return find_files(config.files, how().suffixes), how
+        names = dataset_files(config)
+        return find_files(names, ()), _hub_format(config, names)
+    new_format = _format(config)
+    return find_files(config.files, new_format().suffixes), new_format
 
 
 def _format(config: TextConfig | ParquetConfig) -> Callable[[], Format]:
@@ -133,20 +134,20 @@ def _hub_format(config: HubConfig, names: Sequence[str]) -> Callable[[], Format]
     )
 
 
-def _shapes(files: Sequence[File], how: Format, config: StreamConfig) -> list[Shape]:
+def _summaries(files: Sequence[File], file_format: Format, config: StreamConfig) -> list[FileSummary]:
     listing = [[file.url, file.size, file.checksum, file.changed] for file in files]
     spec = {
         "format": FORMAT,
-        "kind": type(how).__name__,
+        "kind": type(file_format).__name__,
         "text_key": config.text_key,
         "files": len(files),
         "listing_sha256": hashlib.sha256(json.dumps(listing).encode()).hexdigest(),
     }
 
-    def look_up(folder: Path) -> None:
-        with ThreadPoolExecutor(LOOKED_UP_AT_ONCE, thread_name_prefix="index") as pool:
-            shapes = list(pool.map(how.shape, files))
-        (folder / INDEX).write_text(json.dumps([asdict(shape) for shape in shapes]), encoding="utf-8")
+    def build(folder: Path) -> None:
+        with ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix="index") as pool:
+            summaries = list(pool.map(file_format.summarise, files))
+        (folder / INDEX).write_text(json.dumps([asdict(summary) for summary in summaries]), encoding="utf-8")
 
-    index = artifact("indexes", spec, look_up) / INDEX
-    return [Shape(**entry) for entry in from_json(index.read_text(encoding="utf-8"))]
+    index = artifact("indexes", spec, build) / INDEX
+    return [FileSummary(**entry) for entry in from_json(index.read_text(encoding="utf-8"))]

@@ -1,6 +1,6 @@
-"""Which files are trained on and which are held out. Called by `trainer.data.corpus`.
+"""The split of files into training and held-out text. Called by `memory`.
 
-The split is by file: a file lies wholly on one side, and on the same side on every machine, under every seed.
+A file is entirely on one side, and on the same side on every machine and under every seed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ NEAR_DUPLICATE = 0.5
 
 
 def split(documents: Sequence[Document], held_out_fraction: float) -> tuple[list[Document], list[Document]]:
-    """The training documents and the held-out documents.
+    """Return the training documents and the held-out documents.
 
-    A file is held out when the hash of its path falls into the fraction. A held-out file of whose distinct
-    lines more than half stand in the training text is left out altogether: it would grade what was learnt by
-    heart.
+    A file is held out if the hash of its path falls into the fraction. A held-out file is dropped if more
+    than half of its distinct lines occur in the training text: it would measure memorisation.
 
     Raises:
         DataError: one of the sides is empty.
@@ -42,7 +41,7 @@ def split(documents: Sequence[Document], held_out_fraction: float) -> tuple[list
 
 
 def _position(path: str) -> float:
-    """A number in [0, 1) that depends on the path alone."""
+    """Return a number in [0, 1) that the path determines."""
     return int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], "big") / 2**64
 
 

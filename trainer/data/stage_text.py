@@ -1,4 +1,4 @@
-"""The training text of one stage of a run. Called by `pipeline`, and by `teacher_cache` ahead of it."""
+"""The training text of one stage of a run. Called by `pipeline`, and ahead of it by `teachers.cached`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from trainer.distributed.ranks import ALONE, Ranks
 
 
 def stage_text(corpus: Corpus, config: Config, stage: str, batch_size: int, ranks: Ranks = ALONE) -> Feed:
-    """Shuffled by the run's seed and the stage's name. To be closed.
+    """Return a feed shuffled by the run's seed and the stage's name, which the caller closes.
 
     Args:
-        ranks: the processes that share each batch; this one gets its rows.
+        corpus: the run's text.
+        config: of the run.
+        stage: its name.
+        batch_size: rows of all ranks together.
+        ranks: the processes that share each batch; the feed has the rows of this one.
     """
     digest = hashlib.sha256(f"{config.seed}/{stage}".encode()).digest()
     return corpus.batches(

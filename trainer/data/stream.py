@@ -1,8 +1,8 @@
-"""Text that is read while training: `data=text`, `parquet`, `hub`. Called by `corpus`.
+"""Text that is streamed while training: `data=text`, `parquet`, `hub`. Called by `corpus`.
 
-Row i of all the rows that a run ever takes comes from lane i mod L, and each lane reads its own share of the
-blocks of every epoch. The rows of one of W processes come from lanes of its own, if W divides L: each reads,
-tokenises and keeps only its part, and all together have the batches of one process.
+Row i of all the rows of a run comes from lane i mod L, and each lane reads its own share of the blocks of
+every epoch. If W divides L, each of W processes has lanes of its own: it reads and tokenises only its part,
+and all processes together have the batches of a single one.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from trainer.data.held_out import held_out, is_held_out, training_sample
 from trainer.data.prefetch import Prefetched
 from trainer.data.shards import Order, Shards, open_shards
 from trainer.data.stream_reader import Lane
-from trainer.data.tokenizer import adopted, trained
+from trainer.data.tokenizer import import_tokenizer, train_tokenizer
 from trainer.text import counted
 
-BLOCKS_PER_LANE = 16  # at least, or fewer lanes are used: with too few blocks one lane may have no text
+BLOCKS_PER_LANE = 16  # at least, or fewer lanes are used: with few blocks a lane may have no text
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StreamCorpus(Corpus):
-    """A corpus whose training text stays where it is."""
+    """A corpus whose training text is read from its files during training."""
 
     shards: Shards
 
@@ -54,14 +54,14 @@ class StreamCorpus(Corpus):
 
 
 class StreamFeed(Feed):
-    """As `StreamCorpus.batches`, made when they are asked for.
+    """The feed of `StreamCorpus.batches` without prefetching.
 
     Attributes:
-        burst: batches from one lane's reading of a chunk to the next lane's: so many must be there already
-            for nobody to wait meanwhile.
+        burst: number of batches between one lane's reading of a chunk and the next lane's; so many must be
+            prefetched to hide the reading.
 
     Raises:
-        DataError: an argument is out of range, or there are not lanes for so many processes.
+        DataError: an argument is out of range, or the processes cannot share the lanes evenly.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class StreamFeed(Feed):
         if sequence_length < 1 or seed < 0:
             raise DataError(f"sequence_length is {sequence_length} and seed {seed}: neither may be so small")
         config, self._shards = corpus.shards.config, corpus.shards
-        mine = rows_of(batch_size, rank, world)
-        lanes = lanes_for(self._shards.blocks, config.lanes)
+        own_rows = rows_of(batch_size, rank, world)
+        lanes = lane_count(self._shards.blocks, config.lanes)
         if lanes % world:
             raise DataError(
                 f"{world} processes cannot share {counted(lanes, 'lane')} (data.lanes={config.lanes}, "
@@ -86,7 +86,7 @@ class StreamFeed(Feed):
                 f"{BLOCKS_PER_LANE} blocks each"
             )
         self._text, self._batch_size = corpus.order_sha256, batch_size
-        self._rows, self._mine = 0, range(mine.start, mine.stop, mine.step)
+        self._rows, self._own_rows = 0, range(own_rows.start, own_rows.stop, own_rows.step)
         self._count, self._seed = lanes, seed
         self._fraction = config.held_out_fraction
         self._reader = self._shards.reader()
@@ -106,20 +106,20 @@ class StreamFeed(Feed):
             )
             for number in range(rank, lanes, world)
         }
-        self.burst = -(-chunk // len(self._mine))
+        self.burst = -(-chunk // len(self._own_rows))
 
     def state(self) -> State:
-        places = {str(number): lane.state() for number, lane in self._lanes.items()}
-        return state_at(self._text, self._rows, lanes=places)
+        lanes = {str(number): lane.state() for number, lane in self._lanes.items()}
+        return state_at(self._text, self._rows, lanes=lanes)
 
     def restore(self, state: State) -> None:
-        rows, places = rows_before(state, self._text), state.values.get("lanes")
-        if not isinstance(places, dict) or not {str(number) for number in self._lanes} <= places.keys():
+        rows, lanes = rows_before(state, self._text), state.values.get("lanes")
+        if not isinstance(lanes, dict) or not {str(number) for number in self._lanes} <= lanes.keys():
             raise StateError(BATCHES, "it is that of another process's share of the text")
         before = {number: lane.state() for number, lane in self._lanes.items()}
         try:
             for number, lane in self._lanes.items():
-                lane.restore(places[str(number)])
+                lane.restore(lanes[str(number)])
         except StateError:
             for number, lane in self._lanes.items():
                 lane.restore(before[number])
@@ -127,7 +127,7 @@ class StreamFeed(Feed):
         self._rows = rows
 
     def __next__(self) -> torch.Tensor:
-        windows = [next(self._lanes[(self._rows + row) % self._count]) for row in self._mine]
+        windows = [next(self._lanes[(self._rows + row) % self._count]) for row in self._own_rows]
         self._rows += self._batch_size
         return torch.from_numpy(np.stack(windows))
 
@@ -138,32 +138,32 @@ class StreamFeed(Feed):
         return [text for text in self._reader.texts(block) if not is_held_out(text, self._fraction)]
 
     def _order(self, lane: int, epoch: int) -> Order:
-        if self._epoch is None or self._epoch[0] != epoch:  # lanes are seldom in two epochs at once
+        if self._epoch is None or self._epoch[0] != epoch:  # lanes are rarely in different epochs
             self._epoch = epoch, self._shards.epoch_order(self._seed, epoch)
         return self._epoch[1][lane :: self._count]
 
 
-def lanes_for(blocks: int, most: int) -> int:
-    """The largest divisor of `most` that leaves every lane enough blocks; 1 at least."""
+def lane_count(blocks: int, most: int) -> int:
+    """Return the largest divisor of `most` that leaves every lane enough blocks, or 1."""
     enough = [lanes for lanes in range(1, most + 1) if not most % lanes and lanes * BLOCKS_PER_LANE <= blocks]
     return max(enough, default=1)
 
 
 def load(config: StreamConfig, own_tokenizer: str | Path | None = None) -> StreamCorpus:
-    """As `corpus.load`."""
+    """Load the text that `corpus.load` describes."""
     shards = open_shards(config)
-    if given := config.tokenizer or own_tokenizer:
-        tokenizer = adopted(given)
+    if name := config.tokenizer or own_tokenizer:
+        tokenizer = import_tokenizer(name)
     else:
         text_id = f"{shards.sha256}/{config.held_out_fraction!r}"
-        tokenizer = trained(lambda: training_sample(shards), text_id, config.vocab_size)
-    aside = held_out(shards, tokenizer)
+        tokenizer = train_tokenizer(lambda: training_sample(shards), text_id, config.vocab_size)
+    evaluation = held_out(shards, tokenizer)
     covers = [shards.sha256, tokenizer_sha256(tokenizer), config.held_out_fraction, config.held_out_tokens]
     return StreamCorpus(
-        held_out=aside.tokens,
+        held_out=evaluation.tokens,
         vocab_size=Encoder.open(tokenizer).vocab_size,
         sha256=hashlib.sha256(json.dumps(covers).encode()).hexdigest(),
         tokenizer_dir=tokenizer,
-        bytes_per_token=aside.bytes_per_token,
+        bytes_per_token=evaluation.bytes_per_token,
         shards=shards,
     )

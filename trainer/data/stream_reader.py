@@ -1,9 +1,8 @@
-"""One place at which streamed text is read: from blocks to shuffled windows of tokens. Used by `stream`.
+"""A reader of streamed text, from blocks to shuffled windows of tokens. Used by `stream`.
 
-A lane packs the tokens of its documents, one after the other, into windows of T tokens; nothing is left out,
-also not where an epoch ends. Windows come in chunks: a chunk is read as a whole and given out in an order of
-its own. The state of a lane is where its chunk begins, and how much of it is given out; to restore it is to
-read that one chunk again, wherever it is.
+A lane packs the tokens of its documents back to back into windows of T tokens, across the ends of epochs, and
+drops none. Windows are read and shuffled in chunks. The state of a lane is the position of its chunk and the
+number of windows taken from it, so that restoring costs reading one chunk.
 """
 
 from __future__ import annotations
@@ -23,13 +22,15 @@ from trainer.text import counted
 _START = (0, 0, 0, 0, 0, 0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """The token that is packed next: that of a document in a block of an epoch, all counted from 0.
+@dataclass(frozen=True)
+class Position:
+    """The position of the token that is packed next, all numbers counted from 0.
 
     Args:
+        epoch: number of passes over the text so far.
         block: in the lane's order of the epoch.
-        document: among those of the block that are trained on.
+        document: among the block's training documents.
+        token: in the document.
     """
 
     epoch: int
@@ -39,15 +40,17 @@ class Place:
 
 
 class Lane:
-    """Endless windows [T] of one lane's share of the text.
+    """Endless windows [T], int64, of one lane's share of the text.
 
     Args:
-        order: the lane's blocks in the epoch that it is given.
-        documents: the training documents of a block.
-        number, seed: what its shuffling depends on, with the number of the chunk.
+        order: returns the lane's blocks in an epoch.
+        documents: returns the training documents of a block.
+        encode: the tokenizer.
+        number: of the lane; with seed and number of the chunk it determines the shuffling.
+        seed: of the shuffling.
         window: T.
-        chunk: windows that are shuffled together.
-        first: windows in the first chunk, so that lanes that are read alike do not all begin one at once.
+        chunk: number of windows that are shuffled together.
+        first: number of windows in the first chunk, which differs so that lanes do not all read at once.
     """
 
     def __init__(
@@ -68,32 +71,32 @@ class Lane:
         self.restore(_START)
 
     def state(self) -> list[int]:
-        """Epoch, block, document and token at which the chunk begins, its number, and windows given out."""
+        """Return epoch, block, document and token where the chunk begins, its number, and windows taken."""
         if self._taken == self._size_of(self._chunk):
-            place, chunk, taken = self._place, self._chunk + 1, 0
+            start, chunk, taken = self._position, self._chunk + 1, 0
         else:
-            place, chunk, taken = self._start, self._chunk, self._taken
-        return [place.epoch, place.block, place.document, place.token, chunk, taken]
+            start, chunk, taken = self._start, self._chunk, self._taken
+        return [start.epoch, start.block, start.document, start.token, chunk, taken]
 
     def restore(self, state: Sequence[int]) -> None:
-        """Goes there; the chunk is read when its next window is asked for. Raises StateError."""
+        """Go to a state, or raise StateError; the chunk is read with its next window."""
         if len(state) != len(_START) or not all(type(part) is int and part >= 0 for part in state):
-            raise StateError(BATCHES, f"{state!r} is no place in a lane")
-        *place, chunk, taken = state
+            raise StateError(BATCHES, f"{state!r} is no position in a lane")
+        *start, chunk, taken = state
         if taken >= self._size_of(chunk):
             raise StateError(
                 BATCHES, f"{counted(taken, 'window')} given out, of {self._size_of(chunk)} of a chunk"
             )
-        self._start = self._place = Place(**dict(zip(Place.__annotations__, place, strict=True)))
+        self._start = self._position = Position(*start)
         self._chunk, self._taken = chunk, taken
         self._windows: npt.NDArray[np.int64] | None = None
         self._texts: Sequence[str] | None = None
         self._order: Sequence[int] | npt.NDArray[np.int64] | None = None
 
     def __next__(self) -> npt.NDArray[np.int64]:
-        """The next window. Raises DataError."""
+        """Return the next window [T], or raise DataError."""
         if self._taken == self._size_of(self._chunk):
-            self._start, self._chunk, self._taken, self._windows = self._place, self._chunk + 1, 0, None
+            self._start, self._chunk, self._taken, self._windows = self._position, self._chunk + 1, 0, None
         if self._windows is None:
             self._windows = self._read_chunk()
         self._taken += 1
@@ -106,31 +109,32 @@ class Lane:
         filled = 0
         while filled < len(tokens):
             ids = self._document()
-            piece = ids[self._place.token : self._place.token + len(tokens) - filled]
+            piece = ids[self._position.token : self._position.token + len(tokens) - filled]
             tokens[filled : filled + len(piece)] = piece
             filled += len(piece)
-            self._go_on(len(piece), len(ids))
+            self._advance(len(piece), len(ids))
         random = np.random.default_rng([self._seed, self._number, self._chunk])
         return tokens.reshape(size, self._window)[random.permutation(size)]
 
     def _size_of(self, chunk: int) -> int:
         return self._usual if chunk else self._first
 
-    def _go_on(self, taken: int, of: int) -> None:
-        place = self._place
-        if place.token + taken < of:
-            self._place = replace(place, token=place.token + taken)
+    def _advance(self, tokens: int, length: int) -> None:
+        """Move by `tokens` in the current document of that length."""
+        at = self._position
+        if at.token + tokens < length:
+            self._position = replace(at, token=at.token + tokens)
         else:
-            self._place = replace(place, document=place.document + 1, token=0)
+            self._position = replace(at, document=at.document + 1, token=0)
             self._ids: Ids | None = None
 
     def _document(self) -> Ids:
-        """The ids of the document at the place, which moves on to the next block or epoch if it has to."""
-        passed = 0
-        while self._place.document >= len(self._block()):
+        """Return the ids of the current document, moving on to the next block or epoch if necessary."""
+        empty_blocks = 0
+        while self._position.document >= len(self._block()):
             blocks = len(self._epoch())
-            passed = passed + 1 if not self._place.document else 0
-            if passed > 2 * blocks:
+            empty_blocks = empty_blocks + 1 if not self._position.document else 0
+            if empty_blocks > 2 * blocks:
                 raise DataError(
                     f"lane {self._number} of the training text has no document in its "
                     f"{counted(blocks, 'block')}; lower data.lanes, or take more text"
@@ -141,25 +145,25 @@ class Lane:
         return self._ids
 
     def _next_block(self, blocks: int) -> None:
-        place = self._place
+        at = self._position
         self._texts = None
-        if place.block + 1 < blocks:
-            self._place = replace(place, block=place.block + 1, document=0, token=0)
+        if at.block + 1 < blocks:
+            self._position = replace(at, block=at.block + 1, document=0, token=0)
         else:
             self._order = None
-            self._place = Place(epoch=place.epoch + 1, block=0, document=0, token=0)
+            self._position = Position(at.epoch + 1, 0, 0, 0)
 
     def _epoch(self) -> Sequence[int] | npt.NDArray[np.int64]:
         if self._order is None:
-            self._order = self._order_of(self._place.epoch)
+            self._order = self._order_of(self._position.epoch)
         return self._order
 
     def _block(self) -> Sequence[str]:
         if self._texts is None:
             order = self._epoch()
-            if self._place.block >= len(order):
-                raise StateError(BATCHES, f"there is no block {self._place.block} in lane {self._number}")
-            self._texts = self._documents_of(int(order[self._place.block]))
-            self._encoded: Iterator[Ids] = self._encode(self._texts[self._place.document :])
+            if self._position.block >= len(order):
+                raise StateError(BATCHES, f"there is no block {self._position.block} in lane {self._number}")
+            self._texts = self._documents_of(int(order[self._position.block]))
+            self._encoded: Iterator[Ids] = self._encode(self._texts[self._position.document :])
             self._ids = None
         return self._texts

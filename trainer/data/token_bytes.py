@@ -1,6 +1,6 @@
-"""How many bytes of text each token stands for, so that losses of different tokenizers can be compared.
+"""Bytes of text per token, to compare losses of different tokenizers.
 
-Called by `trainer.teachers.local`, once for the batches that every loss of a run is measured on.
+Called by `teachers.local`, once for the batches that every loss of a run is measured on.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from tokenizers import Tokenizer
 
 from trainer.data.corpus import Corpus
 
-UNACCOUNTED = 0.005  # share of the text: a SentencePiece tokenizer adds a space per document
+UNACCOUNTED = 0.005  # tolerated fraction of the text: SentencePiece adds a space per document
 
 
 def scored_bytes(corpus: Corpus, batches: Sequence[torch.Tensor]) -> int | None:
-    """Bytes of exactly the tokens that a loss over these batches [B, T] scores: 2..T of each row, as the
-    first has nothing before it. The end-of-text token stands for none.
+    """Return the bytes of text of the tokens 2..T in batches [B, T], int64: those that a loss scores.
 
-    None where the tokenizer's entries do not add up to the held-out text, because it changes what it reads
-    (lower case, dropped spaces, …), or where the tokens scored stand for nothing.
+    The end-of-text token has no bytes. The result is None if the tokenizer's entries do not add up to the
+    held-out text, because it normalises its input (lower case, dropped spaces, …), or if there are no bytes.
     """
     lengths = token_bytes(corpus.tokenizer_dir)
     text_bytes = corpus.bytes_per_token * len(corpus.held_out)
@@ -35,7 +34,7 @@ def scored_bytes(corpus: Corpus, batches: Sequence[torch.Tensor]) -> int | None:
 
 
 def token_bytes(tokenizer_dir: Path) -> npt.NDArray[np.int64]:
-    """For each id the bytes that it stands for; 0 for special tokens and for ids that there are not."""
+    """Return the bytes of text per id, int64 [V]; 0 for special tokens and unused ids."""
     text = (tokenizer_dir / "tokenizer.json").read_text(encoding="utf-8")
     tokenizer, document = Tokenizer.from_str(text), from_json(text)
     kinds = {kind for part in ("normalizer", "pre_tokenizer", "decoder") for kind in _types(document[part])}
@@ -55,7 +54,7 @@ def token_bytes(tokenizer_dir: Path) -> npt.NDArray[np.int64]:
 
 
 def _types(part: Any) -> Iterator[str]:
-    """The types of a component of tokenizer.json and of all that it is made of."""
+    """Yield the types of a component of tokenizer.json and of all its parts."""
     if isinstance(part, dict):
         yield from (part["type"],) if "type" in part else ()
         for inner in part.values():

@@ -1,6 +1,6 @@
-"""Tokenizers as cached folders: one trained on the text, or one that a model brings. Called by corpora.
+"""Tokenizers as cached folders for `transformers.AutoTokenizer`: trained on the text, or a model's own.
 
-Whatever its origin, a tokenizer is a folder that `transformers.AutoTokenizer` loads.
+Called by `memory` and `stream`.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cache import artifact
-from trainer.data.encoder import say_no_to_threads
+from trainer.data.encoder import disable_tokenizer_threads
 from trainer.data.errors import DataError, MissingError, TokenizerError
 from trainer.data.remote import local_folder
 
 END_OF_TEXT = "<|endoftext|>"
-FORMAT = 1  # raise it when the same spec would give another tokenizer
+FORMAT = 1  # increase it when the same spec would give another tokenizer
 
 
-def trained(texts: Callable[[], Sequence[str]], text_id: str, vocab_size: int) -> Path:
-    """The folder of a byte-level BPE with `vocab_size` entries, the first of them `END_OF_TEXT`.
+def train_tokenizer(texts: Callable[[], Sequence[str]], text_id: str, vocab_size: int) -> Path:
+    """Return the folder of a byte-level BPE whose first entry is `END_OF_TEXT`, training it if necessary.
 
     Args:
-        texts: called only where the tokenizer has to be trained.
-        text_id: what identifies these texts.
-        vocab_size: entries, the special token included.
+        texts: called only if the tokenizer has to be trained.
+        text_id: identifies these texts.
+        vocab_size: number of entries, the special token included.
 
     Raises:
         DataError: the texts are too short for so many entries.
@@ -39,14 +39,14 @@ def trained(texts: Callable[[], Sequence[str]], text_id: str, vocab_size: int) -
         "vocab_size": vocab_size,
         "tokenizers": version("tokenizers"),
     }
-    return artifact("tokenizers", spec, lambda folder: _train(texts(), vocab_size, folder))
+    return artifact("tokenizers", spec, lambda folder: train_bpe(texts(), vocab_size, folder))
 
 
-def adopted(name_or_path: str | Path) -> Path:
-    """The folder of a copy of an existing tokenizer: that of a folder, a hub name, or a folder's URL.
+def import_tokenizer(name_or_path: str | Path) -> Path:
+    """Copy an existing tokenizer, named by folder, hub name or URL, and return the folder of the copy.
 
     Raises:
-        TokenizerError: there is none, or it cannot be loaded.
+        TokenizerError: it does not exist, or cannot be loaded.
         DataError: it cannot be downloaded.
     """
     try:
@@ -66,14 +66,14 @@ def adopted(name_or_path: str | Path) -> Path:
 
 
 def open_tokenizer(name_or_path: str | Path) -> Any:
-    """The tokenizer, loaded by transformers.
+    """Load a tokenizer with transformers.
 
     Raises:
-        TokenizerError: there is none, or it cannot be loaded.
+        TokenizerError: it does not exist, or cannot be loaded.
     """
-    from transformers import AutoTokenizer  # a second of imports that a warm cache does without
+    from transformers import AutoTokenizer  # takes a second to import, which a warm cache does not need
 
-    say_no_to_threads()
+    disable_tokenizer_threads()
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(name_or_path))
     except Exception as error:  # the Rust library raises nothing narrower for a damaged file
@@ -87,7 +87,8 @@ def open_tokenizer(name_or_path: str | Path) -> Any:
     return tokenizer
 
 
-def _train(texts: Sequence[str], vocab_size: int, folder: Path) -> None:
+def train_bpe(texts: Sequence[str], vocab_size: int, folder: Path) -> None:
+    """Train a byte-level BPE and save it into a folder, or raise DataError if the texts are too short."""
     from tokenizers import Tokenizer
     from tokenizers.decoders import ByteLevel as ByteLevelDecoder
     from tokenizers.models import BPE
@@ -95,7 +96,7 @@ def _train(texts: Sequence[str], vocab_size: int, folder: Path) -> None:
     from tokenizers.trainers import BpeTrainer
     from transformers import PreTrainedTokenizerFast
 
-    say_no_to_threads()
+    disable_tokenizer_threads()
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevelDecoder()

@@ -95,27 +95,27 @@ def test_a_far_place_costs_no_more_than_a_near_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "error", "told"),
+    ("values", "error", "problem"),
     [
         (
             {"text": "another digest", "rows": 8},
             DataError,
             r"its digest was another dige, now it is a digest",
         ),
-        ({"rows": 8}, StateError, "is no place"),
-        ({"text": "a digest"}, StateError, "is no place"),
-        ({"text": "a digest", "rows": -1}, StateError, "is no place"),
-        ({"text": "a digest", "rows": "8"}, StateError, "is no place"),
-        ({"text": "a digest", "rows": True}, StateError, "is no place"),
-        ({"position": 3}, StateError, "is no place"),
+        ({"rows": 8}, StateError, "is no position"),
+        ({"text": "a digest"}, StateError, "is no position"),
+        ({"text": "a digest", "rows": -1}, StateError, "is no position"),
+        ({"text": "a digest", "rows": "8"}, StateError, "is no position"),
+        ({"text": "a digest", "rows": True}, StateError, "is no position"),
+        ({"position": 3}, StateError, "is no position"),
     ],
     ids=["another-text", "no-text", "no-rows", "negative", "words", "boolean", "an-earlier-format"],
 )
 def test_a_state_that_is_none_is_refused(
-    values: dict[str, Any], error: type[TrainerError], told: str
+    values: dict[str, Any], error: type[TrainerError], problem: str
 ) -> None:
     feed, untouched = (batches(numbered(100), batch_size=4, sequence_length=10, seed=0) for _ in range(2))
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=problem):
         feed.restore(State(values=values))
     assert torch.equal(next(feed), next(untouched))
 
@@ -136,9 +136,9 @@ def test_the_rows_of_all_ranks_are_the_batch_of_one(
 
     alone, together = feed(0, 1), [feed(rank, world) for rank in range(world)]
     for _ in range(3):
-        whole = next(alone)
+        batch = next(alone)
         for rank, mine in enumerate(together):
-            assert torch.equal(next(mine), whole[rank::world])
+            assert torch.equal(next(mine), batch[rank::world])
             assert mine.state() == alone.state()
 
 
@@ -193,7 +193,7 @@ def test_more_evaluation_windows_than_there_are_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "arguments", "told"),
+    ("tokens", "arguments", "problem"),
     [
         (9, {}, "9 tokens, not one window of 10"),
         (0, {}, "0 tokens"),
@@ -207,10 +207,10 @@ def test_more_evaluation_windows_than_there_are_is_refused() -> None:
     ids=["too-short", "empty", "no-batch", "no-sequence", "negative-seed", "uneven", "beyond", "before"],
 )
 def test_a_stream_that_cannot_be_is_refused_when_asked_for(
-    tokens: int, arguments: dict[str, int], told: str
+    tokens: int, arguments: dict[str, int], problem: str
 ) -> None:
     wanted = {"batch_size": 2, "sequence_length": 10, "seed": 0} | arguments
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=problem):
         batches(numbered(tokens), **wanted)
 
 

@@ -13,7 +13,7 @@ from gcsfs.core import GCSFileSystem
 from trainer.data import DataError, remote
 from trainer.data.errors import MissingError
 from trainer.data.files import find_files
-from trainer.data.remote import local_folder, patiently
+from trainer.data.remote import local_folder, with_retries
 from trainer.errors import ConfigError
 
 
@@ -126,10 +126,10 @@ def failing(times: int, error: Exception) -> Callable[[], str]:
 def test_a_read_over_the_network_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(remote.time, "sleep", waits.append)
-    assert patiently(failing(4, OSError("reset")), "gs://bucket/x") == "read"
+    assert with_retries(failing(4, OSError("reset")), "gs://bucket/x") == "read"
     assert waits == [1, 2, 4, 8]
     with pytest.raises(DataError, match=r"cannot read gs://bucket/x: OSError: reset$"):
-        patiently(failing(5, OSError("reset\nby peer")), "gs://bucket/x")
+        with_retries(failing(5, OSError("reset\nby peer")), "gs://bucket/x")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_what_trying_again_cannot_mend_is_told_at_once(
 ) -> None:
     monkeypatch.setattr(remote.time, "sleep", lambda seconds: pytest.fail("it waited"))
     with pytest.raises(DataError, match=what):
-        patiently(failing(1, error), what)
+        with_retries(failing(1, error), what)
 
 
 # Folders that are copied into the cache: tokenizers and models
@@ -182,11 +182,11 @@ def test_a_file_whose_copy_would_lie_elsewhere_is_refused(bucket: str, gcs: Fake
 
 def test_a_copy_that_comes_short_is_made_again(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bucket, weights=b"0123456789")
-    whole = GCSFileSystem.get_file
+    real = GCSFileSystem.get_file
     cut = [True, True]
 
     def get_file(self: GCSFileSystem, source: str, target: str) -> None:
-        whole(self, source, target)
+        real(self, source, target)
         if cut:
             cut.pop()
             Path(target).write_bytes(b"0123")

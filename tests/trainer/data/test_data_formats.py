@@ -1,4 +1,4 @@
-"""trainer.data.formats: every document once, whatever the blocks; what is no text is told with its place."""
+"""trainer.data.formats: every document once, whatever the blocks; what is no text is reported with its position."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def only_file(path: Path) -> File:
 
 def all_texts(how: Format, file: File) -> list[list[str]]:
     try:
-        return [how.texts(file, block) for block in range(how.shape(file).blocks)]
+        return [how.texts(file, block) for block in range(how.summarise(file).blocks)]
     finally:
         how.close()
 
@@ -69,14 +69,14 @@ def test_text_is_read_however_it_is_kept_and_whatever_stands_before_it(
 def test_only_so_many_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     handles: list[object] = []
-    real = formats._open
+    real = formats.open_file
 
     def counted(file: File) -> object:
         opened.append(file.name)
         handles.append(real(file))
         return handles[-1]
 
-    monkeypatch.setattr(formats, "_open", counted)
+    monkeypatch.setattr(formats, "open_file", counted)
     for name in "abc":
         write_parquet(tmp_path / f"{name}.parquet", [name])
     a, b, c = find_files([str(tmp_path)], ())
@@ -89,23 +89,23 @@ def test_only_so_many_files_stay_open(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("column", "told"),
+    ("column", "problem"),
     [
         ("body", r"no column 'body' in .*a\.parquet; it has: id, text"),
         ("id", r"column 'id' .* holds int64, not text"),
     ],
 )
-def test_a_column_that_holds_no_text_is_refused_by_its_key(column: str, told: str, tmp_path: Path) -> None:
+def test_a_column_that_holds_no_text_is_refused_by_its_key(column: str, problem: str, tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", ["one"])
-    with pytest.raises(ConfigError, match=told) as error:
-        ParquetFormat(column).shape(only_file(tmp_path / "a.parquet"))
+    with pytest.raises(ConfigError, match=problem) as error:
+        ParquetFormat(column).summarise(only_file(tmp_path / "a.parquet"))
     assert error.value.key == "data.text_key"
 
 
 def test_a_file_that_is_no_parquet_or_a_damaged_one_is_told_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("nothing of the kind" * 10)
     with pytest.raises(DataError, match=r"cannot read .*a\.parquet: ArrowInvalid") as error:
-        ParquetFormat("text").shape(only_file(tmp_path / "a.parquet"))
+        ParquetFormat("text").summarise(only_file(tmp_path / "a.parquet"))
     assert "\n" not in str(error.value)
     write_parquet(tmp_path / "b.parquet", ["word " * 5000], rows=1)
     data = bytearray((tmp_path / "b.parquet").read_bytes())
@@ -149,7 +149,7 @@ def test_every_line_is_in_one_block_and_only_there(
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "problem"),
     [
         ("{'text': 1}", "no JSON"),
         ('{"body": "x", "id": 3}', r"no key 'text' \(data\.text_key\); it has: body, id"),
@@ -159,11 +159,13 @@ def test_every_line_is_in_one_block_and_only_there(
     ],
     ids=["quotes", "another-key", "a-list", "a-number", "byte-order-mark"],
 )
-def test_a_line_that_is_no_document_is_told_with_its_place(line: str, told: str, tmp_path: Path) -> None:
+def test_a_line_that_is_no_document_is_reported_with_its_position(
+    line: str, problem: str, tmp_path: Path
+) -> None:
     write_lines(tmp_path / "a.jsonl", ["fine"])
     good = (tmp_path / "a.jsonl").read_bytes()
     (tmp_path / "a.jsonl").write_bytes(good + line.encode() + b"\n")
-    with pytest.raises(DataError, match=rf"a\.jsonl, the line at byte {len(good)}: .*{told}") as error:
+    with pytest.raises(DataError, match=rf"a\.jsonl, the line at byte {len(good)}: .*{problem}") as error:
         all_texts(LinesFormat("text", block_bytes=10), only_file(tmp_path / "a.jsonl"))
     assert "\n" not in str(error.value)
 
@@ -184,7 +186,7 @@ def test_a_file_too_large_for_one_document_is_refused(
     monkeypatch.setattr(formats, "LARGEST_DOCUMENT", 10)
     (tmp_path / "a.txt").write_text("eleven char")
     with pytest.raises(ConfigError, match=r"^data\.files: .*a\.txt has .* split it"):
-        WholeFileFormat().shape(only_file(tmp_path / "a.txt"))
+        WholeFileFormat().summarise(only_file(tmp_path / "a.txt"))
 
 
 # What tells a file from another
@@ -204,7 +206,7 @@ def test_a_changed_file_has_another_digest(
 ) -> None:
     def digest(*texts: str) -> str:
         write(tmp_path / "a", list(texts))
-        return how.shape(only_file(tmp_path / "a")).digest
+        return how.summarise(only_file(tmp_path / "a")).digest
 
     first = digest("one", "two")
     assert digest("one", "two") == first

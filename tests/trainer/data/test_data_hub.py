@@ -81,7 +81,7 @@ def test_files_of_another_kind_are_refused_with_a_way_out(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "key", "told"),
+    ("changes", "key", "problem"),
     [
         ({"subset": "sample-11BT"}, "data.subset", "sample-10BT"),
         ({"split": "test"}, "data.split", "has no split 'test'; it has: train"),
@@ -89,9 +89,9 @@ def test_files_of_another_kind_are_refused_with_a_way_out(tmp_path: Path) -> Non
     ids=["subset", "split"],
 )
 def test_a_part_that_is_not_there_is_refused_and_those_that_are_named(
-    changes: dict[str, Any], key: str, told: str, dataset: Path
+    changes: dict[str, Any], key: str, problem: str, dataset: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=told) as error:
+    with pytest.raises(ConfigError, match=problem) as error:
         load(config(dataset, **changes))
     assert error.value.key == key
     assert "\n" not in str(error.value)
@@ -122,7 +122,7 @@ def test_the_revision_is_asked_for(dataset: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(datasets, "load_dataset_builder", builder)
     for revision in (None, "refs/convert/parquet"):
-        hub.files_of(config(dataset, revision=revision))
+        hub.dataset_files(config(dataset, revision=revision))
     assert asked == [None, "refs/convert/parquet"]
 
 
@@ -131,7 +131,7 @@ def test_without_the_package_one_line_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigError, match=r"^data\.name: .*python -m pip install 'stagesweep\[hub\]'$"):
-        hub.files_of(config(dataset))
+        hub.dataset_files(config(dataset))
 
 
 def test_fineweb_is_the_notebooks_sample() -> None:

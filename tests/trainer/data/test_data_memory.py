@@ -116,8 +116,8 @@ def test_a_second_load_builds_nothing(small: Corpus, monkeypatch: pytest.MonkeyP
     def refuse(*arguments: Any) -> None:
         raise AssertionError("built again")
 
-    monkeypatch.setattr(memory, "_tokenise", refuse)
-    monkeypatch.setattr(tokenizer, "_train", refuse)
+    monkeypatch.setattr(memory, "tokenise", refuse)
+    monkeypatch.setattr(tokenizer, "train_bpe", refuse)
     assert same(load(SMALL), small)
 
 
@@ -174,7 +174,7 @@ def test_the_name_of_a_special_token_in_a_program_is_text(library: list[Document
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "problem"),
     [
         ({"vocab_size": 100_000}, r"only \d+ of data\.vocab_size=100000"),
         ({"sequence_length": 10_000_000}, r"fewer than data\.sequence_length=10000000"),
@@ -183,8 +183,8 @@ def test_the_name_of_a_special_token_in_a_program_is_text(library: list[Document
     ],
     ids=["vocabulary", "sequence", "bytes", "held-out"],
 )
-def test_too_little_text_is_told_with_the_setting(change: dict[str, Any], told: str) -> None:
-    with pytest.raises(DataError, match=told) as error:
+def test_too_little_text_names_the_setting(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(DataError, match=problem) as error:
         load(dataclasses.replace(SMALL, **change))
     assert "\n" not in str(error.value)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer.data import DataError
-from trainer.data.stdlib import LEFT_OUT_FOLDERS, documents
+from trainer.data.stdlib import EXCLUDED_FOLDERS, documents
 
 
 def write(root: Path, **files: bytes) -> None:
@@ -32,7 +32,7 @@ def test_source_files_come_sorted_by_path_with_their_bytes(tmp_path: Path) -> No
     ]
 
 
-@pytest.mark.parametrize("folder", sorted(LEFT_OUT_FOLDERS))
+@pytest.mark.parametrize("folder", sorted(EXCLUDED_FOLDERS))
 @pytest.mark.parametrize("above", ["", "package/"], ids=["at-the-top", "nested"])
 def test_folders_that_are_not_programs_are_left_out(folder: str, above: str, tmp_path: Path) -> None:
     write(tmp_path, kept=b"kept = 1\n")

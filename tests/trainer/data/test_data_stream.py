@@ -25,7 +25,7 @@ from trainer.config import StreamConfig
 from trainer.data import Corpus, DataError, Feed, load, tokenizer
 from trainer.data.held_out import is_held_out
 from trainer.data.shards import BlockReader, open_shards
-from trainer.data.stream import StreamCorpus, lanes_for
+from trainer.data.stream import StreamCorpus, lane_count
 from trainer.errors import ConfigError
 
 Make = Callable[..., Path]
@@ -157,13 +157,13 @@ def test_without_a_tokenizer_one_is_trained_on_training_text_alone(
     texts = [f"document {number} tells of {number * 7919}, and of more" for number in range(600)]
     write_parquet(tmp_path / "a.parquet", texts)
     given: list[str] = []
-    real = tokenizer._train
+    real = tokenizer.train_bpe
 
     def train(texts: list[str], vocab_size: int, folder: Path) -> None:
         given.extend(texts)
         real(texts, vocab_size, folder)
 
-    monkeypatch.setattr(tokenizer, "_train", train)
+    monkeypatch.setattr(tokenizer, "train_bpe", train)
     corpus = load(parquet_config(tmp_path, vocab_size=300))
     assert corpus.vocab_size == 300
     assert sorted(given) == sorted(text for text in texts if not is_held_out(text, 0.2))
@@ -208,7 +208,7 @@ def test_epochs_show_files_and_blocks_in_orders_of_their_own(shards: Make) -> No
     [(1, 8, 1), (31, 8, 1), (32, 8, 2), (127, 8, 4), (128, 8, 8), (10**6, 8, 8), (80, 6, 3), (10**6, 1, 1)],
 )
 def test_there_are_no_more_lanes_than_the_blocks_are_enough_for(blocks: int, most: int, lanes: int) -> None:
-    assert lanes_for(blocks, most) == lanes
+    assert lane_count(blocks, most) == lanes
 
 
 # Ranks
@@ -238,7 +238,7 @@ def test_the_rows_of_all_ranks_are_the_batch_of_one_and_each_reads_its_own_part(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "problem"),
     [
         ({"world": 3, "batch_size": 6}, r"3 processes cannot share 4 lanes .*data\.lanes=4"),
         ({"world": 2, "batch_size": 5}, "multiple of the 2 processes"),
@@ -249,9 +249,9 @@ def test_the_rows_of_all_ranks_are_the_batch_of_one_and_each_reads_its_own_part(
     ids=["lanes", "batch", "rank", "sequence", "seed"],
 )
 def test_a_feed_that_cannot_be_is_refused_when_asked_for(
-    arguments: dict[str, int], told: str, shards: Make, opened: Load
+    arguments: dict[str, int], problem: str, shards: Make, opened: Load
 ) -> None:
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=problem):
         feed_of(opened(parquet_config(shards())), **arguments)
 
 
@@ -364,9 +364,9 @@ def test_files_are_looked_into_once_per_machine(
     config = parquet_config(shards("other shards"))
     first = opened(config)
     monkeypatch.setattr(
-        "trainer.data.formats.ParquetFormat._footer", lambda *_: pytest.fail("it looked again")
+        "trainer.data.formats.ParquetFormat.read_footer", lambda *_: pytest.fail("it looked again")
     )
-    monkeypatch.setattr("trainer.data.held_out._gather", lambda *_: pytest.fail("it gathered again"))
+    monkeypatch.setattr("trainer.data.held_out.gather", lambda *_: pytest.fail("it gathered again"))
     assert opened(config).sha256 == first.sha256
 
 

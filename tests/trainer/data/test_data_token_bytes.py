@@ -68,13 +68,13 @@ def test_each_token_has_the_bytes_of_its_piece_of_the_text(
     encoding = tokenizer.encode(TEXT)
     assert int(lengths[encoding.ids].sum()) == len(TEXT.encode())
     # Where a token is made of whole characters, the library's own offsets say which.
-    whole = [
+    pieces = [
         (index, TEXT[start:end])
         for index, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
         if TEXT[start:end].isascii()
     ]
-    assert len(whole) > 10
-    for index, piece in whole:
+    assert len(pieces) > 10
+    for index, piece in pieces:
         assert lengths[index] == len(piece), piece
 
 

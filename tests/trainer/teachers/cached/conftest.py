@@ -62,7 +62,7 @@ def make(prepared: PreparedInputs, configured: Callable[..., Config]) -> Make:
 
     def make(*overrides: str, model: nn.Module | None = None, **more: Any) -> BuildResult:
         config = configured(*overrides)
-        more.setdefault("tell", lambda fraction: None)
+        more.setdefault("notify", lambda fraction: None)
         return build(
             config,
             prepared.corpus,

@@ -89,7 +89,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "null": (changed("choices[0]['prompt_logprobs'] = None"), "no prompt_logprobs"),
     "a token added": (
         changed("choices[0]['prompt_logprobs'].append(entry(t1=-1.0))"),
-        "of 4 tokens where 3 were",
+        "answers 4 tokens where 3 were",
     ),
     "a position of null": (changed("choices[0]['prompt_logprobs'][1] = None"), "prompt_logprobs hold 'null'"),
     "plain numbers": (changed("choices[0]['prompt_logprobs'][1] = {'2': -1.0}"), r"""hold '\{"2": -1.0\}'"""),
@@ -123,11 +123,11 @@ WRONG: dict[str, tuple[bytes, str]] = {
     ),
     "NaN": (
         changed("choices[0]['prompt_logprobs'][1] = entry(t2=float('nan'), t1=-1.0)"),
-        "tells nan for a log",
+        "answers nan for a log",
     ),
     "infinity": (
         changed("choices[0]['prompt_logprobs'][1] = entry(t2=float('-inf'), t1=-1.0)"),
-        "tells -inf for",
+        "answers -inf for",
     ),
     "more than one": (
         changed("choices[0]['prompt_logprobs'][1] = entry(t2=-0.1, t1=-0.1)"),
