@@ -9,24 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer.data.batching import eval_batches
-    from trainer.data.corpus import Corpus, load
-    from trainer.data.errors import DataError, MissingError, TokenizerError
-    from trainer.data.feed import Feed
-    from trainer.data.remote import local_folder
-    from trainer.data.token_bytes import scored_bytes
-
-__all__ = [
-    "Corpus",
-    "DataError",
-    "Feed",
-    "MissingError",
-    "TokenizerError",
-    "eval_batches",
-    "load",
-    "local_folder",
-    "scored_bytes",
-]
+    from trainer.data.batching import eval_batches as eval_batches
+    from trainer.data.corpus import Corpus as Corpus
+    from trainer.data.corpus import load as load
+    from trainer.data.errors import DataError as DataError
+    from trainer.data.errors import MissingError as MissingError
+    from trainer.data.errors import TokenizerError as TokenizerError
+    from trainer.data.feed import Feed as Feed
+    from trainer.data.remote import local_folder as local_folder
+    from trainer.data.token_bytes import scored_bytes as scored_bytes
 
 _MODULES = {
     "Corpus": "corpus",
@@ -39,6 +30,7 @@ _MODULES = {
     "local_folder": "remote",
     "scored_bytes": "token_bytes",
 }
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

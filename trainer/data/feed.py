@@ -63,13 +63,13 @@ def state_at(text: str, rows: int, **more: Any) -> State:
 
 def rows_before(state: State, text: str) -> int:
     """Return the number of rows of the text before the state; raise the errors of `Feed.restore`."""
-    rows, theirs = state.values.get("rows"), state.values.get("text")
-    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0 or not isinstance(theirs, str):
+    rows, digest = state.values.get("rows"), state.values.get("text")
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0 or not isinstance(digest, str):
         raise StateError(BATCHES, f"{dict(state.values)!r} is no position in a text")
-    if theirs != text:
+    if digest != text:
         raise DataError(
             f"the training text is not the one that the checkpoint was written with (its digest was "
-            f"{theirs[:12]}, now it is {text[:12]}); restore its files, or delete the run's checkpoints/"
+            f"{digest[:12]}, now it is {text[:12]}); restore its files, or delete the run's checkpoints/"
         )
     return rows
 

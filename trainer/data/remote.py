@@ -21,16 +21,7 @@ FIRST_WAIT_S = 1.0  # between two tries; it doubles
 # Names of checksums in the metadata of stores, the best first.
 _CHECKSUMS = ("sha256", "md5Hash", "crc32c", "etag", "ETag", "blob_id", "checksum")
 # Errors that a retry does not resolve. pyarrow raises ValueError for a file of another format.
-_PERMANENT = (
-    FileNotFoundError,
-    PermissionError,
-    IsADirectoryError,
-    NotADirectoryError,
-    ValueError,
-    KeyError,
-    MemoryError,
-    DataError,
-)
+_PERMANENT = (PermissionError, IsADirectoryError, NotADirectoryError, ValueError, KeyError, MemoryError)
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -115,8 +115,8 @@ def build_optimizer(
 def _optimizers(model: nn.Module, config: OptimizerConfig, key: str) -> list[Optimizer]:
     """Return the torch optimizers over the trainable parameters; none if there are no such parameters."""
     matrices = hidden_matrices(model)
-    theirs = {id(parameter) for parameter in matrices}
-    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in theirs]
+    hidden_ids = {id(parameter) for parameter in matrices}
+    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in hidden_ids]
     others = _groups(rest, config, config.adamw_lr_ratio)
     match config.type:
         case "adamw":
@@ -160,12 +160,9 @@ def _init_state(optimizer: Optimizer, group: dict[str, Any]) -> None:
 def _groups(parameters: list[nn.Parameter], config: OptimizerConfig, lr_ratio: float) -> list[dict[str, Any]]:
     """Return parameter groups: matrices with weight decay, gains and biases (of one dimension) without."""
     lr = config.lr * lr_ratio
-    decayed = {
-        "params": [p for p in parameters if p.ndim >= 2],
-        "lr": lr,
-        "weight_decay": config.weight_decay,
-    }
-    free = {"params": [p for p in parameters if p.ndim < 2], "lr": lr, "weight_decay": 0.0}
+    matrices, others = [p for p in parameters if p.ndim >= 2], [p for p in parameters if p.ndim < 2]
+    decayed = {"params": matrices, "lr": lr, "weight_decay": config.weight_decay}
+    free = {"params": others, "lr": lr, "weight_decay": 0.0}
     return [group for group in (decayed, free) if group["params"]]
 
 

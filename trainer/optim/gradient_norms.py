@@ -14,8 +14,8 @@ class GradientNorms:
 
     def __init__(self, model: nn.Module) -> None:
         matrices = hidden_matrices(model)
-        theirs = {id(parameter) for parameter in matrices}
-        rest = [p for p in model.parameters() if p.requires_grad and id(p) not in theirs]
+        hidden_ids = {id(parameter) for parameter in matrices}
+        rest = [p for p in model.parameters() if p.requires_grad and id(p) not in hidden_ids]
         self._kinds = {
             "grad_norm_matrices": matrices,
             "grad_norm_ends": [p for p in rest if p.ndim >= 2],

@@ -26,13 +26,7 @@ from torch import Tensor, nn
 
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.errors import ConfigError
-from trainer.optim.attention_logits import (
-    eager_attention,
-    record_logits,
-    recorded,
-    reset,
-    stop_recording,
-)
+from trainer.optim.attention_logits import eager_attention, record_logits, recorded, reset, stop_recording
 
 _NORMS = ("q_norm", "k_norm", "qk_norm", "q_layernorm", "k_layernorm")
 

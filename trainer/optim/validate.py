@@ -39,11 +39,7 @@ def require_device(config: Config, device: Device) -> None:
             "stage3.attention_weight=0",
             key="device.recompute",
         )
-    for name, stage in (
-        ("stage1_9", config.stage1_9),
-        ("stage2", config.stage2),
-        ("stage3", config.stage3),
-    ):
+    for name, stage in (("stage1_9", config.stage1_9), ("stage2", config.stage2), ("stage3", config.stage3)):
         size = stage.micro_batch_size or stage.batch_size
         if stage.max_steps and size % device.chips:
             which = "micro_batch_size" if stage.micro_batch_size else "batch_size"

@@ -217,12 +217,7 @@ def save_with_gaps(corpus_of: Corpus, folder: Path) -> None:
     (folder / "manifest.json").unlink()
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text())
-    content["truncation"] = {
-        "direction": "Right",
-        "max_length": 16,
-        "strategy": "LongestFirst",
-        "stride": 0,
-    }
+    content["truncation"] = {"direction": "Right", "max_length": 16, "strategy": "LongestFirst", "stride": 0}
     content["padding"] = {
         "strategy": {"Fixed": 5000},
         "direction": "Right",

@@ -120,11 +120,11 @@ def check(config: Config, corpus: Corpus, teacher: nn.Module) -> Digests:
     require_candidates(stage.teacher, teacher)
     ours = spec(config, stage.teacher, corpus, teacher)
     overrides = "with the overrides of this run"
-    kept, anchor = _check_one(cache_request(config), ours, f"{COMMAND} {overrides}"), None
+    digest, anchor = _check_one(cache_request(config), ours, f"{COMMAND} {overrides}"), None
     if stage.teacher.anchored:
         request = cache_request(config, anchor=True)
         anchor = _check_one(request, ours, f"{COMMAND} --of RUN_DIR {overrides}", any_model=True)
-    return Digests(teacher=kept, anchor=anchor)
+    return Digests(teacher=digest, anchor=anchor)
 
 
 def _check_one(request: CacheRequest, ours: Spec, command: str, *, any_model: bool = False) -> str:

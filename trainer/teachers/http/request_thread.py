@@ -36,12 +36,7 @@ class RequestThread:
     """
 
     def __init__(
-        self,
-        config: HttpTeacherConfig,
-        *,
-        vocab_size: int,
-        stop: StopSignal,
-        backoff: Backoff | None = None,
+        self, config: HttpTeacherConfig, *, vocab_size: int, stop: StopSignal, backoff: Backoff | None = None
     ) -> None:
         self._client = Client(config, vocab_size=vocab_size, backoff=backoff or Backoff())
         self._stop = stop
