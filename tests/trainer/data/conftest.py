@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 @pytest.fixture(scope="session")
 def word_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Words are numbers, and their ids are they: what is in a batch can be read."""
+    """A tokenizer whose words are numbers equal to their ids, so that batches are readable."""
     folder = tmp_path_factory.mktemp("words")
     vocabulary = {str(number): number for number in range(WORDS)} | {"<end>": END, "<unknown>": END + 1}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unknown>"))

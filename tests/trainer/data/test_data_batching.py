@@ -1,5 +1,4 @@
-"""trainer.data.batching: every window once an epoch, and the same batches wherever one starts, and for
-however many ranks."""
+"""trainer.data.batching: every window once per epoch, and the same batches after a restore and on many ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def batches(tokens: np.ndarray, **arguments: Any) -> Feed:
 
 
 def numbered(tokens: int) -> np.ndarray:
-    """Tokens that are their own positions, so that a batch tells where it comes from."""
+    """Tokens that equal their positions, so that a batch shows its origin."""
     return np.arange(tokens, dtype=np.uint32)
 
 
@@ -143,7 +142,7 @@ def test_the_rows_of_all_ranks_are_the_batch_of_one(
 
 
 def test_the_order_is_what_it_always_was() -> None:
-    """Results of finished sweeps rest on it: the digest was taken before feeds had positions."""
+    """Results of finished sweeps depend on it: the digest was taken before feeds had positions."""
     feed = batches(numbered(640), batch_size=6, sequence_length=10, seed=7)
     drawn = torch.cat(list(islice(feed, 30)))
     assert hashlib.sha256(drawn.numpy().tobytes()).hexdigest()[:16] == "205c7b5f68b95194"

@@ -1,4 +1,4 @@
-"""trainer.config.data: what cannot work is refused with its key, before anything heavy is imported."""
+"""trainer.config.data: invalid settings are refused with their key before heavy imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""trainer.data.files and remote: what a pattern names, here and in a bucket, and what is tried again."""
+"""trainer.data.files and remote: matching of patterns, here and in a bucket, and retries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def names(*patterns: str, suffixes: tuple[str, ...] = ()) -> list[str]:
 
 @pytest.fixture
 def bucket(gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of a folder of one's own in the fake bucket."""
+    """The URL of an empty folder in the fake bucket."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
     monkeypatch.setattr(remote, "FIRST_WAIT_S", 0.01)
     GCSFileSystem.clear_instance_cache()
@@ -37,7 +37,7 @@ def bucket(gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def put(url: str, **files: bytes) -> None:
-    """Files by name; `__` stands for a slash."""
+    """Write files by name; `__` is a slash."""
     filesystem, root = remote.open_filesystem(url)
     for name, data in files.items():
         filesystem.pipe_file(f"{root}/{name.replace('__', '/')}", data)

@@ -1,4 +1,4 @@
-"""trainer.data.formats: every document once, whatever the blocks; what is no text is reported with its position."""
+"""trainer.data.formats: every document once, whatever the blocks; errors have a position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""trainer.data.hub: a dataset as the hub would describe it, in a folder; nothing here reaches for the network."""
+"""trainer.data.hub: a dataset with the hub's metadata in a folder; no test uses the network."""
 
 from __future__ import annotations
 

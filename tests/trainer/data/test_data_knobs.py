@@ -1,4 +1,4 @@
-"""No key of the streamed sources is inert: each is flipped, and the batches or the held-out text change."""
+"""Every key of the streamed sources has an effect: changing it changes batches or held-out text."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ SMALL = StdlibConfig(
 
 
 def load(config: StdlibConfig, own_tokenizer: str | Path | None = None) -> Corpus:
-    """Through the door."""
+    """Load through the public function."""
     found = load_any(config, own_tokenizer=own_tokenizer)
     assert isinstance(found, Corpus)
     return found
@@ -61,7 +61,7 @@ def small(cache: Path) -> Corpus:
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Document]]:
-    """A library of the test's own; files may be changed in place."""
+    """A small library whose files a test may change."""
     found = documents(SMALL.max_bytes)
     monkeypatch.setattr(memory, "documents", lambda max_bytes: found)
     return found
@@ -212,7 +212,7 @@ def test_the_tokenizer_takes_one_core_unless_told_otherwise(
 
 
 def save_with_gaps(corpus_of: Corpus, folder: Path) -> None:
-    """A tokenizer as models come with: settings of its own, special tokens, ids with a gap."""
+    """A tokenizer as models have: settings, special tokens, a gap between ids."""
     shutil.copytree(corpus_of.tokenizer_dir, folder)
     (folder / "manifest.json").unlink()
     path = folder / "tokenizer.json"

@@ -1,4 +1,4 @@
-"""trainer.data.prefetch: the same batches, made ahead; the thread ends with the feed, whatever it is doing."""
+"""trainer.data.prefetch: the same batches, ahead of time; the thread always ends with the feed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def prefetched(feed: Feed, **more: float) -> Prefetched:
 
 
 class Counting(Feed):
-    """Batches 0, 1, 2 …, with something that happens at one of them."""
+    """Batches 0, 1, 2 …, with a callback at one of them."""
 
     def __init__(self, at: int = -1, happens: Callable[[], None] = lambda: None) -> None:
         self.made, self.at, self.happens = 0, at, happens

@@ -12,7 +12,7 @@ from trainer.data.stdlib import Document
 
 
 def document(path: str, text: str | None = None) -> Document:
-    """A file whose lines are all its own, if it is not told otherwise."""
+    """A file whose lines are unique by default."""
     lines = text if text is not None else "\n".join(f"{path} has a line {number}" for number in range(9))
     return Document(path=path, data=lines.encode())
 

@@ -1,4 +1,4 @@
-"""trainer.data.stdlib: which files are the text."""
+"""trainer.data.stdlib: the selection of files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.data.stdlib import EXCLUDED_FOLDERS, documents
 
 
 def write(root: Path, **files: bytes) -> None:
-    """Files by path; in the names `__` stands for a slash and every file is a .py."""
+    """Write files by path; `__` in a name is a slash, and every file is a .py."""
     for name, data in files.items():
         path = root / (name.replace("__", "/") + ".py")
         path.parent.mkdir(parents=True, exist_ok=True)

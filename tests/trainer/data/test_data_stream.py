@@ -1,5 +1,5 @@
-"""trainer.data.stream: whatever the source, nothing held out is trained on, every document is, once an epoch;
-ranks share batches, and a run goes on exactly where it stood."""
+"""trainer.data.stream: for every source, training has each document that is not held out once per epoch, ranks
+share batches, and a run resumes exactly."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def counted(tokens: Iterable[int]) -> Counter[int]:
 
 
 def expected(numbers: Iterable[int]) -> Counter[int]:
-    """The words of these documents: see `numbered`."""
+    """The words of these documents, as written by `numbered`."""
     return Counter({number: 1 + number % 5 for number in numbers})
 
 

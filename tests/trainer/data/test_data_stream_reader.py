@@ -1,5 +1,4 @@
-"""trainer.data.stream_reader: nothing of the text is lost, shuffling stays within its chunk, and every place can be
-come back to at the cost of one chunk."""
+"""trainer.data.stream_reader: no text is lost, shuffling is within a chunk, and restoring costs one chunk."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ class Text:
         return Lane(self.order, self.documents, encode, number=number, seed=seed, **how)  # type: ignore[arg-type]
 
     def tokens(self) -> Iterator[int]:
-        """The whole text, epoch by epoch, without end."""
+        """All of the text, epoch by epoch, endlessly."""
         for epoch in count():
             for block in self.order(epoch):
                 yield from chain.from_iterable(self.ids[block])

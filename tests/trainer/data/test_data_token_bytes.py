@@ -22,7 +22,7 @@ SPECIAL = "<|endoftext|>"
 
 
 def byte_level() -> Tokenizer:
-    """As GPT-2, Llama 3, Qwen and SmolLM have it."""
+    """A byte-level tokenizer as of GPT-2, Llama 3, Qwen and SmolLM."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -41,7 +41,7 @@ def byte_level_without_decoder() -> Tokenizer:
 
 
 def sentencepiece() -> Tokenizer:
-    """As Llama 2 and Mistral have it: ▁ for spaces, bytes for what it does not know."""
+    """A SentencePiece tokenizer as of Llama 2 and Mistral: ▁ for spaces, byte fallback."""
     known = sorted({character for character in TEXT if character.isascii()} - {" "})
     tokens = [SPECIAL, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *known, "re", "é"]
     vocabulary = {token: index for index, token in enumerate(tokens)}
@@ -109,7 +109,7 @@ def test_only_scored_tokens_count(corpus: Corpus) -> None:
 
 
 def test_a_tokenizer_that_changes_the_text_has_no_bytes(corpus: Corpus, tmp_path: Path) -> None:
-    """One that drops spaces: its tokens stand for less than the text."""
+    """A tokenizer that drops spaces: its tokens have fewer bytes than the text."""
     tokenizer = byte_level()
     tokenizer.normalizer = normalizers.Replace(" ", "")
     ids = np.asarray(tokenizer.encode(TEXT).ids, dtype=np.uint16)

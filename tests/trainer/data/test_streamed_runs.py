@@ -1,5 +1,4 @@
-"""Whole runs on text that is streamed: they are repeatable, their teacher is that of their text, and nothing
-is left running."""
+"""Complete runs on streamed text: reproducible, with a teacher of their own text, and without leftover threads."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def streamed(small: Sequence[str], folder: Path) -> list[str]:
-    """Overrides of a run of a second."""
+    """Overrides of a run that takes a second."""
     source = [
         "data=parquet",
         f"data.files={api.quote(str(folder))}",

@@ -101,7 +101,7 @@ def test_tied_embeddings_are_trained_once_and_stay_tied(run_hf: Callable[..., Ou
 def test_a_pretrained_student_of_fewer_layers_is_saved_and_loads_back(
     run_hf: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    """What Qwen3's configuration says of each layer shrinks with them."""
+    """Lists with one item per layer in Qwen3's configuration shrink too."""
     student = run_hf("stage1.keep_layers=1", "stage1_9.loss_type=kl", "stage2.max_steps=0").student
     assert len(ternary_layers(student)) == 7
     config = student.config

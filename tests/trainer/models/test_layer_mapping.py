@@ -1,4 +1,4 @@
-"""The matching of layers: what holds for all depths, and a few depths by hand."""
+"""The mapping of layers: properties at all depths, and a few depths by hand."""
 
 from __future__ import annotations
 

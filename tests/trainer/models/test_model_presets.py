@@ -1,5 +1,5 @@
-"""The models of the research notebook: what their configurations set, that the command line goes before them, and
-that stand-ins for them, with random weights and in a folder, go through all stages."""
+"""The models of the research notebook: their presets, which the command line overrides, and runs of all stages
+with stand-ins for them (a folder with random weights)."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def stand_in(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that is described as FineWeb-Edu is."""
+    """A folder with the metadata of FineWeb-Edu."""
     folder = tmp_path_factory.mktemp("fineweb-edu")
     (folder / "sample" / "10BT").mkdir(parents=True)
     texts = [" ".join(f"{number * step % 997}" for step in range(1, 21)) for number in range(300)]

@@ -1,4 +1,4 @@
-"""Catching queries, keys and values: the right ones, of models with shared heads and wrapped layers, and no trace."""
+"""Capturing queries, keys and values with shared heads and wrapped layers, and leaving no hooks behind."""
 
 from __future__ import annotations
 

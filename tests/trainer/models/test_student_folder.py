@@ -1,4 +1,4 @@
-"""A student that was saved comes back bit for bit, or is refused in one line."""
+"""A saved student is loaded bit for bit, or refused in one line."""
 
 from __future__ import annotations
 

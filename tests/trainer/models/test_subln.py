@@ -1,4 +1,4 @@
-"""Stage 1: what goes in, what stays, and that the teacher's function survives."""
+"""Stage 1: which modules change, which do not, and that the teacher's function is preserved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of optimizers share: their configuration, and models of a few thousand weights."""
+"""Fixtures of the optimizers' tests: configurations, and models of a few thousand weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Configure = Callable[..., OptimizerConfig]
 
 @pytest.fixture
 def configure() -> Configure:
-    """The optimizer of a type as its YAML has it, with fields replaced; `apollo={"rank": 2}` goes one deeper."""
+    """An optimizer's default configuration with fields replaced; `apollo={"rank": 2}` is nested."""
 
     def configured(kind: str, **changes: Any) -> OptimizerConfig:
         config = check([f"optimizer@stage2.optimizer={kind}"]).stage2.optimizer
@@ -34,7 +34,7 @@ def configure() -> Configure:
 
 @pytest.fixture
 def llama() -> Callable[..., nn.Module]:
-    """A Llama with fresh weights: 4 query heads of 8 over 2 key heads, unless told otherwise."""
+    """A Llama with fresh weights; by default 4 query heads of size 8 share 2 key heads."""
 
     def build(**changes: Any) -> nn.Module:
         from transformers.models.llama.configuration_llama import LlamaConfig

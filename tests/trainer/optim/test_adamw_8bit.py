@@ -21,7 +21,7 @@ LR, BETAS, EPS, DECAY, STEPS = 1e-3, (0.9, 0.95), 1e-8, 0.01, 30
 
 
 def parameters() -> list[nn.Parameter]:
-    """One that is quantised, and one of fewer than 4,096 elements."""
+    """A parameter whose state is quantised, and one of fewer than 4,096 elements."""
     generator = torch.Generator().manual_seed(0)
     return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((64, 80), (40, 40))]
 

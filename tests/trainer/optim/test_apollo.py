@@ -1,4 +1,4 @@
-"""Apollo against Algorithm 1 of its paper, written once more in numpy and float64.
+"""Apollo against Algorithm 1 of its paper, implemented again in numpy and float64.
 
 No package is the reference: apollo-torch may not be used commercially, and pytorch_optimizer 4.1 scales the
 projected gradient and projects it back, where the paper scales the gradient itself.

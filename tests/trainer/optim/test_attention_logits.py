@@ -1,4 +1,4 @@
-"""Recorded logits are those that the softmax sees, and recording changes nothing else."""
+"""Recorded logits are the softmax's inputs, and recording changes nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def attention_of(model: nn.Module) -> nn.Module:
 
 
 def by_hand(model: nn.Module, ids_BT: Tensor) -> Tensor:
-    """The same from the projections' outputs, rotated, with every product in one tensor of float64."""
+    """The same from the rotated outputs of the projections, with all products in one float64 tensor."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
 
     attention, caught = attention_of(model), {}
@@ -89,7 +89,7 @@ def test_recomputed_activations_are_recorded_as_the_same(llama: Build) -> None:
 
 
 def test_a_compiled_model_records_too_and_again_after_an_evaluation(llama: Build) -> None:
-    """Traced whole: a break in the graph would be an error."""
+    """Compiled with fullgraph: a graph break would be an error."""
     model = llama(attn_implementation="sdpa").train()
     attention = attention_of(model)
     record_logits(model, {attention: 4})

@@ -1,4 +1,4 @@
-"""trainer.optim.muon: torch's Muon in float32, and who takes which of them."""
+"""trainer.optim.muon: torch's Muon in float32, and which variant each device gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer that leaves out what is frozen goes on with the rest as if nothing had happened."""
+"""An optimizer rebuilt without frozen parameters updates the others as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.optim.build import build_optimizer
 def test_the_optimizer_keeps_what_it_knows_of_the_others(
     kind: str, all_matrices: bool, llama: Callable[..., nn.Module], configure: Callable[..., OptimizerConfig]
 ) -> None:
-    """Against one that is not made anew, whose frozen parameters just have no gradient."""
+    """Against one that is not rebuilt, whose frozen parameters have no gradient."""
     if kind == "adamw_8bit":
         pytest.importorskip("bitsandbytes")
     config = configure(kind)

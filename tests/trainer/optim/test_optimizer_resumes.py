@@ -1,4 +1,4 @@
-"""Every type goes on bit for bit, through a checkpoint on the disk and through torch's own state dicts."""
+"""Every type resumes bit for bit from a checkpoint and from torch's own state dicts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IDS = torch.arange(24).reshape(2, 12) % 50
 
 @pytest.fixture
 def begin(llama: Callable[..., nn.Module], configure):
-    """A model and its optimizer, of fresh weights or of those of another."""
+    """A model with its optimizer, with fresh weights or a copy of another's."""
 
     def begun(kind: str, dtype: torch.dtype, like: nn.Module | None = None) -> tuple[nn.Module, OptimizerSet]:
         changes = {"muonclip": {"tau": 0.5}, "apollo": {"rank": 4, "update_interval": 3}}
@@ -75,7 +75,7 @@ def test_it_goes_on_bit_for_bit(kind: str, dtype: torch.dtype, way: str, begin, 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_without_its_state_it_would_not(kind: str, begin) -> None:
-    """What the test above would miss if states did not matter."""
+    """The test above would pass if states did not matter; they do."""
     original, ours = begin(kind, torch.float32)
     train(original, ours, range(4))
     resumed, theirs = begin(kind, torch.float32, like=original)

@@ -1,4 +1,4 @@
-"""Which parameter is updated by what, and how fast."""
+"""The optimizer and learning rate of each parameter."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_scaling_the_learning_rate_is_relative_to_the_peak(model: nn.Module) -> 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_one_learning_rate_moves_a_matrix_about_as_far_with_every_type(model: nn.Module, kind: str) -> None:
-    """Why a search may share one range of learning rates between them."""
+    """A search may share one range of learning rates between them."""
     config = dataclasses.replace(MUON, type=kind, weight_decay=0.0)
     config = dataclasses.replace(config, apollo=dataclasses.replace(config.apollo, rank=8))
     optimizer, weight = build_optimizer(model, config), model.get_submodule(LAYER).weight

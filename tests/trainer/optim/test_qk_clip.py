@@ -1,4 +1,4 @@
-"""QK-clip: what it scales and by how much, and the faults of the public MuonClip package that it must not have."""
+"""QK-clip: which weights are scaled and how much, and regressions for faults of the public MuonClip package."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def attention_of(model: nn.Module) -> nn.Module:
 
 
 def largest(model: nn.Module) -> Tensor:
-    """The largest logits [H] of a pass now, for a model that is watched; they stay recorded."""
+    """The largest logits [H] of a forward pass of a model that records; they stay recorded."""
     model(input_ids=IDS, use_cache=False)
     return recorded(attention_of(model)).clone()
 
 
 def factors(before: Tensor, after: Tensor) -> list[float]:
-    """By which each head's rows were scaled."""
+    """The factor by which each head's rows were scaled."""
     return (after / before).reshape(-1, 8 * before.shape[1]).mean(dim=1).tolist()
 
 
@@ -167,7 +167,7 @@ def test_nothing_is_computed_once_it_is_closed(llama: Build, configure) -> None:
 
 
 class TestFaultsOfThePublicPackage:
-    """Each was met in the public MuonClip package."""
+    """Faults found in the public MuonClip package."""
 
     def test_hooks_not_reregistered_after_eval(self, llama: Build, configure) -> None:
         """There, the first evaluation ended the clipping for good, in silence."""

@@ -26,7 +26,7 @@ QUANT = QuantConfig(weight_scale="absmean", group_size=None, activations="int8")
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
-    """The shapes of what was quantised."""
+    """Shapes of the tensors that were quantised."""
     shapes: list[torch.Size] = []
 
     def count(x_TI: Tensor) -> Tensor:

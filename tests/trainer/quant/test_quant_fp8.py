@@ -1,4 +1,4 @@
-"""Products in 8-bit floats against the same products of what the 8-bit numbers stand for.
+"""Products in 8-bit floats against the same products of the dequantised numbers.
 
 torch multiplies them on a CPU too, slowly, so all but the speed is tested here.
 """
@@ -26,7 +26,7 @@ BFLOAT16_STEP = 2.0**-8
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """What the 8-bit numbers stand for, in float32."""
+    """Dequantise the 8-bit numbers to float32."""
     scale = x.abs().amax() / torch.finfo(dtype).max
     return (x / scale).to(dtype).float() * scale
 
@@ -141,7 +141,7 @@ def test_sides_that_are_no_multiples_of_16_are_refused(
     [("null", 1, None), ("null", 2, 24), ("null", 4, 12), ("4", 2, None), ("2", 1, 24)],
 )
 def test_tokens_are_those_of_one_process(micro_batch_size: str, processes: int, tokens: int | None) -> None:
-    """Of four sequences of twelve tokens; a micro-batch is a process's own."""
+    """Four sequences of twelve tokens; a micro-batch belongs to one process."""
     words = ["stage2.fp8=true", "stage2.batch_size=4", f"stage2.micro_batch_size={micro_batch_size}"]
     stage2 = compose_config(words).stage2
     if tokens is None:

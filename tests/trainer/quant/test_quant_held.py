@@ -1,4 +1,4 @@
-"""Weights that are quantised once for several passes: the same numbers, and none of the work."""
+"""Weights that are quantised once for several passes give the same numbers with less work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for quantisation whatever the weights are: found by hypothesis, compared with numpy."""
+"""Invariants of quantisation for all weights, with hypothesis and against numpy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ shapes = st.tuples(st.integers(1, 5), st.integers(1, 3).map(lambda groups: group
 
 @st.composite
 def matrices(draw: st.DrawFn) -> Tensor:
-    """[O, I]: of one magnitude mostly, as weights are, or of all magnitudes at once."""
+    """Weights [O, I], mostly of one magnitude, as in models, or of all magnitudes."""
     shape = draw(shapes)
     if draw(st.booleans()):
         return torch.from_numpy(draw(hnp.arrays(np.float32, shape, elements=entries)))

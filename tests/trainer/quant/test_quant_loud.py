@@ -1,4 +1,4 @@
-"""A weight that is not a number ends training at its step, wherever it is and whatever the form."""
+"""A NaN among the weights ends training at its step, whatever layer and form of quantisation."""
 
 from __future__ import annotations
 

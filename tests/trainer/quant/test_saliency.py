@@ -1,4 +1,4 @@
-"""Which columns are salient, and how many."""
+"""The selection of salient columns and its schedule."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def test_cosine_and_linear_differ_in_between() -> None:
 
 @pytest.mark.parametrize("strength", [0.0, 0.3, 1.0])
 def test_the_notebooks_bug_a_saliency_layer_must_obey_lambda(strength: float) -> None:
-    """Its saliency-aware layer quantised what was not salient, and all activations, fully at every lambda.
-    The reference is written out column by column."""
+    """Its saliency-aware layer quantised other columns and all activations fully at every lambda.
+    The reference is computed column by column."""
     torch.manual_seed(0)
     linear = nn.Linear(10, 6)
     layer = TernaryLinear(linear, Lambda(), BITNET)
@@ -115,8 +115,8 @@ def test_the_notebooks_bug_a_saliency_layer_must_obey_lambda(strength: float) ->
 def test_a_run_keeps_the_columns_that_numpy_says(
     schedule: str, run_small: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Top k by L-infinity norm, k annealed, norms averaged at every `update_interval`-th step: the whole
-    curriculum written out, fed with the weights that the layer had at each step."""
+    """Top k by L-infinity norm, k annealed, norms averaged at every `update_interval`-th step: the full
+    curriculum in numpy, on the weights that the layer had at each step."""
     observed: list[tuple[np.ndarray, np.ndarray]] = []
     forward = TernaryLinear.forward
 

@@ -21,7 +21,7 @@ Make = Callable[..., BuildResult]
 
 
 def cached(path: object, *, top_k: int = 5, negatives: int = 3) -> tuple[str, ...]:
-    """Overrides of a run that learns from the cache there."""
+    """Overrides of a run that learns from the cache in a folder."""
     return (
         *ON,
         *("stage3/teacher=cached", f"stage3.teacher.path={quote(str(path))}"),
@@ -30,6 +30,6 @@ def cached(path: object, *, top_k: int = 5, negatives: int = 3) -> tuple[str, ..
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:
-    """Lines of Stage 3."""
+    """Metrics of Stage 3, one item per line."""
     lines = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
     return [line for line in lines if line["stage"] == "stage3"]

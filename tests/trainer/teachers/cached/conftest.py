@@ -25,7 +25,7 @@ from trainer.training.preemption import StopSignal
 
 @pytest.fixture(scope="session")
 def prepared(small: tuple[str, ...], cache_folder: Path) -> PreparedInputs:
-    """Text and teacher of all runs here, which neither K nor the number of steps changes."""
+    """Text and teacher of all runs here, which depend on neither K nor the number of steps."""
     patch = pytest.MonkeyPatch()
     with patch.context() as context:
         context.setenv("STAGESWEEP_CACHE", str(cache_folder))
@@ -37,7 +37,7 @@ def prepared(small: tuple[str, ...], cache_folder: Path) -> PreparedInputs:
 
 @pytest.fixture(scope="session")
 def composed(small: tuple[str, ...]) -> Any:
-    """That of a small run with a cache, as plain values: Hydra takes longer than what is tested."""
+    """The configuration of a small run with a cache as plain values: Hydra takes longer than the tests."""
     return OmegaConf.to_container(compose_tree([*small, *cached("nowhere")]), resolve=True)
 
 
@@ -58,7 +58,7 @@ def configured(composed: Any) -> Callable[..., Config]:
 
 @pytest.fixture
 def make(prepared: PreparedInputs, configured: Callable[..., Config]) -> Make:
-    """Builds the cache that a run with those overrides takes; with a model, that of the anchor."""
+    """Build the cache for a run with those overrides; with a model, the anchor's."""
 
     def make(*overrides: str, model: nn.Module | None = None, **more: Any) -> BuildResult:
         config = configured(*overrides)

@@ -80,14 +80,14 @@ def test_rows_do_not_depend_on_how_many_are_computed_at_once(
 
 
 class DiedError(Exception):
-    """Stands for a kill: nothing is cleaned up but what `finally` does, which the next builder must not need."""
+    """A simulated kill; the next builder must not depend on what `finally` still does."""
 
 
 @pytest.mark.parametrize("before", ["a shard", "its index"])
 def test_a_builder_that_dies_leaves_what_the_next_goes_on_from(
     before: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the third shard of four; what stands is complete, and the end is that of a builder that lived."""
+    """Killed at the third shard of four; the result is that of an uninterrupted builder."""
     uninterrupted = make(*cached(tmp_path / "uninterrupted"), shard_bytes=ONE_BATCH)
     assert [shard.rows for shard in uninterrupted.index.shards] == [4, 4, 4, 4]
     folder, write, writes = tmp_path / "cache", Location.write, list[str]()
@@ -137,7 +137,7 @@ def test_a_damaged_file_is_refused_by_the_reader_and_repaired_by_the_builder(
 def test_a_signal_ends_the_command_between_two_batches_and_it_goes_on(
     small: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With one shard per batch, so that there is one to keep."""
+    """One shard per batch, so that some survive."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     monkeypatch.setattr(module, "build", partial(build, shard_bytes=ONE_BATCH))
     given, called = [*small, *cached(tmp_path)], 0

@@ -1,4 +1,4 @@
-"""The document of a cache: read as it was written, refused where it is none; what differs between two specs."""
+"""The index of a cache: round trip, invalid documents, and differences of specs."""
 
 from __future__ import annotations
 

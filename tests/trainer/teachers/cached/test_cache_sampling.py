@@ -1,4 +1,4 @@
-"""Which tokens are kept: the likeliest, and others of which each is as likely as any."""
+"""Selection of the stored tokens: the likeliest, and others with equal probability."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ def test_the_likeliest_and_others_that_are_none_of_them(seed: int, top_k: int, d
 
 @pytest.mark.parametrize(("top_k", "negatives"), [(3, 5), (3, 4), (1, 1), (4, 7), (5, 8)])
 def test_each_other_token_is_expected_equally_often(top_k: int, negatives: int) -> None:
-    """R/(V-K) times: chance goes through its whole range in small steps, also where no whole number of tokens
-    makes a stratum."""
+    """R/(V-K) times, with random numbers over their full range, also if strata have fractional lengths."""
     given_1V, steps = logits(0)[:1], 2000
     chance = ((torch.arange(steps, dtype=torch.float64) + 0.5) / steps).unsqueeze(-1).expand(-1, negatives)
     kept = draw(given_1V.expand(steps, -1), top_k, chance)

@@ -1,4 +1,4 @@
-"""The anchor: a model that does not change and that the student is held near, from a cache of its own."""
+"""The anchor: a fixed model that the student is kept close to, from a second cache."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fresh(config: Config, seed: int) -> nn.Module:
 
 
 def everything(model: nn.Module, ids_BT: Tensor) -> Sample:
-    """What a cache of all tokens holds of it."""
+    """The contents of a cache of all tokens."""
     with torch.no_grad():
         logits = run(model, ids_BT).logits[:, :-1].log_softmax(dim=-1)
     ids = torch.arange(VOCABULARY, dtype=torch.int32).expand(*logits.shape[:2], -1)
@@ -48,7 +48,7 @@ def everything(model: nn.Module, ids_BT: Tensor) -> Sample:
 def test_with_every_token_kept_it_is_the_dense_divergence_and_so_is_its_gradient(
     cross_entropy: str, configured: Callable[..., Config]
 ) -> None:
-    """The whole objective of a student of random weights, in float64: to 1e-7."""
+    """The full objective for a student with random weights, in float64, to 1e-7."""
     overrides = (f"stage3.teacher.cross_entropy={cross_entropy}", "stage3.temperature=2.0")
     config = configured(
         *anchored("x", "y"), *overrides, "stage3.teacher.top_k=300", "stage3.teacher.negatives=0"
@@ -86,7 +86,7 @@ def test_a_runs_student_anchors_another_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The student of the stages before is the anchor: the first step finds it where it is, later ones do not."""
+    """The student before Stage 3 is the anchor: the divergence is 0 in the first step and grows later."""
     from trainer import __main__ as program
     from trainer.training.preemption import StopSignal
 

@@ -67,13 +67,13 @@ def test_with_every_token_kept_the_numbers_are_those_of_a_teacher_in_the_process
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for the one cache that the tests below share."""
+    """The folder of the cache that the tests below share."""
     return tmp_path_factory.mktemp("kept") / "cache"
 
 
 @pytest.fixture
 def overrides(kept: Path, make: Make) -> tuple[str, ...]:
-    """Of a run with five likeliest tokens and three others; their cache is there."""
+    """Overrides of a run with five likeliest tokens and three others, whose cache is built."""
     make(*cached(kept))
     return cached(kept)
 
@@ -85,7 +85,7 @@ def test_every_knob_of_the_cached_teacher_changes_the_loss(
     prepared: PreparedInputs,
     tmp_path: Path,
 ) -> None:
-    """Of one batch, with another model as the student; `path` and `preload` are a way to the same number."""
+    """The loss of one batch, with another model as the student; `path` and `preload` do not change it."""
 
     def loss(*given: str) -> float:
         config = configured(*given, "stage3.temperature=1.0", "stage3.logits_weight=100.0")
@@ -128,8 +128,7 @@ def test_what_is_not_the_runs_is_refused_before_anything_is_trained(
 def test_train_flops_are_what_torch_counts(
     cross_entropy: str, overrides: tuple[str, ...], run_small: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the student alone, with its head read at the candidates: every product of the formula is one that is
-    made, and no other is."""
+    """The student's own, with its head at the candidates: exactly the products that the formula counts."""
     counted, accumulate = 0, TrainStep.accumulate
 
     def counting(step: TrainStep, ids_BT: Tensor) -> dict[str, Tensor]:
@@ -273,7 +272,7 @@ def test_a_checkpoint_of_another_cache_is_refused(
 def test_micro_batches_that_are_computed_once_more_take_their_rows_once_more(
     overrides: tuple[str, ...], run_small: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where compiling fails in the second micro-batch, the step begins again without it."""
+    """If compiling fails in the second micro-batch, the step starts again without it."""
     two = (*overrides, "stage3.micro_batch_size=2")
     run_small(*two)
     losses = [line["loss"] for line in logged(tmp_path)]
@@ -300,8 +299,8 @@ def test_micro_batches_that_are_computed_once_more_take_their_rows_once_more(
 def test_the_whole_objective_makes_no_tensor_as_large_as_all_logits(
     cross_entropy: str, configured: Callable[..., Config]
 ) -> None:
-    """A student of one narrow layer at L = 1024 and V = 151,936, forward and backward: what is largest is the
-    head's gradient, or a chunk of 16 MiB; all logits would be 593.5 MiB."""
+    """A student of one narrow layer at L = 1024 and V = 151,936, forward and backward: the largest tensor is
+    the head's gradient or a chunk of 16 MiB; all logits would be 593.5 MiB."""
     vocabulary, length = 151_936, 1024
     config = configured(
         *cached("here", top_k=128, negatives=64),
@@ -323,7 +322,7 @@ def test_the_whole_objective_makes_no_tensor_as_large_as_all_logits(
 
 
 class Bigrams(nn.Module):
-    """The least that `predictions.read` can read."""
+    """The smallest model that `head_inputs` accepts."""
 
     def __init__(self, vocabulary: int, hidden: int) -> None:
         super().__init__()
@@ -347,7 +346,7 @@ class Bigrams(nn.Module):
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own, about parts of torch
 def test_compiled_it_is_one_graph_for_all_steps_and_micro_batches(configured: Callable[..., Config]) -> None:
-    """Which rows of a batch a micro-batch has is no part of it. The student is no more than a head here."""
+    """The position of a micro-batch is not a constant of the graph. The student is only a head here."""
     config = configured(*cached("here"))
     teacher = config.stage3.teacher
     assert teacher.kind == "cached"

@@ -1,4 +1,4 @@
-"""A cache of streamed text, whose places are of many lanes: gone on with, and read where a run goes on."""
+"""A cache of streamed text, whose state has many lanes: resumed, and read by a resumed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A teacher of eleven tokens behind a fake server, and what asks it."""
+"""A teacher with a vocabulary of eleven tokens behind a fake server, and its clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def server() -> Iterator[FakeVllm]:
 
 @pytest.fixture
 def configure(server: FakeVllm) -> Callable[..., HttpTeacherConfig]:
-    """A configuration that reaches the server, and gives up soon."""
+    """A configuration that uses the server, with a short patience."""
 
     def make(**changes: object) -> HttpTeacherConfig:
         given: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""A small server that answers completions as vLLM does, with the predictions of a function, and with trouble.
+"""A small server that answers completions as vLLM does, with a function's predictions and injected faults.
 
 Written after vLLM's `entrypoints/openai/completion` (0.10 to 0.20): forms of answers and errors, the limits that
 it checks, the prompt's own token beside the top K.
@@ -21,7 +21,7 @@ from torch import Tensor
 T = TypeVar("T")
 VOCABULARY = 11  # of `bigrams`
 Trouble = Callable[[web.Request, dict[str, Any]], Coroutine[Any, Any, web.StreamResponse | None]]
-"""Given the request and the right answer; None lets the answer (changed, perhaps) go out."""
+"""A fault, called with the request and the answer; None sends the answer, which it may have changed."""
 
 
 class FakeVllm:

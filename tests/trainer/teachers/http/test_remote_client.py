@@ -38,7 +38,7 @@ def ask(request_thread: RequestThread) -> Candidates:
 
 
 def assert_right(answer: Candidates) -> None:
-    """For K = 3: the likeliest are there with their logarithms, and the rest makes them add up to 1."""
+    """Check for K = 3 that the likeliest tokens are there, and that all probabilities add up to 1."""
     logprobs_BPV = bigrams(IDS)[:, :-1]
     top = logprobs_BPV.topk(3, dim=-1)
     found_BPV = torch.full_like(logprobs_BPV, -torch.inf).scatter_reduce(

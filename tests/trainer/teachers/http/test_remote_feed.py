@@ -1,4 +1,4 @@
-"""Asking ahead: which batches are asked about and when, what belongs to which, and where a kept run goes on."""
+"""Prefetching: which batches are requested when, which answer belongs to which, and resuming."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Counting(Feed):
 
 
 def asked(server: FakeVllm, count: int) -> list[int]:
-    """The first token of each batch that was asked about, once there are so many."""
+    """The first token of each requested batch, once there are so many."""
     deadline = time.monotonic() + 20
     while len(server.bodies) < count and time.monotonic() < deadline:
         time.sleep(0.005)

@@ -19,7 +19,7 @@ Configure = Callable[..., HttpTeacherConfig]
 
 
 def text(model: Callable[[Tensor], Tensor], length: int = 40) -> Tensor:
-    """What the model itself would write, [1, T]."""
+    """Text [1, T] sampled from the model itself."""
     ids_BT, generator = torch.zeros(1, 1, dtype=torch.int64), torch.Generator().manual_seed(1)
     for _ in range(length):
         following = torch.multinomial(model(ids_BT)[:, -1].exp(), 1, generator=generator)
@@ -57,7 +57,7 @@ def test_a_teacher_whose_ids_mean_other_tokens_is_refused(
     open_thread: OpenThread, configure: Configure
 ) -> None:
     def other(ids_BT: Tensor) -> Tensor:
-        """It is as sure as one can be, of another vocabulary's tokens."""
+        """A confident model of another vocabulary."""
         return (8 * bigrams((ids_BT + 4) % VOCABULARY).roll(5, dims=-1)).log_softmax(-1)
 
     with (

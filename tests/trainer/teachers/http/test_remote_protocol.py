@@ -1,4 +1,4 @@
-"""Answers of a server, right and wrong: what is read from them, and in which words they are refused."""
+"""Valid and invalid answers of a server, and the messages of the errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def entry(**logprobs: float) -> dict[str, dict[str, Any]]:
 
 
 def answer() -> dict[str, Any]:
-    """For K = 2 of five tokens; the own token of the last position is a third one."""
+    """An answer for K = 2 of five tokens; the last position's own token is a third one."""
     half, quarter = math.log(0.5), math.log(0.25)
     return {
         "choices": [
@@ -69,7 +69,7 @@ def test_a_whole_vocabulary_leaves_no_rest_whatever_the_rounding() -> None:
 
 
 def changed(change: str) -> bytes:
-    """The answer after one statement on `choices`."""
+    """The answer changed by one statement on `choices`."""
     document = copy.deepcopy(answer())
     exec(change, {"choices": document["choices"], "document": document, "entry": entry})
     return json.dumps(document).encode()

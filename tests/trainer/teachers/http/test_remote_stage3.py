@@ -41,7 +41,7 @@ KEY = "s3cr3t-of-the-server"
 
 @pytest.fixture
 def server(small: tuple[str, ...]) -> Iterator[FakeVllm]:
-    """Serves the very teacher that the student is made from."""
+    """A server of the teacher that the student is initialised from."""
     config = api.check([*small, *ON])
     prepared = prepare_inputs(
         config, device=open_device(config.device), stop=StopSignal(), progress=lambda *_: None
@@ -57,7 +57,7 @@ def server(small: tuple[str, ...]) -> Iterator[FakeVllm]:
 
 @pytest.fixture
 def remote(server: FakeVllm, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Overrides that reach it."""
+    """Overrides that use the server."""
     monkeypatch.setenv("TEACHER_KEY", KEY)
     return (
         *ON,
@@ -223,7 +223,7 @@ def test_a_process_ends_by_itself_and_writes_the_key_nowhere(
 
 @pytest.fixture
 def train(small: tuple[str, ...], remote: tuple[str, ...]) -> Iterator[Callable[[Path], Outcome]]:
-    """Runs in a folder as the program does, and goes on there."""
+    """Run or resume in a folder as the program does."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def train(folder: Path) -> Outcome:
