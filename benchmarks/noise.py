@@ -47,7 +47,12 @@ def main() -> None:
         for done in as_completed(waiting):
             *regrets, seconds = done.result()
             runs[waiting[done]] = (regrets[0], regrets[1])
-            print(*waiting[done], *(f"{regret:.5f}" for regret in regrets), f"{seconds:.1f} s of CPU", flush=True)
+            print(
+                *waiting[done],
+                *(f"{regret:.5f}" for regret in regrets),
+                f"{seconds:.1f} s of CPU",
+                flush=True,
+            )
     print(table(runs, seeds, arguments.trials))
 
 

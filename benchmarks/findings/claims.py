@@ -336,7 +336,10 @@ def _balance(setting: Setting, runs: Runs, steps: int) -> Finding:
         claim=f"Where does the balance turn? What {steps} steps of Stage 1.9 do to the final loss, "
         "against none, with the same effective steps in all.",
         verdicts=(
-            *(f"{budget} effective steps: {pair.verdict}; {pair.describe()}." for budget, pair in pairs.items()),
+            *(
+                f"{budget} effective steps: {pair.verdict}; {pair.describe()}."
+                for budget, pair in pairs.items()
+            ),
             *(
                 f"From {less} to {more} effective steps the difference falls: "
                 f"{judge(_change(pairs[more], pairs[less]), expected='lower')}; "

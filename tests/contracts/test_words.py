@@ -17,8 +17,7 @@ BANNED = {"told", "tell", "beside", "look", "whole", "seen", "ground", "news"}
 TELL = {("sweeps/experiment.py", "tell"), ("sweeps/cli/asktell.py", "tell")}
 # As the whole name of a function they need a module that says of what.
 NEED_AN_OBJECT = {"read", "check", "write", "keep"}
-SAYS_OF_WHAT = {
-}
+SAYS_OF_WHAT = {}
 NO_OPENERS = {
     "What", "Whether", "How", "Where", "Who", "Whose", "Why", "Which", "When", "As", "That", "Of", "Until", "Those",
 }  # fmt: skip
@@ -31,7 +30,9 @@ def parsed(name: str) -> ast.Module:
 
 
 def modules(*folders: str) -> list[str]:
-    return sorted(path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return sorted(
+        path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).rglob("*.py")
+    )
 
 
 def names(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -78,17 +78,10 @@ class StreamFeed(Feed):
             raise DataError(f"sequence_length is {sequence_length} and seed {seed}: neither may be so small")
         config, self._shards = corpus.shards.config, corpus.shards
         own_rows = rows_of(batch_size, rank, world)
-        lanes = lane_count(self._shards.blocks, config.lanes)
-        if lanes % world:
-            raise DataError(
-                f"{world} processes cannot share {counted(lanes, 'lane')} (data.lanes={config.lanes}, "
-                f"{counted(self._shards.blocks, 'block')}); make it a multiple, with "
-                f"{BLOCKS_PER_LANE} blocks each"
-            )
+        lanes = _shared_lanes(self._shards.blocks, config.lanes, world)
         self._text, self._batch_size = corpus.order_sha256, batch_size
-        self._rows, self._own_rows = 0, range(own_rows.start, own_rows.stop, own_rows.step)
-        self._count, self._seed = lanes, seed
-        self._fraction = config.held_out_fraction
+        self._rows, self._own_rows = 0, range(batch_size)[own_rows]
+        self._count, self._seed, self._fraction = lanes, seed, config.held_out_fraction
         self._reader = self._shards.reader()
         self._epoch: tuple[int, Order] | None = None
         encode = Encoder.open(corpus.tokenizer_dir)
@@ -147,6 +140,17 @@ def lane_count(blocks: int, most: int) -> int:
     """Return the largest divisor of `most` that leaves every lane enough blocks, or 1."""
     enough = [lanes for lanes in range(1, most + 1) if not most % lanes and lanes * BLOCKS_PER_LANE <= blocks]
     return max(enough, default=1)
+
+
+def _shared_lanes(blocks: int, most: int, world: int) -> int:
+    """Return the number of lanes, or raise DataError if `world` processes cannot share them evenly."""
+    lanes = lane_count(blocks, most)
+    if lanes % world:
+        raise DataError(
+            f"{world} processes cannot share {counted(lanes, 'lane')} (data.lanes={most}, "
+            f"{counted(blocks, 'block')}); make it a multiple, with {BLOCKS_PER_LANE} blocks each"
+        )
+    return lanes
 
 
 def load(config: StreamConfig, own_tokenizer: str | Path | None = None) -> StreamCorpus:

@@ -95,7 +95,9 @@ def _labelled(
     from trainer.teachers.http.feed import HttpFeed
     from trainer.teachers.http.request_thread import RequestThread
 
-    requests = stack.enter_context(RequestThread(config, vocab_size=embedding_count(student), stop=context.stop))
+    requests = stack.enter_context(
+        RequestThread(config, vocab_size=embedding_count(student), stop=context.stop)
+    )
     feed = HttpFeed(batches, requests, prefetch=config.prefetch, device=context.device.torch_device)
     stack.enter_context(feed)
     return feed
@@ -104,7 +106,9 @@ def _labelled(
 def _from_answers(student: nn.Module, labelled: HttpFeed, config: Stage3Config) -> Objective:
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         logits_BTV = run(student, ids_BT).logits
-        logits_kl = candidate_divergence(logits_BTV, labelled.take(len(ids_BT)), temperature=config.temperature)
+        logits_kl = candidate_divergence(
+            logits_BTV, labelled.take(len(ids_BT)), temperature=config.temperature
+        )
         return _parts(config, ce=next_token_loss(logits_BTV, ids_BT), logits_kl=logits_kl, attention_kl=None)
 
     return losses

@@ -228,6 +228,7 @@ def _train(
     folder: Path,
     context: StageContext,
 ) -> None:
+    """Train the tiny teacher, and save it with its held-out loss."""
     recipe, length, device = model.teacher, config.data.sequence_length, context.device
     seed_everything(recipe.seed)
     teacher = device.move(
