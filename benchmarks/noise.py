@@ -1,8 +1,8 @@
 """How much a search on noisy losses gains from knowing the noise: `python -m benchmarks.noise`.
 
-The two-stage problem with normal noise of sd 0.01, 0.02 and 0.05. The search is given the right standard error, one that
-is 3.5 times too large (what the spread over batches of text is, beside the spread over seeds), or none, so that it is
-inferred. The regret is that of the true losses: of the trial with the lowest observed loss, and of the best trial.
+The two-stage problem with normal noise of sd 0.01, 0.02 and 0.05. The search gets the right standard error, one
+that is 3.5 times too large (as the spread over batches of text is, beside the spread over seeds), or none, so that
+it infers the noise. The regret is in true losses: of the trial with the lowest observed loss, and of the best.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def search(problem: str, noise: float, reported: str, seed: int, trials: int) ->
 def table(runs: Runs, seeds: Sequence[int], trials: int) -> str:
     """Return a Markdown table: medians over the seeds, and Wilcoxon's test of each against what is right."""
     lines = [
-        f"Regret after {trials} trials, median of {len(seeds)} seeds (quartiles): the trial chosen; the best tried.",
+        f"Regret after {trials} trials, median of {len(seeds)} seeds (quartiles); lower is better.",
         "",
         "| noise sd | standard error | the trial with the lowest loss | the best trial | p, against right |",
         "|---|---|---|---|---|",

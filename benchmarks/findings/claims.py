@@ -114,8 +114,8 @@ def _value_of_alignment(setting: Setting, runs: Runs) -> Finding:
         ),
         verdicts=(
             f"At the start of Stage 2: {judge(at_start, expected='lower')}; {at_start.describe()}.",
-            f"At the end: {judge(at_end, expected='lower')}; {at_end.describe()}. The compute is not the same: "
-            f"Stage 1.9 comes on top. See the last findings for equal compute.",
+            f"At the end: {judge(at_end, expected='lower')}; {at_end.describe()}. The compute is not the same: Stage "
+            f"1.9 comes on top. See the last findings for equal compute.",
         ),
         header=("Stage 1.9, steps", "loss at the start of Stage 2", "final loss"),
         rows=tuple(
@@ -208,7 +208,8 @@ def _lambda_warmup(setting: Setting, runs: Runs) -> Finding:
         where = f"After {length} steps of Stage 1.9" if length else "Without Stage 1.9"
         at_start, at_end = pairs[length, "early"], pairs[length, "final"]
         verdicts.append(
-            f"{where}, training loss at the start: {judge(at_start, expected='lower')}; {at_start.describe()}."
+            f"{where}, training loss at the start: {judge(at_start, expected='lower')}; "
+            f"{at_start.describe()}."
         )
         verdicts.append(f"{where}, final loss at lambda 1: {at_end.verdict}; {at_end.describe()}.")
     return Finding(
@@ -267,8 +268,8 @@ def _saliency(setting: Setting, runs: Runs) -> Finding:
         ),
         verdicts=(
             f"Saliency only against lambda only: {judge(worse, expected='higher')}; {worse.describe()}.",
-            f"Both against lambda only: {'holds' if little else 'does not show'}; {together.describe()}, where "
-            f"one standard error of a held-out loss is {noise:.3f}.",
+            f"Both against lambda only: {'holds' if little else 'does not show'}; {together.describe()}, "
+            f"where one standard error of a held-out loss is {noise:.3f}.",
         ),
         header=("Stage 1.9 with", "loss at the start of Stage 2", "final loss"),
         rows=tuple(
