@@ -16,6 +16,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from sweeps.text.atomic_file import Draft
 from sweeps.text.counted import counted
 
 RUN_DIR = "SWEEP_RUN_DIR"
@@ -36,9 +37,9 @@ class WriteResult(Callback):
         if job_return.status is not JobStatus.COMPLETED:
             return
         folder = Path(os.environ[RUN_DIR])
-        draft = folder / ".result.json"
-        draft.write_text(json.dumps(result(job_return.return_value, self.metrics)), encoding="utf-8")
-        draft.replace(folder / "result.json")
+        with Draft(folder / "result.json", folder / ".result.json") as draft:
+            draft.file.write(json.dumps(result(job_return.return_value, self.metrics)).encode())
+            draft.commit()
 
 
 def result(returned: Any, metrics: Sequence[str]) -> dict[str, Any]:

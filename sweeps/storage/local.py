@@ -1,10 +1,8 @@
-"""A store in a local (or network-mounted) folder: files, an advisory lock per key, atomic renames.
+"""Store in a local (or network-mounted) folder: files, an advisory lock per key, atomic renames.
 
-A write goes to a temporary file beside the object, is flushed to the disk, and takes the object's name by
-`rename`, so that a reader sees the old bytes or the new ones and never a part. Writers of one key exclude one
-another with `filelock`; the kernel drops the lock of a process that dies. The version is the file's
-modification time in nanoseconds, which writers under the lock keep strictly increasing: no two contents of a
-key share one, and a listing costs one `stat` per object.
+Writers of one key exclude one another with `filelock`; the kernel drops the lock of a process that dies. The
+version is the file's modification time in nanoseconds, which writers under the lock keep strictly increasing:
+no two contents of a key share one, and a listing costs one `stat` per object.
 """
 
 from __future__ import annotations
@@ -23,25 +21,31 @@ import filelock
 from sweeps.errors import AlreadyExists, Busy, Conflict, DamagedObject, StoreUnavailable, WriteRefused
 from sweeps.storage.base import Entry, NotFound
 from sweeps.storage.keys import checked_key, checked_prefix
+from sweeps.text.atomic_file import Draft, sync_folder
 from sweeps.text.regular_file import MAX_BYTES, NotRegular, kind_of, open_regular
 
 LOCK_TIMEOUT_S = 5.0
-"""A write takes milliseconds. Whoever has held a lock for so long is stopped, or its disk does not answer."""
+"""Writes take milliseconds: a process that holds a lock for longer is stopped, or its disk hangs."""
 _LOCKS = ".locks"
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class LocalStore:
-    """`Store` in the folder `root`, which is made at the first write."""
+    """`Store` in the folder `root`, which the first write creates.
+
+    Args:
+        root: the folder, absolute or relative.
+        lock_timeout_s: seconds to wait for another writer's lock before `Busy` is raised.
+    """
 
     def __init__(self, root: str | os.PathLike[str], *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
-        self._given = os.fspath(root)
+        self._url = os.fspath(root)
         self._root = Path(root).absolute()
         self._lock_timeout_s = lock_timeout_s
 
     @property
     def url(self) -> str:
-        return self._given
+        return self._url
 
     @property
     def is_remote(self) -> bool:
@@ -52,7 +56,7 @@ class LocalStore:
         return 0.0
 
     def location(self, key: str) -> str:
-        return os.path.join(self._given, key)  # noqa: PTH118 - keeps the `./` that the user typed
+        return os.path.join(self._url, key)  # noqa: PTH118 - keeps the `./` that the user typed
 
     def read(self, key: str) -> tuple[bytes, str]:
         path = self._path(key)
@@ -70,10 +74,7 @@ class LocalStore:
         raise DamagedObject(key, reason, self.location(key))
 
     def oddity(self, key: str) -> str | None:
-        """Return why `read` can never give what stands in the object's place; None where it can.
-
-        No writer of a store leaves such a thing: a pipe, a folder, a link to nothing, a file of gigabytes.
-        """
+        """Return why the key's file can never be read (a pipe, a dangling link, gigabytes), or None."""
         path = self._path(key)
         try:
             if (kind := kind_of(path)) is not None:
@@ -85,10 +86,10 @@ class LocalStore:
         return f"larger than {MAX_BYTES // 1024**2} MiB" if too_large else None
 
     def set_aside(self, key: str, aside: str) -> None:
-        """Move what stands in the object's place and cannot be read to the key `aside`, as it is.
+        """Rename a file for which `oddity` has a reason to the key `aside`.
 
         Raises:
-            Conflict: there is nothing of the kind any more.
+            Conflict: the key has no such file any more.
         """
         with self._locked(key) as path:
             if self.oddity(key) is None:
@@ -109,11 +110,11 @@ class LocalStore:
     def create(self, key: str, data: bytes) -> str:
         with self._locked(key) as path:
             if os.path.lexists(path):
-                if (reason := self.oddity(key)) is not None:  # nobody could ever read it
+                if (reason := self.oddity(key)) is not None:
                     raise DamagedObject(key, reason, self.location(key))
                 raise AlreadyExists(key)
             version = self._write(path, data, above=None)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)  # without the lock: a writer that is stopped here must not block others
         return version
 
     def replace(self, key: str, data: bytes, expected: str) -> str:
@@ -122,7 +123,7 @@ class LocalStore:
             if present is None or _version(present) != expected:
                 raise Conflict(key)
             version = self._write(path, data, above=present.st_mtime_ns)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
         return version
 
     def delete(self, key: str, expected: str) -> None:
@@ -134,7 +135,7 @@ class LocalStore:
 
     def list(self, prefix: str) -> list[Entry]:
         base = checked_prefix(prefix).rpartition("/")[0]
-        folder = os.path.join(self._root, base)  # noqa: PTH118 - asked at every step
+        folder = os.path.join(self._root, base)  # noqa: PTH118 - called often, faster than pathlib
         base = f"{base}/" if base else ""
         try:
             return sorted(entry for entry in _walk(folder, base) if entry.key.startswith(prefix))
@@ -142,19 +143,19 @@ class LocalStore:
             self._unavailable("list", Path(folder), error)
 
     def now(self) -> float:
-        """The file system's clock: on a network mount that is the server's, the same for every worker."""
-        face = os.path.join(self._root, f".clock-{os.getuid()}")  # noqa: PTH118 - asked at every step
+        """Return the file system's time in seconds since the epoch: a network mount has its server's."""
+        probe = os.path.join(self._root, f".clock-{os.getuid()}")  # noqa: PTH118 - as above
         try:
             try:
-                os.utime(face)  # the server stamps it with its own time
+                os.utime(probe)  # stamped by the server
             except FileNotFoundError:
                 self._root.mkdir(parents=True, exist_ok=True)
-                Path(face).touch()
-            return os.stat(face).st_mtime  # noqa: PTH116 - as above
+                Path(probe).touch()
+            return os.stat(probe).st_mtime  # noqa: PTH116 - as above
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT):
-                return time.time()  # whoever cannot even touch a file can only look at ages
-            self._unavailable("write", Path(face), error)
+                return time.time()  # good enough for a process that cannot write and only reads ages
+            self._unavailable("write", Path(probe), error)
 
     def folder(self, prefix: str) -> Path:
         folder = self._path(prefix)
@@ -169,7 +170,7 @@ class LocalStore:
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[Path]:
-        """Hold the key's lock; its path is given. Folders that a failed write leaves empty are removed."""
+        """Hold the key's lock and yield its path. Folders that a failed write leaves empty are removed."""
         path = self._path(key)
         lock = self._root / _LOCKS / (key.replace("/", "__") + ".lock")
         missing: list[Path] = []
@@ -183,7 +184,7 @@ class LocalStore:
                     yield path
                 except OSError:
                     if missing:
-                        lock.unlink(missing_ok=True)  # whoever waits for it fails as we did
+                        lock.unlink(missing_ok=True)  # a process that waits for it will fail, too
                     raise
         except filelock.Timeout:
             raise Busy(
@@ -196,22 +197,12 @@ class LocalStore:
             self._unavailable("write", path, error)
 
     def _write(self, path: Path, data: bytes, above: int | None) -> str:
-        # One temporary name per key is enough under its lock, and a killed writer leaves one file at most.
-        draft = path.with_name(f".{path.name}.draft")
-        try:
-            draft.unlink(missing_ok=True)  # of a killed writer; were it a pipe, opening it would wait
-            with draft.open("xb") as file:
-                file.write(data)
-                file.flush()
-                _stamp_above(file.fileno(), above)
-                os.fsync(file.fileno())
-                version = _version(os.fstat(file.fileno()))
-            draft.replace(path)
-        except OSError:
-            with suppress(OSError):  # where nothing can be removed either, the first error says more
-                draft.unlink(missing_ok=True)
-            raise
-        return version
+        # One draft per key is enough under its lock: a killed writer leaves one file at most.
+        with Draft(path, path.with_name(f".{path.name}.draft")) as draft:
+            draft.file.write(data)
+            draft.file.flush()
+            _stamp_above(draft.file.fileno(), above)
+            return _version(draft.commit())
 
     def _stat(self, path: Path) -> os.stat_result | None:
         try:
@@ -260,7 +251,7 @@ def _stamp_above(fd: int, above: int | None) -> None:
 
 
 def _missing(folder: Path) -> list[Path]:
-    """The folder and those above it that are not there, the deepest first."""
+    """Return those of the folder and its parents that do not exist, the deepest first."""
     missing = []
     while not folder.exists():
         missing.append(folder)
@@ -270,14 +261,18 @@ def _missing(folder: Path) -> list[Path]:
 
 def _remove_empty(folders: list[Path]) -> None:
     for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
-        with suppress(OSError):  # somebody else has begun to use it
+        with suppress(OSError):  # in use by another process meanwhile
             folder.rmdir()
 
 
 def _walk(folder: str, base: str) -> Iterator[Entry]:
-    """Every object in the folder and below; `base` is its key, with a slash. Hidden names are not objects.
+    """Yield every object below the folder; hidden names are not objects.
 
-    Every ask lists every record: strings and `scandir` take a fifth of the time that `Path.rglob` takes.
+    This runs for every trial: strings and `scandir` take a fifth of the time of `Path.rglob`.
+
+    Args:
+        folder: path of the folder.
+        base: key of the folder, with a slash.
     """
     try:
         with os.scandir(folder) as found:
@@ -292,10 +287,7 @@ def _walk(folder: str, base: str) -> Iterator[Entry]:
 
 
 def _present(child: os.DirEntry[str]) -> os.stat_result | None:
-    """What a name stands for (a link to a folder is a person's, not ours); None if it is gone since.
-
-    A link that leads nowhere is listed, so that `read` tells what is wrong with it.
-    """
+    """Return the status of a link's target, of a dangling link itself (`read` explains it), None if gone."""
     try:
         return child.stat()
     except OSError as error:
@@ -306,20 +298,3 @@ def _present(child: os.DirEntry[str]) -> os.stat_result | None:
         if error.errno == errno.ENOENT:
             return None
         raise
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename outlast a power cut; not every file system (or platform) lets folders be synced.
-
-    Called without the lock: a writer that is stopped here for long must not keep the others from the record.
-    """
-    try:
-        fd = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(fd)
-    except OSError:
-        pass
-    finally:
-        os.close(fd)

@@ -1,9 +1,8 @@
-"""A run folder back from the bucket, as its last manifest has it. `bulk` hands `download` on."""
+"""Download of a run folder from a bucket, as its last manifest describes it."""
 
 from __future__ import annotations
 
 import logging
-import os
 import uuid
 from collections.abc import Mapping, Set
 from pathlib import Path
@@ -12,53 +11,54 @@ from typing import IO
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import NotFound
 from sweeps.storage.run_files import manifest
-from sweeps.storage.run_files.client import Bucket, BulkWire, Changed, Remote
+from sweeps.storage.run_files.client import Bucket, Changed, Remote, RunFilesClient
 from sweeps.storage.run_files.exchange import Deadline
 from sweeps.storage.run_files.manifest import MANIFEST, Stored
+from sweeps.text.atomic_file import Draft
 
 log = logging.getLogger(__name__)
 
-_TRIES = 3  # of one file: bytes may be damaged on the way, and a growing file may grow meanwhile
+_ATTEMPTS = 3  # bytes may be damaged in transit, and a growing file may be rewritten meanwhile
 
 
 class FolderDownload:
-    """The objects below `prefix` and the files of `folder`; only those whose names begin with `below`."""
+    """Download of the files below `prefix` whose names begin with `below`, into `folder`."""
 
     def __init__(
         self, store: Bucket, prefix: str, folder: Path, deadline: Deadline, *, below: str = ""
     ) -> None:
         self._store, self._prefix, self._folder = store, prefix, folder
-        self._client = BulkWire(store, prefix, deadline)
+        self._client = RunFilesClient(store, prefix, deadline)
         self._below = below
         self._written: set[str] = set()
 
     def run(self) -> tuple[str, ...] | None:
-        """The names of the files that are in the folder now, or None where there is no whole upload."""
-        for _ in range(_TRIES):
+        """Return the names of the files that are in the folder now, or None without a complete upload."""
+        for _ in range(_ATTEMPTS):
             files = self._read_manifest()
             if files is None:
                 break
             try:
                 return self._fetch_all(files)
-            except Changed as changed:  # by a worker that still uploads; or somebody removed an object
+            except Changed as changed:  # a worker still uploads, or an object was removed
                 log.info("%s", changed)
         else:
-            log.warning("%s: half an upload is ignored", self._store.location(self._prefix))
-        self._take_back(frozenset())
+            log.warning("%s: an incomplete upload is ignored", self._store.location(self._prefix))
+        self._remove_written(frozenset())
         return None
 
     def _fetch_all(self, files: Mapping[str, Stored]) -> tuple[str, ...]:
         objects = self._client.listing()
-        there = {name for name, stored in files.items() if _is_there(stored, objects)}
+        present = {name for name, stored in files.items() if _is_present(stored, objects)}
         for name, stored in files.items():
-            if name not in there and not stored.growing:
+            if name not in present and not stored.growing:
                 where = self._store.location(f"{self._prefix}/{stored.object}")
                 raise Changed(f"{where}: it is not there as its manifest says")
-        self._take_back(files.keys())
-        return tuple(sorted(name for name in files if name in there and self._fetch(name, files[name])))
+        self._remove_written(files.keys())
+        return tuple(sorted(name for name in files if name in present and self._fetch(name, files[name])))
 
-    def _take_back(self, kept: Set[str]) -> None:
-        """Remove what was written for a manifest that did not last, except for `kept`."""
+    def _remove_written(self, kept: Set[str]) -> None:
+        """Remove what was written for an earlier manifest, except for `kept`."""
         for name in self._written - kept:
             (self._folder / name).unlink(missing_ok=True)
         self._written &= kept
@@ -75,7 +75,7 @@ class FolderDownload:
             return None
 
     def _fetch(self, name: str, stored: Stored) -> bool:
-        """Put the file into its place, whole; False for a growing file that was rewritten."""
+        """Write the complete file into the folder; return False for a growing file that was rewritten."""
         target = self._folder / name
         try:
             if _holds(target, stored):
@@ -83,17 +83,11 @@ class FolderDownload:
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.parent.resolve().is_relative_to(self._folder.resolve()):
                 raise EnvironmentFault(f"{target.parent}: this link leads out of {self._folder}; remove it")
-            draft = target.with_name(f".{uuid.uuid4().hex}.draft")
-            try:
-                with draft.open("xb+") as file:
-                    if not self._receive(name, stored, file):
-                        return False
-                    file.flush()
-                    os.fsync(file.fileno())
-                draft.replace(target)
-                self._written.add(name)
-            finally:
-                draft.unlink(missing_ok=True)
+            with Draft(target, target.with_name(f".{uuid.uuid4().hex}.draft")) as draft:
+                if not self._receive(name, stored, draft.file):
+                    return False
+                draft.commit()
+            self._written.add(name)
         except OSError as error:
             raise EnvironmentFault(
                 f"{target}: cannot be written: {(error.strerror or str(error)).lower()}; free some space, or "
@@ -103,7 +97,7 @@ class FolderDownload:
 
     def _receive(self, name: str, stored: Stored, file: IO[bytes]) -> bool:
         generation = stored.generation
-        for _ in range(_TRIES):
+        for _ in range(_ATTEMPTS):
             file.seek(0)
             file.truncate()
             try:
@@ -124,19 +118,19 @@ class FolderDownload:
         )
 
 
-def _is_there(stored: Stored, objects: Mapping[str, Remote]) -> bool:
+def _is_present(stored: Stored, objects: Mapping[str, Remote]) -> bool:
     found = objects.get(stored.object)
     if found is None:
         return False
     if stored.growing:
         return found.size >= stored.size
-    # A service may keep silent about its md5; the generation stands for one content, too.
+    # Not every service reports an md5; a generation has one content, too.
     same = (found.generation, found.size) == (stored.generation, stored.size)
     return same and found.md5 in (stored.md5, "")
 
 
 def _holds(path: Path, stored: Stored) -> bool:
-    """Whether the very content is there already, from a download that was cut short."""
+    """Return whether an interrupted download has already written this content."""
     if path.is_symlink() or not path.is_file() or path.stat().st_size != stored.size:
         return False
     with path.open("rb") as file:
