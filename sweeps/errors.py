@@ -1,20 +1,20 @@
-"""Every error that `sweeps` raises on purpose.
+"""All errors that `sweeps` raises on purpose.
 
     SweepError                  exit status
-    ├── InputError              2   what the user wrote or asked for is wrong
+    ├── InputError              2   the user's input is wrong
     │   ├── SpaceError              a search space file: file, line, key
     │   ├── CannotStart             the sweep's program, on this machine or in this folder
     │   └── SweepNotFound           no sweep at this URL
     ├── EnvironmentFault        1   the machine, the disk or the network is at fault
     │   ├── StoreUnavailable        the store cannot be read or written
-    │   │   ├── Busy                    one object cannot: another process keeps it locked
-    │   │   └── WriteRefused            this process may not write there: waiting is of no use
+    │   │   ├── Busy                    one object is locked by another process
+    │   │   └── WriteRefused            this process has no permission to write: retries are useless
     │   └── DamagedObject           an object in the store is not what was written there
-    ├── SweepClosed             1   no trial is handed out now: paused, braked, stopped, or out of budget
+    ├── SweepClosed             1   no trial is handed out: paused, braked, stopped, or out of budget
     ├── IllegalTransition       1   a lifecycle event that the trial's state does not allow
     ├── NothingToAsk            1   the optimizer cannot generate another candidate
-    ├── UnstorableRecord        1   a record that nobody could read back; nothing was stored
-    └── StoreConflict           -   lost a race; callers read again, users never see it
+    ├── UnstorableRecord        1   a record that could not be read back; nothing was stored
+    └── StoreConflict           -   a lost race; callers read again, users never see it
         ├── AlreadyExists
         └── Conflict
 
@@ -33,24 +33,24 @@ EXIT_INTERRUPTED = 130
 
 
 class SweepError(Exception):
-    """Root of the package's errors."""
+    """Base class of the package's errors."""
 
     exit_status: int = EXIT_FAILED
 
 
 class InputError(SweepError):
-    """The user's input is wrong: exit status 2, nothing was changed."""
+    """An error in the user's input: exit status 2, nothing was changed."""
 
     exit_status = EXIT_INPUT
 
 
 class SpaceError(InputError):
-    """A search space file is wrong.
+    """An error in a search space file.
 
     Args:
         problem: what is wrong and what to write instead.
         file: the file's name as the user gave it.
-        line: one-based line, or None where the file as a whole is wrong.
+        line: one-based line, or None where the error has no line.
         key: dotted path of the key, or "" where there is none.
     """
 
@@ -61,26 +61,26 @@ class SpaceError(InputError):
 
 
 class CannotStart(InputError):
-    """The sweep's program cannot be started by this worker; no trial is at fault."""
+    """A program that this worker cannot start; no trial is at fault."""
 
 
 class SweepNotFound(InputError):
-    """There is no sweep at this URL."""
+    """A URL without a sweep."""
 
 
 class EnvironmentFault(SweepError):
-    """The machine, the disk or the network is at fault, not the input."""
+    """A fault of the machine, the disk or the network, not of the input."""
 
 
 class StoreUnavailable(EnvironmentFault):
-    """The store cannot be read or written (permissions, disk full, network)."""
+    """A store that cannot be read or written (permissions, full disk, network)."""
 
 
 class Busy(StoreUnavailable):
-    """One object cannot be written, because another process is in the middle of that and does not go on.
+    """An object that another process has locked for too long.
 
     Args:
-        key: the object's.
+        key: key of the object.
         problem: which lock it is, and what to do.
     """
 
@@ -90,16 +90,16 @@ class Busy(StoreUnavailable):
 
 
 class WriteRefused(StoreUnavailable):
-    """The store takes no writes of this process: read-only, no permission, or a limit on files' sizes."""
+    """A write that this process may not make: read-only, no permission, or a file size limit."""
 
 
 class DamagedObject(EnvironmentFault):
-    """An object in the store is not what this program writes there.
+    """An object in the store that is not what this program writes there.
 
     Args:
-        key: the object's key in the store.
+        key: key of the object.
         reason: what does not fit.
-        location: where a person finds the object (a path or URL).
+        location: path or URL of the object.
     """
 
     def __init__(self, key: str, reason: str, location: str) -> None:
@@ -110,7 +110,7 @@ class DamagedObject(EnvironmentFault):
 _REPAIR = (
     "put the original back, or let `sweep repair --yes` move it to quarantine/ (`sweep doctor` says more)"
 )
-# Without it no other command can open the sweep, `sweep repair` included.
+# `sweep repair` itself needs `sweep.json` to open the sweep.
 _REMEDIES = {
     "sweep.json": "put the original back, or move it away and make it anew: `sweep init` with the same search"
     " space file"
@@ -118,13 +118,13 @@ _REMEDIES = {
 
 
 class IllegalTransition(SweepError):
-    """A lifecycle event that the trial's present state does not allow.
+    """A lifecycle event that the trial's current state does not allow.
 
     Args:
         trial: index of the trial.
-        status: its present status.
+        status: its current status.
         event: name of the refused event.
-        why: one clause.
+        why: reason, as one clause.
         history: the attempts so far, oldest first.
     """
 
@@ -132,33 +132,33 @@ class IllegalTransition(SweepError):
         self, trial: int, status: str, event: str, why: str, history: tuple[object, ...] = ()
     ) -> None:
         self.trial, self.status, self.event, self.why, self.history = trial, status, event, why, history
-        told = "; ".join(str(entry) for entry in history) or "no attempts yet"
-        super().__init__(f"trial {trial} is {status}: {event} refused, {why} (history: {told})")
+        attempts = "; ".join(str(entry) for entry in history) or "no attempts yet"
+        super().__init__(f"trial {trial} is {status}: {event} refused, {why} (history: {attempts})")
 
 
 class SweepClosed(SweepError):
-    """No trial is handed out now.
+    """A sweep that hands out no trials now.
 
     Args:
-        state: why; a paused or braked sweep may open again, the others are over for a worker.
-        told: the reason for people.
+        state: cause; workers wait for a paused or braked sweep and leave the others.
+        message: cause and remedy for users.
     """
 
-    def __init__(self, state: Literal["paused", "braked", "stopped", "spent"], told: str) -> None:
-        self.state, self.told = state, told
-        super().__init__(told)
+    def __init__(self, state: Literal["paused", "braked", "stopped", "spent"], message: str) -> None:
+        self.state, self.message = state, message
+        super().__init__(message)
 
 
 class NothingToAsk(SweepError):
-    """The optimizer cannot generate another candidate (a finite space is used up, for example)."""
+    """An optimizer without another candidate (a finite space is exhausted, for example)."""
 
 
 class UnstorableRecord(SweepError, ValueError):
-    """A record that could not be read back if it were stored; nothing was stored.
+    """A record that could not be read back; nothing was stored.
 
     Args:
         trial: index of the trial.
-        reason: one clause, what the reader refuses.
+        reason: what the reader refuses, as one clause.
     """
 
     def __init__(self, trial: int, reason: str) -> None:
@@ -167,7 +167,7 @@ class UnstorableRecord(SweepError, ValueError):
 
 
 class StoreConflict(SweepError):
-    """Another writer was faster. The caller reads again and decides anew."""
+    """A race lost to another writer: the caller reads again and decides anew."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -175,12 +175,12 @@ class StoreConflict(SweepError):
 
 
 class AlreadyExists(StoreConflict):
-    """`create` found the key taken."""
+    """A `create` of a key that exists."""
 
 
 class Conflict(StoreConflict):
-    """`replace` or `delete` found another version than the expected one, or none."""
+    """A `replace` or `delete` whose expected version is not the current one."""
 
 
 class Interrupted(BaseException):
-    """The worker was asked to leave: raised where that is safe. No `except Exception` stops it."""
+    """A request to stop the worker, raised where stopping is safe; no `except Exception` catches it."""

@@ -1,1 +1,1 @@
-"""Where a sweep's objects live: `base` is the protocol, one module per backend."""
+"""Stores of a sweep's objects: `base` is the protocol, with one module per backend."""

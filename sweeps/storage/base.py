@@ -1,7 +1,7 @@
-"""The protocol of a store: small objects, each change a compare-and-swap on a version.
+"""Protocol of a store: small objects, each change a compare-and-swap on a version.
 
-`experiment` and `lease` are written against `Store` alone; `tests/contracts/` runs one suite over every
-backend. Keys are relative paths with `/`; a version is opaque, and no two contents of a key ever share one.
+Keys are relative paths with `/`. A version is opaque, and no two contents of a key ever share one.
+`tests/contracts/` runs one suite over every backend.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sweeps.errors import SweepError
 
 
 class NotFound(SweepError):
-    """There is no object of this key."""
+    """A key without an object."""
 
     def __init__(self, key: str, location: str) -> None:
         self.key, self.location = key, location
@@ -22,7 +22,7 @@ class NotFound(SweepError):
 
 
 class Entry(NamedTuple):
-    """One line of a listing; `updated` is the store's time in seconds since the epoch."""
+    """An object in a listing; `updated` is the store's time in seconds since the epoch."""
 
     key: str
     version: str
@@ -30,48 +30,48 @@ class Entry(NamedTuple):
 
 
 class Store(Protocol):
-    """Where a sweep lives. Every method may raise `StoreUnavailable`."""
+    """Storage of one sweep. Every method may raise `StoreUnavailable`."""
 
     @property
     def url(self) -> str:
-        """The sweep's URL as a person would type it."""
+        """Return the sweep's URL as a user would type it."""
 
     @property
     def is_remote(self) -> bool:
-        """Whether a network lies in between: every look costs something, and failures pass."""
+        """Return whether requests cross a network: they cost time and money, and may fail for a while."""
 
     @property
     def write_interval_s(self) -> float:
-        """Seconds that must lie between two changes of one name; 0 where nothing limits them."""
+        """Return the least seconds between two changes of one object; 0 where there is no such limit."""
 
     def location(self, key: str) -> str:
-        """Where a person finds the object: a path or a URL."""
+        """Return the path or URL of the object, for messages."""
 
     def read(self, key: str) -> tuple[bytes, str]:
-        """The object's bytes with their version.
+        """Return the object's bytes and their version.
 
         Raises:
             NotFound: there is none.
-            DamagedObject: something stands in its place that is no object, such as a pipe in a folder.
+            DamagedObject: the name belongs to something that is no object, such as a pipe in a folder.
         """
 
     def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
-        """What `read` gives for each key, None for one that is not there, in the time of few reads."""
+        """Return what `read` returns for each key, or None where there is no object, in few round trips."""
 
     def create(self, key: str, data: bytes) -> str:
-        """Write a new object, return its version. Raises `AlreadyExists`, nothing written."""
+        """Write a new object and return its version. Raises `AlreadyExists`, nothing written."""
 
     def replace(self, key: str, data: bytes, expected: str) -> str:
-        """Overwrite the version `expected`, return the new one. Raises `Conflict`, nothing written."""
+        """Overwrite the version `expected` and return the new one. Raises `Conflict`, nothing written."""
 
     def delete(self, key: str, expected: str) -> None:
         """Remove the version `expected`. Raises `Conflict`."""
 
     def list(self, prefix: str) -> list[Entry]:
-        """Every object whose key starts with `prefix`, sorted by key."""
+        """Return all objects whose key starts with `prefix`, sorted by key."""
 
     def now(self) -> float:
-        """The store's clock, in seconds since the epoch: the only clock that leases know."""
+        """Return the store's clock in seconds since the epoch: the only clock of leases."""
 
     def folder(self, prefix: str) -> Path:
-        """A local folder, made if need be, for the bulk files of `prefix` (checkpoints, logs)."""
+        """Return a local folder for the bulk files of `prefix` (checkpoints, logs), created if missing."""

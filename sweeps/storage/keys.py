@@ -1,6 +1,6 @@
-"""The keys that an object may have: nothing may leave the sweep's prefix. Every store checks its keys here.
+"""Checks of object keys, which must not lead out of the sweep's prefix.
 
-Keys are taken literally; a `%2e` stays three characters, and a backslash is a character like others.
+Keys are literal: `%2e` stays three characters, and a backslash has no special meaning.
 """
 
 from __future__ import annotations
@@ -8,27 +8,27 @@ from __future__ import annotations
 import re
 
 LONGEST = 224
-"""Bytes of a key in UTF-8: one folder's name takes 255, a bucket's object 1,024 with the sweep's prefix."""
+"""Most bytes of a key in UTF-8: file names may have 255, and objects in a bucket 1,024 with their prefix."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def checked_key(key: str) -> str:
-    """The key itself. Raises `ValueError` for one that is empty or could mean an object outside the sweep."""
+    """Return the key. Raises `ValueError` if it is empty or could name an object outside the sweep."""
     if path_problem(key, LONGEST):
         raise ValueError(f"not a key: {key!r}")
     return key
 
 
 def checked_prefix(prefix: str) -> str:
-    """What keys may begin with: nothing, a key, or one and a slash. Raises `ValueError`."""
+    """Return the prefix. Raises `ValueError` if it is neither "" nor a key, with or without a final slash."""
     if prefix:
         checked_key(prefix.removesuffix("/"))
     return prefix
 
 
 def path_problem(path: str, longest: int) -> str | None:
-    """Why a relative path of parts with `/` between them is none; None where nothing is wrong with it."""
+    """Return why `path` is no relative path of at most `longest` bytes, or None if it is one."""
     if _CONTROL.search(path):
         return "it holds a control character"
     if any(part in ("", ".", "..") for part in path.split("/")):

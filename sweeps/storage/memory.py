@@ -1,4 +1,4 @@
-"""A store in memory, shared by the threads of one process: for tests, and for trying things out."""
+"""In-memory store, shared by the threads of one process: for tests and experiments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from sweeps.storage.keys import checked_key, checked_prefix
 
 
 class MemoryStore:
-    """`Store` in a dict. `clock` may be replaced by a movable one."""
+    """`Store` in a dict.
+
+    Args:
+        name: last part of the URL.
+        clock: source of the store's time, in seconds since the epoch.
+    """
 
     def __init__(self, name: str = "sweep", clock: Callable[[], float] = time.time) -> None:
         self._name, self._clock = name, clock

@@ -1,6 +1,6 @@
-"""Storage URLs as people type them: a path, `file:///…` or `gs://bucket/prefix/NAME`.
+"""Storage URLs as users type them: a path, `file:///…` or `gs://bucket/prefix/NAME`.
 
-Called by the command line. A path stays as it was typed (`./sweep-store/x`), since it is printed again.
+A path stays as it was typed (`./sweep-store/x`), since it is printed again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sweeps.storage.local import LocalStore
 
 
 def open_store(url: str) -> Store:
-    """The store at `url`; nothing is contacted or made yet. Raises `InputError`."""
+    """Return the store at `url` without contacting or creating anything. Raises `InputError`."""
     if is_remote(url):
         from sweeps.storage.gcs.store import GcsStore
 
@@ -24,7 +24,7 @@ def open_store(url: str) -> Store:
 
 
 def is_remote(url: str) -> bool:
-    """Whether the URL means a bucket rather than a folder. Raises `InputError` for an unknown scheme."""
+    """Return whether the URL names a bucket, not a folder. Raises `InputError` for an unknown scheme."""
     scheme, separator, _ = url.partition("://")
     if not separator:
         return False
@@ -37,7 +37,7 @@ def is_remote(url: str) -> bool:
 
 
 def local_path(url: str) -> str:
-    """A local path as typed, or the one that a file:// URL means. Raises `InputError`."""
+    """Return a local path as typed, or the path of a file:// URL. Raises `InputError`."""
     if is_remote(url):
         raise InputError(f"{url}: this is a bucket, not a folder")
     if not url.startswith("file://"):
@@ -53,7 +53,7 @@ def local_path(url: str) -> str:
 
 
 def join(url: str, name: str) -> str:
-    """The URL of `name` under `url`. Raises `InputError` where the name is not one folder's name."""
+    """Return the URL of `name` under `url`. Raises `InputError` if `name` is no name of a folder."""
     unfit = not name or name.startswith(".") or "/" in name or not name.isprintable()
     if unfit or len(name.encode("utf-8", "replace")) > 200:
         raise InputError(f"--name {name!r}: a sweep's name is one folder's name")
@@ -65,7 +65,7 @@ def join(url: str, name: str) -> str:
 
 
 def parent(url: str) -> str:
-    """The URL of the folder that `url` lies in. Raises `InputError` for a bucket itself."""
+    """Return the URL of the folder that contains `url`. Raises `InputError` for a bucket itself."""
     if is_remote(url):
         _, prefix = parse_url(url)
         if not prefix:
@@ -75,7 +75,7 @@ def parent(url: str) -> str:
 
 
 def name_of(url: str) -> str:
-    """The last part of the URL: the sweep's name, where the URL is a sweep's."""
+    """Return the last part of the URL, which is a sweep's name."""
     if is_remote(url):
         return parse_url(url)[1].rpartition("/")[2]
     return os.path.basename(os.path.abspath(local_path(url)))  # noqa: PTH100, PTH119 - `.` has a name, too

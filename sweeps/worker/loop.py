@@ -244,9 +244,9 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
         except SweepClosed as closed:
             waits = closed.state == "paused" or (closed.state == "braked" and not limits.leave_when_braked)
             if limits.leave_when_idle or not waits:
-                watcher.closed(closed.told)
+                watcher.closed(closed.message)
                 return None
-            watcher.waiting(closed.told)
+            watcher.waiting(closed.message)
             stop.sleep(random.uniform(0.5, 1.5) * _PAUSED_POLL_S)  # noqa: S311 - spreads workers out
             continue
         if limits.leave_when_idle:
