@@ -1,1 +1,1 @@
-"""A store in a bucket of Google Cloud Storage."""
+"""Store in a bucket of Google Cloud Storage."""

@@ -1,8 +1,8 @@
-"""Requests to the JSON API of Google Cloud Storage, sent and tried again with patience.
+"""Client of the JSON API of Google Cloud Storage, with retries.
 
-`gcs` is the only caller; `gcs_request` sends, `gcs_verdict` judges the answers. The tries are our own: gcsfs
-ends its six after 33 s with a logged traceback, its requests have no deadline of their own, and it does not
-say whether an earlier try may have taken effect, which is what decides whether a conflict is real.
+`request` sends, `classification` decides about a retry. gcsfs' own retries do not serve: it gives up after
+six (33 s) with a logged traceback, its requests have no timeout, and it does not say whether an earlier
+attempt may have taken effect, which decides whether a conflict is real.
 """
 
 from __future__ import annotations
@@ -19,36 +19,35 @@ from typing import TYPE_CHECKING
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.storage.gcs.classification import Response, Transient, Unauthorized, classify, sign_in_advice
 from sweeps.storage.gcs.clock import ServerClock
-from sweeps.storage.gcs.request import Request, Sent, answer_of, line, send, send_many
+from sweeps.storage.gcs.request import Request, Result, line, response_of, send, send_many
 
 if TYPE_CHECKING:
     from gcsfs.core import GCSFileSystem
 
 log = logging.getLogger(__name__)
 
-# Requests that wait together: what the session's pool of connections holds.
-_AT_ONCE = 100
+_CONCURRENCY = 100  # the size of the session's connection pool
 
-_creating = threading.Lock()
+_opening = threading.Lock()
 
 
-def _fresh_lock() -> None:
-    global _creating  # a forked child inherits the lock as it stood, perhaps held for ever
-    _creating = threading.Lock()
+def _renew_lock() -> None:
+    global _opening  # a forked child inherits the lock, perhaps held by a thread that it does not have
+    _opening = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_fresh_lock)
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How long to put up with a failing network.
+    """Timeouts and backoff of requests, in seconds.
 
     Args:
-        total_s: after this long, `StoreUnavailable` (plus what the last try still takes).
-        attempt_s: deadline of one try.
-        first_wait_s: upper bound of the first random wait; it doubles with every try.
+        total_s: no retry starts later than this; then `StoreUnavailable` is raised.
+        attempt_s: timeout of one attempt.
+        first_wait_s: upper bound of the first random wait; it doubles with every attempt.
         longest_wait_s: upper bound of every random wait.
     """
 
@@ -65,24 +64,25 @@ class RetryPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordRequest(Request):
-    """A request for a record, or for a listing of them.
+    """A request for a record or a listing.
 
     Args:
-        what: the URL that a message names.
-        is_moot: for a change, whether its precondition is broken by now. It is asked after a 429, which the
-            service also gives to those who lost a race: they need not wait to be told.
+        url: the object's URL, for messages.
+        is_moot: returns whether a write's precondition no longer holds. Called after a 429, which the service
+            also sends to the loser of a race, who then need not retry.
     """
 
-    what: str
+    url: str
     is_moot: Callable[[], bool] | None = None
 
 
 class Client:
-    """Requests to one bucket, from any thread; a forked child opens its own connections.
+    """Thread-safe client of one bucket; a forked child opens its own connections.
 
     Args:
         bucket: the bucket's name.
         endpoint: base URL of the service; None for gcsfs' own rules (`STORAGE_EMULATOR_HOST`, else Google).
+        retries: timeouts and backoff.
         clock: learns the server's time from every response.
     """
 
@@ -92,14 +92,14 @@ class Client:
         self._bucket, self._endpoint = bucket, endpoint
         self._retries, self._clock = retries, clock
         self._filesystems: dict[int, GCSFileSystem] = {}
-        # What a parent opened stays referenced: closing it would speak on the parent's connections.
+        # Kept referenced in a forked child: closing them would use the parent's connections.
         self._inherited: list[GCSFileSystem] = []
 
     def request(self, request: RecordRequest) -> Response:
-        """Send one request until it is answered.
+        """Send one request, with retries, and return the response.
 
         Raises:
-            StoreUnavailable: no answer within the patience, or access denied.
+            StoreUnavailable: no response in time, or access denied.
             InputError: the endpoint is not a URL.
         """
         from google.api_core import exceptions, retry
@@ -109,7 +109,7 @@ class Client:
         def attempt() -> Response:
             nonlocal in_doubt, refused, rate_limited
             try:
-                answer = classify(self._attempt(request), request.what, self._bucket)
+                response = classify(self._attempt(request), request.url, self._bucket)
             except Transient as error:
                 in_doubt = in_doubt or error.in_doubt
                 rate_limited = error.rate_limited
@@ -118,53 +118,53 @@ class Client:
                 raise
             except Unauthorized as error:
                 if refused:
-                    raise StoreUnavailable(sign_in_advice(request.what, str(error))) from None
+                    raise StoreUnavailable(sign_in_advice(request.url, str(error))) from None
                 refused = True
                 self._forget_credentials()
                 raise Transient(f"not signed in ({error})", in_doubt=False) from None
-            return dataclasses.replace(answer, in_doubt=in_doubt)
+            return dataclasses.replace(response, in_doubt=in_doubt)
 
         try:
-            answer: Response = retry.retry_target(
+            response: Response = retry.retry_target(
                 attempt,
                 predicate=retry.if_exception_type(Transient),
                 sleep_generator=self._waits(lambda: rate_limited),
                 timeout=self._retries.total_s,
-                on_error=lambda error: log.info("%s: %s; trying again", request.what, error),
+                on_error=lambda error: log.info("%s: %s; trying again", request.url, error),
             )
         except exceptions.RetryError as error:
             raise StoreUnavailable(
-                f"{request.what}: the storage service did not do this within {self._retries.total_s:g} s "
+                f"{request.url}: the storage service did not do this within {self._retries.total_s:g} s "
                 f"(last: {error.cause}); check the network, then run the same command again"
             ) from None
-        return answer
+        return response
 
     def request_many(self, requests: Sequence[RecordRequest]) -> list[Response]:
-        """The answers to reads, in order: each is sent once with the others, and alone if that went wrong.
+        """Return the responses to reads in order: sent concurrently, and retried one by one.
 
         Raises:
-            StoreUnavailable, InputError: as `request` does, for the first that has no answer.
+            StoreUnavailable, InputError: as `request` does, for the first request without a response.
         """
         if len(requests) < 2:
             return [self.request(request) for request in requests]
         try:
-            came = send_many(self.filesystem, requests, at_once=_AT_ONCE, clock=self._clock)
-        except Exception as error:  # noqa: BLE001 - the single requests tell what is wrong
+            results = send_many(self.filesystem, requests, concurrency=_CONCURRENCY, clock=self._clock)
+        except Exception as error:  # noqa: BLE001 - the retries raise what is wrong
             log.debug("%d requests could not be sent together: %s", len(requests), line(error))
-            came = [error] * len(requests)
-        return [self._judged(sent, request) for sent, request in zip(came, requests, strict=True)]
+            results = [error] * len(requests)
+        return [self._classified(result, request) for result, request in zip(results, requests, strict=True)]
 
-    def _judged(self, sent: Sent, request: RecordRequest) -> Response:
+    def _classified(self, result: Result, request: RecordRequest) -> Response:
         try:
-            return classify(answer_of(sent, request.what), request.what, self._bucket)
+            return classify(response_of(result, request.url), request.url, self._bucket)
         except (Transient, Unauthorized, ValueError) as error:
-            log.info("%s: %s; trying again", request.what, error)
+            log.info("%s: %s; trying again", request.url, error)
             return self.request(request)
 
     def _waits(self, is_rate_limited: Callable[[], bool]) -> Iterator[float]:
-        """Seconds between tries: random up to a bound that doubles; after a 429, random from the bound on.
+        """Yield the seconds before each retry: random below a bound that doubles; after a 429, above it.
 
-        The service takes one change of a name in a second: a try before the second is over is lost.
+        The service accepts one change of an object per second: an earlier retry would fail.
         """
         bound = self._retries.first_wait_s
         while True:
@@ -174,11 +174,11 @@ class Client:
             bound = min(2 * bound, self._retries.longest_wait_s)
 
     def filesystem(self) -> GCSFileSystem:
-        """This process's gcsfs file system. The first call finds the credentials."""
+        """Return this process's gcsfs file system. The first call finds the credentials."""
         from gcsfs.core import GCSFileSystem
 
         process = os.getpid()
-        with _creating:
+        with _opening:
             if process not in self._filesystems:
                 self._inherited.extend(self._filesystems.values())
                 self._filesystems = {process: self._open(GCSFileSystem)}
@@ -187,7 +187,7 @@ class Client:
     def _open(self, factory: type[GCSFileSystem]) -> GCSFileSystem:
         import aiohttp
 
-        # Google's own client does the same: no token travels to an emulator, least of all in clear text.
+        # As in Google's own client: no token is sent to an emulator, least of all in clear text.
         address = self._address()
         in_clear = address not in ("", "default") and not address.startswith("https://")
         return factory(
@@ -203,8 +203,8 @@ class Client:
         return self._endpoint or os.environ.get("STORAGE_EMULATOR_HOST", "")
 
     def _forget_credentials(self) -> None:
-        """Look for credentials again at the next try: the metadata server may have been slow to answer."""
-        with _creating:
+        """Make the next attempt find credentials again: the metadata server may have been slow."""
+        with _opening:
             self._filesystems.pop(os.getpid(), None)
 
     def _attempt(self, request: RecordRequest) -> Response:
@@ -212,12 +212,12 @@ class Client:
             return send(
                 self.filesystem,
                 request,
-                request.what,
-                wait=lambda sending, limit_s: sending.result(timeout=limit_s + 1.0),
+                request.url,
+                wait=lambda future, limit_s: future.result(timeout=limit_s + 1.0),
                 clock=self._clock,
             )
         except ValueError:
             raise InputError(
-                f"{request.what}: {self._address()!r} is not the URL of a storage service; "
+                f"{request.url}: {self._address()!r} is not the URL of a storage service; "
                 "correct or unset STORAGE_EMULATOR_HOST"
             ) from None

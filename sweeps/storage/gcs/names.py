@@ -1,7 +1,4 @@
-"""The names that a bucket and a prefix in it may have. Called by `gcs`, `bulk_wire` and `urls`.
-
-Names are taken literally; a `%2e` stays three characters, here as in the service.
-"""
+"""Bucket URLs. Names in them are literal: `%2e` stays three characters, as in the service."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from sweeps.storage.keys import LONGEST, path_problem
 
 SCHEME = "gs://"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
-_LONGEST_PREFIX = 1024 - LONGEST  # bytes; the service's rule for an object's name, less the longest key
+_LONGEST_PREFIX = 1024 - LONGEST  # bytes: the service's limit for an object's name, less the longest key
 
 
 def parse_url(url: str) -> tuple[str, str]:
-    """Bucket and prefix of `gs://bucket/prefix`, without slashes at their ends. Raises `InputError`."""
+    """Return bucket and prefix of `gs://bucket/prefix`, without trailing slashes. Raises `InputError`."""
     bucket, _, rest = url.removeprefix(SCHEME).partition("/")
     if not url.startswith(SCHEME) or not _BUCKET.fullmatch(bucket):
         raise InputError(

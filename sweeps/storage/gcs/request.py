@@ -1,14 +1,16 @@
-"""One HTTP request to Google Cloud Storage, sent once over gcsfs' session, and what its failing means.
+"""HTTP requests to Google Cloud Storage, each sent once over gcsfs' session, without retries.
 
-`gcs_wire` (records) and `bulk_exchange` (bulk data) call it, each with its own patience. gcsfs brings
-the credentials, the session and the event loop.
+`gcs.client` (records) and `run_files.exchange` (run folders) add retries, each by its own policy. gcsfs
+provides the credentials, the session and the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -21,16 +23,16 @@ from sweeps.storage.gcs.clock import ServerClock
 
 log = logging.getLogger(__name__)
 
-Sent = Response | Exception
-"""What came of a request: kept, not raised, so that nothing is logged where nobody waits any more."""
+Result = Response | Exception
+"""Outcome of a request: an error is returned, not raised, so that an abandoned request logs nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One request.
+    """An HTTP request.
 
     Args:
-        path: below the endpoint and quoted, or a whole URL that the service gave us.
+        path: quoted and relative to the endpoint, or an absolute URL that the service gave us.
     """
 
     method: str
@@ -43,78 +45,78 @@ class Request:
 def send(
     open_filesystem: Callable[[], Any],
     request: Request,
-    what: str,
+    url: str,
     *,
-    wait: Callable[[Future[Sent], float], Sent],
+    wait: Callable[[Future[Result], float], Result],
     extra_s: float = 0.0,
     clock: ServerClock | None = None,
 ) -> Response:
-    """Send one request once, and return whatever the service answers.
+    """Send a request once and return the response, whatever its status.
 
     Args:
-        open_filesystem: gives gcsfs' file system, whose loop runs in a thread of its own.
-        what: the URL that a message names.
-        wait: for what came of it, called with the seconds after which the session itself gives up. It may
-            raise to give up before (no time is left) or after (the loop is stuck: a refresh of the
-            credentials blocks it).
-        extra_s: added to the file system's own limit.
-        clock: learns the server's time from the answer.
+        open_filesystem: returns gcsfs' file system, whose event loop runs in a thread of its own.
+        request: the request.
+        url: the object's URL, for messages.
+        wait: waits for the result; its second argument is the session's own timeout in seconds. It may raise
+            before that (a deadline has passed) or after it (refreshing the credentials blocks the loop).
+        extra_s: seconds added to the file system's own timeout.
+        clock: learns the server's time from the response.
 
     Raises:
-        Transient: no answer; worth another try.
+        Transient: no response; a retry may succeed.
         Unauthorized: the credentials could not be refreshed.
-        StoreUnavailable: not worth another try.
-        ValueError: the endpoint is not a URL; everything else in it is quoted.
+        StoreUnavailable: a retry would fail, too.
+        ValueError: the endpoint is not a URL.
     """
-    sending: Future[Sent] | None = None
-    sent: Sent
+    future: Future[Result] | None = None
+    result: Result
     try:
         filesystem = open_filesystem()
         limit_s = filesystem.requests_timeout.total + extra_s
-        sending = asyncio.run_coroutine_threadsafe(
-            _kept(filesystem, request, limit_s, clock), filesystem.loop
+        future = asyncio.run_coroutine_threadsafe(
+            _caught(filesystem, request, limit_s, clock), filesystem.loop
         )
-        sent = wait(sending, limit_s)
-    except Exception as error:  # noqa: BLE001 - judged with the others
-        sent = error
+        result = wait(future, limit_s)
+    except Exception as error:  # noqa: BLE001 - `response_of` raises it
+        result = error
     finally:
-        if sending is not None:
-            sending.cancel()  # if it has not ended: nobody waits for it any more
-    return answer_of(sent, what)
+        if future is not None:
+            future.cancel()
+    return response_of(result, url)
 
 
 def send_many(
-    open_filesystem: Callable[[], Any], requests: Sequence[Request], *, at_once: int, clock: ServerClock
-) -> list[Sent]:
-    """Send each request once, `at_once` under way at any time, and return what came of each, in order.
+    open_filesystem: Callable[[], Any], requests: Sequence[Request], *, concurrency: int, clock: ServerClock
+) -> list[Result]:
+    """Send each request once, `concurrency` at a time, and return their results in order.
 
-    One coroutine drives them all: a thread for each costs three times the processor time.
+    A single coroutine runs them: a thread for each takes three times the CPU time.
     """
     filesystem = open_filesystem()
     limit_s = filesystem.requests_timeout.total
-    came: list[Sent] = [TimeoutError("no answer")] * len(requests)
+    results: list[Result] = [TimeoutError("no answer")] * len(requests)
 
     async def drive(left: Iterator[tuple[int, Request]]) -> None:
         for position, request in left:
-            came[position] = await _kept(filesystem, request, limit_s, clock)
+            results[position] = await _caught(filesystem, request, limit_s, clock)
 
     async def drive_all() -> None:
         left = iter(enumerate(requests))
-        await asyncio.gather(*(drive(left) for _ in range(min(at_once, len(requests)))))
+        await asyncio.gather(*(drive(left) for _ in range(min(concurrency, len(requests)))))
 
-    sending = asyncio.run_coroutine_threadsafe(drive_all(), filesystem.loop)
-    rounds = -(-len(requests) // at_once)
+    future = asyncio.run_coroutine_threadsafe(drive_all(), filesystem.loop)
+    rounds = -(-len(requests) // concurrency)
     try:
-        sending.result(timeout=rounds * limit_s + 1.0)
+        future.result(timeout=rounds * limit_s + 1.0)
     except TimeoutError:
         log.info("%d requests were not done in %g s", len(requests), rounds * limit_s)
     finally:
-        sending.cancel()
-    return list(came)
+        future.cancel()
+    return list(results)
 
 
-def answer_of(sent: Sent, what: str) -> Response:
-    """The answer, or what the lack of one means. Raises as `send` does."""
+def response_of(sent: Result, url: str) -> Response:
+    """Return the response, or raise an error as `send` does."""
     import aiohttp
     from gcsfs.retry import HttpError, NonRetryableError
     from google.auth.exceptions import GoogleAuthError
@@ -124,7 +126,7 @@ def answer_of(sent: Sent, what: str) -> Response:
             return sent
         case aiohttp.ClientConnectorCertificateError():
             raise StoreUnavailable(
-                f"{what}: the storage service's certificate is not trusted ({line(sent)}); "
+                f"{url}: the storage service's certificate is not trusted ({line(sent)}); "
                 "check the machine's clock and its proxy"
             ) from None
         case aiohttp.ClientConnectorError() | GoogleAuthError():
@@ -138,15 +140,15 @@ def answer_of(sent: Sent, what: str) -> Response:
 
 
 def line(error: BaseException) -> str:
-    """An error in one line, with its type."""
+    """Return the error in one line, with its type."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-async def _kept(filesystem: Any, request: Request, limit_s: float, clock: ServerClock | None) -> Sent:
+async def _caught(filesystem: Any, request: Request, limit_s: float, clock: ServerClock | None) -> Result:
     try:
         return await _send(filesystem, request, limit_s, clock)
-    except Exception as error:  # noqa: BLE001 - it is raised where somebody waits for it
+    except Exception as error:  # noqa: BLE001 - `response_of` raises it
         return error
 
 
@@ -155,23 +157,38 @@ async def _send(filesystem: Any, request: Request, limit_s: float, clock: Server
     from yarl import URL
 
     session = await filesystem._set_session()
-    # aiohttp would repeat what it takes for idempotent (a delete, too) without telling, and then a conflict
-    # could be an echo of our own.
+    # aiohttp would silently retry idempotent methods (a delete, too): a conflict could then be our own doing.
     session._retry_connection = False
     headers = filesystem._get_headers(dict(request.headers))  # may refresh the credentials: blocks the loop
-    await asyncio.sleep(0)  # whoever gave up meanwhile has cancelled this: nothing is written behind his back
+    await asyncio.sleep(0)  # lets a cancellation take effect before anything is sent
     sent = 0.0 if clock is None else clock.local()
     async with session.request(
         request.method,
         URL(_address(filesystem, request), encoded=True),  # yarl would normalise what is quoted in a name
         headers=headers,
-        data=None if request.body is None else io.BytesIO(request.body),  # so sent in pieces
-        timeout=ClientTimeout(total=limit_s),  # aiohttp's own of five minutes would outlast every lease
+        data=None if request.body is None else io.BytesIO(request.body),  # sent in chunks
+        timeout=ClientTimeout(total=limit_s),  # aiohttp's default of five minutes outlasts every lease
         allow_redirects=False,
     ) as response:
         if clock is not None:
             clock.observe(response.headers.get("Date"), sent, clock.local())
         return Response(status=response.status, headers=response.headers, body=await response.read())
+
+
+def multipart(metadata: Mapping[str, str], data: bytes) -> tuple[dict[str, str], bytes]:
+    """Return headers and body of an upload of one object in one request.
+
+    Args:
+        metadata: fields of the object, `contentType` among them.
+        data: content of the object.
+    """
+    boundary = uuid.uuid4().hex
+    head = (
+        f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"
+        f"--{boundary}\r\nContent-Type: {metadata['contentType']}\r\n\r\n"
+    ).encode()
+    body = b"".join((head, data, f"\r\n--{boundary}--\r\n".encode()))
+    return {"Content-Type": f"multipart/related; boundary={boundary}"}, body
 
 
 def _address(filesystem: Any, request: Request) -> str:

@@ -1,22 +1,20 @@
-"""A store in a bucket of Google Cloud Storage: versions are generations, writes name the one they expect.
+"""Store in a bucket of Google Cloud Storage: versions are generations, and writes name the one they expect.
 
-Opened by `urls`. A bucket is strongly consistent: a write is seen by every later read and listing. What is
-not certain is the fate of a request whose answer was lost. Such a request is sent again; if it is then
-refused since the version has moved on, the object is read back: if it holds our very bytes, we wrote it.
-Records carry a unique token, so two writers never mean the same bytes.
+A bucket is strongly consistent: every later read and listing sees a write. Only the fate of a request whose
+response was lost is uncertain. It is sent again; if it is then refused because the version has changed, the
+object is read back: if it holds our bytes, we wrote it. Records carry a unique token, so that no two writers
+write the same bytes.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import logging
 import os
 import shutil
 import tempfile
 import threading
-import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -24,12 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sweeps.errors import AlreadyExists, Conflict, InputError, StoreUnavailable
+from sweeps.errors import AlreadyExists, Conflict, InputError, StoreConflict, StoreUnavailable
 from sweeps.storage.base import Entry, NotFound
-from sweeps.storage.gcs.classification import Response, document
+from sweeps.storage.gcs.classification import Response, document, not_a_service
 from sweeps.storage.gcs.client import Client, RecordRequest, RetryPolicy
 from sweeps.storage.gcs.clock import ServerClock
 from sweeps.storage.gcs.names import parse_url
+from sweeps.storage.gcs.request import multipart
 from sweeps.storage.keys import checked_key, checked_prefix
 
 if TYPE_CHECKING:
@@ -37,11 +36,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long the clock may run on the machine's own seconds before the server is asked again.
 CLOCK_FRESH_S = 10.0
-# The service's own limit; a change that comes too early is refused with 429.
+"""Seconds for which the clock runs on this machine's own before it asks the server again."""
 WRITE_INTERVAL_S = 1.0
-_PAGE = 1000  # the service gives no more objects in one page
+"""Seconds between two changes of one object: the service refuses earlier ones with 429."""
+_PAGE = 1000  # the service's limit
 _SWEEP = "sweep.json"
 _DONE = frozenset({200, 201, 204})
 
@@ -50,12 +49,12 @@ class GcsStore:
     """`Store` under `gs://bucket/prefix`.
 
     Args:
-        url: `gs://bucket/prefix/NAME`, taken literally: nothing in it is unquoted.
+        url: `gs://bucket/prefix/NAME`, literal: nothing in it is unquoted.
         endpoint: base URL of the service; None for gcsfs' own rules (`STORAGE_EMULATOR_HOST`, else Google).
-        patience: how long to put up with a failing network.
+        retries: timeouts and backoff of requests.
 
     Raises:
-        InputError: the URL is not one of a bucket.
+        InputError: the URL names no bucket.
     """
 
     def __init__(self, url: str, *, endpoint: str | None = None, retries: RetryPolicy | None = None) -> None:
@@ -65,7 +64,7 @@ class GcsStore:
         self._client = Client(
             self._bucket, endpoint=endpoint, retries=retries or RetryPolicy(), clock=self._clock
         )
-        self._bucket_seen = False
+        self._bucket_exists = False
         self._scratch: Path | None = None
         self._scratch_lock = threading.Lock()
 
@@ -85,66 +84,55 @@ class GcsStore:
         return f"{self._url}/{key}"
 
     def filesystem(self) -> GCSFileSystem:
-        """This process's gcsfs file system, for bulk data. Its listings are not cached."""
+        """Return this process's gcsfs file system, for bulk data; it caches no listings."""
         return self._client.filesystem()
 
     def read(self, key: str) -> tuple[bytes, str]:
-        answer = self._read(key)
-        if answer is None:
+        response = self._read(key)
+        if response is None:
             self._check_bucket()
             raise NotFound(key, self.location(key))
-        return answer
+        return response
 
     def read_many(self, keys: Sequence[str]) -> list[tuple[bytes, str] | None]:
-        answers = self._client.request_many([self._to_read(key) for key in keys])
-        return [_content(answer, self.location(key)) for key, answer in zip(keys, answers, strict=True)]
+        responses = self._client.request_many([self._read_request(key) for key in keys])
+        return [_content(response, self.location(key)) for key, response in zip(keys, responses, strict=True)]
 
     def create(self, key: str, data: bytes) -> str:
-        answer = self._upload(key, data, generation="0")
-        if answer.status in _DONE:
-            return _generation(answer, self.location(key))
-        if answer.in_doubt and (mine := self._find_own(key, data)) is not None:
-            return mine
-        raise AlreadyExists(key)
+        return self._put(key, data, "0", AlreadyExists)
 
     def replace(self, key: str, data: bytes, expected: str) -> str:
         if not _is_generation(expected):
             raise Conflict(key)
-        answer = self._upload(key, data, generation=expected)
-        if answer.status in _DONE:
-            return _generation(answer, self.location(key))
-        if answer.in_doubt and (mine := self._find_own(key, data)) is not None:
-            return mine
-        raise Conflict(key)
+        return self._put(key, data, expected, Conflict)
 
     def delete(self, key: str, expected: str) -> None:
         if not _is_generation(expected):
             raise Conflict(key)
-        answer = self._request("DELETE", self._object_path(key), key, query={"ifGenerationMatch": expected})
-        gone = answer.status == 404 and answer.in_doubt  # by an earlier try: nobody else names this version
-        if answer.status not in _DONE and not gone:
+        response = self._request("DELETE", self._object_path(key), key, query={"ifGenerationMatch": expected})
+        gone = response.status == 404 and response.in_doubt  # deleted by our earlier attempt
+        if response.status not in _DONE and not gone:
             raise Conflict(key)
 
     def list(self, prefix: str) -> list[Entry]:
-        """Every object whose key starts with `prefix`: one request for each thousand."""
+        """Return all objects whose key starts with `prefix`, with one request per thousand."""
         start = self._name(checked_prefix(prefix))
         return sorted(self._entry(item) for page in self._pages(start) for item in page.get("items") or ())
 
     def now(self) -> float:
-        """The service's clock, from the `Date` of its last answer and the seconds since; see `gcs_clock`."""
+        """Return the service's time in seconds since the epoch, as `ServerClock` estimates it."""
         if self._clock.age() > CLOCK_FRESH_S:
-            # The cheapest request that any account with access may send; a missing object answers as well.
+            # The cheapest request that any account with access may send; a 404 has a `Date`, too.
             self._request("GET", self._object_path(_SWEEP), _SWEEP, query={"fields": "generation"})
         try:
             return self._clock.now()
         except RuntimeError:
-            raise StoreUnavailable(
-                f"{self._url}: the storage service's answers carry no Date, which leases need; "
-                "is STORAGE_EMULATOR_HOST or a proxy in the way?"
+            raise not_a_service(
+                f"{self._url}: the storage service's answers carry no Date, which leases need"
             ) from None
 
     def folder(self, prefix: str) -> Path:
-        """A folder on this machine: below `SWEEP_SCRATCH` and kept, or temporary, gone with the store."""
+        """Return a folder on this machine: below `SWEEP_SCRATCH`, or temporary and removed with the store."""
         folder = self._scratch_root().joinpath(*checked_key(prefix).split("/"))
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -158,52 +146,56 @@ class GcsStore:
     # ---- requests
 
     def _read(self, key: str) -> tuple[bytes, str] | None:
-        answer = self._client.request(self._to_read(key))
-        if answer.status in _DONE:
-            self._bucket_seen = True
-        return _content(answer, self.location(key))
+        response = self._client.request(self._read_request(key))
+        if response.status in _DONE:
+            self._bucket_exists = True
+        return _content(response, self.location(key))
 
-    def _to_read(self, key: str) -> RecordRequest:
+    def _read_request(self, key: str) -> RecordRequest:
         path = "/download" + self._object_path(key)
-        return RecordRequest(method="GET", path=path, what=self.location(key), query={"alt": "media"})
+        return RecordRequest(method="GET", path=path, url=self.location(key), query={"alt": "media"})
+
+    def _put(self, key: str, data: bytes, generation: str, conflict: type[StoreConflict]) -> str:
+        response = self._upload(key, data, generation=generation)
+        if response.status in _DONE:
+            return _generation(response, self.location(key))
+        if response.in_doubt and (mine := self._find_own(key, data)) is not None:
+            return mine
+        raise conflict(key)
 
     def _upload(self, key: str, data: bytes, *, generation: str) -> Response:
-        """One multipart upload: its checksum lets the service refuse damaged bytes, and no cache keeps it."""
-        about = {
+        """Upload with a checksum, so that the service refuses damaged bytes, and without caching."""
+        metadata = {
             "name": self._name(checked_key(key)),
             "contentType": "application/json" if key.endswith(".json") else "application/octet-stream",
             "cacheControl": "no-store",
             "md5Hash": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode(),
         }
-        boundary = uuid.uuid4().hex
-        body = (
-            f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(about)}\r\n"
-            f"--{boundary}\r\nContent-Type: {about['contentType']}\r\n\r\n"
-        ).encode() + data
-        answer = self._request(
+        headers, body = multipart(metadata, data)
+        response = self._request(
             "POST",
             f"/upload/storage/v1/b/{quote(self._bucket, safe='')}/o",
             key,
             query={"uploadType": "multipart", "ifGenerationMatch": generation, "fields": "generation"},
-            body=body + f"\r\n--{boundary}--\r\n".encode(),
-            headers={"Content-Type": f"multipart/related; boundary={boundary}"},
+            body=body,
+            headers=headers,
             is_moot=lambda: self._generation(key) != generation,
         )
-        if answer.status == 404:
+        if response.status == 404:
             raise self._no_bucket()
-        return answer
+        return response
 
     def _generation(self, key: str) -> str:
-        """The object's present version; "0" where there is none."""
-        answer = self._request("GET", self._object_path(key), key, query={"fields": "generation"})
-        return "0" if answer.status == 404 else _generation(answer, self.location(key))
+        """Return the object's current version, "0" where there is no object."""
+        response = self._request("GET", self._object_path(key), key, query={"fields": "generation"})
+        return "0" if response.status == 404 else _generation(response, self.location(key))
 
     def _find_own(self, key: str, data: bytes) -> str | None:
-        """The version under `key` if its bytes are `data`: what a write in doubt has left."""
+        """Return the version under `key` if its bytes are `data`: a write in doubt has succeeded."""
         found = self._read(key)
         if found is None or found[0] != data:
             return None
-        log.info("%s: the answer to a write was lost, the write was not", self.location(key))
+        log.info("%s: the response to a write was lost, the write was not", self.location(key))
         return found[1]
 
     def _pages(self, start: str) -> Iterator[dict[str, Any]]:
@@ -213,25 +205,25 @@ class GcsStore:
             "fields": "items(name,generation,updated,timeCreated),nextPageToken",
         }
         while True:
-            answer = self._request("GET", f"{self._bucket_path}/o", "", query=query)
-            if answer.status == 404:
+            response = self._request("GET", f"{self._bucket_path}/o", "", query=query)
+            if response.status == 404:
                 raise self._no_bucket()
-            page = document(answer, self._url)
+            page = document(response, self._url)
             yield page
             if not page.get("nextPageToken"):
                 return
             query["pageToken"] = page["nextPageToken"]
 
     def _request(self, method: str, path: str, key: str, **options: Any) -> Response:
-        what = self.location(key) if key else self._url
-        answer = self._client.request(RecordRequest(method=method, path=path, what=what, **options))
-        if answer.status in _DONE:
-            self._bucket_seen = True
-        return answer
+        url = self.location(key) if key else self._url
+        response = self._client.request(RecordRequest(method=method, path=path, url=url, **options))
+        if response.status in _DONE:
+            self._bucket_exists = True
+        return response
 
     def _check_bucket(self) -> None:
-        """Tell a missing bucket from a missing object, once: both answer 404."""
-        if self._bucket_seen:
+        """Raise if the bucket is missing: a missing object has the same status."""
+        if self._bucket_exists:
             return
         query = {"maxResults": "1", "prefix": self._name(""), "fields": "kind"}
         if self._request("GET", f"{self._bucket_path}/o", "", query=query).status == 404:
@@ -258,12 +250,11 @@ class GcsStore:
     def _entry(self, item: Mapping[str, Any]) -> Entry:
         key = str(item["name"])[len(self._name("")) :]
         if not (generation := item.get("generation")):
-            raise StoreUnavailable(
-                f"{self.location(key)}: the listing names no generation, without which no change is safe; "
-                "is STORAGE_EMULATOR_HOST or a proxy in the way?"
+            raise not_a_service(
+                f"{self.location(key)}: the listing names no generation, without which no change is safe"
             )
         updated = _time(item.get("updated")) or _time(item.get("timeCreated"))
-        # Of unknown age, it is taken for young: what is old may be removed.
+        # An object of unknown age counts as new: old ones may be removed.
         return Entry(key, str(generation), self.now() if updated is None else updated)
 
     def _scratch_root(self) -> Path:
@@ -278,33 +269,32 @@ class GcsStore:
 
 
 def _remove_own(folder: Path, maker: int) -> None:
-    if os.getpid() == maker:  # a forked child ends with its parent's folder still in use
+    if os.getpid() == maker:  # a forked child must leave its parent's folder
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _content(answer: Response, where: str) -> tuple[bytes, str] | None:
-    if answer.status == 404:
+def _content(response: Response, where: str) -> tuple[bytes, str] | None:
+    if response.status == 404:
         return None
-    if not (generation := answer.headers.get("X-Goog-Generation")):
-        raise StoreUnavailable(
-            f"{where}: the storage service's answer carries no X-Goog-Generation, which records need; "
-            "is STORAGE_EMULATOR_HOST or a proxy in the way?"
+    if not (generation := response.headers.get("X-Goog-Generation")):
+        raise not_a_service(
+            f"{where}: the storage service's answer carries no X-Goog-Generation, which records need"
         )
-    return answer.body, generation
+    return response.body, generation
 
 
 def _time(written: object) -> float | None:
-    """Return the seconds since the epoch; None for what is no time."""
+    """Return seconds since the epoch, or None for what is no time."""
     try:
         return datetime.fromisoformat(str(written)).timestamp()
     except (ValueError, OverflowError):
         return None
 
 
-def _generation(answer: Response, what: str) -> str:
-    return str(document(answer, what, needs="generation")["generation"])
+def _generation(response: Response, url: str) -> str:
+    return str(document(response, url, needs="generation")["generation"])
 
 
 def _is_generation(version: str) -> bool:
-    """Generation 0 would mean `if absent` to the service."""
+    """Return whether the service would compare it: generation 0 means "if absent" there."""
     return version.isascii() and version.isdecimal() and int(version) > 0
