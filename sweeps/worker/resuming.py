@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import Store
-from sweeps.storage.run_files.fetch import bring
+from sweeps.storage.run_files.fetch import fetch_files
 from sweeps.trials.record import Trial, run_prefix
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def _bring(store: Store, prefix: str, folder: Path) -> bool:
     """All or nothing of an attempt's checkpoints, also where the worker is told to go in the middle of it."""
     incoming = folder / _INCOMING
     try:
-        found = bring(store, prefix, incoming, below=f"{CHECKPOINTS}/")
+        found = fetch_files(store, prefix, incoming, below=f"{CHECKPOINTS}/")
         if found:
             (incoming / CHECKPOINTS).rename(folder / CHECKPOINTS)
     finally:

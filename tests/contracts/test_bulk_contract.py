@@ -45,14 +45,14 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
 def upload(store: Store, files: dict[str, bytes]) -> tuple[str, ...]:
     folder = store.folder(PREFIX)
     write(folder, files)
-    uploader = Uploader(store, folder, PREFIX, pace=PACE)
+    uploader = Uploader(store, folder, PREFIX, config=PACE)
     uploader.start()
     return uploader.close(20)
 
 
 def fetch(store: Store) -> dict[str, bytes] | None:
     folder = store.folder(PREFIX)
-    names = download(store, PREFIX, folder, pace=PACE)
+    names = download(store, PREFIX, folder, config=PACE)
     return None if names is None else {name: (folder / name).read_bytes() for name in names}
 
 
@@ -89,7 +89,7 @@ class TestBulkContract:
     def test_closing_without_a_start_uploads_as_well_and_closing_twice_is_harmless(self, stores):
         folder = stores[0].folder(PREFIX)
         write(folder, self.FILES)
-        uploader = Uploader(stores[0], folder, PREFIX, pace=PACE)
+        uploader = Uploader(stores[0], folder, PREFIX, config=PACE)
         assert uploader.close(20) == uploader.close(20) == ()
         assert fetch(stores[1]) == self.FILES
 

@@ -1,1 +1,1 @@
-"""Run folders of trials, mirrored into a bucket and fetched from there."""
+"""Run folders of trials: upload to a bucket and download from there."""

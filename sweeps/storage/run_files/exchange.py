@@ -1,7 +1,6 @@
-"""One HTTP request for bulk data, and how long to go on trying. `bulk_wire` is the only caller.
+"""Requests for bulk data, with retries that another thread can cut short.
 
-Unlike those of `gcs_wire`, the tries can be cut short by another thread: a worker that was told to go gives
-its uploads a deadline while one of them is under way.
+A worker that is preempted gives its uploads a deadline while one of them is running.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ from typing import Any
 
 from sweeps.errors import StoreUnavailable
 from sweeps.storage.gcs.classification import Response, Transient, Unauthorized, classify, sign_in_advice
-from sweeps.storage.gcs.request import Request, Sent, send
+from sweeps.storage.gcs.request import Request, Result, send
 
 log = logging.getLogger(__name__)
 
-# The service takes parts in multiples of 256 KiB.
 PART_UNIT = 256 * 1024
-# A connection that is slower than this counts as dead.
-_SLOWEST_BYTES_PER_S = 128 * 1024
+"""Bytes: the service takes parts in multiples of it."""
+_SLOWEST_BYTES_PER_S = 128 * 1024  # a slower connection counts as dead
 _POLL_S = 0.25
 # Beyond what `classify` knows: a range, more parts wanted, a forgotten upload, no such range.
 _OF_PARTS = frozenset({206, 308, 410, 416})
@@ -34,15 +32,15 @@ _OF_PARTS = frozenset({206, 308, 410, 416})
 
 @dataclass(frozen=True, kw_only=True)
 class UploadConfig:
-    """How eagerly bulk data moves.
+    """Intervals, backoff and part size of uploads and downloads.
 
     Args:
-        scan_s: seconds between two looks at the folder.
-        growing_s: a growing file, or one that is written all the time, goes again at most this often.
-        patience_s: how long a request is tried without any progress.
-        first_wait_s: upper bound of the first random wait between tries; it doubles with every try.
-        longest_wait_s: upper bound of every wait, also of the one before a whole round is tried again.
-        chunk_bytes: size of the parts of a large file; a smaller file goes in one request.
+        scan_s: seconds between two scans of the folder.
+        growing_s: least seconds between two uploads of a file that grows or is rewritten frequently.
+        patience_s: seconds without progress after which retries end.
+        first_wait_s: upper bound of the first random wait in seconds; it doubles with every attempt.
+        longest_wait_s: upper bound of every wait in seconds, also of that after a failed round.
+        chunk_bytes: bytes of a part of a large file; a smaller file takes one request.
     """
 
     scan_s: float = 5.0
@@ -61,44 +59,48 @@ class UploadConfig:
 
 
 class OutOfTime(StoreUnavailable):
-    """The deadline has passed; what is under way is given up."""
+    """A deadline that has passed; running transfers are abandoned."""
 
 
 class Deadline:
-    """The time that is left, shared by the thread that uploads and the one that ends it."""
+    """Deadline of an upload, infinite until it is set, shared by the threads that upload and end it.
 
-    def __init__(self, pace: UploadConfig) -> None:
-        self.pace = pace
+    Args:
+        config: intervals and backoff.
+    """
+
+    def __init__(self, config: UploadConfig) -> None:
+        self.config = config
         self._deadline = math.inf
-        self._hurried = threading.Event()
+        self._changed = threading.Event()
 
     @property
-    def hurried(self) -> bool:
-        """Whether there is a deadline."""
-        return self._hurried.is_set()
+    def is_set(self) -> bool:
+        """Return whether there is a deadline."""
+        return self._changed.is_set()
 
-    def hurry(self, deadline: float) -> None:
-        """Be done by `deadline` on the monotonic clock; a later call may bring it forward."""
+    def set(self, deadline: float) -> None:
+        """Set the deadline in seconds of the monotonic clock; a later call can only shorten it."""
         self._deadline = min(self._deadline, deadline)
-        self._hurried.set()
+        self._changed.set()
 
     def check(self) -> None:
-        """Raises `OutOfTime` once the deadline has passed."""
+        """Raise `OutOfTime` once the deadline has passed."""
         if time.monotonic() >= self._deadline:
             raise OutOfTime("there was no time left to upload it")
 
     def is_over(self, slack_s: float) -> bool:
-        """Whether the deadline passed that long ago."""
+        """Return whether the deadline passed `slack_s` seconds ago or earlier."""
         return time.monotonic() >= self._deadline + slack_s
 
-    def pause(self, seconds: float) -> None:
-        """Wait until there is something to do: for so long, or until there is a deadline."""
-        self._hurried.wait(seconds)
+    def wait(self, seconds: float) -> None:
+        """Wait for so many seconds, or until a deadline is set."""
+        self._changed.wait(seconds)
 
-    def rest(self, seconds: float) -> None:
-        """Wait between two tries: of the time before a deadline, only a small part."""
+    def back_off(self, seconds: float) -> None:
+        """Wait for so many seconds before a retry, but only for a small part of the time to a deadline."""
         until = time.monotonic() + seconds
-        if self._hurried.wait(seconds):
+        if self._changed.wait(seconds):
             now = time.monotonic()
             until = min(until, now + max(0.5, (self._deadline - now) / 20))
             while time.monotonic() < min(until, self._deadline):
@@ -110,80 +112,85 @@ class BulkRequest(Request):
     """A request for bulk data.
 
     Args:
-        expected_bytes: size of the answer, which is granted time accordingly.
+        expected_bytes: size of the response, which extends the timeout.
     """
 
     expected_bytes: int = 0
 
 
 class Retrier:
-    """Tries again after each transient failure, until there was no progress for the pace's patience."""
+    """Retries after transient failures, until there was no progress for `patience_s`.
 
-    def __init__(self, deadline: Deadline, what: str) -> None:
-        self._deadline, self._what = deadline, what
+    Args:
+        deadline: the deadline and its configuration.
+        url: the object's URL, for messages.
+    """
+
+    def __init__(self, deadline: Deadline, url: str) -> None:
+        self._deadline, self._url = deadline, url
         self.refresh()
 
     def refresh(self) -> None:
-        """There was progress: the patience begins anew."""
-        self._since, self._bound = time.monotonic(), self._deadline.pace.first_wait_s
+        """Restart patience and backoff after progress."""
+        self._since, self._bound = time.monotonic(), self._deadline.config.first_wait_s
 
     def call(self, attempt: Callable[[], Response]) -> Response:
-        """The answer of the first attempt that has one. Raises `StoreUnavailable`."""
+        """Return the response of the first attempt that does not fail. Raises `StoreUnavailable`."""
         while True:
             self._deadline.check()
             try:
                 return attempt()
             except Transient as error:
-                patience_s = self._deadline.pace.patience_s
+                patience_s = self._deadline.config.patience_s
                 if time.monotonic() - self._since >= patience_s:
                     raise StoreUnavailable(
-                        f"{self._what}: the storage service did not do this within {patience_s:g} s "
+                        f"{self._url}: the storage service did not do this within {patience_s:g} s "
                         f"(last: {error}); check the network"
                     ) from None
-                log.info("%s: %s; trying again", self._what, error)
+                log.info("%s: %s; trying again", self._url, error)
                 least = self._bound if error.rate_limited else self._bound / 2
-                self._deadline.rest(random.uniform(least, 1.5 * least))  # noqa: S311 - spreads clients out
-                self._bound = min(2 * self._bound, self._deadline.pace.longest_wait_s)
+                self._deadline.back_off(random.uniform(least, 1.5 * least))  # noqa: S311 - spreads clients out
+                self._bound = min(2 * self._bound, self._deadline.config.longest_wait_s)
 
 
 def exchange(
-    open_filesystem: Callable[[], Any], request: BulkRequest, what: str, deadline: Deadline
+    open_filesystem: Callable[[], Any], request: BulkRequest, url: str, deadline: Deadline
 ) -> Response:
-    """Send one request once.
+    """Send a request once and return the response.
 
     Raises:
-        Transient: worth another try.
-        StoreUnavailable: not worth one, or the deadline has passed.
+        Transient: a retry may succeed.
+        StoreUnavailable: a retry would fail, too, or the deadline has passed.
     """
     try:
-        answer = send(
+        response = send(
             open_filesystem,
             request,
-            what,
-            wait=lambda sending, limit_s: _wait(sending, limit_s + 1.0, deadline),
+            url,
+            wait=lambda future, limit_s: _wait(future, limit_s + 1.0, deadline),
             extra_s=_transfer_s(request),
         )
-        return _judged(answer, what)
+        return _classified(response, url)
     except Unauthorized as error:
-        raise Transient(sign_in_advice(what, str(error)), in_doubt=False) from None
+        raise Transient(sign_in_advice(url, str(error)), in_doubt=False) from None
 
 
-def _wait(sending: concurrent.futures.Future[Sent], limit_s: float, deadline: Deadline) -> Sent:
-    """What came of it, looked for often enough to notice a deadline."""
+def _wait(future: concurrent.futures.Future[Result], limit_s: float, deadline: Deadline) -> Result:
+    """Return the result, polling often enough to notice a deadline."""
     give_up = time.monotonic() + limit_s
-    while not concurrent.futures.wait([sending], timeout=_POLL_S).done:
+    while not concurrent.futures.wait([future], timeout=_POLL_S).done:
         deadline.check()
         if time.monotonic() > give_up:
             raise Transient("no answer", in_doubt=True)
-    return sending.result()
+    return future.result()
 
 
-def _judged(answer: Response, what: str) -> Response:
-    if answer.status in _OF_PARTS:
-        return answer
-    # Without its headers: a checksum beside an upload's answer is that of the object, not of the answer.
-    classify(dataclasses.replace(answer, headers={}), what, what.removeprefix("gs://").partition("/")[0])
-    return answer
+def _classified(response: Response, url: str) -> Response:
+    if response.status in _OF_PARTS:
+        return response
+    # Without its headers: the checksum in the response to an upload is the object's, not the body's.
+    classify(dataclasses.replace(response, headers={}), url, url.removeprefix("gs://").partition("/")[0])
+    return response
 
 
 def _transfer_s(request: BulkRequest) -> float:

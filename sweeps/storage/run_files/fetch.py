@@ -1,6 +1,6 @@
-"""Files of one run folder, as far as they are whole in the store, into another. `resuming` calls this.
+"""Copies of the files of one run folder in another, so that a new attempt can resume from them.
 
-Out of a bucket they are downloaded as the last manifest has them. In a folder they are copied, not linked: a
+From a bucket they are downloaded as the last manifest describes them. A local folder is copied, not linked: a
 program that writes into its files would write into both.
 """
 
@@ -17,17 +17,24 @@ from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.scan import scan, unit_of
 
 
-def bring(
+def fetch_files(
     store: Store, prefix: str, into: Path, *, below: str, config: UploadConfig | None = None
 ) -> tuple[str, ...]:
-    """Put the files of the run folder `prefix` whose names begin with `below` into the folder `into`.
+    """Copy the files of a run folder whose names begin with `below`.
+
+    Args:
+        store: the sweep's store.
+        prefix: key prefix of the run folder.
+        into: local folder to copy to.
+        below: beginning of the files' names relative to the run folder.
+        config: intervals and backoff of a download.
 
     Returns:
-        The names of the files that are there now; none where there is no whole upload of any.
+        Names of the files that are in `into` now; empty without a complete upload.
 
     Raises:
-        StoreUnavailable: the bucket is out of reach; some files may be there.
-        EnvironmentFault, OSError: the folder cannot be written; some files may be there.
+        StoreUnavailable: the bucket is out of reach; some files may have been copied.
+        EnvironmentFault, OSError: the folder cannot be written; some files may have been copied.
     """
     if isinstance(store, Bucket):
         return (
@@ -38,7 +45,7 @@ def bring(
 
 
 def _copy(source: Path, names: list[str], into: Path) -> tuple[str, ...]:
-    """Copies what stays there: a program that is cut off, but alive, may rotate its checkpoints meanwhile."""
+    """Copy complete units only: an orphaned program may still rotate its checkpoints meanwhile."""
     torn = set[str]()
     for name in names:
         (into / name).parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +54,7 @@ def _copy(source: Path, names: list[str], into: Path) -> tuple[str, ...]:
         except FileNotFoundError:
             torn.add(unit_of(name))
     for name in names:
-        if unit_of(name) in torn:  # of files that belong together, all or none
+        if unit_of(name) in torn:
             with contextlib.suppress(FileNotFoundError):
                 (into / name).unlink()
     return tuple(name for name in names if unit_of(name) not in torn)

@@ -1,7 +1,7 @@
-"""The manifest of an uploaded run folder: what is there, whole, and how a reader can tell. Pure.
+"""Manifest of an uploaded run folder: its complete files and their checksums. Pure.
 
-The uploader writes it last, in one compare-and-swap, so that a reader sees one consistent state of the folder
-or the one before it, wherever the writer was killed. An object that no manifest names is half an upload.
+The uploader writes it last, in one compare-and-swap, so that a reader sees a consistent state of the folder,
+wherever the writer was killed. An object that no manifest names belongs to an incomplete upload.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True)
 class Digest:
-    """The content of a file. `md5` (in base64) is the one checksum that the service itself computes."""
+    """Size and checksums of a file. The service itself computes only `md5`, in base64."""
 
     size: int
     sha256: str
@@ -39,7 +39,10 @@ class Stored:
 
     Args:
         object: name of its object below the prefix: the file's own, unless an earlier content has that.
-        generation: the object's generation; a growing file may have a later one that only adds to it.
+        generation: the object's generation; a growing file may have a later one with more bytes.
+        size: bytes.
+        sha256: checksum in hexadecimal digits.
+        md5: checksum in base64.
         growing: whether the program appends to it.
     """
 
@@ -56,7 +59,7 @@ _FIELDS = {"object": str, "generation": str, "size": int, "sha256": str, "md5": 
 
 
 def digest(file: IO[bytes], size: int) -> Digest:
-    """The digest of the first `size` bytes. Raises `EOFError` if there are fewer."""
+    """Return the digest of the first `size` bytes. Raises `EOFError` if there are fewer."""
     sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
     for block in blocks(file, size):
         sha256.update(block)
@@ -65,7 +68,7 @@ def digest(file: IO[bytes], size: int) -> Digest:
 
 
 def blocks(file: IO[bytes], size: int) -> Iterator[bytes]:
-    """The first `size` bytes in pieces. Raises `EOFError` if there are fewer."""
+    """Yield the first `size` bytes in blocks. Raises `EOFError` if there are fewer."""
     file.seek(0)
     left = size
     while left:
@@ -77,23 +80,24 @@ def blocks(file: IO[bytes], size: int) -> Iterator[bytes]:
 
 
 def object_name(name: str, content: Digest, taken: bool) -> str:
-    """Where a file's content goes: under its own name, or beside it where another content has that."""
+    """Return the name of a file's object: its own, or with a checksum if that is `taken`."""
     return f"{name}.{content.sha256[:12]}" if taken or name == MANIFEST else name
 
 
 def encode(files: Files) -> bytes:
+    """Return the manifest of these files as JSON."""
     document = {"schema": SCHEMA, "files": {name: asdict(files[name]) for name in sorted(files)}}
     return (json.dumps(document, indent=1) + "\n").encode()
 
 
 def decode(data: bytes) -> dict[str, Stored]:
-    """The files that a manifest names. Raises `ValueError` for what this program did not write."""
+    """Return the files that a manifest names. Raises `ValueError` for what `encode` does not write."""
     document = json_reader.parse(data)
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"it is not a manifest of schema {SCHEMA}")
     files = document.get("files")
     if not isinstance(files, dict):
-        raise ValueError("it names no files")  # noqa: TRY004 - to a caller it is one kind of bad data
+        raise ValueError("it names no files")  # noqa: TRY004 - one error type for all bad data
     return {_safe_name(name): _entry(name, entry) for name, entry in files.items()}
 
 
@@ -108,7 +112,7 @@ def _entry(name: str, entry: Any) -> Stored:
 
 
 def _safe_name(name: str) -> str:
-    """The name itself. Raises `ValueError` for one that could lead out of the folder, or hide in it."""
+    """Return the name. Raises `ValueError` if it could lead out of the folder, or is hidden."""
     if name.endswith("/") or any(part.startswith(".") for part in name.split("/")):
         raise ValueError(f"not a file's name: {name!r}")
     return checked_key(name)

@@ -1,12 +1,13 @@
-"""Run folders to the bucket and back: checkpoints, metrics and logs of each attempt. Workers call this.
+"""Mirror of run folders in a bucket: checkpoints, metrics and logs of each attempt.
 
-    bulk_scan.py       what is in the folder, what has settled
-    bulk_manifest.py   what the bucket holds of it, verified
-    bulk_upload.py     one round: files, manifest, what is superseded
-    bulk_download.py   the way back
-    bulk_wire.py       objects in parts; `bulk_exchange`: one request, and the time that is left
+    scan.py       files of the folder, and those that have settled
+    manifest.py   verified content of the bucket
+    upload.py     one round: files, manifest, removal of superseded objects
+    download.py   the way back
+    client.py     objects in parts
+    exchange.py   one request, deadlines and retries
 
-In a store whose folders are the place itself (a local folder), uploads and downloads have nothing to do.
+In a local store, where run folders are not copied, uploads and downloads do nothing.
 """
 
 from __future__ import annotations
@@ -30,115 +31,126 @@ __all__ = ["UploadConfig", "Uploader", "download"]
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
-_SLACK_S = 1.0  # until a request that is under way has noticed the deadline
-_LAST_TRIES = 3
+_SLACK_S = 1.0  # until a running request notices the deadline
+_FINAL_ROUNDS = 3
 
 
 def download(
-    store: Store, prefix: str, folder: Path, *, pace: UploadConfig | None = None
+    store: Store, prefix: str, folder: Path, *, config: UploadConfig | None = None
 ) -> tuple[str, ...] | None:
-    """Bring the run folder that was uploaded to `prefix` into `folder`.
+    """Download the run folder that was uploaded to `prefix`.
+
+    Args:
+        store: the sweep's store.
+        prefix: key prefix of the run folder.
+        folder: local folder to write to; for a local store, its own folder of this prefix.
+        config: intervals and backoff.
 
     Returns:
-        The names of the files that are there now, each as the last manifest has it; None where there is no
-        whole upload, and then nothing was left in `folder`.
+        Names of the files that are there now, each as in the last manifest; None without a complete upload,
+        and then nothing was left in `folder`.
 
     Raises:
-        StoreUnavailable: the bucket is out of reach; some files may be there, another call goes on.
+        StoreUnavailable: the bucket is out of reach; another call resumes the download.
         EnvironmentFault: the folder cannot be written.
-        ValueError: the store's own folder of this prefix is the place, and `folder` is another.
+        ValueError: `folder` is not the folder of a local store.
     """
     if isinstance(store, Bucket):
-        return FolderDownload(store, prefix, folder, Deadline(pace or UploadConfig())).run()
-    _check_place(store, prefix, folder)
+        return FolderDownload(store, prefix, folder, Deadline(config or UploadConfig())).run()
+    _check_folder(store, prefix, folder)
     return tuple(sorted(scan(folder, prefix))) or None
 
 
 class Uploader:
-    """Mirrors a run folder to `prefix` in the background, from `start` to `close`.
+    """Background thread that mirrors a run folder to a bucket, from `start` to `close`.
 
-    Whatever goes wrong is a warning in the log: a trial does not end because of its uploads.
+    Errors are warnings in the log: a trial does not fail because of its uploads.
 
     Args:
-        folder: the run folder, as `store.folder(prefix)` gave it.
-        prefix: a key's beginning that no other worker writes to: `runs/000012/attempt-1`.
+        store: the sweep's store.
+        folder: the run folder, as returned by `store.folder(prefix)`.
+        prefix: key prefix that no other worker writes to: `runs/000012/attempt-1`.
+        config: intervals and backoff.
 
     Raises:
-        ValueError: the store's own folder of this prefix is the place, and `folder` is another.
+        ValueError: `folder` is not the folder of a local store.
     """
 
-    def __init__(self, store: Store, folder: Path, prefix: str, *, pace: UploadConfig | None = None) -> None:
-        self._folder, self._where = folder, store.location(prefix)
-        self._deadline = Deadline(pace or UploadConfig())
+    def __init__(
+        self, store: Store, folder: Path, prefix: str, *, config: UploadConfig | None = None
+    ) -> None:
+        self._folder, self._location = folder, store.location(prefix)
+        self._deadline = Deadline(config or UploadConfig())
         self._upload: FolderUpload | None = None
         if isinstance(store, Bucket):
             self._upload = FolderUpload(store, folder, prefix, self._deadline)
         else:
-            _check_place(store, prefix, folder)
+            _check_folder(store, prefix, folder)
         self._thread = threading.Thread(target=self._run, name=f"upload {prefix}", daemon=True)
-        self._trouble = ""
+        self._error = ""
 
     def start(self) -> None:
-        """Begin to upload what settles in the folder."""
+        """Begin to upload files of the folder as they settle."""
         if self._upload is not None:
             self._thread.start()
 
     def close(
         self, timeout: float, *, leave: Callable[[], bool] | None = None, grace: float = 20.0
     ) -> tuple[str, ...]:
-        """Upload what is left, and end.
+        """Upload all remaining files and stop.
 
         Args:
             timeout: seconds that this may take.
-            leave: asked again and again; once true (the machine is going), `grace` seconds are left at most.
+            leave: polled; once it returns true (the machine is preempted), at most `grace` seconds remain.
+            grace: seconds.
 
         Returns:
-            The names of the files whose last content is not in the bucket; empty if all are.
+            Names of the files whose last content is not in the bucket.
         """
         if self._upload is None:
             return ()
-        self._deadline.hurry(time.monotonic() + timeout)
+        self._deadline.set(time.monotonic() + timeout)
         if self._thread.ident is None:
             self._thread.start()
         while self._thread.is_alive() and not self._deadline.is_over(_SLACK_S):
             if leave is not None and leave():
-                self._deadline.hurry(time.monotonic() + grace)
+                self._deadline.set(time.monotonic() + grace)
                 leave = None
             self._thread.join(_POLL_S)
         missing = self._upload.missing()
         if missing:
             named = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-            why = self._trouble or "there was no time left"
-            log.warning("%s: %d files were not uploaded (%s): %s", self._where, len(missing), named, why)
+            why = self._error or "there was no time left"
+            log.warning("%s: %d files were not uploaded (%s): %s", self._location, len(missing), named, why)
         return missing
 
     def _run(self) -> None:
         assert self._upload is not None  # noqa: S101 - `start` and `close` see to it
-        while not self._deadline.hurried:
-            done = self._round(self._upload)
-            self._deadline.pause(self._deadline.pace.scan_s if done else self._deadline.pace.longest_wait_s)
-        for _ in range(_LAST_TRIES):
+        while not self._deadline.is_set:
+            config = self._deadline.config
+            self._deadline.wait(config.scan_s if self._round(self._upload) else config.longest_wait_s)
+        for _ in range(_FINAL_ROUNDS):
             if self._round(self._upload, final=True) and not self._upload.missing():
                 return
-            self._deadline.rest(self._deadline.pace.first_wait_s)
+            self._deadline.back_off(self._deadline.config.first_wait_s)
 
     def _round(self, upload: FolderUpload, *, final: bool = False) -> bool:
         try:
             upload.round(final=final)
         except OutOfTime:
             return False
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the trial goes on
-            told = str(error) if isinstance(error, SweepError) else f"{type(error).__name__}: {error}"
-            # Once for each trouble, not for each try; after the deadline `close` tells it.
-            if told != self._trouble and not self._deadline.is_over(0.0):
-                log.warning("the upload to %s goes on later: %s", self._where, told)
-            self._trouble = told
+        except Exception as error:  # noqa: BLE001 - a failed upload must not end the trial
+            message = str(error) if isinstance(error, SweepError) else f"{type(error).__name__}: {error}"
+            # One warning per error, not per attempt; after the deadline, `close` logs it.
+            if message != self._error and not self._deadline.is_over(0.0):
+                log.warning("the upload to %s goes on later: %s", self._location, message)
+            self._error = message
             return False
-        self._trouble = ""
+        self._error = ""
         return True
 
 
-def _check_place(store: Store, prefix: str, folder: Path) -> None:
-    place = store.folder(prefix)
-    if folder.resolve() != place.resolve():
-        raise ValueError(f"the files of {prefix} lie in {place}, not in {folder}")
+def _check_folder(store: Store, prefix: str, folder: Path) -> None:
+    own = store.folder(prefix)
+    if folder.resolve() != own.resolve():
+        raise ValueError(f"the files of {prefix} lie in {own}, not in {folder}")

@@ -1,8 +1,8 @@
-"""What there is to upload in a run folder, and what is ripe for it. `bulk` is the only caller.
+"""Scan of a run folder for files to upload, and for those that have settled.
 
-Files in one folder of the run (`checkpoints/00000120/…`), or below it, belong together: they become visible
-in the bucket together, once none of them has changed between two scans. Files directly in the run folder
-stand alone, and so do files that only grow (logs, metrics): of those a prefix is as good as the whole.
+Files in or below one folder of the run (`checkpoints/00000120/…`) form a unit: they become visible in the
+bucket together, once none of them has changed between two scans. Files directly in the run folder stand
+alone, and so do files that only grow (logs, metrics), of which any prefix is valid.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from sweeps.storage.keys import checked_key
 log = logging.getLogger(__name__)
 
 GROWING = ("*.jsonl", "*.log", "log.txt", "events.out.tfevents.*")
-FREQUENTLY_REWRITTEN = (*GROWING, "heartbeat.json")  # also what is written anew all the time
+FREQUENTLY_REWRITTEN = (*GROWING, "heartbeat.json")
 DRAFTS = ("*.tmp", "*.draft", "*.partial", "*~")
-_ROOM = 16  # characters that an object's name may have beyond its file's
+_SUFFIX_CHARACTERS = 16  # an object's name may be longer than its file's by so many
 
 
 class Stamp(NamedTuple):
-    """What changes when a file is written; the same stamp twice means the same content."""
+    """Status of a file that changes when it is written: equal stamps mean equal content."""
 
     size: int
     mtime_ns: int
@@ -37,31 +37,32 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Files that become visible together: those to bring up to date, and those that are gone."""
+    """Files that become visible together: those to upload, and those that were removed."""
 
     changed: tuple[str, ...]
     gone: tuple[str, ...]
 
 
 def is_growing(name: str) -> bool:
-    """Whether the file is one that programs append to."""
+    """Return whether programs append to files of this name."""
     return any(fnmatchcase(name.rpartition("/")[2], pattern) for pattern in GROWING)
 
 
-def is_restless(name: str) -> bool:
-    """Whether the file changes so often that it goes at a pace of its own."""
+def is_frequently_rewritten(name: str) -> bool:
+    """Return whether files of this name change so often that their uploads are limited in rate."""
     return any(fnmatchcase(name.rpartition("/")[2], pattern) for pattern in FREQUENTLY_REWRITTEN)
 
 
 def stamp_of(found: os.stat_result) -> Stamp:
+    """Return the stamp of a file with this status."""
     return Stamp(found.st_size, found.st_mtime_ns, found.st_ino)
 
 
 def scan(folder: Path, prefix: str) -> dict[str, Stamp]:
-    """Every file below `folder` that belongs in the bucket, by its name relative to it.
+    """Return every file below `folder` to upload, by its name relative to it.
 
-    Left out: hidden files and drafts, what is not a regular file, links to folders, links to files outside,
-    and names that the bucket would not take below `prefix`.
+    Left out are hidden files and drafts, links to folders and to files outside, other files that are not
+    regular, and names that the bucket would not take below `prefix`.
     """
     root = folder.resolve()
     found: dict[str, Stamp] = {}
@@ -81,24 +82,26 @@ def settled(
     before: Mapping[str, Stamp],
     safe: Mapping[str, Stamp],
     *,
-    resting: Set[str] = frozenset(),
+    deferred: Set[str] = frozenset(),
     final: bool = False,
 ) -> list[Batch]:
-    """The batches that have something to send and have settled, those with the fewest bytes first; and last,
-    what is only gone: a checkpoint must not leave the bucket before its successor is there.
+    """Return the settled units that differ from the bucket, those with the fewest bytes first.
+
+    Units without files to send come last: a checkpoint must stay until its successor is uploaded.
 
     Args:
-        present, before: this scan and the last one.
-        safe: what the bucket is known to hold.
-        resting: restless files whose time has not come again.
-        final: nobody writes any more: all is settled.
+        present: this scan.
+        before: the last scan.
+        safe: files as they are in the bucket.
+        deferred: frequently rewritten files that were uploaded a short time ago.
+        final: no program writes any more, so that everything has settled.
     """
-    together: dict[str, set[str]] = defaultdict(set)
+    units: dict[str, set[str]] = defaultdict(set)
     for name in (*present, *safe):
-        together[unit_of(name)].add(name)
+        units[unit_of(name)].add(name)
     batches = []
-    for names in together.values():
-        changed = sorted(n for n in names if n in present and present[n] != safe.get(n) and n not in resting)
+    for names in units.values():
+        changed = sorted(n for n in names if n in present and present[n] != safe.get(n) and n not in deferred)
         gone = sorted(n for n in names if n not in present)
         moving = any(present.get(n) != before.get(n) and not is_growing(n) for n in names)
         if (changed or gone) and (final or not moving):
@@ -107,7 +110,7 @@ def settled(
 
 
 def unit_of(name: str) -> str:
-    """What a file belongs to: the folder of the run that it is in, two levels deep at most; or itself."""
+    """Return the unit of a file: its folder, at most two levels deep, or the file itself."""
     folders = name.split("/")[:-1]
     return name if not folders or is_growing(name) else "/".join(folders[:2]) + "/"
 
@@ -121,14 +124,14 @@ def _stamp(path: Path, root: Path) -> Stamp | None:
         if path.is_symlink() and not path.resolve(strict=True).is_relative_to(root):
             return None
         found = path.stat()
-    except (OSError, RuntimeError):  # gone meanwhile, a dangling link, a loop of links
+    except (OSError, RuntimeError):  # removed meanwhile, a dangling link, a loop of links
         return None
     return stamp_of(found) if stat.S_ISREG(found.st_mode) else None
 
 
 def _is_fit(name: str, prefix: str) -> bool:
     try:
-        checked_key(f"{prefix}/{name}" + "x" * _ROOM)
+        checked_key(f"{prefix}/{name}" + "x" * _SUFFIX_CHARACTERS)
     except ValueError:
         log.debug("%r is not uploaded: the bucket takes no such name", name)
         return False

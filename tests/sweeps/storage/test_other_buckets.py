@@ -37,7 +37,7 @@ def upload(store: GcsStore, files: dict[str, bytes]) -> tuple[str, ...]:
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
-    return Uploader(store, folder, PREFIX, pace=PACE).close(20)
+    return Uploader(store, folder, PREFIX, config=PACE).close(20)
 
 
 @pytest.mark.parametrize("accent", ACCENTS, ids="+".join)
@@ -45,7 +45,7 @@ def test_a_run_folder_goes_into_such_a_bucket_and_comes_back(gcs, store, tmp_pat
     gcs.speak(*accent)
     assert upload(store, FILES) == ()
     assert upload(store, FILES | {"log.txt": b"words and more"}) == ()  # goes by what the listing says
-    assert download(store, PREFIX, tmp_path / "there", pace=PACE) == tuple(sorted(FILES))
+    assert download(store, PREFIX, tmp_path / "there", config=PACE) == tuple(sorted(FILES))
     there = {name: (tmp_path / "there" / name).read_bytes() for name in FILES}
     assert there == FILES | {"log.txt": b"words and more"}
 
@@ -53,12 +53,12 @@ def test_a_run_folder_goes_into_such_a_bucket_and_comes_back(gcs, store, tmp_pat
 @pytest.mark.parametrize("accent", ACCENTS, ids="+".join)
 def test_files_in_parts_go_into_such_a_bucket(gcs, store, tmp_path: Path, accent):
     gcs.speak(*accent)
-    pace = UploadConfig(scan_s=0.05, patience_s=3, first_wait_s=0.02, chunk_bytes=PART_UNIT)
+    config = UploadConfig(scan_s=0.05, patience_s=3, first_wait_s=0.02, chunk_bytes=PART_UNIT)
     large = bytes(range(256)) * (PART_UNIT // 128)
     folder = store.folder(PREFIX)
     (folder / "large.bin").write_bytes(large)
-    assert Uploader(store, folder, PREFIX, pace=pace).close(20) == ()
-    assert download(store, PREFIX, tmp_path / "there", pace=pace) == ("large.bin",)
+    assert Uploader(store, folder, PREFIX, config=config).close(20) == ()
+    assert download(store, PREFIX, tmp_path / "there", config=config) == ("large.bin",)
     assert (tmp_path / "there" / "large.bin").read_bytes() == large
 
 

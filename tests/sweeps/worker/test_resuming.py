@@ -57,7 +57,7 @@ def leave(store: Store, attempt: int, files: dict[str, str], trial: int = 3) -> 
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    assert Uploader(store, folder, run_prefix(trial, attempt), pace=PACE).close(20) == ()
+    assert Uploader(store, folder, run_prefix(trial, attempt), config=PACE).close(20) == ()
     return folder
 
 

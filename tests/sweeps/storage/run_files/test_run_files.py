@@ -73,12 +73,12 @@ def upload(store: GcsStore, files: dict[str, bytes], timeout: float = 20) -> tup
     folder = store.folder(PREFIX)
     for name, data in files.items():
         write(folder, name, data)
-    return Uploader(store, folder, PREFIX, pace=PACE).close(timeout)
+    return Uploader(store, folder, PREFIX, config=PACE).close(timeout)
 
 
 def fetch(store: GcsStore) -> dict[str, bytes] | None:
     folder = store.folder(PREFIX)
-    names = download(store, PREFIX, folder, pace=PACE)
+    names = download(store, PREFIX, folder, config=PACE)
     return None if names is None else {name: (folder / name).read_bytes() for name in names}
 
 
@@ -148,7 +148,7 @@ class TestFaults:
         folder = store.folder(PREFIX)
         write(folder, "m.bin", BIG)
         gcs.latency_s = 0.05
-        uploader = Uploader(store, folder, PREFIX, pace=PACE)
+        uploader = Uploader(store, folder, PREFIX, config=PACE)
         uploader.start()
         wait_until(lambda: len(gcs.journal.entries("upload_part")) >= 2)
         cut = gcs.partition("a")
@@ -171,7 +171,7 @@ class TestFaults:
         gcs.partition("a", "hang")
         folder = store.folder(PREFIX)
         write(folder, "m.bin", BIG)
-        uploader = Uploader(store, folder, PREFIX, pace=UploadConfig(scan_s=0.05))
+        uploader = Uploader(store, folder, PREFIX, config=UploadConfig(scan_s=0.05))
         uploader.start()
         started = time.monotonic()
         assert uploader.close(600, leave=lambda: time.monotonic() > started + 0.3, grace=0.3) == ("m.bin",)
@@ -192,7 +192,7 @@ class TestFaults:
         gcs.faults.add(Fault(action="status", status=403, times=None))
         folder = store.folder(PREFIX)
         write(folder, "a", b"x")
-        uploader = Uploader(store, folder, PREFIX, pace=PACE)
+        uploader = Uploader(store, folder, PREFIX, config=PACE)
         uploader.start()
         wait_until(lambda: len(gcs.journal.entries()) > 3)
         uploader.close(5)
@@ -208,7 +208,7 @@ class TestFaults:
         folder = store.folder(PREFIX)
         write(folder, "a", b"x")
         started = time.monotonic()
-        uploader = Uploader(store, folder, PREFIX, pace=PACE)
+        uploader = Uploader(store, folder, PREFIX, config=PACE)
         uploader.start()
         assert time.monotonic() - started < 0.2
         uploader.close(0)
@@ -220,7 +220,7 @@ from pathlib import Path
 from sweeps.storage.run_files.mirror import UploadConfig, Uploader
 from sweeps.storage.gcs.store import GcsStore
 store = GcsStore(sys.argv[1], endpoint=sys.argv[2])
-uploader = Uploader(store, Path(sys.argv[3]), sys.argv[4], pace=UploadConfig(scan_s=0.05, chunk_bytes=2**18))
+uploader = Uploader(store, Path(sys.argv[3]), sys.argv[4], config=UploadConfig(scan_s=0.05, chunk_bytes=2**18))
 uploader.start()
 uploader.close(60)
 """
@@ -390,7 +390,7 @@ class TestResuming:
         upload(store, {"a": b"1"})
         folder = other.folder(PREFIX)
         write(folder, "b", b"2")
-        assert Uploader(other, folder, PREFIX, pace=PACE).close(20) == ()
+        assert Uploader(other, folder, PREFIX, config=PACE).close(20) == ()
         assert fetch(other) == {"a": b"1", "b": b"2"}
 
     def test_two_uploaders_at_once_never_leave_a_false_manifest(self, gcs, store, other):
