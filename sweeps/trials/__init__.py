@@ -1,1 +1,1 @@
-"""The life of a trial: its record, the pure lifecycle, the records in a store, leases, control, budget."""
+"""Trials: their records and lifecycle, the records in a store, leases, control, budget."""

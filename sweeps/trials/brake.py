@@ -1,6 +1,6 @@
-"""When a sweep pauses itself: trial after trial fails for one reason, and the next would too. Pure.
+"""Brake of a sweep, which pauses itself when trial after trial fails for one reason. Pure.
 
-`asking` asks before a trial is handed out, and turns the switch in `control`.
+`search.allocation` checks it before it hands out a trial, and pauses the sweep with `control.brake`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from sweeps.space.definition import Brake
 from sweeps.text.counted import counted
 from sweeps.trials.record import Trial
 
-REMEDY = "mend the cause, then `sweep resume` goes on"
+REMEDY = "fix the cause, then run `sweep resume`"
 
-_SEARCHED = ("diverged", "out_of_memory")
-"""What a search finds out about its space: normal among trials that complete."""
+_EXPECTED = ("diverged", "out_of_memory")
+"""Failures that a search finds in its space: normal among trials that complete."""
 
 _LONGEST = 200
 _PLACEHOLDERS = (
@@ -28,18 +28,20 @@ _PLACEHOLDERS = (
 
 
 def reason_to_pause(limits: Brake, records: Sequence[Trial], *, since: float = 0.0) -> str:
-    """Why the sweep should pause itself, in a few words; "" while it should go on.
+    """Return why the sweep should pause itself, in a few words; "" while it should go on.
 
-    Trials are taken in the order in which they ended, those of all workers together. Divergence and lack of
-    memory are results of a search, and count only while no trial has completed, up to `limits.later`.
+    Trials of all workers count in the order in which they ended. Divergence and lack of memory are results of
+    a search: they count only while no trial has completed, up to `limits.later`.
 
     Args:
-        since: the store's time when a person last turned the switch; trials begun before do not count.
+        limits: numbers of equal failures in a row.
+        records: all trials of the sweep.
+        since: the store's time when a user last resumed the sweep; trials started earlier do not count.
     """
-    if not last_failed(records):  # each ask comes by here, with all records
+    if not last_failed(records):  # the usual case, checked first because this runs for every trial
         return ""
     ended = sorted(
-        (record for record in _judged(records) if (record.started or 0.0) >= since),
+        (record for record in _counted(records) if (record.started or 0.0) >= since),
         key=lambda record: (record.ended or 0.0, record.trial),
         reverse=True,
     )
@@ -47,8 +49,8 @@ def reason_to_pause(limits: Brake, records: Sequence[Trial], *, since: float = 0
         return ""
     last, reason = ended[0], _reason(ended[0])
     row = next((i for i, record in enumerate(ended) if _reason(record) != reason), len(ended))
-    has_completed = any(record.status == "completed" for record in _judged(records))
-    if last.failure in _SEARCHED:
+    has_completed = any(record.status == "completed" for record in _counted(records))
+    if last.failure in _EXPECTED:
         limit = 0 if has_completed else limits.later
     else:
         limit = limits.later if has_completed else limits.first
@@ -58,33 +60,33 @@ def reason_to_pause(limits: Brake, records: Sequence[Trial], *, since: float = 0
 
 
 def last_failed(records: Sequence[Trial]) -> bool:
-    """Whether the trial that ended last has failed."""
-    last = max(_judged(records), key=lambda record: (record.ended or 0.0, record.trial), default=None)
+    """Return whether the trial that ended last has failed."""
+    last = max(_counted(records), key=lambda record: (record.ended or 0.0, record.trial), default=None)
     return last is not None and last.status == "failed"
 
 
 def normalized(error: str) -> str:
-    """The first line of an error without what differs from trial to trial: numbers, paths, addresses."""
+    """Return the first line of an error with placeholders for numbers, paths and addresses."""
     line = " ".join(error.partition("\n")[0].split())
     for pattern, placeholder in _PLACEHOLDERS:
         line = pattern.sub(placeholder, line)
     return line[:_LONGEST]
 
 
-def _judged(records: Sequence[Trial]) -> list[Trial]:
-    """Trials of this sweep that ended by themselves; what a person gave up says nothing."""
+def _counted(records: Sequence[Trial]) -> list[Trial]:
+    """Return the trials that this sweep ran to an end, without those that a user abandoned."""
     return [r for r in records if r.finished and r.status != "abandoned" and r.generator != "imported"]
 
 
 def _reason(record: Trial) -> tuple[str, str]:
-    """What a trial failed of, equal for equal causes; of one that did not fail, a reason of its own."""
+    """Return the cause of a failure, equal for equal causes, and something unique for other trials."""
     if record.status != "failed":
         return record.status, str(record.trial)
     return record.failure or "", normalized(_error(record))
 
 
 def _error(record: Trial) -> str:
-    """A lost trial's own error names all its workers: what the last attempt died of says more."""
+    """Return the error, that of the last attempt for a lost trial, whose own error lists its workers."""
     if record.failure == "lost" and record.history:
         last = record.history[-1]
         return f"{last.reason}: {last.detail}"

@@ -1,7 +1,6 @@
-"""What a sweep has spent of its budget, pure: records in, numbers out.
+"""Costs of a sweep and its budget. Pure.
 
-`experiment` asks before a trial is handed out, `sweep status` shows it. What is running counts as what a
-finished trial has cost on average, or as what it has cost so far if that is more.
+A running trial counts as the average of the completed ones, or as its cost so far if that is more.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from sweeps.trials.record import Trial
 
 
 def spent(records: Sequence[Trial], now: float) -> Budget:
-    """What the trials have cost, imported ones left out, running ones estimated.
+    """Return the costs of the trials, with estimates for running ones and without imported ones.
 
     Args:
-        now: the store's time in seconds.
+        records: all trials of the sweep.
+        now: the store's time, in seconds since the epoch.
     """
     own = [record for record in records if record.generator != "imported"]
     first = min((record.created for record in own), default=now)
@@ -30,9 +30,9 @@ def spent(records: Sequence[Trial], now: float) -> Budget:
 
 
 def exceeded(budget: Budget, records: Sequence[Trial], now: float) -> str:
-    """Which limit is reached, in a few words; "" while there is something left."""
+    """Return which limit is reached, in a few words; "" while none is."""
     limits = {name: limit for name, limit in asdict(budget).items() if limit is not None}
-    if not limits:  # each ask comes by here, with all records
+    if not limits:  # the usual case, checked first because this runs for every trial
         return ""
     costs = asdict(spent(records, now))
     for name, limit in limits.items():
@@ -43,21 +43,21 @@ def exceeded(budget: Budget, records: Sequence[Trial], now: float) -> str:
 
 def _total(records: Sequence[Trial], cost: Callable[[Trial], float]) -> float:
     completed = [cost(record) for record in records if record.status == "completed"]
-    usual = sum(completed) / len(completed) if completed else 0.0
+    mean = sum(completed) / len(completed) if completed else 0.0
 
     def estimate(record: Trial) -> float:
         if record.status == "running":
-            return max(usual, cost(record))
-        if record.status == "early_stopped":  # it reported nothing; how far it came is what is known
+            return max(mean, cost(record))
+        if record.status == "early_stopped":  # without a report, only its progress is known
             done = record.progress.get("done")
-            return cost(record) or usual * (float(done) if isinstance(done, int | float) else 1.0)
+            return cost(record) or mean * (float(done) if isinstance(done, int | float) else 1.0)
         return cost(record)
 
     return sum(estimate(record) for record in records)
 
 
 def _seconds(record: Trial, now: float) -> float:
-    """How long all attempts have held a device, in seconds."""
+    """Return the seconds for which all attempts have held a device."""
     past = sum(max(0.0, attempt.end - attempt.start) for attempt in record.history)
     if record.status == "running" and record.started is not None:
         past += max(0.0, now - record.started)

@@ -1,7 +1,7 @@
-"""The switch of a sweep, `control.json`: running, paused (nothing is claimed) or stopped (workers leave).
+"""Switch of a sweep, `control.json`: running, paused (nothing is claimed) or stopped (workers leave).
 
-`sweep pause`, `resume` and `stop` turn it, and so does the `brake`; every worker looks before it claims. No
-object means running.
+`sweep pause`, `resume`, `stop` and the brake write it, every worker reads it before a claim. Without the
+object the sweep runs.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ KEY = "control.json"
 
 State = Literal["running", "paused", "stopped"]
 
-
-_LATEST = 1e15  # seconds; whatever is more is no time
+_LATEST = 1e15  # seconds; larger numbers are no times
 
 BRAKE = "brake"
-"""Who turned the switch, where no person did."""
+"""Value of `Switch.by` where no user paused the sweep."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """The switch as it was found.
+    """State of a sweep and its last change.
 
     Args:
-        by: who turned it last; `BRAKE` where the sweep paused itself.
-        at: when, by the store's clock; 0 where nobody has.
-        why: the reason, where one was given.
-        version: of the object; None where there is none.
+        by: who changed it last; `BRAKE` where the sweep paused itself.
+        at: the store's time of that change, in seconds since the epoch; 0 without one.
+        why: reason, if there is one.
+        version: version of the object; None without one.
     """
 
     state: State = "running"
@@ -46,17 +45,17 @@ class Switch:
 
     @property
     def braked(self) -> bool:
-        """Whether the sweep has paused itself."""
+        """Return whether the sweep has paused itself."""
         return self.state == "paused" and self.by == BRAKE
 
 
 def read(store: Store) -> State:
-    """The present state. Raises `DamagedObject`."""
+    """Return the current state. Raises `DamagedObject`."""
     return switch(store).state
 
 
-def brake(store: Store, seen: Switch, why: str) -> None:
-    """Pause the sweep for this reason, unless somebody has turned the switch since it was `seen`."""
+def brake(store: Store, observed: Switch, why: str) -> None:
+    """Pause the sweep for this reason, unless the switch has changed since it was `observed`."""
     document = {
         "schema": 1,
         "state": "paused",
@@ -66,16 +65,16 @@ def brake(store: Store, seen: Switch, why: str) -> None:
     }
     data = json.dumps(document).encode()
     try:
-        if seen.version is None:
+        if observed.version is None:
             store.create(KEY, data)
         else:
-            store.replace(KEY, data, seen.version)
+            store.replace(KEY, data, observed.version)
     except (AlreadyExists, Conflict):
         return
 
 
 def write(store: Store, state: State, by: str) -> None:
-    """Turn the switch. The last one to turn it wins, as with any switch."""
+    """Change the state, whatever it is now: the last writer wins."""
     document = {"schema": 1, "state": state, "by": redact(storable.line(by)), "at": store.now()}
     data = json.dumps(document).encode()
     if _state(data) != state:
@@ -93,7 +92,7 @@ def write(store: Store, state: State, by: str) -> None:
 
 
 def switch(store: Store) -> Switch:
-    """The switch with who turned it, when and why. Raises `DamagedObject`."""
+    """Return the state with who changed it, when and why. Raises `DamagedObject`."""
     try:
         data, version = store.read(KEY)
     except NotFound:
@@ -105,7 +104,7 @@ def switch(store: Store) -> Switch:
 
 
 def _state(data: bytes) -> State | None:
-    """Return what the switch says; None for anything that is no switch."""
+    """Return the state, or None for anything that is no switch."""
     try:
         written = json_reader.parse(data)["state"]
     except (ValueError, KeyError, TypeError):
@@ -115,7 +114,7 @@ def _state(data: bytes) -> State | None:
 
 
 def _switch(state: State, document: dict[str, Any], version: str) -> Switch:
-    """Earlier versions gave no reason; nothing that a person wrote into the others may stop a worker."""
+    """Return the switch, with defaults for fields that are missing (earlier versions) or edited badly."""
     by, at, why = (document.get(name) for name in ("by", "at", "why"))
     return Switch(
         state=state,

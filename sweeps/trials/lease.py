@@ -1,7 +1,7 @@
-"""A lease on one object of the store: who generates candidates holds `ask.lock`.
+"""Lease on an object of the store: the worker that generates candidates holds `ask.lock`.
 
-A lease is a hint that saves work, never a fence: its holder may stall and lose it without noticing. What must
-not happen twice is guarded where it happens (`create` of a trial's record). Times are the store's.
+The lease saves work but is no fence: its holder may stall and lose it unnoticed. What must not happen twice
+is guarded elsewhere (`create` of a trial's record). Times are the store's.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ log = logging.getLogger(__name__)
 
 
 class ObjectLease:
-    """The lease in the object `key`; free for anybody `expire_s` after its last renewal.
+    """Lease in the object `key`, which expires `expire_s` after its last renewal.
 
     Args:
+        store: the sweep's store.
+        key: key of the object.
         heartbeat_s: seconds between renewals while it is held.
         expire_s: seconds by the store's clock.
 
     Attributes:
-        rival: who held it when it could last not be taken.
+        rival: holder that the last attempt to acquire the lease found, or "".
     """
 
     def __init__(self, store: Store, key: str, *, heartbeat_s: float, expire_s: float) -> None:
@@ -44,11 +46,10 @@ class ObjectLease:
 
     @contextmanager
     def held(self, holder: str) -> Iterator[bool]:
-        """Try once to take the lease; True inside the block if it is ours, renewed until the block ends.
+        """Try once to acquire the lease; yield whether it is held, and renewed, until the block ends.
 
-        Then it is given back. A store that takes changes of one name only slowly would refuse that for a
-        moment: there, the renewing thread sees to it, and only this lease's next `held` (and the end of the
-        process) waits for it.
+        It is released then. A store that limits the rate of changes would refuse that for a moment: there,
+        the renewing thread releases it, and only the next `held` (and the end of the process) waits for that.
         """
         self.settle()
         if not self._acquire(holder):
@@ -56,7 +57,7 @@ class ObjectLease:
             return
         done = threading.Event()
         self._renewer = threading.Thread(
-            target=self._keep, args=(holder, done), name=f"lease-{self._key}", daemon=False
+            target=self._renew, args=(holder, done), name=f"lease-{self._key}", daemon=False
         )
         self._renewer.start()
         try:
@@ -68,7 +69,7 @@ class ObjectLease:
                 self._release()
 
     def settle(self) -> None:
-        """Wait until the renewing thread has ended, and with it what was held is given back."""
+        """Wait until the renewing thread has ended."""
         if self._renewer is not None:
             self._renewer.join()
             self._renewer = None
@@ -80,7 +81,7 @@ class ObjectLease:
         except NotFound:
             return self._take(holder, None)
         lock = _parse(data)
-        # A renewal in the future is no sign of life either.
+        # A renewal from the future is stale, too: some clock was wrong.
         if abs(self._store.now() - lock.renewed) <= self._expire_s:
             self.rival = lock.holder
             return False
@@ -91,7 +92,7 @@ class ObjectLease:
         try:
             return self._write(holder, expected)
         except Busy as error:
-            log.warning("%s cannot be taken: %s", self._key, error)
+            log.warning("%s cannot be acquired: %s", self._key, error)
             return False
 
     def _write(self, holder: str, expected: str | None) -> bool:
@@ -107,17 +108,17 @@ class ObjectLease:
         self._written = time.monotonic()
         return True
 
-    def _keep(self, holder: str, done: threading.Event) -> None:
-        """Renew the lease until it is done with. Log why that fails once, not at every try."""
+    def _renew(self, holder: str, done: threading.Event) -> None:
+        """Renew the lease until `done` is set. Log an error once, not at every attempt."""
         warned = ""
         while not done.wait(self._heartbeat_s):
             try:
                 if self._version is None or not self._write(holder, self._version):
-                    self._version = None  # taken over: the new holder's lease is not ours to touch
+                    self._version = None  # taken over: the lease is the new holder's
                     return
-            except Exception as error:  # noqa: BLE001 - as long as it is held, nothing may end the renewing
-                said = str(error) if isinstance(error, SweepError) else storable.raised(error)
-                if warned != (warned := said):
+            except Exception as error:  # noqa: BLE001 - no error may end the renewals of a held lease
+                message = str(error) if isinstance(error, SweepError) else storable.raised(error)
+                if warned != (warned := message):
                     log.warning("%s could not be renewed, trying again: %s", self._key, warned)
         if self._slow:
             time.sleep(max(0.0, self._written + self._store.write_interval_s - time.monotonic()))
@@ -131,20 +132,20 @@ class ObjectLease:
         except StoreConflict:
             log.info("%s was taken over while it was held", self._key)
         except SweepError as error:
-            log.warning("%s was not given back, it will expire: %s", self._key, error)
+            log.warning("%s could not be released, it will expire: %s", self._key, error)
         finally:
             self._version = None
 
 
 class _Lock(NamedTuple):
-    """What the holder last wrote."""
+    """Content of the lease's object."""
 
     holder: str
     renewed: float
 
 
 def _parse(data: bytes) -> _Lock:
-    """What is in the lease's object; renewed at 0 for anything unreadable, which makes it free to take."""
+    """Return the lease's content; anything unreadable counts as renewed at 0, which is expired."""
     try:
         document = json_reader.parse(data)
         return _Lock(storable.line(str(document.get("holder", ""))), float(document["renewed"]))

@@ -1,4 +1,4 @@
-"""The life of a trial, pure: `apply(record, event, now) -> record`. No IO, no clock, no threads.
+"""Lifecycle of a trial: `apply(record, event, now) -> record`. Pure: no IO, no clock, no threads.
 
     pending ──Claim──▶ running ──Complete──▶ completed
        ▲                 │  ├──Fail───────▶ failed
@@ -6,10 +6,10 @@
        ├─Release/Expire──┘  └──Abandon────▶ abandoned
        └─────────────────────Retry─────────────┘
 
-A crash that another try may mend is a Fail that sends the trial back to pending until it was lost too often.
-`experiment` stores what comes out with a compare-and-swap on the version that went in, which makes the
-record's version the fencing token: a worker whose lease was taken over names an attempt that is no longer
-the present one, and is refused. `now` is always the store's clock.
+A crash that may be transient is a Fail that sends the trial back to pending, until it was lost too often. The
+result is stored with a compare-and-swap on the version of the input, which makes that version the fencing
+token: a worker whose lease was taken over names an outdated attempt, and is refused. Times (`now`) are the
+store's, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sweeps.trials.record import Attempt, Failure, Reason, Trial
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A worker takes a pending trial. Without a lease (`sweep ask`) it never expires by itself."""
+    """A worker's claim of a pending trial. Without a lease (`sweep ask`) it does not expire."""
 
     worker: str
     leased: bool = True
@@ -34,7 +34,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """The worker is alive, and what its program last said of itself: progress and intermediate losses."""
+    """A sign of life of the worker, with its program's progress and intermediate losses (step, loss)."""
 
     worker: str
     attempt: int
@@ -44,7 +44,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """The objective reported its metrics, and its intermediate losses to the end."""
+    """A report of the final metrics and of all intermediate losses (step, loss)."""
 
     worker: str
     attempt: int
@@ -54,7 +54,7 @@ class Complete:
 
 @dataclass(frozen=True, kw_only=True)
 class Fail:
-    """The objective is at fault; it is tried again until the trial was lost `max_attempts` times."""
+    """A failure of the program, which is retried until the trial was lost `max_attempts` times."""
 
     worker: str
     attempt: int
@@ -65,7 +65,7 @@ class Fail:
 
 @dataclass(frozen=True, kw_only=True)
 class StopEarly:
-    """The trial was stopped with what it had, for a reason in one line."""
+    """An early stop of the trial with the metrics so far, for a reason in one line (`detail`)."""
 
     worker: str
     attempt: int
@@ -76,10 +76,10 @@ class StopEarly:
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """The worker hands the trial back: same index, same parameters.
+    """A return of the trial by its worker, with the same index and parameters.
 
-    With `max_attempts` the attempt counts as lost, since the trial itself may be why: whoever takes it next
-    would fare no better. Without, it is free: the worker was told to go, or could not have run any trial.
+    With `max_attempts` the attempt counts as lost, since the trial may be the cause and fail everywhere.
+    Without, it does not: the worker was preempted, or could not have run any trial.
     """
 
     worker: str
@@ -90,7 +90,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class Expire:
-    """Somebody saw no heartbeat for `after_s` seconds."""
+    """An observation by any worker: no heartbeat for `after_s` seconds."""
 
     after_s: float
     max_attempts: int
@@ -98,38 +98,36 @@ class Expire:
 
 @dataclass(frozen=True, kw_only=True)
 class Abandon:
-    """A person gives the trial up."""
+    """A user's decision to give the trial up."""
 
     by: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """A person wants a trial that failed, was stopped or abandoned to be run again."""
+    """A user's request to run a failed, stopped or abandoned trial again."""
 
     by: str
 
 
 End = Literal["completed", "failed", "early_stopped", "abandoned"]
-"""A status that nothing leaves by itself."""
+"""Statuses that only a user's `Retry` ends."""
 
 Event = Claim | Heartbeat | Complete | Fail | StopEarly | Release | Expire | Abandon | Retry
 
 
 def apply(record: Trial, event: Event, now: float) -> Trial:
-    """The record after the event.
-
-    Returns `record` itself where the event changes nothing (the repeat of a report that was accepted).
+    """Return the record after the event, or `record` itself if that repeats a report that was accepted.
 
     Raises:
-        IllegalTransition: the event does not fit the record's status, or comes from a worker whose lease
-            was taken over, or reports something else than what was accepted already.
+        IllegalTransition: the event does not fit the record's status, comes from a worker whose lease was
+            taken over, or differs from the report that was accepted.
     """
     match event:
         case Claim():
             return _claim(record, event, now)
         case Heartbeat():
-            _must_hold(record, event)
+            _check_holder(record, event)
             return replace(
                 record,
                 heartbeat=now if record.heartbeat is not None else None,
@@ -153,10 +151,9 @@ def apply(record: Trial, event: Event, now: float) -> Trial:
 
 
 def is_stale(record: Trial, now: float, after_s: float) -> bool:
-    """Whether a running trial's worker has given no sign of life for `after_s` seconds.
+    """Return whether a running trial's last heartbeat is more than `after_s` seconds old.
 
-    A heartbeat from as far in the future is no sign of life either: some clock was wrong, and a trial must
-    not wait for it to come true.
+    One from as far in the future is stale, too: some clock was wrong, and the trial must not wait for it.
     """
     if record.status != "running" or record.heartbeat is None:
         return False
@@ -188,16 +185,16 @@ def _report(record: Trial, event: Complete | StopEarly, now: float, status: End)
         if same_report:
             return record
         raise _refused(record, event, "a different end was recorded first")
-    _must_hold(record, event)
+    _check_holder(record, event)
     detail = event.detail if isinstance(event, StopEarly) else ""
-    told = replace(record, metrics=dict(event.metrics), curve=event.curve or record.curve, error=None)
-    return _finish(told, now, status, detail)
+    reported = replace(record, metrics=dict(event.metrics), curve=event.curve or record.curve, error=None)
+    return _finish(reported, now, status, detail)
 
 
 def _fail(record: Trial, event: Fail, now: float) -> Trial:
     if record.status == "failed" and record.attempt == event.attempt and record.error == event.error:
         return record
-    _must_hold(record, event)
+    _check_holder(record, event)
     detail = event.error.partition("\n")[0]
     if event.failure == "crashed" or event.max_attempts > 1:
         pending = _back_to_pending(replace(record, error=event.error), now, "crashed", detail)
@@ -208,7 +205,7 @@ def _fail(record: Trial, event: Fail, now: float) -> Trial:
 
 
 def _release(record: Trial, event: Release, now: float) -> Trial:
-    _must_hold(record, event)
+    _check_holder(record, event)
     if event.max_attempts is None:
         return _back_to_pending(record, now, "released", event.detail)
     pending = _back_to_pending(record, now, "given_up", event.detail)
@@ -227,14 +224,12 @@ def _unless_lost_too_often(pending: Trial, now: float, max_attempts: int) -> Tri
     lost = _lost_attempts(pending)
     if lost < max_attempts:
         return pending
-    told = "; ".join(str(attempt) for attempt in pending.history)
-    return replace(
-        pending, status="failed", ended=now, failure="lost", error=f"lost {counted(lost, 'time')}: {told}"
-    )
+    error = f"lost {counted(lost, 'time')}: " + "; ".join(str(attempt) for attempt in pending.history)
+    return replace(pending, status="failed", ended=now, failure="lost", error=error)
 
 
 def silence(seconds: float) -> str:
-    """Say how long ago the last heartbeat was; after a clock was set back, it lies in the future."""
+    """Return a message for a heartbeat so long ago; it lies in the future if a clock was set back."""
     if seconds >= 0:
         return f"no heartbeat for {seconds:.0f} s"
     return f"no heartbeat since the clock was set: the last is {-seconds:.0f} s in the future"
@@ -263,13 +258,13 @@ def _retry(record: Trial, event: Retry) -> Trial:
 
 
 def _lost_attempts(record: Trial) -> int:
-    """How often the trial was lost or its program crashed since a person last asked for another try."""
+    """Return how often the trial was lost or crashed since a user last asked for a retry."""
     return sum(
         attempt.reason in ("expired", "crashed", "given_up") for attempt in record.history[record.forgiven :]
     )
 
 
-def _must_hold(record: Trial, event: Heartbeat | Complete | Fail | StopEarly | Release) -> None:
+def _check_holder(record: Trial, event: Heartbeat | Complete | Fail | StopEarly | Release) -> None:
     if record.status != "running":
         raise _refused(record, event, "it is not running")
     if (record.worker, record.attempt) != (event.worker, event.attempt):

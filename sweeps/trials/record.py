@@ -1,8 +1,7 @@
-"""The record of one trial, `trials/000012.json`: the only truth about it.
+"""Record of one trial, `trials/000012.json`: the single source of truth about it.
 
-`lifecycle` makes new records from old ones, `experiment` stores them, `optimizer` and `export` read them.
-A record is frozen; every stored version carries a token of its own (`write`), by which a writer whose
-response was lost recognises its own bytes.
+A record is frozen. Every stored version carries a unique token (`write`), by which a writer whose response
+was lost recognises its own bytes.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 FINISHED: frozenset[Status] = frozenset(("completed", "failed", "early_stopped", "abandoned"))
 
 Generator = Literal["baseline", "sobol", "botorch", "grid", "imported"]
-"""Who proposed the parameters."""
+"""Origin of the parameters."""
 
 Reason = Literal[
     "completed", "failed", "early_stopped", "abandoned", "released", "expired", "crashed", "given_up"
 ]
-"""How an attempt ended. Released: its worker was told to go, or could not run anything; given up: its worker
-failed over it, or its program ended as if told to go, though nobody had told the worker."""
+"""End of an attempt. Released: its worker was preempted, or could not run any trial; given up: its worker
+failed because of it, or its program ended as if preempted, though the worker was not."""
 
 
 Failure = Literal["diverged", "out_of_memory", "bad_config", "crashed", "lost"]
-"""What a failed trial died of. Lost: its workers, as often as the sweep allows."""
+"""Cause of a trial's failure. Lost: its workers vanished as often as the sweep allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,32 +50,32 @@ class Attempt:
     detail: str = ""
 
     def __str__(self) -> str:
-        told = f"attempt {self.attempt} by {self.worker} {self.reason}"
-        return f"{told}: {self.detail}" if self.detail else told
+        message = f"attempt {self.attempt} by {self.worker} {self.reason}"
+        return f"{message}: {self.detail}" if self.detail else message
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One trial.
+    """A trial. Times are seconds since the epoch by the store's clock.
 
     Args:
         trial: its index, from 0, without gaps.
         status: see `lifecycle`.
         parameters: the active parameters and their values.
-        generator: who proposed them.
-        attempt: how many times the trial was claimed.
-        metrics: what the completed objective reported, `<metric>_sem` beside `<metric>`.
-        error: why the trial failed, one line and the last words, else None.
-        failure: the kind of `error`, None where the trial has not failed.
-        worker: who runs it now, else None.
-        heartbeat: the store's time of the last sign of life of `worker`; None where nothing runs, or
-            where the worker is a person's own loop (`sweep ask`), whose claim does not expire.
-        progress: what the running program last said of itself (step, loss, …).
-        curve: intermediate losses of the present or last attempt, as (step, loss) by ascending step.
-        created, started, ended: the store's time; started is that of the present or last attempt.
+        generator: origin of the parameters.
+        attempt: number of claims so far.
+        metrics: reported by the completed program, each `<metric>` possibly with its `<metric>_sem`.
+        error: one line and the program's last output, None where the trial has not failed.
+        failure: cause of the failure, None where the trial has not failed.
+        worker: worker that runs it now, else None.
+        heartbeat: time of the worker's last heartbeat; None without a worker, or for a user's own loop
+            (`sweep ask`), whose claim does not expire.
+        progress: last report of the running program (step, loss, …).
+        curve: intermediate losses of the current or last attempt, as (step, loss) by ascending step.
+        created, started, ended: times; `started` is that of the current or last attempt.
         history: ended attempts, oldest first.
-        forgiven: how many of them no longer count as lost, since a person asked for another try.
-        write: a token that no other stored version of any record has.
+        forgiven: number of attempts that no longer count as lost, since a user asked for a retry.
+        write: token that no other stored version of any record has.
     """
 
     trial: int
@@ -100,25 +99,25 @@ class Trial:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will happen to it by itself."""
+        """Return whether its status changes only if a user asks for that."""
         return self.status in FINISHED
 
 
 def key(index: int) -> str:
-    """The object's key: `trials/000012.json`."""
+    """Return the key of a trial's record: `trials/000012.json`."""
     return f"{PREFIX}{index:06d}.json"
 
 
 def run_prefix(index: int, attempt: int) -> str:
-    """Where an attempt's files lie: `runs/000012/attempt-1`."""
+    """Return the key prefix of an attempt's files: `runs/000012/attempt-1`."""
     return f"runs/{index:06d}/attempt-{attempt}"
 
 
 def encode(record: Trial, token: str) -> bytes:
-    """Return the record as it is stored, marked with `token`; `decode` has read these bytes.
+    """Return the record with `token` as JSON that `decode` can read.
 
     Raises:
-        UnstorableRecord: nobody could read it: NaN, infinity, half a surrogate pair, a name that is no text.
+        UnstorableRecord: it could not be read back: NaN, infinity, a lone surrogate, a name that is no text.
     """
     try:
         data = _document(record, token)
@@ -135,21 +134,21 @@ def _document(record: Trial, token: str) -> bytes:
         "metrics": dict(record.metrics),
         "progress": dict(record.progress),
     }
-    # A field a line, as `indent` would write it, but through json's fast encoder.
+    # One field per line, as `indent` would write it, but through json's fast encoder.
     fields = ({"schema": SCHEMA} | document).items()
     lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in fields)
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def decode(data: bytes) -> Trial:
-    """The inverse of `encode`.
+    """Return the record in the bytes that `encode` wrote.
 
     Raises:
-        ValueError: with a clause that says what does not fit, for anything that `encode` does not write.
+        ValueError: `encode` does not write this; the message says what does not fit, as one clause.
     """
     document = json_reader.parse(data)
     if not isinstance(document, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 - one error type for whatever is wrong
+        raise ValueError("not a JSON object")  # noqa: TRY004 - one error type for all bad data
     if document.pop("schema", None) != SCHEMA:
         raise ValueError(f"schema is not {SCHEMA}")
     try:
@@ -169,7 +168,7 @@ def decode(data: bytes) -> Trial:
 
 
 def _problem(record: Trial) -> str:
-    """What is wrong with a record that a person may have edited; "" if nothing."""
+    """Return what is wrong with a record that a user may have edited, or ""."""
     index: object = record.trial
     if not isinstance(index, int) or isinstance(index, bool) or index < 0:
         return "trial is not an index"
@@ -208,7 +207,4 @@ def _problem(record: Trial) -> str:
 def _is_finite(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return abs(value) <= _LARGEST  # false for NaN, and no error for an integer that no float can hold
-
-
-_LARGEST = sys.float_info.max
+    return abs(value) <= sys.float_info.max  # false for NaN, and no error for integers beyond floats

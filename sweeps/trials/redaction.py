@@ -1,8 +1,8 @@
-"""Secrets out of what is written down: programs and libraries put them into messages, and records are shared.
+"""Redaction of secrets, which programs and libraries put into messages, from shared records and logs.
 
-`records` passes every report through here, the command line every log line, error and export; `sweep init`
-refuses a search space that holds a secret. What counts as one, `secret_patterns` says. Programs get theirs
-from the environment that the worker was started in.
+`Records.apply` redacts every event, the command line every log line, error and export; `sweep init` refuses a
+search space that holds a secret. `secret_patterns` defines what counts as one. Programs get their secrets
+from the worker's environment.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ log = logging.getLogger(__name__)
 
 
 def redact(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the text with stars for what looks like a secret, and for what the environment says is one."""
+    """Return the text with stars for what looks like a secret, or is one of the environment's."""
     return Redactor(environment)(text)
 
 
 def redact_event(event: Event) -> Event:
-    """Return the event without secrets in what a program, a library or a person said.
+    """Return the event without secrets in its texts.
 
-    Names of metrics are redacted, too. Where they become the same, one stays and a warning says so.
+    Names of metrics are redacted, too. Where they become equal, one stays, with a warning.
     """
     redactor = Redactor(os.environ)
     match event:
@@ -68,12 +68,12 @@ def redact_event(event: Event) -> Event:
 
 
 def redact_trials(records: Iterable[Trial]) -> list[Trial]:
-    """Return the records without secrets, for what leaves the store: an earlier version may have let some in.
+    """Return the records without secrets, for exports: earlier versions may have stored some.
 
-    Parameters stay as they are: a result is of no use without them, and `refuse_secrets` has seen them.
+    Parameters stay as they are: results are useless without them, and `refuse_secrets` has checked them.
     """
     redactor, records = Redactor(os.environ), list(records)
-    # One name for one metric over all records, and so one column of a table.
+    # The same name for a metric in all records, and so one column of a table.
     names = _redacted_names(dict.fromkeys(name for record in records for name in record.metrics), redactor)
     return [_redacted(record, names, redactor) for record in records]
 
@@ -93,12 +93,12 @@ def _redacted(record: Trial, names: Mapping[str, str], redactor: Redactor) -> Tr
 
 
 def redact_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the names that stay, each with what it becomes without secrets, as `redact_event` does it."""
+    """Return the names that stay, each with its redacted name, as `redact_event` redacts them."""
     return _redacted_names(names, Redactor(os.environ))
 
 
 def refuse_secrets(space: Space) -> None:
-    """Raise `SpaceError` for a search space that holds a secret: it is stored for everybody to read."""
+    """Raise `SpaceError` if the search space holds a secret, which every reader of the store could see."""
     redactor = Redactor(os.environ)
     for key, text in _texts(to_json(space), ""):
         if (shown := _without_certain(text, redactor)) != text:
@@ -111,21 +111,21 @@ def refuse_secrets(space: Space) -> None:
 
 
 def holds_secret(text: str, name: str = "") -> bool:
-    """Return whether a text that others can read holds a secret for certain, or is the value of one."""
+    """Return whether a text certainly holds a secret, or is the value of a variable whose name means one."""
     if is_secret_name(name) and not may_be_shown(text):
         return True
     return _without_certain(text, Redactor(os.environ)) != text
 
 
 class RedactingFormatter(logging.Formatter):
-    """Formats log records, tracebacks included, without secrets and without control characters."""
+    """Formatter of log records, tracebacks included, without secrets and control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         return escape_controls(redact(super().format(record)))
 
 
 def _without_certain(text: str, redactor: Redactor) -> str:
-    """The text with stars where nothing innocent can stand, values that it gives to variables included."""
+    """Return the text with stars for certain secrets, including values that it assigns to variables."""
     shown, at = "", 0
     text = redactor.certain(text)
     for start, end in assigned(text, flags=False):
@@ -134,25 +134,24 @@ def _without_certain(text: str, redactor: Redactor) -> str:
 
 
 def _renamed(metrics: Mapping[str, float | None], redactor: Redactor) -> dict[str, float | None]:
-    shown = _redacted_names(metrics, redactor)
-    return {told: metrics[name] for name, told in shown.items()}
+    return {redacted: metrics[name] for name, redacted in _redacted_names(metrics, redactor).items()}
 
 
 def _progress(progress: Mapping[str, Value], redactor: Redactor) -> dict[str, Value]:
-    said = {name: redactor(value) if isinstance(value, str) else value for name, value in progress.items()}
-    return {told: said[name] for name, told in _redacted_names(said, redactor).items()}
+    values = {name: redactor(value) if isinstance(value, str) else value for name, value in progress.items()}
+    return {redacted: values[name] for name, redacted in _redacted_names(values, redactor).items()}
 
 
 def _redacted_names(names: Iterable[str], redactor: Redactor) -> dict[str, str]:
-    """The names that stay, each with what it becomes; an innocent one is never left out for another."""
-    shown = {name: redactor(name) for name in names}
-    taken = {name for name, told in shown.items() if name == told}
+    """Return the names that stay, each with its redacted name; one without a secret always stays."""
+    new_names = {name: redactor(name) for name in names}
+    taken = {name for name, new in new_names.items() if name == new}
     kept = {}
-    for name, told in shown.items():
-        if name == told or told not in taken:
-            taken.add(told)
-            kept[name] = told
-    if left_out := len(shown) - len(kept):
+    for name, new in new_names.items():
+        if name == new or new not in taken:
+            taken.add(new)
+            kept[name] = new
+    if left_out := len(new_names) - len(kept):
         log.warning(
             "%s left out: without the secrets in them they are the same as others", counted(left_out, "name")
         )
@@ -160,7 +159,7 @@ def _redacted_names(names: Iterable[str], redactor: Redactor) -> dict[str, str]:
 
 
 def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
-    """Every text in a JSON document, with its dotted path."""
+    """Yield every text in a JSON document, with its dotted path."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):

@@ -1,8 +1,4 @@
-"""The trial records of one store, and what this process knows of them; every change is a compare-and-swap.
-
-`experiment` and `asking` work on it. Records and versions are remembered, so that a listing costs only the
-reads of what has changed since.
-"""
+"""Trial records of one store, with a cache; every change is a compare-and-swap."""
 
 from __future__ import annotations
 
@@ -19,12 +15,14 @@ from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_event
 
 _RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
-# A worker of instant trials claims from one listing for so long; where trials take longer it always lists.
-_YOUNG_S = 1.0
+_FRESH_S = 1.0  # a worker of shorter trials claims several from one listing
 
 
 class Records:
-    """Not for several threads at once: each has its own over the one store."""
+    """Trial records of one store, for one thread.
+
+    Records and versions are cached: a listing reads only those that have changed.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -32,15 +30,15 @@ class Records:
         self._listed = float("-inf")
 
     def all(self) -> list[Trial]:
-        """Every trial in index order; only records that changed since the last call are read.
+        """Return all trials in index order.
 
         Raises:
-            DamagedObject: a record is torn or was edited into something that it cannot be.
+            DamagedObject: a record is incomplete or was edited badly.
         """
         versions = {
             int(match[1]): entry.version
             for entry in self._store.list(trial.PREFIX)
-            if (match := _RECORD.fullmatch(entry.key))  # a foreign object is not ours to judge here
+            if (match := _RECORD.fullmatch(entry.key))  # other objects are not ours
         }
         known = self._known
         changed = [i for i, version in versions.items() if i not in known or known[i][1] != version]
@@ -49,21 +47,21 @@ class Records:
         return [record for record, _ in self._known.values()]
 
     def lately(self) -> list[Trial]:
-        """What the last listing gave, with our own changes since; empty once it is old, or known to be."""
-        if time.monotonic() - self._listed > _YOUNG_S:
+        """Return the last listing with our own changes since; empty once that is outdated."""
+        if time.monotonic() - self._listed > _FRESH_S:
             return []
         return [self._known[index][0] for index in sorted(self._known)]
 
     def read(self, index: int) -> Trial:
-        """One trial as it is now. Raises `NotFound` or `DamagedObject`."""
+        """Return the current record of one trial. Raises `NotFound` or `DamagedObject`."""
         self._known[index] = self._fetch(index)
         return self._known[index][0]
 
     def apply(self, index: int, event: lifecycle.Event) -> Trial:
-        """Store what the event makes of the trial, and return it; races are retried on fresh records.
+        """Store the trial after the event and return it; a lost race is retried on the new record.
 
         Raises:
-            IllegalTransition: see `lifecycle.apply`.
+            IllegalTransition: as in `lifecycle.apply`.
             UnstorableRecord: the record could not be read back; nothing was stored.
         """
         event = redact_event(storable.event(event))
@@ -78,10 +76,10 @@ class Records:
                 continue
 
     def replace(self, changed: Trial) -> Trial:
-        """Store the trial over the version that was read last.
+        """Replace the version that was read last, and return the stored trial.
 
         Raises:
-            Conflict: another writer was faster; the record is forgotten.
+            Conflict: another writer was faster; the cached record is dropped.
             UnstorableRecord: it could not be read back; nothing was stored.
         """
         data = trial.encode(changed, uuid.uuid4().hex)
@@ -94,7 +92,7 @@ class Records:
         return self._remember(data, version)
 
     def create(self, record: Trial) -> Trial:
-        """Store a new trial. Raises `AlreadyExists` or `UnstorableRecord`."""
+        """Store a new trial and return it. Raises `AlreadyExists` or `UnstorableRecord`."""
         data = trial.encode(record, uuid.uuid4().hex)
         return self._remember(data, self._store.create(trial.key(record.trial), data))
 
@@ -104,7 +102,7 @@ class Records:
         return stored
 
     def _fetch_all(self, indices: list[int]) -> Iterator[tuple[Trial, str]]:
-        """Records in the order of `indices`. Raises as `_fetch` does, for the first that is not sound."""
+        """Yield the records of `indices` in their order. Raises as `_fetch` does."""
         found = self._store.read_many([trial.key(index) for index in indices])
         for index, content in zip(indices, found, strict=True):
             yield self._decoded(index, *content) if content is not None else self._fetch(index)

@@ -1,8 +1,8 @@
-"""Who has fallen silent, also after the store's clock was set back. `asking` takes trials over by it.
+"""Detection of lost workers, also after the store's clock was set back.
 
-A folder's clock is a machine's, and somebody may set it. Set back by an hour, every heartbeat lies in the
-future, and each running trial would be taken at once from a worker that is alive. Whoever sees such a
-heartbeat waits for the next one, by seconds of its own machine that nobody sets.
+A folder's clock is a machine's, which may be set. Set back by an hour, every heartbeat lies in the future,
+and each running trial would be taken from a live worker. After such a heartbeat, a process waits for the next
+one by its own monotonic clock.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from sweeps.trials.record import Trial
 
 
 class Silence:
-    """Watches the heartbeats of one sweep, for one process.
+    """Monitor of the heartbeats of one sweep, for one process.
 
     Args:
-        expire_s: the lease's time, in seconds.
-        steady: seconds that nobody sets.
+        expire_s: seconds without a heartbeat after which a worker is lost.
+        steady: monotonic clock, in seconds.
     """
 
     def __init__(self, expire_s: float, steady: Callable[[], float] = time.monotonic) -> None:
@@ -27,10 +27,11 @@ class Silence:
         self._watched: dict[int, tuple[int, float, float]] = {}  # index -> attempt, heartbeat, since when
 
     def is_stale(self, record: Trial, now: float) -> bool:
-        """Return whether the trial's worker has given no sign of life for the lease's time.
+        """Return whether the trial's worker has sent no heartbeat for `expire_s`.
 
         Args:
-            now: the store's time.
+            record: any trial.
+            now: the store's time, in seconds since the epoch.
         """
         if record.heartbeat is None or not lifecycle.is_stale(record, now, self._expire_s):
             self._watched.pop(record.trial, None)

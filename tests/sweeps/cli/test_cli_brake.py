@@ -123,7 +123,7 @@ def test_a_worker_says_in_one_line_why_the_sweep_is_paused(sweep, braked):
     assert ran.status == 0
     assert ran.err.splitlines()[0] == (
         f"sweep: {braked} has paused itself: 3 trials in a row failed with: KeyError: 'lr2'; "
-        "mend the cause, then `sweep resume` goes on"
+        "fix the cause, then run `sweep resume`"
     )
 
 
@@ -131,7 +131,7 @@ def test_status_and_doctor_say_why_and_resume_goes_on(sweep, braked):
     sweep("worker", "--exit-when-idle")
     why = "3 trials in a row failed with: KeyError: 'lr2'"
     shown = sweep("status").out
-    assert f"state   paused by the brake: {why}; mend the cause, then `sweep resume` goes on\n" in shown
+    assert f"state   paused by the brake: {why}; fix the cause, then run `sweep resume`\n" in shown
     document = json.loads(sweep("status", "--format", "json").out)
     assert (document["state"], document["why"]) == ("paused", why)
     findings = json.loads(sweep("doctor", "--format", "json").out)["findings"]
@@ -176,7 +176,7 @@ def test_eight_worker_processes_on_a_broken_function_use_up_few_trials(sweep, sp
     ]
     said = [worker.communicate(timeout=100)[1] for worker in workers]
     assert {worker.returncode for worker in workers} <= {0, 1}  # 1: all that it ran has failed
-    assert all("in a row failed with: KeyError: 'lr'; mend the cause" in each for each in said), said
+    assert all("in a row failed with: KeyError: 'lr'; fix the cause" in each for each in said), said
     records = Experiment.open(LocalStore(url)).trials()
     assert 3 <= len(records) <= 3 + 7
     assert {(record.status, record.attempt) for record in records} == {("failed", 1)}

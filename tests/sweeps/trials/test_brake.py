@@ -189,7 +189,7 @@ def test_it_pauses_says_why_and_goes_on_when_it_is_resumed(space, store):
     experiment = Experiment.create(store, space)
     for _ in range(3):
         fail(experiment)
-    with pytest.raises(SweepClosed, match=r"3 trials in a row failed with: KeyError: 'lr'; mend") as caught:
+    with pytest.raises(SweepClosed, match=r"3 trials in a row failed with: KeyError: 'lr'; fix") as caught:
         experiment.ask("w")
     assert caught.value.state == "braked"
     switch = control.switch(store)
@@ -384,4 +384,4 @@ def test_a_worker_that_shall_not_wait_leaves_and_says_why(space, limits):
     tally = loop.work(experiment, stop=Stop(), watcher=watcher, limits=loop.Limits(**limits))
     assert tally.ended == {"failed": 3}
     (line,) = watcher.lines
-    assert "has paused itself: 3 trials in a row failed with: KeyError: 'lr'; mend the cause" in line
+    assert "has paused itself: 3 trials in a row failed with: KeyError: 'lr'; fix the cause" in line

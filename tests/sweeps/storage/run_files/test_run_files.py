@@ -363,7 +363,7 @@ class TestHalfUploads:
         root = store.url.removeprefix("gs://bucket/")
         gcs.objects.delete("bucket", f"{root}/{PREFIX}/ckpt/b", {})
         assert fetch(other) is None
-        assert "half an upload is ignored" in caplog.text
+        assert "an incomplete upload is ignored" in caplog.text
         assert list(other.folder(PREFIX).iterdir()) == []
 
     def test_an_object_that_somebody_else_overwrote_makes_the_upload_a_half_one(self, gcs, store, other):
