@@ -1,1 +1,1 @@
-"""The search space: its file, its parameters and constraints, and what may be asked of it."""
+"""Search space: its file, its parameters and constraints, its configurations."""

@@ -1,8 +1,7 @@
-"""Linear inequalities as people write them: `stage1_9.max_steps + 2*stage2.max_steps <= 1000`.
+"""Linear inequalities as users write them: `stage1_9.max_steps + 2*stage2.max_steps <= 1000`.
 
-`space_checks` checks the constraints of a search space with it, `optimizer` may read them again for Ax. The
-grammar is ours and flat (no parentheses, nothing evaluated), so that any text is safe to parse and any dotted
-name can stand in it, `stage2.lambda.max` too, which Python would call a syntax error.
+The grammar is our own and flat (no parentheses, nothing evaluated), so that any text is safe to parse and any
+dotted name is allowed, even `stage2.lambda.max`, which is a syntax error in Python.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from types import MappingProxyType
 MAX_LENGTH = 1000
 
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-# A slash between two names belongs to the name (`eval/loss`): a quotient of names would not be linear anyway.
+# A slash between two names is part of a name (`eval/loss`): a quotient of names would not be linear anyway.
 _WORD = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
 _NAME = rf"{_WORD}(?:/{_WORD})*"
 _TOKEN = re.compile(
@@ -27,37 +26,37 @@ _RELATION = re.compile(r"<=|>=|==|=<|=>|!=|=|<|>|≤|≥")
 
 @dataclass(frozen=True, kw_only=True)
 class Linear:
-    """sum(coefficient * value) <= bound. No coefficient is zero, there is at least one."""
+    """Inequality `sum(coefficient * value) <= bound` with one or more coefficients, none of them zero."""
 
     coefficients: Mapping[str, float]
     bound: float
 
     def sum(self, values: Mapping[str, float]) -> float:
-        """The left-hand side. Raises KeyError where a value is missing."""
+        """Return the left-hand side. Raises KeyError if a value is missing."""
         return math.fsum(factor * values[name] for name, factor in self.coefficients.items())
 
     def holds(self, values: Mapping[str, float], tolerance: float = 1e-8) -> bool:
-        """Whether the values obey it, up to a rounding error relative to the terms' size."""
+        """Return whether the values satisfy it, up to a rounding error relative to the largest term."""
         size = max(1.0, abs(self.bound), *(abs(f * values[n]) for n, f in self.coefficients.items()))
         return self.sum(values) <= self.bound + tolerance * size
 
     def scaled(self) -> Linear:
-        """The same inequality with 1 as its largest coefficient: two that say the same are equal then."""
+        """Return it scaled to a largest coefficient of 1, so that equivalent inequalities are equal."""
         largest = max(map(abs, self.coefficients.values()))
         factors = {name: factor / largest for name, factor in self.coefficients.items()}
         return Linear(coefficients=MappingProxyType(factors), bound=self.bound / largest)
 
     def __str__(self) -> str:
-        """In the grammar that `parse` reads; `parse(str(x)) == x`."""
+        """Return it in the grammar of `parse`: `parse(str(x)) == x`."""
         terms = [f"{factor!r}*{name}" for name, factor in self.coefficients.items()]
         return f"{' + '.join(terms).replace('+ -', '- ')} <= {self.bound!r}"
 
 
 def parse(text: str) -> Linear:
-    """Read `terms <= terms` or `terms >= terms`, a term being 3, a.b, 3*a.b, a.b*3 or a.b/3.
+    """Parse `terms <= terms` or `terms >= terms`, where a term is 3, a.b, 3*a.b, a.b*3 or a.b/3.
 
     Raises:
-        ValueError: with a clause that says what does not fit and what to write instead.
+        ValueError: the text does not fit; the message says in a clause what to write instead.
     """
     if len(text) > MAX_LENGTH:
         raise ValueError(f"longer than {MAX_LENGTH} characters")
@@ -94,7 +93,7 @@ def _sides(text: str) -> tuple[str, str, str]:
 
 
 def _side(text: str) -> tuple[dict[str, float], float]:
-    """Coefficients by name, and the constant."""
+    """Return the coefficients by name, and the constant."""
     names: dict[str, float] = {}
     constant = 0.0
     tokens = _tokens(text)
@@ -114,16 +113,16 @@ def _tokens(text: str) -> list[str]:
     while position < len(text):
         found = _TOKEN.match(text, position)
         if not found:
-            rest = text[position:].strip()
-            hint = "; write it without parentheses" if rest[0] in "()" else ""
-            raise ValueError(f"cannot read `{rest}`{hint}")
+            remainder = text[position:].strip()
+            hint = "; write it without parentheses" if remainder[0] in "()" else ""
+            raise ValueError(f"cannot read `{remainder}`{hint}")
         tokens.append(found[0].strip())
         position = found.end()
     return tokens
 
 
 def _term(tokens: list[str], position: int, text: str) -> tuple[float, str, int]:
-    """One signed product from `position` on: its factor, its name ("" for a constant), where it ends."""
+    """Return factor, name ("" for a constant) and end of the signed product that starts at `position`."""
     factor, name, start = 1.0, "", position
     while position < len(tokens) and tokens[position] in ("+", "-"):
         factor = -factor if tokens[position] == "-" else factor

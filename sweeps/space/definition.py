@@ -1,7 +1,7 @@
-"""The validated search space of a sweep, as values: what to search, how, and how to run it.
+"""Validated search space of a sweep: parameters, search and program.
 
-`space_file` makes a `Space` from YAML; `sweep.json` holds one as JSON (`to_json`, `from_json`). Everything
-here is frozen and knows nothing of files, stores or Ax, so that `sweep status` can read it cheaply.
+`space_file` reads a `Space` from YAML; `sweep.json` holds one as JSON (`to_json`, `from_json`). Everything
+here is frozen and independent of files, stores and Ax, so that `sweep status` can import it cheaply.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Literal
 SCHEMA = 1
 
 Value = bool | int | float | str
-"""What a parameter may be. bool is told apart from int: True is not 1 here."""
+"""Value of a parameter; True is not equal to 1 here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """One metric to optimise. `metric` is a key of the result's `metrics`."""
+    """Metric to optimise; `metric` is a key of the result's `metrics`."""
 
     metric: str
     goal: Literal["minimize", "maximize"] = "minimize"
@@ -27,7 +27,7 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """A number between `min` and `max`, both included; `log` searches its logarithm."""
+    """Parameter with numbers from `min` to `max`, both included; `log` searches the logarithm."""
 
     name: str
     min: float
@@ -38,9 +38,13 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One of at least two `values` of one type; `ordered` tells the surrogate that neighbours are alike.
+    """Parameter with two or more `values` of one type.
 
-    `when` maps a value to the parameters that exist only while this one has that value.
+    Args:
+        name: name of the parameter.
+        values: all values.
+        ordered: neighbours are similar, which the surrogate model uses.
+        when: values, each with the parameters that exist only if this one has that value.
     """
 
     name: str
@@ -51,7 +55,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed:
-    """A parameter with one value: not searched, but recorded and passed on."""
+    """Parameter with one value: not searched, but recorded and passed to the program."""
 
     name: str
     value: Value
@@ -62,15 +66,14 @@ Parameter = Range | Choice | Fixed
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What a trial runs: exactly one of the trainer, a command line, or a Python function.
+    """Program of a trial: the trainer, a command line, or a Python function.
 
     Args:
         kind: which of the three.
         overrides: `trainer`: fixed Hydra overrides, before those of the trial's parameters.
-        processes: `trainer`: so many of the worker's machine share each trial.
+        processes: `trainer`: number of processes of one trial on the worker's machine.
         command: `command`: argv; the element `${overrides}` becomes one `key=value` argument per
-            parameter, `${run_dir}`, `${trial}` and `${python}` (the worker's own) are replaced inside an
-            element.
+            parameter, `${run_dir}`, `${trial}` and `${python}` (the worker's) are replaced inside elements.
         function: `function`: `package.module:name`, from a dict of parameters to a dict of metrics.
     """
 
@@ -83,9 +86,9 @@ class Program:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """How candidates are generated: `sobol` quasi-random trials first, then BoTorch; all from one `seed`.
+    """Generation of candidates: `sobol` quasi-random trials first, then BoTorch, all from one `seed`.
 
-    `grid` generates every configuration once, and has no use for the other two.
+    `grid` generates every configuration once, without the other two fields.
     """
 
     method: Literal["bayes", "random", "grid"] = "bayes"
@@ -95,7 +98,7 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """Seconds between heartbeats, seconds without one until a trial is taken over, lost attempts allowed."""
+    """Seconds between heartbeats, seconds without one until a takeover, lost attempts until a failure."""
 
     heartbeat_s: float = 30.0
     expire_s: float = 90.0
@@ -104,13 +107,13 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What the whole sweep may spend; None is no limit.
+    """Limits on the costs of a sweep; None is no limit.
 
     Args:
         effective_steps: 2 x Stage 1.9 steps + Stage 2 steps + 2 x Stage 3 steps, summed over trials.
-        device_hours: hours that trials were running, all attempts of all workers together.
+        device_hours: hours of running trials, summed over all attempts of all workers.
         usd: dollars, as the trials report them (`usd`).
-        wall_hours: hours since the first trial was made.
+        wall_hours: hours since the first trial was created.
     """
 
     effective_steps: float | None = None
@@ -121,7 +124,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Brake:
-    """After so many trials in a row that failed for one reason, the sweep pauses itself; 0: never.
+    """Numbers of equal failures in a row after which the sweep pauses itself; 0 for never.
 
     Args:
         first: while no trial has completed.
@@ -134,13 +137,14 @@ class Brake:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyTerminate:
-    """When a running trial is stopped with what it has (Ax's percentile early stopping).
+    """Early stopping of running trials (Ax's percentile strategy).
 
     Args:
+        type: the strategy.
         percentile: a trial is stopped when its intermediate loss is among the worst so many percent
             of those of other trials at the same step.
-        min_trials: so many trials must be completed, and so many others have come that far, before one is
-            stopped.
+        min_trials: number of trials that must have completed, and of others that must have reached the
+            step, before one is stopped.
         min_step: no trial is stopped before this step of its last stage.
     """
 
@@ -152,11 +156,11 @@ class EarlyTerminate:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """A whole sweep as its user described it.
+    """Sweep as its user described it.
 
     `parameter_constraints` and `outcome_constraints` are linear inequalities in the names of parameters
-    and metrics, as they stand in the file. `baseline` is complete (every parameter that is active has a
-    value) where the file has one, else None: then no baseline trial is run.
+    and metrics, as written in the file. `baseline` has a value for every active parameter; with None, no
+    baseline trial is run.
     """
 
     name: str
@@ -174,14 +178,14 @@ class Space:
     brake: Brake = field(default_factory=Brake)
 
     def parameter(self, name: str) -> Parameter:
-        """The parameter of that name. Raises KeyError."""
+        """Return the parameter of that name. Raises KeyError."""
         for parameter in self.parameters:
             if parameter.name == name:
                 return parameter
         raise KeyError(name)
 
     def parents(self) -> Mapping[str, tuple[str, Value]]:
-        """For every conditional parameter: the name and the value of the parent that switches it on."""
+        """Return name and value of the parent that enables it, for every conditional parameter."""
         return MappingProxyType(
             {
                 child: (parameter.name, value)
@@ -193,7 +197,7 @@ class Space:
         )
 
     def active(self, values: Mapping[str, Value]) -> tuple[str, ...]:
-        """Names of the parameters that exist under these values, in the file's order."""
+        """Return the names of the parameters that exist for these values, in the file's order."""
         parents = self.parents()
 
         def is_active(name: str) -> bool:
@@ -205,21 +209,21 @@ class Space:
         return tuple(p.name for p in self.parameters if is_active(p.name))
 
     def metrics(self) -> tuple[str, ...]:
-        """Names of the objectives' metrics, in order."""
+        """Return the names of the objectives' metrics, in order."""
         return tuple(objective.metric for objective in self.objectives)
 
 
 def same_value(a: Value, b: Value) -> bool:
-    """Equality that tells True from 1 and compares numbers by value."""
+    """Return whether two values are equal: numbers by value, but True is not 1."""
     return isinstance(a, bool) == isinstance(b, bool) and a == b
 
 
 def to_json(space: Space) -> dict[str, Any]:
-    """The space as a JSON object; `from_json` is its inverse."""
+    """Return the space as a JSON object; `from_json` is the inverse."""
     document = asdict(replace(space, baseline=None))  # asdict cannot copy a mapping proxy
     for parameter, written in zip(space.parameters, document["parameters"], strict=True):
         written["type"] = type(parameter).__name__.lower()
-    if space.program.processes == 1:  # what versions without it can read
+    if space.program.processes == 1:  # versions without this field can read it
         del document["program"]["processes"]
     if space.brake == Brake():  # likewise
         del document["brake"]
@@ -228,10 +232,10 @@ def to_json(space: Space) -> dict[str, Any]:
 
 
 def from_json(document: Mapping[str, Any]) -> Space:
-    """The inverse of `to_json`, for a document that nobody has edited since.
+    """Return the space in a document that `to_json` wrote; `space_problem` checks its values.
 
     Raises:
-        KeyError, TypeError, ValueError: a field is missing, unknown, or so wrong that nothing could be read.
+        KeyError, TypeError, ValueError: a field is missing, unknown or unreadable.
     """
     fields = dict(document)
     fields["objectives"] = tuple(Objective(**o) for o in document["objectives"])
@@ -243,7 +247,7 @@ def from_json(document: Mapping[str, Any]) -> Space:
     fields["parameter_constraints"] = tuple(document["parameter_constraints"])
     fields["search"] = Search(**document["search"])
     fields["lease"] = Lease(**document["lease"])
-    # Sweeps that were made before there was a budget or early stopping go on without.
+    # Sweeps created before budgets and early stopping existed go on without them.
     fields["budget"] = Budget(**document.get("budget", {}))
     if (early := document.get("early_terminate")) is not None:
         fields["early_terminate"] = EarlyTerminate(**early)

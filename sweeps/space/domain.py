@@ -1,8 +1,4 @@
-"""What of a `Space` is really searched, as values: no Ax, no randomness.
-
-`optimizer` asks it whether a proposal is allowed and new, and which configurations there are at all;
-`encoding` builds the coordinates of the search from it.
-"""
+"""Domain of the search: membership, identity and enumeration of configurations, without Ax or randomness."""
 
 from __future__ import annotations
 
@@ -16,17 +12,17 @@ from sweeps.space.definition import Choice, Fixed, Range, Space, Value, same_val
 from sweeps.space.space_checks import middle
 
 ENUMERABLE = 4096
-"""Finite spaces of up to this many configurations are listed, so that each can be tried and none twice."""
+"""Finite spaces of up to this many configurations are listed, so that each is tried at most once."""
 
 RESOLUTION = 1e9
-"""Floats closer than a billionth of the range are one: transforms there and back round in the last bits."""
+"""Floats closer than a billionth of the range are equal: transforms and their inverses round."""
 
 SLACK = 1e-6
-"""How far a number may be from an integer that it stands for: optimizers overstep constraints by as much."""
+"""Largest distance of a number from its integer: optimizers violate constraints by as much."""
 
 
 class Domain:
-    """The searched part of a space.
+    """Searched part of a space.
 
     Attributes:
         searched: the ranges and choices, by name, in the space's order.
@@ -45,25 +41,25 @@ class Domain:
         self.constraints = tuple(parse(text) for text in space.parameter_constraints)
 
     def complete(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """The active parameters under these searched values, fixed ones included, in the space's order."""
+        """Return the active parameters for these searched values, with fixed ones, in the space's order."""
         every = {**self.fixed, **values}
         return {name: every[name] for name in self._space.active(every)}
 
     def middle(self) -> dict[str, Value]:
-        """The configuration in the middle of every parameter, as for what a baseline leaves out."""
+        """Return the configuration in the middle of every parameter, as in an empty baseline."""
         return self.complete({name: middle(parameter) for name, parameter in self.searched.items()})
 
     def active(self, parameters: Mapping[str, Value]) -> tuple[str, ...]:
-        """Names of the searched parameters that exist under these values."""
+        """Return the names of the searched parameters that exist for these values."""
         return tuple(name for name in self._space.active(parameters) if name in self.searched)
 
     def member(self, name: str, value: Value) -> Value:
-        """The nearest value that the space has: within the bounds, an int or a float, a choice's own member.
+        """Return the nearest value of the parameter, with its type.
 
-        An integer under constraints is rounded to the side that obeys them.
+        An integer under constraints is rounded to the side that satisfies them.
 
         Raises:
-            ValueError: for what is not among a choice's values.
+            ValueError: the value is not one of a choice.
         """
         parameter = self.searched[name]
         if isinstance(parameter, Choice):
@@ -72,26 +68,26 @@ class Domain:
                     return member
             raise ValueError(f"{value!r} is not among the values of {name}")
         if parameter.kind == "int":
-            whole = self.rounding(name)(float(value))
-            return min(max(whole, int(parameter.min)), int(parameter.max))
+            rounded = self.rounding(name)(float(value))
+            return min(max(rounded, int(parameter.min)), int(parameter.max))
         return min(max(float(value), float(parameter.min)), float(parameter.max))
 
     def rounding(self, name: str) -> Callable[[float], int]:
-        """How a number becomes an integer of this range without breaking a constraint that it obeyed."""
+        """Return the function that rounds to integers of this range and keeps satisfied constraints so."""
         signs = {c.coefficients[name] > 0 for c in self.constraints if name in c.coefficients}
         if signs == {True}:
             return lambda number: math.floor(number + SLACK)
         return (lambda number: math.ceil(number - SLACK)) if signs == {False} else round
 
     def allows(self, parameters: Mapping[str, Value]) -> bool:
-        """Whether the parameter constraints hold, to the last bits: a program may well check them itself."""
+        """Return whether the parameter constraints hold almost exactly: programs may check them, too."""
         return all(
             constraint.holds({name: float(parameters[name]) for name in constraint.coefficients}, 1e-15)
             for constraint in self.constraints
         )
 
     def misfit(self, parameters: Mapping[str, Value]) -> str | None:
-        """Return in one clause why these are no parameters of this space; None where they are."""
+        """Return why these are no parameters of this space, as one clause, or None if they are."""
         active = self.active(parameters)
         for name in active:
             if name not in parameters:
@@ -109,11 +105,11 @@ class Domain:
         return None
 
     def identity(self, parameters: Mapping[str, Value]) -> Hashable:
-        """Equal for parameters that are the same candidate, up to `RESOLUTION`."""
+        """Return a key that is equal for equal candidates, up to `RESOLUTION`."""
         return frozenset((name, self._cell(name, value)) for name, value in parameters.items())
 
     def configurations(self) -> Mapping[Hashable, dict[str, Value]] | None:
-        """Every allowed configuration by its identity; None if there are too many, or infinitely many."""
+        """Return all allowed configurations by identity, or None if there are more than `ENUMERABLE`."""
         axes: list[tuple[Value, ...] | range] = []
         for parameter in self.searched.values():
             if isinstance(parameter, Choice):
@@ -133,16 +129,16 @@ class Domain:
                 yield parameters
 
     def _cell(self, name: str, value: Value) -> Hashable:
-        """A stand-in that tells True from 1 and "1", and does not tell 1 from 1.0."""
+        """Return a key that differs for True, 1 and "1", and is the same for 1 and 1.0."""
         parameter = self.searched.get(name)
         if isinstance(value, bool | str) or not isinstance(parameter, Range) or parameter.kind == "int":
             return (isinstance(value, bool), value)
-        place = to_unit(parameter, value) * RESOLUTION
-        return round(place) if math.isfinite(place) else value  # far outside: a record that somebody edited
+        position = to_unit(parameter, value) * RESOLUTION
+        return round(position) if math.isfinite(position) else value  # far outside: an edited record
 
 
 def _lies_in(parameter: Range | Choice, value: Value) -> bool:
-    """Whether the parameter can have the value, up to `RESOLUTION`."""
+    """Return whether the parameter can have the value, up to `RESOLUTION`."""
     if isinstance(parameter, Choice):
         return any(same_value(value, member) for member in parameter.values)
     if isinstance(value, bool | str) or (parameter.kind == "int" and value != int(value)):
@@ -157,14 +153,14 @@ def _shown(value: Value) -> str:
 
 
 def to_unit(parameter: Range, value: float) -> float:
-    """Where the value lies in the range, 0 at `min` and 1 at `max`, on the scale that is searched."""
+    """Return the value's position in the range, from 0 at `min` to 1 at `max`, on the searched scale."""
     if parameter.log and value > 0:
         return math.log(value / parameter.min) / math.log(parameter.max / parameter.min)
     return (value / 2 - parameter.min / 2) / (parameter.max / 2 - parameter.min / 2)  # halves never overflow
 
 
 def from_unit(parameter: Range, unit: float) -> float:
-    """The inverse of `to_unit`, up to rounding."""
+    """Return the value at this position: the inverse of `to_unit`, up to rounding."""
     if parameter.log:
         return parameter.min * math.exp(unit * math.log(parameter.max / parameter.min))
     return parameter.min * (1.0 - unit) + parameter.max * unit

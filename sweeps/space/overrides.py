@@ -1,7 +1,6 @@
-"""A trial's parameters as Hydra overrides, quoted so that Hydra reads back the same value and type.
+"""Hydra overrides of a trial's parameters, quoted so that Hydra reads back the same value and type.
 
-`objective` builds the trainer's command line with it, `cli` prints the best trial for pasting, `space_file`
-uses `split`. Hydra itself is not imported: its grammar is small, and `sweep best` has to start quickly.
+Hydra itself is not imported: its grammar is small, and `sweep best` has to start quickly.
 """
 
 from __future__ import annotations
@@ -12,22 +11,22 @@ from collections.abc import Mapping
 
 from sweeps.space.definition import Value
 
-# What Hydra's lexer would read as something other than text: https://hydra.cc/docs/advanced/override_grammar/basic/
+# Hydra's lexer reads these as other types: https://hydra.cc/docs/advanced/override_grammar/basic/
 _RESERVED = frozenset(("true", "false", "null", "nan", "inf"))
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*", re.ASCII)
 
 
 def to_overrides(parameters: Mapping[str, Value]) -> list[str]:
-    """One `key=value` per parameter, in their order. Raises ValueError on NaN, infinity and NUL."""
+    """Return one `key=value` per parameter, in their order. Raises ValueError on NaN, infinity and NUL."""
     return [f"{key}={quote(value)}" for key, value in parameters.items()]
 
 
 def quote(value: Value) -> str:
-    """The value in Hydra's override grammar: composed and resolved, it is `value` again."""
+    """Return the value in Hydra's override grammar: composed and resolved, it is `value` again."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        return str(int(value))  # int(): a subclass may print itself otherwise
+        return str(int(value))  # int(): a subclass may print itself differently
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{value} cannot be an override: it is not a finite number")
@@ -40,22 +39,22 @@ def quote(value: Value) -> str:
 
 
 def _literal(text: str) -> str:
-    """Text that OmegaConf resolves to `text`: `${` would start an interpolation, so it is escaped."""
+    """Return text that OmegaConf resolves to `text`: `${` would start an interpolation."""
     return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", text)
 
 
 def _quoted(text: str) -> str:
-    """In single quotes. Backslashes count double only in front of a quote, the closing one included."""
+    """Return the text in single quotes; only backslashes before quotes, also the closing one, are doubled."""
     escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + r"\'", text)
     backslashes = len(escaped) - len(escaped.rstrip("\\"))
     return f"'{escaped}{backslashes * chr(92)}'"
 
 
 def split(override: str) -> tuple[str, str]:
-    """The key, without Hydra's leading `+` or `~`, and the text behind the first `=`.
+    """Return the key, without Hydra's leading `+` or `~`, and the text after the first `=`.
 
     Raises:
-        ValueError: with a clause, for what is not of the form `key=value`.
+        ValueError: the text is not of the form `key=value`.
     """
     key, equals, text = override.partition("=")
     key = key.lstrip("+~").strip()

@@ -1,7 +1,7 @@
-"""A few points of a space that together touch every parameter, choice and bound.
+"""Probes: a few points of a space that together cover every parameter, choice and bound.
 
-`sweep init` lets the program check them, so that a misspelt key or a value that the program refuses costs a
-second and not a night.
+`sweep init` lets the program check them, so that a misspelt key or a refused value costs a second and not a
+night.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Valu
 
 
 def probes(space: Space) -> list[dict[str, Value]]:
-    """Points of the space: its low and its high end, and every choice once, with what depends on it.
+    """Return the low and the high end of the space, each also with every value of every choice.
 
-    Points outside the parameter constraints are left out: no trial will ever have them.
+    Points outside the parameter constraints are left out: no trial has them.
     """
     low = {parameter.name: _end(parameter, 0) for parameter in space.parameters}
     high = {parameter.name: _end(parameter, -1) for parameter in space.parameters}
@@ -50,7 +50,7 @@ def _choices(space: Space) -> Iterator[dict[str, Value]]:
         for value in parameter.values:
             change: dict[str, Value] = {parameter.name: value}
             name = parameter.name
-            while name in parents:  # switch on whatever it depends on
+            while name in parents:  # enable its parents
                 name, needed = parents[name]
                 change[name] = needed
             yield change

@@ -1,7 +1,4 @@
-"""What the parts of a search space demand of each other: constraints that can be met, a baseline inside.
-
-`space_file` calls `parameter_constraints`, `outcome_constraints` and `baseline` once the parameters are read.
-"""
+"""Sections of a search space file that refer to others: constraints and the baseline."""
 
 from __future__ import annotations
 
@@ -17,27 +14,27 @@ from sweeps.space.constraints import Linear, parse
 from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Range, Space, Value, same_value
 from sweeps.space.yaml_cursor import Cursor, nearest
 
-_ROOM = 1e-6
-"""Radius of the ball that must fit in, with every range scaled to 0..1; the solver is exact to about 1e-7."""
+_MIN_RADIUS = 1e-6
+"""Of a ball inside all constraints, with every range scaled to 0..1; the solver is exact to about 1e-7."""
 
 
 def parameter_constraints(
     section: Cursor, parameters: tuple[Parameter, ...]
 ) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
-    """The parameters, narrowed by constraints on one of them, and the constraints on several.
+    """Return the parameters, narrowed by constraints on one of them, and the constraints on several.
 
-    A constraint on one parameter is a bound: as such it holds for logarithmic and conditional ranges too,
-    which Ax allows in no constraint.
+    A constraint on one parameter becomes a bound, so that it may be on a logarithmic or conditional range,
+    which Ax does not allow in constraints.
 
     Raises:
-        SpaceError: for a constraint that cannot be read, used or met.
+        SpaceError: a constraint cannot be read, used or satisfied.
     """
     by_name = {parameter.name: parameter for parameter in parameters}
     conditional = _conditional(parameters)
     several: dict[str, Linear] = {}
-    seen: list[Linear] = []
+    earlier: list[Linear] = []
     for item in section.items():
-        linear = _parsed(item, seen)
+        linear = _parsed(item, earlier)
         ranges = [_range(item, name, by_name) for name in linear.coefficients]
         if len(ranges) == 1:
             by_name[ranges[0].name] = _narrowed(item, ranges[0], linear)
@@ -60,11 +57,11 @@ def parameter_constraints(
 
 
 def outcome_constraints(section: Cursor, objectives: Sequence[Objective]) -> tuple[str, ...]:
-    """The constraints on metrics, as they stand. Raises SpaceError."""
-    seen: list[Linear] = []
+    """Return the constraints on metrics as they are written. Raises SpaceError."""
+    earlier: list[Linear] = []
     bounded: set[str] = set()
     for item in section.items():
-        linear = _parsed(item, seen)
+        linear = _parsed(item, earlier)
         for objective in objectives:
             if objective.metric in linear.coefficients:
                 _check_threshold(item, linear, objective, alone=len(objectives) == 1)
@@ -75,7 +72,7 @@ def outcome_constraints(section: Cursor, objectives: Sequence[Objective]) -> tup
 
 
 def _check_threshold(item: Cursor, linear: Linear, objective: Objective, *, alone: bool) -> None:
-    """Ax takes a constraint on an objective only as the worst value of interest, among several objectives."""
+    """Refuse a constraint on an objective, unless Ax can use it as the threshold of one of several."""
     metric, goal = objective.metric, objective.goal
     if alone or len(linear.coefficients) > 1:
         raise item.refusal(f"`{metric}` is an objective, it is optimised anyway; constrain other metrics")
@@ -84,15 +81,17 @@ def _check_threshold(item: Cursor, linear: Linear, objective: Objective, *, alon
 
 
 def baseline(section: Cursor, space: Space) -> Mapping[str, Value]:
-    """A complete first trial: the file's values, and the middle of what it leaves out. Raises SpaceError."""
-    given = {key.text(): value for key, value in section.pairs()}
+    """Return the first trial: the file's values, and the middle of other parameters. Raises SpaceError."""
+    written = {key.text(): value for key, value in section.pairs()}
     names = [parameter.name for parameter in space.parameters]
     for key, _ in section.pairs():
         if key.text() not in names:
             raise key.refusal(f"not among the parameters; {nearest(key.text(), names)}")
-    values = {p.name: _inside(given[p.name], p) if p.name in given else middle(p) for p in space.parameters}
+    values = {
+        p.name: _inside(written[p.name], p) if p.name in written else middle(p) for p in space.parameters
+    }
     active = space.active(values)
-    for name, cursor in given.items():
+    for name, cursor in written.items():
         if name not in active:
             parent, value = space.parents()[name]
             raise cursor.refusal(
@@ -108,7 +107,7 @@ def baseline(section: Cursor, space: Space) -> Mapping[str, Value]:
 
 
 def middle(parameter: Parameter) -> Value:
-    """Where a baseline stands if its file does not say: geometric on a logarithmic range, first in a set."""
+    """Return a baseline's default: the middle of a range (geometric if logarithmic) or the first choice."""
     if isinstance(parameter, Fixed):
         return parameter.value
     if isinstance(parameter, Choice):
@@ -121,15 +120,15 @@ def middle(parameter: Parameter) -> Value:
     return round(centre) if parameter.kind == "int" else centre
 
 
-def _parsed(item: Cursor, seen: list[Linear]) -> Linear:
-    """The inequality, appended to those `seen` so far unless it says the same as one of them."""
+def _parsed(item: Cursor, earlier: list[Linear]) -> Linear:
+    """Return the inequality and append it to the `earlier` ones, which it must not repeat."""
     try:
         linear = parse(item.text())
     except ValueError as error:
         raise item.refusal(f"{error}") from None
-    if any(linear.scaled() == earlier.scaled() for earlier in seen):
+    if any(linear.scaled() == other.scaled() for other in earlier):
         raise item.refusal("says the same as one before it; keep one")
-    seen.append(linear)
+    earlier.append(linear)
     return linear
 
 
@@ -150,7 +149,7 @@ def _range(item: Cursor, name: str, by_name: Mapping[str, Parameter]) -> Range:
 
 
 def _narrowed(item: Cursor, parameter: Range, linear: Linear) -> Range:
-    """The range inside a constraint on it alone."""
+    """Return the range inside a constraint on it alone."""
     (factor,) = linear.coefficients.values()
     limit = min(max(linear.bound / factor, parameter.min - 1), parameter.max + 1)  # finite, for the rounding
     low, high = (
@@ -167,7 +166,7 @@ def _narrowed(item: Cursor, parameter: Range, linear: Linear) -> Range:
 
 
 def _check_feasible(section: Cursor, parameters: Sequence[Parameter], constraints: Sequence[Linear]) -> None:
-    """There is room to search: a ball of some size lies inside all constraints and bounds."""
+    """Refuse constraints that leave no room to search: a ball must fit inside them and all bounds."""
     if not constraints:
         return
     ranges = [
@@ -176,7 +175,7 @@ def _check_feasible(section: Cursor, parameters: Sequence[Parameter], constraint
     low = {p.name: p.min for p in ranges}
     rows = []
     for constraint in (constraint.scaled() for constraint in constraints):
-        # In units of each range's width, so that the ball means the same in every direction.
+        # In units of each range's width, so that the radius is comparable in every direction.
         row = np.array([constraint.coefficients.get(p.name, 0.0) * (p.max - p.min) for p in ranges])
         offset = math.fsum(factor * low[name] for name, factor in constraint.coefficients.items())
         length = math.hypot(*row)
@@ -188,7 +187,7 @@ def _check_feasible(section: Cursor, parameters: Sequence[Parameter], constraint
         b_ub=table[:, -1],
         bounds=[(0.0, 1.0)] * len(ranges) + [(0.0, 1.0)],
     )
-    if not solved.success or solved.x[-1] < _ROOM:
+    if not solved.success or solved.x[-1] < _MIN_RADIUS:
         raise section.refusal("no values within min: and max: obey all of these at once with room to search")
 
 

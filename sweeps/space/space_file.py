@@ -1,8 +1,8 @@
 """Search space files: YAML in, a validated `Space` out, or one line that says what to write instead.
 
-`sweep init` and `sweep quickstart` call `load`. The file's reference is docs/search-space.md. The parts:
-`yaml_tree` (safe YAML with line numbers), `space_parameters` (one parameter, conditions), `space_limits`
-(budget, brake and early stopping), `space_checks` (constraints and the baseline, which look at the whole).
+The reference is docs/search-space.md. The parts: `yaml_cursor` (safe YAML with line numbers),
+`space_parameters` (parameters, conditions), `space_limits` (budget, brake and early stopping), `space_checks`
+(constraints and the baseline, which refer to other sections).
 """
 
 from __future__ import annotations
@@ -75,20 +75,20 @@ _PLACEHOLDER = "${overrides}"
 
 
 def load(path: str | os.PathLike[str]) -> Space:
-    """The search space in the file. Raises SpaceError, also where the file cannot be read."""
+    """Return the search space in the file. Raises SpaceError, also if the file cannot be read."""
     file = os.fspath(path)
     try:
         with open_regular(Path(path)) as stream:
             data = stream.read(yaml_cursor.MAX_BYTES + 1)
     except FileNotFoundError:
-        told = "there is no such file; docs/search-space.md shows what to write into one"
-        raise SpaceError(told, file=file) from None
+        problem = "there is no such file; docs/search-space.md shows what to write into one"
+        raise SpaceError(problem, file=file) from None
     except IsADirectoryError:
         raise SpaceError("a folder; name the YAML file in it", file=file) from None
     except OSError as error:
         raise SpaceError(f"cannot be read: {error.strerror or error}", file=file) from None
     try:
-        # A byte cut off by the limit is no bad encoding: the size is reported.
+        # A character cut by the limit is no bad encoding: the size is reported.
         text = data.decode("utf-8-sig", errors="replace" if len(data) > yaml_cursor.MAX_BYTES else "strict")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
@@ -97,13 +97,13 @@ def load(path: str | os.PathLike[str]) -> Space:
 
 
 def loads(text: str, file: str) -> Space:
-    """The search space in `text`; `file` is how errors call it. Raises SpaceError."""
+    """Return the search space in `text`; `file` is its name in errors. Raises SpaceError."""
     root = yaml_cursor.parse(text, file)
     entries = root.table(KEYS, _HINTS)
     for key, example in _REQUIRED.items():
         if key not in entries:
-            told = f"`{key}:` is missing; write such as {example}"
-            raise SpaceError(told, file=file, line=root.line, key=key)
+            problem = f"`{key}:` is missing; write such as {example}"
+            raise SpaceError(problem, file=file, line=root.line, key=key)
     objectives = _objectives(entries["objectives"])
     parameters = space_parameters.read(entries["parameters"])
     constraints: tuple[str, ...] = ()

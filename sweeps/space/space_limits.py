@@ -1,7 +1,4 @@
-"""The sections of a search space file that spare compute: `budget:`, `brake:` and `early_terminate:`.
-
-`space_file` calls `budget` and `brake`, and `early_terminate` once it knows the rest of the space.
-"""
+"""Sections of a search space file that save compute: `budget:`, `brake:` and `early_terminate:`."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ _TYPES = {
 
 
 def budget(section: Cursor) -> Budget:
-    """What the whole sweep may spend. Raises SpaceError."""
+    """Return the limits on the sweep's costs. Raises SpaceError."""
     entries = section.table(BUDGET_KEYS, _BUDGET_HINTS)
     if not entries:
         raise section.refusal(f"limits nothing; write one of {', '.join(BUDGET_KEYS)}, or take it out")
@@ -53,7 +50,7 @@ def budget(section: Cursor) -> Budget:
 
 
 def brake(section: Cursor) -> Brake:
-    """After how many equal failures in a row the sweep pauses itself. Raises SpaceError."""
+    """Return the numbers of equal failures after which the sweep pauses itself. Raises SpaceError."""
     if section.kind() == "nothing":
         return Brake(first=0, later=0)
     if section.kind() not in ("a mapping", "nothing"):
@@ -67,14 +64,14 @@ def _count(cursor: Cursor) -> int:
 
 
 def early_terminate(section: Cursor, space: Space) -> EarlyTerminate:
-    """When trials of `space` are stopped before their end. Raises SpaceError, also where they cannot be."""
+    """Return the early stopping of trials of `space`. Raises SpaceError, also if it is impossible there."""
     entries = section.table(EARLY_TERMINATE_KEYS, _EARLY_HINTS)
     if "type" not in entries:
         raise section.refusal("`type:` is missing; write {type: percentile, percentile: 50}")
     kind = entries["type"].text()
     if kind != "percentile":
-        told = _TYPES.get(kind.lower()) or f"`{kind}` is unknown; {nearest(kind, ('percentile',))}"
-        raise entries["type"].refusal(told)
+        problem = _TYPES.get(kind.lower()) or f"`{kind}` is unknown; {nearest(kind, ('percentile',))}"
+        raise entries["type"].refusal(problem)
     early = EarlyTerminate()
     if "percentile" in entries:
         early = replace(early, percentile=_percentile(entries["percentile"]))
@@ -97,7 +94,7 @@ def _percentile(cursor: Cursor) -> float:
 
 
 def _check_fits(section: Cursor, min_trials: Cursor, early: EarlyTerminate, space: Space) -> None:
-    """Refuse what could not work, or could not be noticed."""
+    """Refuse early stopping that cannot work or would never happen."""
     if space.program.kind == "function":
         raise section.refusal("a function reports no losses before its end; write program: {command: [...]}")
     if len(space.objectives) > 1:

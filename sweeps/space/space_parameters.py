@@ -1,7 +1,4 @@
-"""The `parameters:` section of a search space file: ranges, choices, fixed values, and what depends on what.
-
-`space_file` calls `read`; the checks of one parameter against the others stand here too.
-"""
+"""`parameters:` section of a search space file: ranges, choices, fixed values and conditions."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ _REFUSED = {
 
 
 def read(section: Cursor) -> tuple[Parameter, ...]:
-    """All parameters, in the file's order, checked one by one and against each other. Raises SpaceError."""
+    """Return all parameters, in the file's order, checked alone and together. Raises SpaceError."""
     pairs = section.pairs()
     for key, _ in pairs:
         _check_name(key)
@@ -72,9 +69,10 @@ def _check_name(key: Cursor) -> None:
 
 def _parameter(name: str, body: Cursor) -> Parameter:
     entries = body.table(KEYS, _HINTS) if _is_table(body) else {}
-    given = [key for key in ("value", "values", "min", "max") if key in entries]
-    if given not in (["value"], ["values"], ["min", "max"]):
-        raise body.refusal(f"{_given(given)}; write either min: and max:, or values:, or value:")
+    keys = [key for key in ("value", "values", "min", "max") if key in entries]
+    if keys not in (["value"], ["values"], ["min", "max"]):
+        has = f"has {' and '.join(f'{key}:' for key in keys)}" if keys else "has neither bounds nor values"
+        raise body.refusal(f"{has}; write either min: and max:, or values:, or value:")
     for key in ("ordered", "when"):
         if key in entries and "values" not in entries:
             raise entries[key].refusal("goes only with values:")
@@ -87,7 +85,7 @@ def _parameter(name: str, body: Cursor) -> Parameter:
 
 
 def _is_table(body: Cursor) -> bool:
-    """Whether it is a mapping. Raises SpaceError with the long form for somebody's short form."""
+    """Return whether it is a mapping. Raises SpaceError, with the mapping to write, for other values."""
     kind = body.kind()
     if kind == "a mapping":
         return True
@@ -98,12 +96,8 @@ def _is_table(body: Cursor) -> bool:
     raise body.refusal(f"write {{value: {kind.strip('`')}}} for a fixed value")
 
 
-def _given(given: Sequence[str]) -> str:
-    return f"has {' and '.join(f'{key}:' for key in given)}" if given else "has neither bounds nor values"
-
-
 def _check_undistributed(entries: Mapping[str, Cursor], kind: str, *, called: str) -> None:
-    """No distribution beside `kind`, other than W&B's redundant word for it."""
+    """Refuse a distribution in addition to `kind`, other than W&B's redundant name for it."""
     if "distribution" in entries and entries["distribution"].text() != called:
         raise entries["distribution"].refusal(f"{kind}: has no distribution; take it out")
 
@@ -212,7 +206,7 @@ def _shown(value: Value) -> str:
 
 
 def _check_conditions(parameters: Sequence[Parameter], bodies: Mapping[str, Cursor]) -> None:
-    """Children exist, have one parent, and no parameter switches itself on."""
+    """Refuse children that do not exist, have two parents, or depend on themselves."""
     parent_of: dict[str, str] = {}
     for parameter in parameters:
         if not isinstance(parameter, Choice):
@@ -229,7 +223,7 @@ def _check_conditions(parameters: Sequence[Parameter], bodies: Mapping[str, Curs
 
 
 def _children(body: Cursor) -> list[Cursor]:
-    """The names below `when:`, where they stand."""
+    """Return the names in `when:`, as cursors."""
     when = {key.text(): value for key, value in body.pairs()}.get("when")
     return [child for _, children in when.pairs() for child in children.items()] if when else []
 

@@ -1,7 +1,7 @@
-"""What is wrong with a search space that was read from `sweep.json`, which a person may have edited.
+"""Check of a search space from `sweep.json`, which a user may have edited.
 
-`space_file` checks what users write, with lines and hints; this only makes sure that no number is infinite
-and no type is another one, so that nothing fails later in a worker. `experiment` asks when it opens a sweep.
+`space_file` checks search space files, with lines and hints; this only checks that numbers are finite and
+types are right, so that nothing fails later in a worker.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sweeps.space.definition import Choice, Fixed, Range, Space
 
 
 def problem(space: Space) -> str | None:
-    """Return in one clause what no search space has, or None."""
+    """Return what is wrong with the space, as one clause, or None."""
     return next(_problems(space), None)
 
 
 def _problems(space: Space) -> Iterator[str]:
-    name: object = space.name  # the types are what is in doubt here
+    name: object = space.name  # its type is not certain here
     if not isinstance(name, str):
         yield "name is not a text"
     if space.program.kind not in ("trainer", "command", "function"):

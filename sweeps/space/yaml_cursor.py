@@ -1,8 +1,8 @@
-"""YAML text as a tree in which every value knows its line, read safely and strictly.
+"""YAML as a tree of cursors, each with file, line and key for error messages.
 
-`space_file` and its parts read their input through a `Cursor`. Only the plain part of YAML is taken (no tags,
-anchors or aliases, one document); plain scalars are typed as in YAML 1.2, so that 1e-3 is a number, and what
-YAML 1.1 and 1.2 read differently (`on`, 010, 1:30, dates) is refused where a typed value is expected.
+Only plain YAML is allowed (no tags, anchors or aliases, one document). Plain scalars are typed as in YAML
+1.2, so that 1e-3 is a number; what YAML 1.1 and 1.2 read differently (`on`, 010, 1:30, dates) is refused
+where a typed value is expected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-# What a person, YAML 1.1 and YAML 1.2 may understand differently: what it is, and what to write instead.
+# Scalars that people, YAML 1.1 and YAML 1.2 may read differently, each with what to write instead.
 _UNCLEAR = (
     ("yes|no|on|off", "is a boolean to some YAML readers; write true or false, or quote it"),
     (r"[-+]?0[0-9_]+(?:\.[0-9]*)?", "has a leading zero; drop it, or quote it"),
@@ -42,7 +42,7 @@ _UNCLEAR_TEXTS = tuple((re.compile(text, re.I | re.A | re.S), advice) for text, 
 
 @dataclass(frozen=True, kw_only=True)
 class Cursor:
-    """A YAML node and where it stands: what is wrong with it is refused with file, line and key."""
+    """YAML node with its file and dotted key. Its methods raise SpaceError for what they cannot return."""
 
     node: yaml.Node
     file: str
@@ -50,16 +50,16 @@ class Cursor:
 
     @property
     def line(self) -> int:
-        """One-based."""
+        """Return the line, from 1."""
         return int(self.node.start_mark.line) + 1
 
     def refusal(self, problem: str) -> SpaceError:
-        """The error to raise about this node."""
+        """Return the error to raise about this node."""
         key = _shortened(self.path, 120)
         return SpaceError(_shortened(problem, 300), file=self.file, line=self.line, key=key)
 
     def table(self, known: Collection[str], hints: Mapping[str, str] | None = None) -> dict[str, Cursor]:
-        """The entries of a mapping whose keys are all `known`; `hints` tells what to write for others."""
+        """Return the entries of a mapping whose keys are all `known`; `hints` has messages for others."""
         entries = {}
         for key, value in self.pairs():
             name = key.text()
@@ -69,7 +69,7 @@ class Cursor:
         return entries
 
     def pairs(self) -> list[tuple[Cursor, Cursor]]:
-        """Keys and values of a mapping, in order, keys unique."""
+        """Return keys and values of a mapping, in order, with unique keys."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.refusal(f"{self.kind()} stands where `key: value` pairs belong")
         pairs: list[tuple[Cursor, Cursor]] = []
@@ -86,7 +86,7 @@ class Cursor:
         return pairs
 
     def items(self) -> list[Cursor]:
-        """The elements of a sequence that is not empty."""
+        """Return the elements of a sequence that is not empty."""
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.refusal(f"{self.kind()} stands where a list belongs; write [...]")
         if not self.node.value:
@@ -97,7 +97,7 @@ class Cursor:
         ]
 
     def kind(self) -> str:
-        """What it is, for messages."""
+        """Return the kind of the node, or its text, for messages."""
         if isinstance(self.node, yaml.SequenceNode):
             return "a list"
         if isinstance(self.node, yaml.MappingNode):
@@ -105,13 +105,13 @@ class Cursor:
         return "nothing" if self._is_null() else f"`{_shortened(self.node.value)}`"
 
     def text(self) -> str:
-        """A scalar as it was written: a name, an override. Never empty."""
+        """Return a scalar as it is written, never empty."""
         if not isinstance(self.node, yaml.ScalarNode) or self._is_null() or not self.node.value:
             raise self.refusal(f"{self.kind()} stands where text belongs")
         return self._encodable(self.node.value)
 
     def value(self) -> Value:
-        """A scalar as a boolean, an integer, a finite float or text."""
+        """Return a scalar as a boolean, an integer, a finite float or text."""
         if not isinstance(self.node, yaml.ScalarNode):
             raise self.refusal(f"{self.kind()} stands where one number, text or boolean belongs")
         if self._is_null():
@@ -122,7 +122,7 @@ class Cursor:
         return text
 
     def number(self) -> int | float:
-        """A number. A boolean is none."""
+        """Return a number, which a boolean is not."""
         value = self.value()
         if isinstance(value, bool | str):
             hint = ", it is in quotes" if getattr(self.node, "style", None) else ""
@@ -130,7 +130,7 @@ class Cursor:
         return value
 
     def integer(self, *, least: int, most: int = MAX_INT) -> int:
-        """An integer within limits."""
+        """Return an integer from `least` to `most`."""
         value = self.number()
         if isinstance(value, float):
             hint = f"; write {int(value)}" if value.is_integer() else ""
@@ -142,14 +142,14 @@ class Cursor:
         return value
 
     def boolean(self) -> bool:
-        """true or false."""
+        """Return a boolean."""
         value = self.value()
         if not isinstance(value, bool):
             raise self.refusal(f"{self.kind()} is not a boolean; write true or false")
         return value
 
     def one_of(self, allowed: Collection[str]) -> str:
-        """One of a few words."""
+        """Return one of the allowed words."""
         word = self.text()
         if word not in allowed:
             raise self.refusal(f"`{_shortened(word)}` is unknown; {nearest(word, allowed)}")
@@ -185,13 +185,13 @@ class Cursor:
 
 
 def nearest(word: str, known: Collection[str]) -> str:
-    """`did you mean x?`, or the list of what there is."""
+    """Return `did you mean x?`, or the list of known words."""
     found = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean `{found[0]}`?" if found else f"known are: {', '.join(known)}"
 
 
 def parse(text: str, file: str) -> Cursor:
-    """The root of the one document in `text`. Raises SpaceError."""
+    """Return the root of the only document in `text`. Raises SpaceError."""
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise SpaceError(f"larger than {MAX_BYTES // 1024} KiB; a search space is smaller", file=file)
     try:
@@ -210,7 +210,7 @@ def parse(text: str, file: str) -> Cursor:
 
 
 def _refuse_clever_yaml(text: str, file: str) -> None:
-    """Refuse what a search space has no use for, before anything is built from it."""
+    """Refuse features of YAML that a search space does not need, before anything is built from them."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         line = event.start_mark.line + 1 if event.start_mark else None
@@ -232,7 +232,7 @@ def _refuse_clever_yaml(text: str, file: str) -> None:
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> SpaceError:
-    """In our words for the usual slips, in PyYAML's for the others."""
+    """Return an error with our message for common mistakes, with PyYAML's for others."""
     problem, mark = " ".join((error.problem or "malformed").split()), error.problem_mark or error.context_mark
     if "'\\t'" in problem:
         problem = "a tab; YAML is indented with spaces"
@@ -249,6 +249,6 @@ def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> SpaceError:
 
 
 def _shortened(text: str, most: int = 60) -> str:
-    """On one line, whatever the user's text brings along."""
+    """Return the text in one line of at most `most` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3] + "..."

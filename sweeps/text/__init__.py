@@ -1,1 +1,1 @@
-"""Text that people and programs give and take: JSON, CSV, counts, secrets, control characters."""
+"""Text and files: JSON, CSV, counts, secrets, control characters, atomic writes."""

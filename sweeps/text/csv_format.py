@@ -1,9 +1,9 @@
-"""CSV as the command line and `sweep export` write it, and how `sweep import` reads a cell of it.
+"""CSV of the command line, `sweep export` and `sweep import`.
 
-A spreadsheet runs a cell that begins with `=`, `+`, `-`, `@`, a tab or a line end as a formula, and errors
-and names of metrics come from programs. As OWASP advises, such a cell gets a single quote before it, unless
-it is a number. Reading takes that quote away again: every text comes back as it was. `analysis.table`, which
-may not import this, reads alike; a contract test holds the two together.
+A spreadsheet evaluates a cell that begins with `=`, `+`, `-`, `@`, a tab or a line end as a formula, and
+errors and names of metrics come from programs. As OWASP advises, such a cell is prefixed with a single quote,
+unless it is a number; reading removes that quote, so that every text survives. A contract test compares
+`analysis.table`, which may not import this.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, TextIO
 
 from sweeps.text.printable import escape_controls
 
-# Quotes before it count, too: else a text that begins with one could not be told from a quote of ours.
-# Spreadsheets pass over spaces; the double-width signs are the same to them.
+# Leading quotes are included: else a text's own quote could not be distinguished from ours. Spreadsheets skip
+# spaces and treat the double-width signs alike.
 _FORMULA = re.compile(r"'*\s*[=+\-@\t\r\n＝＋－＠]")
 _NUMBER = re.compile(
     r"'*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
@@ -31,7 +31,7 @@ def write(file: TextIO, columns: Sequence[str], rows: Iterable[Mapping[str, Any]
 
 
 def cell(value: Any) -> Any:
-    """Return what is written for a value: text that no spreadsheet runs, anything else as it is."""
+    """Return the cell of a value: text that no spreadsheet evaluates, other values as they are."""
     if not isinstance(value, str):
         return "" if value is None else value
     text = escape_controls(value)
@@ -39,7 +39,7 @@ def cell(value: Any) -> Any:
 
 
 def text_of(cell: str) -> str:
-    """Return the text that `cell` was written for."""
+    """Return the text of a cell: the inverse of `cell`."""
     return cell[1:] if cell.startswith("'") and _runs(cell[1:]) else cell
 
 

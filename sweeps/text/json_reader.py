@@ -1,8 +1,7 @@
-"""The one way in for JSON that somebody else wrote: a program, a person, another version, a broken disk.
+"""Parser for JSON of any origin: a program, a user, another version, a broken disk.
 
-`json.loads` takes what this package cannot keep: half a surrogate pair, nesting until the stack ends.
-pydantic's parser refuses these with a ValueError; this adds limits on size and on the kind of file. Called
-wherever `sweeps` reads an object of the store, a program's file or a user's.
+`json.loads` accepts what this package cannot store: lone surrogates, nesting until the stack overflows.
+pydantic's parser refuses these with a ValueError; this adds limits on size and on the kind of file.
 """
 
 from __future__ import annotations
@@ -16,17 +15,15 @@ from sweeps.text.regular_file import MAX_BYTES, open_regular
 
 
 def parse(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> Any:
-    """Return the value that the JSON document stands for.
-
-    NaN and infinities are taken, as Python writes them.
+    """Return the value of a JSON document; NaN and infinities are allowed, as Python writes them.
 
     Args:
         data: text, or its bytes in UTF-8, with or without a byte order mark.
         max_bytes: size limit.
 
     Raises:
-        ValueError: one clause that says what is wrong: larger than `max_bytes`, not JSON, not UTF-8, half a
-            surrogate pair, nested deeper than 200 levels, an integer of more than 4,300 digits.
+        ValueError: larger than `max_bytes`, not JSON, not UTF-8, a lone surrogate, more than 200 levels of
+            nesting, or an integer of more than 4,300 digits; the message is one clause.
     """
     if len(data) > max_bytes:
         raise ValueError(f"larger than {max_bytes // 1024**2} MiB")
@@ -42,8 +39,8 @@ def read(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
     """Return the value in a JSON file.
 
     Raises:
-        OSError: the file cannot be read, or is no regular file (reading a pipe might never end).
-        ValueError: as `parse` says.
+        OSError: the file cannot be read, or is no regular file (reading a pipe may block).
+        ValueError: as in `parse`.
     """
     with open_regular(path) as file:
         return parse(file.read(max_bytes + 1), max_bytes=max_bytes)

@@ -1,14 +1,13 @@
-"""Text of others made fit for a terminal or a file: no control character gets through, and none vanishes.
+"""Escapes for control characters, so that text of any origin is safe to print and nothing in it is lost.
 
-A program's message may hold escape sequences that set a terminal's title, hide lines or type answers.
-Called by the command line, the formatter of log lines and `csv_format`.
+A program's message may hold escape sequences that set a terminal's title, hide lines or type input.
 """
 
 from __future__ import annotations
 
 import re
 
-# C0 but tab and line feed, DEL, C1 (U+009B begins an escape sequence by itself), and halves of characters.
+# C0 but tab and line feed, DEL, C1 (U+009B begins an escape sequence by itself), and lone surrogates.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -18,5 +17,5 @@ def escape_controls(text: str) -> str:
 
 
 def escape_json(text: str) -> str:
-    r"""Return a JSON document with the control characters that JSON allows as `\u009b`: the same document."""
+    r"""Return the JSON document with its control characters as `\u009b`: it has the same value."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -1,7 +1,6 @@
-"""Open files that a program, a person or a broken disk may have replaced by something else.
+"""Safe opening of files that a program, a user or a broken disk may have replaced by something else.
 
-Opening a named pipe waits for a writer that may never come, and reading a device never ends. `json_reader`,
-`storage.local` and everything that reads a user's or a program's file open it here.
+Opening a named pipe blocks until there is a writer, and reading a device may never end.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Of what is read at once: a record of a trial takes kilobytes, a table of 10,000 trials some megabytes."""
+"""Most bytes to read at once: a trial's record takes kilobytes, a table of 10,000 trials some megabytes."""
 
 _KINDS = (
     (stat.S_ISFIFO, "a named pipe"),
@@ -25,17 +24,17 @@ _KINDS = (
 
 
 class NotRegular(OSError):
-    """No regular file stands there; `strerror` says what does."""
+    """A path that is no regular file; `strerror` says what it is."""
 
     def __init__(self, kind: str, path: Path) -> None:
         super().__init__(errno.EINVAL, f"{kind}, not a regular file", os.fspath(path))
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a file to be read, without waiting.
+    """Open a file for reading, without blocking.
 
     Raises:
-        NotRegular: a named pipe, a socket, a device or a loop of links stands there.
+        NotRegular: the path is a named pipe, a socket, a device or a loop of links.
         OSError: the file cannot be opened (`IsADirectoryError` for a folder).
     """
     try:
@@ -51,10 +50,10 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return what stands there in place of a regular file; None where one stands there, or nothing at all.
+    """Return what the path is if it is no regular file, or None if it is one or does not exist.
 
     Raises:
-        OSError: it cannot be found out.
+        OSError: the path cannot be examined.
     """
     try:
         return _kind(path.stat().st_mode)
