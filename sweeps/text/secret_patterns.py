@@ -1,9 +1,9 @@
-"""What counts as a secret: names of variables, formats of access tokens, places in a text.
+"""Patterns of secrets: names of variables, formats of access tokens, positions in a text.
 
-`redaction` applies it. This file is in `sweeps` and in `trainer`, which may not import each other; a contract
-test keeps the two texts equal. The formats of tokens are facts from the rule sets of gitleaks and of
-detect-secrets, which as a dependency was tried and left out: it takes a millisecond for each line, reports
-hashes and commits as secrets by their entropy, and knows nothing of the environment.
+This file is in `sweeps` and in `trainer`, which may not import each other; a contract test keeps the copies
+equal. The formats of tokens come from the rule sets of gitleaks and of detect-secrets. The latter is no
+dependency: it takes a millisecond per line, reports hashes and commits as secrets by their entropy, and
+ignores the environment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STARS = "***"
 
 # ---- names
 
-# Of a name in upper case with _ between its words. These mean a secret wherever they stand …
+# Of a name in upper case with _ between its words. These mean a secret in any name …
 _CERTAIN_NAME = re.compile(
     r"PASSWORD(?!LESS)|PASSWD|PASSPHRASE|PASSCODE|SECRET(?!AR)|CREDENTIAL"
     r"|(?:API|ACCESS|PRIVATE|AUTH|ACCOUNT|ENCRYPTION|MASTER|SIGNING)_?KEY"
@@ -37,7 +37,7 @@ _MODEL_WORDS = re.compile(
     r"(?:ADDED|BOS|CLS|END|EOS|EOT|FIRST|IMAGE|LAST|MASK|MAX|MIN|NEW|NEXT|NUM|PAD|PER|PREFIX|SEP|SPECIAL|START|STOP|UNK)"
     r"_TOKEN|KEY_(?:VALUE|VALUES|STATES|SIZE|DIM)|PUBLIC_KEY|TOKEN_TYPE"
 )
-# A name that ends so tells where a secret is, or about it, or what went wrong with one.
+# Such a name means the location of a secret, a property of it, or an error about it.
 _ABOUT_ONE = re.compile(
     r"_(?:FILE|PATH|DIR|FOLDER|SOCK|SOCKET|URI|ENDPOINT|HOST|PORT|TYPE|NAME|MODE|COUNT|LENGTH|LIMIT|SIZE)$"
     r"|(?<!WEBHOOK)_URL$|(?:ERROR|EXCEPTION|WARNING)S?$"
@@ -69,13 +69,13 @@ _NO_SECRET = re.compile(
     r"|\*+|\$[\w({].*|<[^<>]*>|%\(?\w+\)?[sd]?|…:?)\Z"
 )
 _USERINFO = re.compile(r"(?<![\w+.-])[\w+.-]++://([^\s/'\"<>]*)@")
-_LONG, _MIXED = 8, 6  # a shorter value would be found in innocent words
+_LONG, _MIXED = 8, 6  # a shorter value would occur in harmless words
 
 
 def may_be_shown(value: str) -> bool:
-    """Return whether a value gives nothing away, whatever its name: empty, a switch, a placeholder, a path.
+    """Return whether a value is no secret, whatever its name: empty, a switch, a placeholder, a path.
 
-    A path or a URL says where a secret is, which a person may have to know.
+    A path or a URL is the location of a secret, which a user may need.
     """
     if not value or _NO_SECRET.match(value):
         return True
@@ -92,24 +92,24 @@ def secret_values(environment: Mapping[str, str]) -> frozenset[str]:
             found.add(value.strip())
         if "://" in value:
             found.update(match[1].partition(":")[2] for match in _USERINFO.finditer(value))
-    return frozenset(value for value in found if _is_telling(value))
+    return frozenset(value for value in found if _is_distinctive(value))
 
 
-def _is_telling(value: str) -> bool:
-    """Whether it is long enough, or of mixed characters, not to be found in innocent words."""
+def _is_distinctive(value: str) -> bool:
+    """Return whether it is too long, or too mixed, to occur in harmless text."""
     mixed = not value.isalpha() and not value.isdigit()
     return len(value) >= _LONG or (len(value) >= _MIXED and mixed)
 
 
 @lru_cache(maxsize=1024)
 def _spellings(secret: str) -> tuple[str, ...]:
-    """A value as URLs, JSON, Python and one-line messages spell it."""
+    """Return the value as URLs, JSON, Python and one-line messages spell it."""
     as_json, as_python = json.dumps(secret)[1:-1], repr(secret)[1:-1]
     one_line = " ".join(secret.split())
     return tuple({secret, quote(secret, safe=""), quote_plus(secret), as_json, as_python, one_line})
 
 
-# ---- formats, each with texts of which one must be there before the pattern is tried: that is much faster
+# ---- formats, each with substrings of which one must occur before the pattern is tried: that is much faster
 
 _Rule = tuple[tuple[str, ...], str, str]
 
@@ -120,7 +120,7 @@ def _rule(needles: str, pattern: str, replacement: str = STARS) -> _Rule:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern, compiled when it is first needed: most commands need few of them."""
+    """Return the pattern, compiled on first use: most commands need few of them."""
     return re.compile(pattern, re.DOTALL)
 
 
@@ -171,7 +171,7 @@ CERTAIN = (
         r"|\b\w{14}\.atlasv1\.[\w-]{60,}",
     ),
 )
-"""Formats that nothing else has: good enough to refuse an input that holds one."""
+"""Unique formats: an input that holds one can be refused."""
 
 LIKELY = (
     _rule(
@@ -189,7 +189,7 @@ LIKELY = (
     _rule("sshpass", r"(\bsshpass\s+-p\s*)\S+", rf"\1{STARS}"),
     _rule("machine", r"(\bmachine\s+\S+\s+login\s+\S+\s+password\s+)\S+", rf"\1{STARS}"),  # .netrc
 )
-"""Places where a secret stands in messages. Words there may be innocent, which does no harm to a message."""
+"""Positions of secrets in messages. The words there may be harmless; redacting a message does not hurt."""
 
 
 # ---- names with values, in a text
@@ -239,7 +239,7 @@ def assigned(text: str, *, flags: bool = True) -> Iterator[tuple[int, int]]:
         if not flags and (flag or name.upper() != name):
             continue
         value = _VALUE.match(text, found.end())
-        if value is None or (name and not _is_given(text, found, value)):
+        if value is None or (name and not _is_assignment(text, found, value)):
             continue
         start, end = value.span("quoted") if value["quoted"] is not None else value.span("bare")
         if not may_be_shown(text[start:end]):
@@ -252,12 +252,12 @@ def _is_secret_flag(flag: str) -> bool:
 
 
 def _is_secret_key(name: str) -> bool:
-    """Whether it is a secret's name in running text: a generic word alone (`KEY: 3`, `PASS: test`) is not."""
+    """Return whether it is a secret's name in prose, unlike a generic word (`KEY: 3`, `PASS: test`)."""
     return is_secret_name(name) and name not in _ALONE
 
 
-def _is_given(text: str, name: re.Match[str], value: re.Match[str]) -> bool:
-    """Whether this is a name with its value, and no sentence with a colon in it."""
+def _is_assignment(text: str, name: re.Match[str], value: re.Match[str]) -> bool:
+    """Return whether this is a name with its value, not a sentence with a colon."""
     if ":" not in name[0] or ":=" in name[0] or name[2] or value["quoted"] is not None:
         return True
     if name[1].upper() == name[1] or "-" in name[1]:  # a variable or a header
@@ -271,20 +271,20 @@ def _is_given(text: str, name: re.Match[str], value: re.Match[str]) -> bool:
 
 
 class Redactor:
-    """Puts stars in place of secrets. Made anew for each report, since the environment may change."""
+    """Replacement of secrets by stars. Create one per report: the environment may change."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         spelled = {spelling for secret in secret_values(environment) for spelling in _spellings(secret)}
         self._secrets = sorted(spelled, key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
-        """Return the text with stars for whatever looks like a secret, or is one of the environment."""
+        """Return the text with stars for what looks like a secret, or is one of the environment's."""
         text = self.certain(text)
         text = _starred(text, assigned(text))
         return _with_rules(text, LIKELY)
 
     def certain(self, text: str) -> str:
-        """Return the text with stars only where nothing innocent can stand."""
+        """Return the text with stars only for certain secrets."""
         for secret in self._secrets:
             if secret in text:
                 text = _replaced(text, secret)
@@ -302,7 +302,7 @@ _KEY_LINE = re.compile(r"[A-Za-z0-9+/=]+\r?")
 
 
 def _without_cut_key(text: str) -> str:
-    """The text without what is left of a private key whose beginning was cut off, as in the end of a log."""
+    """Return the text without the remains of a private key that begins before it, as in a log's tail."""
     if "PRIVATE KEY" not in text:
         return text
     kept: list[str] = []
