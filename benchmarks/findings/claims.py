@@ -114,8 +114,8 @@ def _value_of_alignment(setting: Setting, runs: Runs) -> Finding:
         ),
         verdicts=(
             f"At the start of Stage 2: {judge(at_start, expected='lower')}; {at_start.describe()}.",
-            f"At the end: {judge(at_end, expected='lower')}; {at_end.describe()}. The compute is not the same: Stage "
-            f"1.9 comes on top. See the last findings for equal compute.",
+            f"At the end: {judge(at_end, expected='lower')}; {at_end.describe()}. The compute is not the "
+            f"same: Stage 1.9 comes on top. See the last findings for equal compute.",
         ),
         header=("Stage 1.9, steps", "loss at the start of Stage 2", "final loss"),
         rows=tuple(

@@ -19,8 +19,8 @@ ROOMS = {
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_count_goes_with_its_noun(room: str) -> None:
-    told = [ROOMS[room](count, "worker") for count in (0, 1, 2)]
-    assert told == ["0 workers", "1 worker", "2 workers"]
+    texts = [ROOMS[room](count, "worker") for count in (0, 1, 2)]
+    assert texts == ["0 workers", "1 worker", "2 workers"]
 
 
 @pytest.mark.parametrize("room", sorted(set(ROOMS) - {"analysis"}))

@@ -111,18 +111,18 @@ def test_pages_and_delimiters_give_every_name_once(gcs, fs, root):
 
 def test_generations_rise_across_a_delete_and_preconditions_hold(gcs, fs, root):
     name = root.removeprefix("bucket/") + "/x"
-    seen = []
+    generations = []
     for _ in range(3):
-        seen.append(int(fs.call("POST", f"{gcs.url}/upload/storage/v1/b/bucket/o", uploadType="media",
+        generations.append(int(fs.call("POST", f"{gcs.url}/upload/storage/v1/b/bucket/o", uploadType="media",
                                 name=name, ifGenerationMatch="0", data=b"x", json_out=True)["generation"]))  # fmt: skip
-        headers, _ = fs.call("GET", fs.url(f"{root}/x"), ifGenerationMatch=str(seen[-1]))
-        assert headers["X-Goog-Generation"] == str(seen[-1])
-        headers, data = fs.call("GET", fs.url(f"{root}/x"), ifGenerationNotMatch=str(seen[-1]))
+        headers, _ = fs.call("GET", fs.url(f"{root}/x"), ifGenerationMatch=str(generations[-1]))
+        assert headers["X-Goog-Generation"] == str(generations[-1])
+        headers, data = fs.call("GET", fs.url(f"{root}/x"), ifGenerationNotMatch=str(generations[-1]))
         assert data == b""  # 304: not modified
         with pytest.raises(FileExistsError):
             fs.call("DELETE", "b/{}/o/{}", "bucket", name, ifGenerationMatch="7")
         fs.rm_file(f"{root}/x")
-    assert seen == sorted(set(seen))
+    assert generations == sorted(set(generations))
 
 
 def test_damaged_uploads_are_refused_and_nothing_is_stored(gcs, fs, root):
@@ -177,16 +177,16 @@ def test_a_fake_of_its_own_process_takes_orders_over_http():
         remote.set(clock_skew_s=3600.0, one_write_per_second=True, latency_s=0.0)
         version = store.create("k", b"x")
         assert store.read("k") == (b"x", version)
-        told = [(e.operation, e.status) for e in remote.entries()]
+        entries = [(e.operation, e.status) for e in remote.entries()]
         assert {e.door for e in remote.entries()} == {"worker-1"}
-        assert told[0] == ("insert", 0)  # committed, its answer lost
-        assert set(told[1:-2]) <= {
+        assert entries[0] == ("insert", 0)  # committed, its answer lost
+        assert set(entries[1:-2]) <= {
             ("insert", 429),
             ("insert", 412),
             ("stat", 200),
         }  # asked again within a second
-        assert told[-2:] == [("get", 200), ("get", 200)]  # read back, and by the test
-        assert remote.bill()["B"] == sum(operation in ("get", "stat") for operation, _ in told)
+        assert entries[-2:] == [("get", 200), ("get", 200)]  # read back, and by the test
+        assert remote.bill()["B"] == sum(operation in ("get", "stat") for operation, _ in entries)
         remote.clear_journal()
         number = remote.add(Fault(action="status", times=None))
         remote.remove(number)

@@ -103,7 +103,7 @@ def test_a_key_is_refused_or_its_file_lies_in_the_folder_under_that_very_name(ke
 def test_a_key_is_refused_or_its_object_lies_below_the_prefix_under_that_very_name(key):
     store = GcsStore("gs://bucket/deep/sweep")
     try:
-        path = store._object_path(key)
+        path = store.object_path(key)
     except ValueError:
         return
     quoted = path.removeprefix("/storage/v1/b/bucket/o/")

@@ -59,13 +59,13 @@ def violations(source: str) -> Iterator[str]:
                 yield module
             case ast.Call(func=func, keywords=keywords):
                 name = ast.unparse(func)
-                given = {keyword.arg: ast.unparse(keyword.value) for keyword in keywords}
+                arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in keywords}
                 last = name.rpartition(".")[2]
                 if name in FORBIDDEN_CALLS or (last in FORBIDDEN_CALLS and last not in ("eval", "exec")):
                     yield name
-                if name == "torch.load" and given.get("weights_only") != "True":
+                if name == "torch.load" and arguments.get("weights_only") != "True":
                     yield "torch.load without weights_only=True"
-                if given.get("allow_pickle", "False") != "False":
+                if arguments.get("allow_pickle", "False") != "False":
                     yield f"{name} with allow_pickle"
                 if name in ("yaml.load", "yaml.load_all") and "Safe" not in ast.unparse(node):
                     yield f"{name} without a safe loader"

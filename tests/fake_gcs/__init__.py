@@ -1,28 +1,28 @@
-"""A small Google Cloud Storage for tests: real HTTP on 127.0.0.1, with faults that a test can order.
+"""Small fake of Google Cloud Storage for tests: real HTTP on 127.0.0.1, with injected faults.
 
     objects.py   buckets and objects, generations, preconditions; no HTTP, no clock of its own
-    faults.py    what shall go wrong, for which requests, how often
-    journal.py   what was asked, and what Google would bill for it
+    faults.py    injected faults: which requests, how often
+    journal.py   requests, and Google's bill for them
     api.py       the JSON API over `objects`
     uploads.py   media, multipart and resumable uploads
     partial.py   the `fields` parameter
-    server.py    the HTTP server in a thread of the test, with its doors; `FakeGcs` is what tests hold
-    control.py   the same from another process; `python -m fake_gcs` starts one
+    server.py    the HTTP server in a thread of the test: `FakeGcs`
+    control.py   client of a fake in another process, which `python -m fake_gcs` starts
 
-A *door* is one more port into the same service. Give each client its own and a fault can cut off one of them.
+A *door* is one more port of the same service. With a door for each client, a fault can cut off one of them.
 
-What this assumes about the real service (from its documentation and the gcsfs sources, not verified against it):
+Assumptions about the real service (from its documentation and the gcsfs sources, not verified against it):
 
 - Reads, listings and overwrites are strongly consistent.
 - A generation is greater than every earlier one of the same name, also across a delete, and looks like a time in
   microseconds. `metageneration` starts at 1.
 - `ifGenerationMatch=0` means "if absent". An upload to a missing object with another generation answers 412; so does a
-  read; a delete of a missing object answers 404. `ifGenerationNotMatch` with the present one answers 304 on a
+  read; a delete of a missing object answers 404. `ifGenerationNotMatch` with the current one answers 304 on a
   read and 412 on a change.
-- A missing bucket answers 404 on everything. A read of another generation than the present one answers 404 (no
+- A missing bucket answers 404 on everything. A read of another generation than the current one answers 404 (no
   versioning, and soft-deleted objects cannot be read).
-- The limit on changes of one name answers 429 before preconditions are looked at; deletes count as changes; it is
-  one change a second, without a burst.
+- The rate limit of one name answers 429 before preconditions are checked; deletes count as changes; it is one
+  change per second, without a burst.
 - Every answer carries `Date` in whole seconds, the errors too. `updated` has milliseconds.
 - A wrong `md5Hash` or `crc32c` in an upload's metadata answers 400, and nothing is stored.
 - A listing gives at most 1,000 entries a page, sorted by UTF-8 bytes.
@@ -30,7 +30,7 @@ What this assumes about the real service (from its documentation and the gcsfs s
   session is not bound to a process; preconditions are judged when the upload is finished.
 - Class A: insert, copy, patch, compose, list, making a bucket. Class B: reads of data or metadata, failed ones too.
   Free: deletes; parts of a resumable upload after its start.
-- Not there: authentication (every caller is allowed), batch requests, ACLs, versioning, moveTo (gcsfs then copies and
+- Missing: authentication (every caller is allowed), batch requests, ACLs, versioning, moveTo (gcsfs then copies and
   deletes), customer keys.
 """
 

@@ -26,12 +26,12 @@ def main() -> None:
         "--one-write-per-second", action="store_true", help="429 for faster changes of one name"
     )
     parser.add_argument("--seed", type=int, default=0, help="for faults with a chance")
-    given = parser.parse_args()
-    buckets = tuple(given.bucket) or ("bucket",)
+    arguments = parser.parse_args()
+    buckets = tuple(arguments.bucket) or ("bucket",)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-    with FakeGcs(port=given.port, seed=given.seed, buckets=buckets) as server:
-        server.latency_s = given.latency_s
-        server.objects.one_write_per_second = given.one_write_per_second
+    with FakeGcs(port=arguments.port, seed=arguments.seed, buckets=buckets) as server:
+        server.latency_s = arguments.latency_s
+        server.objects.one_write_per_second = arguments.one_write_per_second
         print(json.dumps({"url": server.url}), flush=True)
         signal.pause()
 

@@ -1,4 +1,4 @@
-"""The JSON API: from a request to what `objects` and `uploads` do with it. `server` is the only caller."""
+"""JSON API over `objects` and `uploads`."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Call:
 
     @property
     def address(self) -> tuple[str, str]:
-        """Bucket and name of the object."""
+        """Return bucket and name of the object."""
         return self.names[0], self.names[1]
 
     @property
     def name(self) -> str:
-        """What a fault's pattern is matched with: the object's name, or a listing's prefix."""
+        """Return what faults match: the object's name, or a listing's prefix."""
         if self.operation == "list":
             return self.query.get("prefix", "")
         if self.operation == "insert":
@@ -69,7 +69,7 @@ class Reply:
 
 
 def classify(call: Call) -> Call:
-    """Fill in the operation and the names."""
+    """Return the call with its operation and names."""
     for method, pattern, operation in _ROUTES:
         match = re.fullmatch(pattern, call.path)
         if method == call.method and match:
@@ -98,7 +98,7 @@ def _read_metadata(call: Call) -> None:
 
 
 class Api:
-    """Answers classified calls. `accent` makes it spell answers as other implementations do; see `spelled`."""
+    """API that answers classified calls. `accent` imitates other implementations; see `spelled`."""
 
     def __init__(self, objects: Objects) -> None:
         self.objects, self.sessions = objects, Sessions(objects)
@@ -232,18 +232,18 @@ Quirk = Literal[
     "empty_lists",
     "no_generation",
 ]
-"""What other implementations leave out or spell differently."""
+"""Differences of other implementations."""
 
 
 def spelled_listing(document: dict[str, Any], accent: Set[Quirk]) -> dict[str, Any]:
-    """A page of a listing as a server spells it that has these quirks."""
+    """Return a page of a listing as a server with these differences writes it."""
     if "items" in document:
         document["items"] = [spelled(item, accent) for item in document["items"]]
     return {"items": None, "nextPageToken": "", **document} if "empty_lists" in accent else document
 
 
 def spelled(document: dict[str, Any], accent: Set[Quirk]) -> dict[str, Any]:
-    """An object's description as a server spells it that has these quirks."""
+    """Return an object's metadata as a server with these differences writes them."""
     left_out = {
         *(("size",) if "no_zero_size" in accent and document.get("size") == "0" else ()),
         *(("generation",) if "no_generation" in accent else ()),
@@ -282,7 +282,7 @@ def _bucket(name: str) -> dict[str, str]:
 
 
 def _folder(name: str, prefix: str, delimiter: str) -> str | None:
-    """The common prefix that a delimited listing shows instead of the object."""
+    """Return the common prefix that a delimited listing has instead of the object."""
     if not delimiter or delimiter not in name[len(prefix) :]:
         return None
     return name[: name.index(delimiter, len(prefix)) + len(delimiter)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def answer(server: FakeGcs, path: str, method: str, body: bytes) -> dict[str, Any]:
-    """What the control endpoint does; called in a thread of its own."""
+    """Handle a request to the control endpoint, in a thread of its own."""
     order: dict[str, Any] = json.loads(body) if body else {}
     match method, path.removeprefix("/_control/"):
         case "POST", "faults":
@@ -50,7 +50,7 @@ def answer(server: FakeGcs, path: str, method: str, body: bytes) -> dict[str, An
 
 
 class Remote:
-    """A fake in another process, by its URL."""
+    """Client of a fake in another process."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -65,7 +65,7 @@ class Remote:
         self._call("DELETE", "faults")
 
     def set(self, **settings: float | bool) -> None:
-        """`latency_s`, `clock_skew_s`, `one_write_per_second`."""
+        """Set `latency_s`, `clock_skew_s` or `one_write_per_second`."""
         self._call("POST", "settings", settings)
 
     def door(self, name: str) -> str:

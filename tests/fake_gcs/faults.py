@@ -1,4 +1,4 @@
-"""What shall go wrong, for which requests, and how often. `server` asks for each request."""
+"""Injected faults: which requests fail, in which way, how often."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Action = Literal["lose_response", "lose_request", "hang", "status", "delay", "da
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One order for trouble; a request suffers from the first that fits it.
+    """Injected fault; a request suffers from the first that matches it.
 
     Args:
         action: `lose_response` does what was asked, then breaks the connection; `lose_request` breaks it before;
@@ -42,7 +42,7 @@ class Fault:
 
 
 class Faults:
-    """The orders in force. Safe to share by threads."""
+    """Active faults. Thread-safe."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
@@ -51,7 +51,7 @@ class Faults:
         self._next = 0
 
     def add(self, fault: Fault) -> int:
-        """Put the fault in force; the number is for `remove`."""
+        """Activate the fault and return a number for `remove`."""
         with self._lock:
             self._next += 1
             self._orders[self._next] = (fault, fault.times)
@@ -66,7 +66,7 @@ class Faults:
             self._orders.clear()
 
     def draw(self, operation: str, name: str, door: str) -> Fault | None:
-        """The fault that this request suffers, counted as one of its times."""
+        """Return the fault of this request, and count it."""
         with self._lock:
             for number, (fault, left) in self._orders.items():
                 if not fault.fits(operation, name, door) or self._random.random() >= fault.chance:

@@ -1,4 +1,4 @@
-"""What was asked of the fake, and what Google would bill for it. `server` writes, tests and benchmarks read."""
+"""Journal of the requests to the fake, and Google's bill for them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLASSES: dict[str, Billing] = {
 
 
 class Entry(NamedTuple):
-    """One request; status 0 where the connection was broken instead of an answer."""
+    """A request; status 0 where the connection was broken instead of a response."""
 
     door: str
     operation: str
@@ -55,7 +55,7 @@ class Journal:
             self._entries.clear()
 
     def bill(self) -> dict[str, float]:
-        """Requests by class, and dollars for them; refused ones (429, 5xx) are not billed."""
+        """Return the number of requests by class and their dollars; refused ones (429, 5xx) are free."""
         counts = Counter(
             CLASSES[entry.operation] for entry in self.entries() if entry.status != 429 and entry.status < 500
         )

@@ -1,4 +1,4 @@
-"""Buckets and objects with their generations and preconditions. `api` and `uploads` are the callers."""
+"""Buckets and objects with their generations and preconditions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import google_crc32c
 
 
 class ApiError(Exception):
-    """An answer with an error status, worded as Google's."""
+    """Response with an error status, in Google's words."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         self.status, self.reason, self.message = status, reason, message
@@ -60,7 +60,7 @@ class StoredObject:
 
 
 class Objects:
-    """Everything that is stored. `clock_skew_s` makes the service's clock wrong; safe to share by threads.
+    """All stored objects. `clock_skew_s` makes the service's clock wrong. Thread-safe.
 
     `one_write_per_second` refuses a second change of one name within a second of real time.
     """
@@ -148,7 +148,7 @@ class Objects:
             self._changed[bucket, name] = time.monotonic()
 
     def names(self, bucket: str, prefix: str = "") -> list[str]:
-        """Sorted as the service sorts: by the bytes of UTF-8."""
+        """Return the names in the service's order: by the bytes of UTF-8."""
         with self._lock:
             found = [name for name in self._bucket(bucket) if name.startswith(prefix)]
         return sorted(found, key=str.encode)
@@ -174,7 +174,7 @@ class Objects:
 
 
 def _check(present: StoredObject | None, query: Mapping[str, str], *, reading: bool) -> None:
-    """Judge the preconditions; 0 stands for "absent"."""
+    """Check the preconditions; 0 stands for "absent"."""
     generation = 0 if present is None else present.generation
     metageneration = 0 if present is None else present.metageneration
     failed = ApiError(
@@ -182,9 +182,9 @@ def _check(present: StoredObject | None, query: Mapping[str, str], *, reading: b
     )
     for name, value in (("Generation", generation), ("Metageneration", metageneration)):
         wanted, unwanted = query.get(f"if{name}Match"), query.get(f"if{name}NotMatch")
-        for given in (wanted, unwanted):
-            if given is not None and not given.lstrip("-").isdecimal():
-                raise ApiError(400, "invalid", f"Invalid value for if{name}Match: {given}")
+        for expected in (wanted, unwanted):
+            if expected is not None and not expected.lstrip("-").isdecimal():
+                raise ApiError(400, "invalid", f"Invalid value for if{name}Match: {expected}")
         if wanted is not None and int(wanted) != value:
             raise failed
         if unwanted is not None and int(unwanted) == value:
@@ -193,10 +193,10 @@ def _check(present: StoredObject | None, query: Mapping[str, str], *, reading: b
 
 def _check_digests(fresh: StoredObject, about: Mapping[str, object]) -> None:
     for name, label, value in (("md5Hash", "MD5 hash", fresh.md5), ("crc32c", "CRC32C", fresh.crc32c)):
-        given = about.get(name)
-        if given is not None and given != value:
+        expected = about.get(name)
+        if expected is not None and expected != value:
             raise ApiError(
-                400, "invalid", f'Provided {label} "{given}" doesn\'t match calculated {label} "{value}".'
+                400, "invalid", f'Provided {label} "{expected}" doesn\'t match calculated {label} "{value}".'
             )
 
 

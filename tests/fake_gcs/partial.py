@@ -1,4 +1,4 @@
-"""The `fields` parameter of the JSON API: `items(name,generation),nextPageToken`. `api` applies it to answers."""
+"""`fields` parameter of the JSON API: `items(name,generation),nextPageToken`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TOKEN = re.compile(r"[A-Za-z*][A-Za-z0-9]*|[(),/]")
 
 
 def select(document: dict[str, Any], fields: str | None) -> dict[str, Any]:
-    """The part of the document that `fields` asks for. Raises `ApiError` 400 for a malformed one."""
+    """Return the part of the document that `fields` selects. Raises `ApiError` 400 if it is malformed."""
     if fields is None:
         return document
     tokens = _TOKEN.findall(fields)

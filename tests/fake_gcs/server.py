@@ -1,4 +1,4 @@
-"""The HTTP server in a thread, one port for each door. Tests hold a `FakeGcs`; `control` answers other processes."""
+"""HTTP server in a thread, with one port for each door."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRONT_DOOR = "front"
 
 
 class FakeGcs:
-    """A running service; a context manager. Set `latency_s` and the attributes of `objects` at any time."""
+    """Running service, as a context manager. `latency_s` and the attributes of `objects` may be set any time."""
 
     def __init__(self, *, port: int = 0, seed: int = 0, buckets: tuple[str, ...] = ("bucket",)) -> None:
         self.objects, self.faults, self.journal = Objects(), Faults(seed), Journal()
@@ -53,7 +53,7 @@ class FakeGcs:
         return self.door(FRONT_DOOR)
 
     def door(self, name: str) -> str:
-        """The base URL of one client's own way in, opened at its first use."""
+        """Return the base URL of one client's own port, opened at its first use."""
         if name not in self._doors:
             self.open_door(name)
         return f"http://127.0.0.1:{self._doors[name]}"
@@ -66,7 +66,7 @@ class FakeGcs:
         return self.faults.add(Fault(action=how, door=door, times=None))
 
     def reset(self) -> None:
-        """No faults, no journal, a right clock, no limits, no accent; objects stay."""
+        """Remove faults, journal, clock skew, limits and accent; objects stay."""
         self.faults.clear()
         self.journal.clear()
         self.latency_s = self.objects.clock_skew_s = 0.0
@@ -74,7 +74,7 @@ class FakeGcs:
         self.speak()
 
     def speak(self, *accent: Quirk) -> None:
-        """Spell answers as other implementations do, from now on."""
+        """Imitate other implementations from now on."""
         self._api.accent = frozenset(accent)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -90,7 +90,7 @@ class FakeGcs:
     async def _listen(self, port: int) -> int:
         site = web.TCPSite(self._runner, "127.0.0.1", port)
         await site.start()
-        sockets = site._server.sockets  # type: ignore[union-attr] # aiohttp tells the chosen port nowhere else
+        sockets = site._server.sockets  # type: ignore[union-attr] # aiohttp has no public way to the chosen port
         return int(sockets[0].getsockname()[1])
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:

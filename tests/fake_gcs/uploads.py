@@ -1,4 +1,4 @@
-"""Uploads as the JSON API takes them: media, multipart, and resumable in parts. `api` is the caller."""
+"""Uploads of the JSON API: media, multipart, and resumable in parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 
 def split_multipart(body: bytes, content_type: str) -> tuple[dict[str, object], bytes]:
-    """Metadata and data of a `multipart/related` body. Line ends may be CRLF or LF, as long as they agree."""
+    """Return metadata and data of a `multipart/related` body, with line ends all CRLF or all LF."""
     match = re.search(r'boundary="?([^";]+)"?', content_type)
     if match is None:
         raise ApiError(400, "badContent", "Multipart body has no boundary.")
@@ -33,7 +33,7 @@ def split_multipart(body: bytes, content_type: str) -> tuple[dict[str, object], 
 
 @dataclass(kw_only=True)
 class Session:
-    """A resumable upload that was started and not finished."""
+    """Unfinished resumable upload."""
 
     bucket: str
     about: dict[str, object]
@@ -73,7 +73,7 @@ class Sessions:
             del self._open[identity]
 
     def add(self, identity: str, body: bytes, content_range: str | None) -> Session:
-        """Take one part; the session is finished when its last byte is there.
+        """Receive one part; the last byte finishes the session.
 
         A part that was sent before is recognised by its offset and taken once, as the service does.
         """
@@ -90,7 +90,7 @@ class Sessions:
 
     @staticmethod
     def _append(session: Session, body: bytes, content_range: str | None) -> int | None:
-        """Add the bytes that are new; the upload's whole size, if it was told."""
+        """Append the new bytes; return the upload's total size, if it is known."""
         if content_range is None:
             session.data[:] = body
             return len(body)

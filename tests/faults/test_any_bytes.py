@@ -161,9 +161,9 @@ def through_import(batches: Batches, case: tuple[str, bytes]) -> None:
         Experiment.open(store).trial(index)
 
 
-def _raising(kind: type[BaseException], *said: object) -> Callable[[], Any]:
+def _raising(kind: type[BaseException], *arguments: object) -> Callable[[], Any]:
     def function() -> Any:
-        raise kind(*said)
+        raise kind(*arguments)
 
     return function
 

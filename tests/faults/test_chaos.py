@@ -1,4 +1,4 @@
-"""A short seeded run of `benchmarks/chaos.py`, and that its judge would notice what must not happen."""
+"""A short seeded run of `benchmarks/chaos.py`, and tests of the check that it ends with."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ IMPATIENT = RetryPolicy(total_s=0.6, attempt_s=0.3, first_wait_s=0.02, longest_w
 
 
 class Killed(BaseException):
-    """SIGKILL: no handler runs that would tidy up."""
+    """Stand-in for SIGKILL: no handler cleans up."""
 
 
 class Mortal(MemoryStore):
-    """A store whose client dies once: `die` tells at which operation on which key, before or after it."""
+    """Store whose client dies once, at the operation and key that `die` selects, before or after it."""
 
     def __init__(self) -> None:
         self.seconds = 1_000_000.0
@@ -50,7 +50,7 @@ class Mortal(MemoryStore):
         self._step("delete", key, lambda: super(Mortal, self).delete(key, expected) or "")
 
     def bury(self, after_s: float) -> None:
-        """The dead are gone and time has passed: whoever uses the store now is another worker."""
+        """Let time pass, so that the next user of the store is another worker."""
         self.dead, self.die = False, None
         self.seconds += after_s
 
@@ -89,12 +89,12 @@ def worker(store, space) -> Experiment:
 
 
 def give_up(seconds: float) -> None:
-    """Instead of waiting for a lock: there is nothing to be had now."""
+    """Raise instead of waiting for a lock."""
     raise TimeoutError
 
 
 def finish(store: Mortal, by: str) -> Trial:
-    """Another worker takes what there is and completes it."""
+    """Claim the next trial and complete it, as another worker."""
     experiment = Experiment.open(store)
     record = experiment.ask(by, wait=give_up)
     assert record is not None
@@ -106,7 +106,7 @@ def done(record: Trial) -> Complete:
 
 
 def state(store: Mortal) -> tuple[list[str], list[tuple[str, int]]]:
-    """Keys, and status and attempt of every record: all there is to assert on."""
+    """Return the keys, and status and attempt of every record."""
     records = Experiment.open(store).trials()
     return [entry.key for entry in store.list("")], [(record.status, record.attempt) for record in records]
 

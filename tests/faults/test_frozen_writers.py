@@ -1,5 +1,5 @@
-"""Real worker processes that are stopped in the middle of a write, the record's lock in their hands: the others
-leave that record out, go on with what there is, and do not die of it."""
+"""Real worker processes that are stopped in the middle of a write, holding the record's lock: the others skip
+that record and go on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(200)
 
 
 class Freezing(LocalStore):
-    """Stops its process in the middle of the write that makes `key` hold `content`, before it is visible."""
+    """Store that stops its process while it writes `content` to `key`, before that is visible."""
 
     def __init__(self, root: str, key: str, content: bytes) -> None:
         super().__init__(root, lock_timeout_s=0.5)
@@ -51,7 +51,7 @@ class Silent:
 
 
 def worker_process(folder: str, key: str, content: bytes) -> None:
-    """What `sweep worker` does, in a process forked from the server."""
+    """Do what `sweep worker` does, in a process forked from the server."""
     import sys
 
     sys.path.insert(0, FUNCTIONS)
@@ -62,7 +62,7 @@ def worker_process(folder: str, key: str, content: bytes) -> None:
 
 @pytest.fixture
 def start(forkserver, sweep: Experiment):
-    """Starts a worker process; whatever is left of them, stopped ones too, is killed with the test."""
+    """Return a function that starts a worker process; those left at the end, also stopped ones, are killed."""
     started = []
 
     def start(key: str = "", content: bytes = b""):

@@ -1,4 +1,4 @@
-"""Whatever is raised in a heartbeat, the next one is sent: each operation of the thread × each kind of exception."""
+"""The heartbeat thread survives every exception: each of its operations × each kind of exception."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ PARTS: dict[str, tuple[Any, str]] = {
 
 
 class Running:
-    """One trial in hand, its heart beating every 20 ms; `shown` is called with the program's progress."""
+    """A running trial with a heartbeat every 20 ms; `shown` is called with the program's progress."""
 
     def __init__(self) -> None:
         self.shown: Callable[[], None] = lambda: None
@@ -77,7 +77,7 @@ class Running:
         (self.heartbeat.folder / progress_log.METRICS_FILE).write_text('{"step": 1, "loss": 2.0}\n')
 
     def beats(self, count: int = 2) -> None:
-        """Wait until the store has had so many more heartbeats."""
+        """Wait until the store has received so many more heartbeats."""
         for _ in range(count):
             before = self.experiment.trial(0).heartbeat
             until = time.monotonic() + 20
@@ -96,7 +96,7 @@ def running() -> Iterator[Running]:
 
 
 class Trap:
-    """Raises instead of an operation, in the heart's thread only: its first times, or as long as it is set."""
+    """Wrapper that raises in the heartbeat thread only: the first few times, or while it is set."""
 
     def __init__(self, original: Callable[..., Any], error: BaseException) -> None:
         self._original, self._error = original, error

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def worker_process(folder: str, environment: dict[str, str]) -> None:
-    """What `sweep worker` does, in a process forked from the server."""
+    """Do what `sweep worker` does, in a process forked from the server."""
     import sys
 
     from sweeps.worker.loop import work
@@ -70,7 +70,7 @@ def sweep(tmp_path: Path) -> Experiment:
 
 @pytest.fixture
 def start(forkserver):
-    """Starts a worker process; whatever is left of them, stopped ones too, is killed with the test."""
+    """Return a function that starts a worker process; those left at the end, also stopped ones, are killed."""
     started = []
 
     def start(sweep: Experiment, seconds: float):
@@ -89,7 +89,7 @@ def start(forkserver):
 
 
 def check_everything(sweep: Experiment) -> Counter:
-    """The whole state after the storm; returns how often each trial was run to its end."""
+    """Check the final state; return how often each trial was run to its end."""
     records = Experiment.open(sweep.store).trials()
     assert [record.trial for record in records] == list(range(TRIALS))
     assert {record.status for record in records} == {"completed"}
@@ -148,7 +148,7 @@ def test_killing_half_of_the_workers_loses_nothing_and_repeats_only_what_was_cut
 
 
 def test_a_stalled_worker_comes_back_to_a_finished_trial_and_changes_nothing(start, sweep):
-    """SIGSTOP for longer than the lease: the trial is done by another, and the late report is dropped.
+    """SIGSTOP for longer than the lease: another worker runs the trial, and the late report is dropped.
 
     It is stopped while its function runs; `test_frozen_writers` stops workers in the middle of a write.
     """
@@ -173,7 +173,7 @@ def test_a_stalled_worker_comes_back_to_a_finished_trial_and_changes_nothing(sta
 
 
 def test_a_killed_worker_takes_its_program_and_all_that_it_started_along(tmp_path):
-    """Otherwise a trainer goes on computing for a trial that somebody else has taken over."""
+    """Otherwise a trainer would go on with a trial that another worker has taken over."""
     store = LocalStore(tmp_path / "store")
     code = "sleep 600 & echo $! $$ > pids.part; mv pids.part pids; wait"
     space = Space(

@@ -1,4 +1,4 @@
-"""A trial that its worker cannot finish goes on elsewhere from its checkpoint, to the same result bit for bit.
+"""A trial that its worker cannot finish resumes elsewhere from its checkpoint, with bit-identical results.
 
 Real workers, each with a disk of its own, over a folder and over the fake bucket; the real trainer.
 """
@@ -56,7 +56,7 @@ LINE_TIMES = (
 
 @dataclass
 class Fleet:
-    """Workers on one sweep; each believes to be on a machine of its own."""
+    """Workers on one sweep, each as if on a machine of its own."""
 
     store: Store
     folder: Path
@@ -75,7 +75,7 @@ class Fleet:
         return worker
 
     def run_folder(self, attempt: int) -> Path:
-        """Where the attempt's files are, on whichever disk."""
+        """Return the folder of the attempt's files."""
         if isinstance(self.store, LocalStore):
             return self.store.folder(run_prefix(0, attempt))
         (found,) = self.folder.glob(f"disk-*/**/{run_prefix(0, attempt)}")
@@ -86,7 +86,7 @@ class Fleet:
         return sorted(path.name for path in self.folder.glob(f"**/{pattern}"))
 
     def in_store(self, attempt: int) -> set[str]:
-        """The checkpoints that another machine would find whole."""
+        """Return the checkpoints that are complete for another machine."""
         if isinstance(self.store, LocalStore):
             return set(self.checkpoints(attempt))
         try:
@@ -98,7 +98,7 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text and teacher are made once."""
+    """Return the folder of the prepared text and teacher, shared by the tests."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -141,7 +141,7 @@ def wait_until(condition: Callable[[], object], worker: subprocess.Popen[str]) -
 
 
 def stop_the_trainer(worker: subprocess.Popen[str]) -> None:
-    """So that what happens next does not depend on who is faster."""
+    """Stop the trainer process, so that the next steps do not race with it."""
     for process in psutil.Process(worker.pid).children(recursive=True):
         if process.cmdline()[1:3] == ["-m", "trainer"]:
             process.suspend()
@@ -150,7 +150,7 @@ def stop_the_trainer(worker: subprocess.Popen[str]) -> None:
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps of Stage 2 that this attempt has made, from what it said."""
+    """Return the steps of Stage 2 that this attempt has logged."""
     return [int(n) for n in re.findall(r"^stage2 (\d+)/200 ", (folder / "log.txt").read_text(), re.MULTILINE)]
 
 
@@ -167,14 +167,14 @@ def check_against_a_run_that_was_never_ended(fleet: Fleet) -> None:
     experiment = Experiment.open(fleet.store)
     (record,) = experiment.trials()
     assert (record.status, record.attempt) == ("completed", 2)
-    whole = fleet.folder / "whole"
+    uninterrupted = fleet.folder / "uninterrupted"
     overrides = program.trainer_overrides(experiment.space, record.parameters)
     subprocess.run(
-        api.command(overrides, whole), env=fleet.environment, check=True, stdout=subprocess.DEVNULL
+        api.command(overrides, uninterrupted), env=fleet.environment, check=True, stdout=subprocess.DEVNULL
     )
-    expected = json.loads((whole / "result.json").read_text())["metrics"]
+    expected = json.loads((uninterrupted / "result.json").read_text())["metrics"]
     assert without_times(record.metrics) == without_times(expected)
-    assert lines(fleet.run_folder(2)) == lines(whole)
+    assert lines(fleet.run_folder(2)) == lines(uninterrupted)
 
 
 @pytest.mark.slow
@@ -187,12 +187,12 @@ def test_a_killed_workers_trial_goes_on_from_its_checkpoint_on_another(fleet: Fl
     first.kill()
     first.communicate()
     second = fleet.start()
-    _, told = second.communicate(timeout=200)
-    assert second.returncode == 0, told
+    _, stderr = second.communicate(timeout=200)
+    assert second.returncode == 0, stderr
     done = int(newest) - 6
     assert steps(fleet.run_folder(2)) == list(range(done + 1, 201))
-    said = f"going on after step {done} of stage2, from checkpoint {newest}\n"
-    assert said in (fleet.run_folder(2) / "log.txt").read_text()
+    message = f"going on after step {done} of stage2, from checkpoint {newest}\n"
+    assert message in (fleet.run_folder(2) / "log.txt").read_text()
     (record,) = Experiment.open(fleet.store).trials()
     assert [attempt.reason for attempt in record.history] == ["expired", "completed"]
     check_against_a_run_that_was_never_ended(fleet)
@@ -204,15 +204,15 @@ def test_a_worker_that_is_told_to_go_hands_over_the_very_step(fleet: Fleet) -> N
     first = fleet.start()
     wait_until(lambda: len(fleet.checkpoints(1)) >= 2, first)
     first.send_signal(signal.SIGTERM)
-    _, told = first.communicate(timeout=60)
-    assert first.returncode == 75, told
+    _, stderr = first.communicate(timeout=60)
+    assert first.returncode == 75, stderr
     (record,) = Experiment.open(fleet.store).trials()
     assert (record.status, [attempt.reason for attempt in record.history]) == ("pending", ["released"])
     made = steps(fleet.run_folder(1))
     assert f"{made[-1] + 6:08d}" in fleet.in_store(1)
     second = fleet.start()
-    _, told = second.communicate(timeout=200)
-    assert second.returncode == 0, told
+    _, stderr = second.communicate(timeout=200)
+    assert second.returncode == 0, stderr
     assert made + steps(fleet.run_folder(2)) == list(range(1, 201))
     check_against_a_run_that_was_never_ended(fleet)
     assert fleet.in_store(2) == set()  # a finished trial keeps none

@@ -1,4 +1,4 @@
-"""Whatever a program, a person or a table says ends one trial or one command with one line, and nothing else."""
+"""Bad input of a program, a user or a table ends one trial or one command with one line, and nothing else."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _own_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path) -> LocalStore:
-    """A sweep in a folder, for commands."""
+    """Create a sweep in a folder, for commands."""
     store = LocalStore(str(tmp_path / "store" / "anything"))
     Experiment.create(store, SPACE)
     return store
@@ -48,7 +48,7 @@ def folder(tmp_path) -> LocalStore:
 
 class TestResultFiles:
     @pytest.mark.parametrize(
-        ("data", "failure", "said"),
+        ("data", "failure", "message"),
         [
             pytest.param(b'{"metrics": {"loss": 1.0, "\\ud800x": 2.0}}', "bad_config", "half of a surrogate pair", id="half-pair-name"),
             pytest.param(b'{"loss": 1.0, "note": "\xed\xa0\x80"}', "bad_config", "not JSON", id="half-pair-bytes"),
@@ -62,28 +62,28 @@ class TestResultFiles:
             pytest.param(b"", "bad_config", "not JSON", id="empty"),
         ],
     )  # fmt: skip
-    def test_what_cannot_be_read_fails_its_trial_with_one_line(self, tmp_path, data, failure, said):
+    def test_what_cannot_be_read_fails_its_trial_with_one_line(self, tmp_path, data, failure, message):
         running = Sweep()
         ended = running.run(lambda folder: (folder / "result.json").write_bytes(data) * 0)
         assert (ended.status, ended.failure) == ("failed", failure)
         assert "result.json" in ended.error
-        assert said in ended.error
+        assert message in ended.error
         assert len(ended.error.splitlines()) == 1
         assert len(ended.error) < 1000
         running.must_be_sound(tmp_path / "copy")
 
     @pytest.mark.parametrize(
-        ("make", "said"),
+        ("make", "message"),
         [
             pytest.param(os.mkfifo, "not a regular file", id="pipe"),
             pytest.param(os.mkdir, "cannot be read: Is a directory", id="folder"),
             pytest.param(lambda path: path.symlink_to(path), "cannot be read: a loop of links, not a regular file", id="link-to-itself"),
         ],
     )  # fmt: skip
-    def test_what_is_no_file_fails_its_trial(self, make: Callable[[Path], object], said):
+    def test_what_is_no_file_fails_its_trial(self, make: Callable[[Path], object], message):
         ended = Sweep().run(lambda folder: int(make(folder / "result.json") is not None))
         assert (ended.status, ended.failure) == ("failed", "bad_config")
-        assert said in ended.error
+        assert message in ended.error
 
     @pytest.mark.parametrize("name", ["new\nline", "\x1b[31mred", "a" * 201])
     def test_a_name_that_no_record_can_hold_is_left_out_and_said_so(self, tmp_path, name):
@@ -136,7 +136,7 @@ def raises(error: BaseException) -> Callable[[], Any]:
 
 class TestFunctions:
     @pytest.mark.parametrize(
-        ("function", "said"),
+        ("function", "message"),
         [
             pytest.param(raises(ValueError(f"bad {HALF}x")), "ValueError: bad \ufffdx", id="half-pair-in-a-text"),
             pytest.param(raises(Unspeakable()), "Unspeakable: (its text could not be made", id="no-text"),
@@ -148,11 +148,11 @@ class TestFunctions:
             pytest.param(lambda: {"loss": NoNumber()}, "not a finite number", id="no-number"),
         ],
     )  # fmt: skip
-    def test_an_error_fails_its_trial_and_no_worker(self, tmp_path, function, said):
+    def test_an_error_fails_its_trial_and_no_worker(self, tmp_path, function, message):
         running = Sweep(FUNCTION)
         ended = running.call(function)
         assert ended.status == "failed"
-        assert said in ended.error
+        assert message in ended.error
         assert len(ended.error) < 40_000
         running.must_be_sound(tmp_path / "copy")
 
@@ -248,20 +248,20 @@ class TestMetricsFiles:
 
 class TestTell:
     @pytest.mark.parametrize(
-        ("data", "said"),
+        ("data", "message"),
         [
             pytest.param(b'{"loss": 1.0, "\\ud800x": 2.0}', "half of a surrogate pair", id="half-pair-name"),
             pytest.param(DEEP, "not JSON: recursion", id="deep"),
             pytest.param(b'{"loss": ' + HUGE + b"}", "not a finite number", id="huge"),
         ],
     )
-    def test_what_cannot_be_kept_is_refused_and_the_trial_stays_open(self, folder, data, said):
+    def test_what_cannot_be_kept_is_refused_and_the_trial_stays_open(self, folder, data, message):
         Experiment.open(folder).ask("me", leased=False)
         Path("r.json").write_bytes(data)
         ran = sweep("tell", "0", "--result", "r.json", "--storage", folder.url)
         assert ran.status == 2
         assert ran.err.startswith("sweep: error: r.json: ")
-        assert said in ran.err
+        assert message in ran.err
         assert len(ran.err.splitlines()) == 1
         assert Experiment.open(folder).trial(0).status == "running"
         must_be_sound(folder.url)
@@ -283,7 +283,7 @@ class TestTell:
 
 class TestImport:
     @pytest.mark.parametrize(
-        ("name", "data", "said"),
+        ("name", "data", "message"),
         [
             pytest.param("t.json", b'[{"x": 0.5, "loss": 1.0, "\\ud800": 2.0}]', "half of a surrogate pair", id="half-pair-name"),
             pytest.param("t.json", b"[" + DEEP + b"]", "not JSON: recursion", id="deep"),
@@ -292,11 +292,11 @@ class TestImport:
             pytest.param("t.csv", b"x,loss\n0.5,1" + b"0" * 5000 + b"\n", "not a finite number", id="csv-huge"),
         ],
     )  # fmt: skip
-    def test_what_cannot_be_kept_is_refused_and_nothing_is_imported(self, folder, name, data, said):
+    def test_what_cannot_be_kept_is_refused_and_nothing_is_imported(self, folder, name, data, message):
         Path(name).write_bytes(data)
         ran = sweep("import", name, "--storage", folder.url)
         assert ran.status == 2
-        assert said in ran.err
+        assert message in ran.err
         assert "Traceback" not in ran.err
         assert Experiment.open(folder).trials() == []
         must_be_sound(folder.url)

@@ -1,4 +1,4 @@
-"""A folder that takes no writes any more: read-only, full, or beyond the limit on file sizes (`ulimit -f`).
+"""A folder that can no longer be written: read-only, full, or beyond the file size limit (`ulimit -f`).
 
 The machine is at fault: no trial fails for it, the worker leaves with one line, and others go on.
 """
@@ -68,7 +68,7 @@ def run(experiment: Experiment) -> loop.Tally:
 
 @pytest.fixture
 def broken_disk(monkeypatch) -> Callable[[Path, int], None]:
-    """Every flush of a file below a folder fails from now on, as it does on such a disk."""
+    """Let every flush of a file below a folder fail from now on, as on such a disk."""
     flush = os.fsync
 
     def breaks(folder: Path, code: int) -> None:

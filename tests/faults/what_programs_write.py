@@ -1,4 +1,4 @@
-"""Programs and people that write whatever they like, driven in this process, and what must hold afterwards.
+"""Programs and users that write arbitrary data, run in this process, and what must hold afterwards.
 
 A `Sweep` is a real one in memory with a real worker and its heart; only the program's process is replaced, by a
 function that writes what a case says into the run folder. `must_be_sound` looks at it as the next worker and a
@@ -49,18 +49,18 @@ def _is_well() -> dict[str, float]:
     return {"loss": 1.0}
 
 
-said_now: Callable[[], Any] = _is_well
-"""What `objective` does; a case sets it."""
+objective_body: Callable[[], Any] = _is_well
+"""Body of `objective`, set by a case."""
 
 
 def objective(parameters: Mapping[str, Any]) -> Any:
-    """The user's function of `FUNCTION`."""
-    return said_now()
+    """Call `objective_body`; this is the function of `FUNCTION`."""
+    return objective_body()
 
 
 @dataclass(frozen=True)
 class Ran:
-    """How a command of `sweep` ended."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -69,7 +69,7 @@ class Ran:
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Give back what `sweep worker` takes, so that a run of the tests can still be ended."""
+    """Restore what `sweep worker` replaces, so that a run of the tests can still be interrupted."""
     kept = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         yield
@@ -91,7 +91,7 @@ def sweep(*argv: str) -> Ran:
 
 
 class _Log(logging.Handler):
-    """Keeps lines as a person would see them."""
+    """Log handler that keeps lines as users see them."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__(logging.WARNING)
@@ -102,7 +102,7 @@ class _Log(logging.Handler):
 
 
 class Sweep:
-    """A sweep in memory whose trials run what they are told to."""
+    """Sweep in memory whose trials run a given function."""
 
     def __init__(self, program: Program = COMMAND) -> None:
         self.store = MemoryStore()
@@ -145,13 +145,13 @@ class Sweep:
         return self.must_read_back(index)
 
     def must_read_back(self, index: int) -> Trial:
-        """Return the record as a worker that has just come reads it, after a look at the threads."""
+        """Return the record as a new worker reads it, after a check that no thread has died."""
         assert not self.dead_threads
         assert not [line for line in self.log if "Traceback" in line]
         return Experiment.open(self.store).trial(index)
 
     def must_be_sound(self, folder: Path) -> None:
-        """Fail unless the commands of a person, and a second worker, find nothing wrong; `folder` is for a copy."""
+        """Fail unless commands and a second worker find nothing wrong; `folder` is for a copy."""
         assert not self.dead_threads
         Experiment.open(self.store).trials()
         copy = LocalStore(str(folder))
@@ -161,7 +161,7 @@ class Sweep:
 
 
 def add_pending(store: Store) -> int:
-    """Add a trial that anybody may claim, and return its index: generating one would take longer than the rest."""
+    """Add a pending trial and return its index; generating one would take much longer."""
     index = len(store.list(trial.PREFIX))
     fresh = Trial(
         trial=index, status="pending", parameters={"x": index % 997 / 997, "mode": "fast"}, generator="sobol"
@@ -191,7 +191,7 @@ def _well_behaved(argv: object, *, env: Mapping[str, str], **_: object) -> int:
 
 @contextlib.contextmanager
 def watched(log: list[str], dead_threads: list[str]) -> Iterator[None]:
-    """Keep what is logged meanwhile, and whatever ends a thread."""
+    """Record log lines, and exceptions that end a thread."""
     handler, hook = _Log(log), threading.excepthook
     logging.getLogger().addHandler(handler)
     threading.excepthook = lambda args: dead_threads.append(f"{args.thread}: {args.exc_value!r}")

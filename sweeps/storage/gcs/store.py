@@ -109,7 +109,7 @@ class GcsStore:
     def delete(self, key: str, expected: str) -> None:
         if not _is_generation(expected):
             raise Conflict(key)
-        response = self._request("DELETE", self._object_path(key), key, query={"ifGenerationMatch": expected})
+        response = self._request("DELETE", self.object_path(key), key, query={"ifGenerationMatch": expected})
         gone = response.status == 404 and response.in_doubt  # deleted by our earlier attempt
         if response.status not in _DONE and not gone:
             raise Conflict(key)
@@ -123,7 +123,7 @@ class GcsStore:
         """Return the service's time in seconds since the epoch, as `ServerClock` estimates it."""
         if self._clock.age() > CLOCK_FRESH_S:
             # The cheapest request that any account with access may send; a 404 has a `Date`, too.
-            self._request("GET", self._object_path(_SWEEP), _SWEEP, query={"fields": "generation"})
+            self._request("GET", self.object_path(_SWEEP), _SWEEP, query={"fields": "generation"})
         try:
             return self._clock.now()
         except RuntimeError:
@@ -152,7 +152,7 @@ class GcsStore:
         return _content(response, self.location(key))
 
     def _read_request(self, key: str) -> RecordRequest:
-        path = "/download" + self._object_path(key)
+        path = "/download" + self.object_path(key)
         return RecordRequest(method="GET", path=path, url=self.location(key), query={"alt": "media"})
 
     def _put(self, key: str, data: bytes, generation: str, conflict: type[StoreConflict]) -> str:
@@ -187,7 +187,7 @@ class GcsStore:
 
     def _generation(self, key: str) -> str:
         """Return the object's current version, "0" where there is no object."""
-        response = self._request("GET", self._object_path(key), key, query={"fields": "generation"})
+        response = self._request("GET", self.object_path(key), key, query={"fields": "generation"})
         return "0" if response.status == 404 else _generation(response, self.location(key))
 
     def _find_own(self, key: str, data: bytes) -> str | None:
@@ -241,7 +241,8 @@ class GcsStore:
     def _bucket_path(self) -> str:
         return f"/storage/v1/b/{quote(self._bucket, safe='')}"
 
-    def _object_path(self, key: str) -> str:
+    def object_path(self, key: str) -> str:
+        """Return the path of the object's requests, quoted. Raises `ValueError` for an unfit key."""
         return f"{self._bucket_path}/o/{quote(self._name(checked_key(key)), safe='')}"
 
     def _name(self, key: str) -> str:

@@ -30,7 +30,7 @@ from sweeps.space.space_file import load, loads
 ROOT = Path(__file__).parents[3]
 SHIPPED = sorted((ROOT / "search_spaces").glob("*.yaml"))
 
-WHOLE = """\
+COMPLETE = """\
 name: stage1_9-stage2
 objectives: [{metric: final_loss, goal: minimize}]
 outcome_constraints: ["peak_memory_gib <= 40"]
@@ -66,8 +66,8 @@ def same(a: object, b: object) -> bool:
 
 
 def test_every_key_of_the_schema_becomes_a_value() -> None:
-    whole = loads(WHOLE, "x.yaml")
-    assert dataclasses.replace(whole, baseline=None) == Space(
+    complete = loads(COMPLETE, "x.yaml")
+    assert dataclasses.replace(complete, baseline=None) == Space(
         name="stage1_9-stage2",
         objectives=(Objective(metric="final_loss", goal="minimize"),),
         outcome_constraints=("peak_memory_gib <= 40",),
@@ -90,7 +90,7 @@ def test_every_key_of_the_schema_becomes_a_value() -> None:
         budget=Budget(effective_steps=1e5, device_hours=20.0, usd=24.0, wall_hours=48.0),
         early_terminate=EarlyTerminate(type="percentile", percentile=25.0, min_trials=8, min_step=40.0),
     )
-    assert whole.baseline == {
+    assert complete.baseline == {
         "stage1_9.optimizer.lr": 3e-3,
         "stage1_9.max_steps": 224,
         "stage1_9.saliency.enabled": True,
@@ -269,7 +269,7 @@ def test_the_middle_of_a_logarithmic_range_is_geometric_and_inside() -> None:
 
 
 def test_a_baseline_leaves_out_what_its_own_values_switch_off() -> None:
-    text = WHOLE.replace("baseline: {", "baseline: {stage1_9.saliency.enabled: false, ")
+    text = COMPLETE.replace("baseline: {", "baseline: {stage1_9.saliency.enabled: false, ")
     baseline = loads(text, "x.yaml").baseline
     assert baseline is not None
     assert "stage1_9.saliency.initial_k" not in baseline
@@ -281,8 +281,8 @@ def test_an_empty_baseline_is_the_middle_of_everything() -> None:
 
 def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
-    path.write_bytes(b"\xef\xbb\xbf" + WHOLE.replace("\n", "\r\n").encode())
-    assert load(path) == loads(WHOLE, "x.yaml")
+    path.write_bytes(b"\xef\xbb\xbf" + COMPLETE.replace("\n", "\r\n").encode())
+    assert load(path) == loads(COMPLETE, "x.yaml")
 
 
 def test_four_spaces_and_the_ablations_ship_with_the_project() -> None:
@@ -360,5 +360,5 @@ def test_without_the_sections_nothing_is_limited_and_nothing_is_stopped() -> Non
     ],
 )
 def test_what_early_terminate_leaves_out_has_a_default(written: str, read: EarlyTerminate) -> None:
-    text = WHOLE.replace("percentile: 25, min_trials: 8, min_step: 40", written)
+    text = COMPLETE.replace("percentile: 25, min_trials: 8, min_step: 40", written)
     assert same(loads(text, "x.yaml").early_terminate, read)

@@ -840,15 +840,15 @@ def test_a_file_that_is_no_mapping_of_text_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         pytest.param("missing.yaml", "there is no such file; ", id="missing"),
         pytest.param(".", "a folder; name the YAML file in it", id="folder"),
         pytest.param("n" * 300, "cannot be read: File name too long", id="the system refuses it"),
     ],
 )
-def test_a_path_that_cannot_be_read_is_refused(tmp_path, name: str, told: str) -> None:
-    with pytest.raises(SpaceError, match=told):
+def test_a_path_that_cannot_be_read_is_refused(tmp_path, name: str, message: str) -> None:
+    with pytest.raises(SpaceError, match=message):
         load(tmp_path / name)
 
 

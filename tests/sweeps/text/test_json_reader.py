@@ -20,7 +20,7 @@ json_values = st.recursive(
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         pytest.param(b"", "not JSON", id="empty"),
         pytest.param(b"{", "not JSON", id="cut short"),
@@ -34,8 +34,8 @@ json_values = st.recursive(
         pytest.param(b"\xff\xfe", "not JSON", id="not UTF-8"),
     ],
 )
-def test_a_document_that_cannot_be_kept_is_refused_with_one_line(data: bytes | str, said: str) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
+def test_a_document_that_cannot_be_kept_is_refused_with_one_line(data: bytes | str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
         json_reader.parse(data)
     assert "\n" not in str(caught.value)
 

@@ -28,19 +28,19 @@ from sweeps.worker.signals import Stop
 KEY_ERROR = "KeyError: 'lr'"
 
 
-def trial(index: int, told: str, failure: str = "crashed", **changes) -> Trial:
-    """A trial that began and ended in the order of the indices; `told` is its error, or its status."""
+def trial(index: int, outcome: str, failure: str = "crashed", **changes) -> Trial:
+    """A trial that began and ended in the order of the indices; `outcome` is its error, or its status."""
     fields = {"started": 100.0 + index, "ended": 100.5 + index} | changes
-    status = told if told in ("completed", "early_stopped", "abandoned", "running") else "failed"
+    status = outcome if outcome in ("completed", "early_stopped", "abandoned", "running") else "failed"
     if status == "failed":
-        fields |= {"error": told, "failure": failure}
+        fields |= {"error": outcome, "failure": failure}
     return Trial(
         trial=index, parameters={}, generator=fields.pop("generator", "sobol"), status=status, **fields
     )
 
 
-def row(*told: str, failure: str = "crashed") -> list[Trial]:
-    return [trial(index, each, failure) for index, each in enumerate(told)]
+def row(*outcomes: str, failure: str = "crashed") -> list[Trial]:
+    return [trial(index, each, failure) for index, each in enumerate(outcomes)]
 
 
 def paused(records: list[Trial], since: float = 0.0, **limits: int) -> bool:
@@ -49,7 +49,7 @@ def paused(records: list[Trial], since: float = 0.0, **limits: int) -> bool:
 
 class TestWhen:
     @pytest.mark.parametrize(
-        ("told", "expected"),
+        ("outcomes", "expected"),
         [
             pytest.param([], False, id="nothing"),
             pytest.param([KEY_ERROR] * 2, False, id="two"),
@@ -65,8 +65,8 @@ class TestWhen:
             pytest.param([KEY_ERROR] * 3 + ["completed"] + [KEY_ERROR] * 4, False, id="not-in-a-row"),
         ],
     )
-    def test_equal_failures_in_a_row(self, told, expected):
-        assert paused(row(*told)) is expected
+    def test_equal_failures_in_a_row(self, outcomes, expected):
+        assert paused(row(*outcomes)) is expected
 
     @pytest.mark.parametrize("failure", ["crashed", "bad_config"])
     def test_of_these_kinds(self, failure):
@@ -105,7 +105,7 @@ class TestWhen:
         assert not paused(records, since=102.5)
 
     @pytest.mark.parametrize(
-        ("limits", "told", "expected"),
+        ("limits", "outcomes", "expected"),
         [
             ({"first": 1}, [KEY_ERROR], True),
             ({"first": 0}, [KEY_ERROR] * 50, False),
@@ -115,8 +115,8 @@ class TestWhen:
         ],
         ids=["one", "never-at-first", "never-at-first-but-later", "never-later", "two-later"],
     )
-    def test_the_limits_are_the_spaces(self, limits, told, expected):
-        assert paused(row(*told), **limits) is expected
+    def test_the_limits_are_the_spaces(self, limits, outcomes, expected):
+        assert paused(row(*outcomes), **limits) is expected
 
 
 class TestReason:
@@ -150,13 +150,13 @@ class TestReason:
 
     @given(st.text(max_size=400))
     def test_any_error_has_a_reason_and_one_line_for_people(self, error):
-        told = brake.reason_to_pause(Brake(first=1), [trial(0, f"x{error}")])
-        assert told.isprintable()
-        assert len(told) < 300
+        reason = brake.reason_to_pause(Brake(first=1), [trial(0, f"x{error}")])
+        assert reason.isprintable()
+        assert len(reason) < 300
 
     def test_people_are_told_the_last_one_as_it_was(self):
-        told = brake.reason_to_pause(Brake(), row("at step 1", "at step 2", "at step 3\nmore"))
-        assert told == "3 trials in a row failed with: at step 3"
+        reason = brake.reason_to_pause(Brake(), row("at step 1", "at step 2", "at step 3\nmore"))
+        assert reason == "3 trials in a row failed with: at step 3"
 
 
 # ---- in a sweep, over each kind of store
@@ -270,9 +270,9 @@ def test_a_person_who_turned_it_meanwhile_wins(space, monkeypatch, clock):
     clock.advance(1)
     pull = control.brake
 
-    def too_late(store, seen, why) -> None:
+    def too_late(store, observed, why) -> None:
         control.write(store, "running", "me")
-        pull(store, seen, why)
+        pull(store, observed, why)
 
     monkeypatch.setattr(control, "brake", too_late)
     assert experiment.ask("w").trial == 3
@@ -319,8 +319,8 @@ class TestSwitch:
         assert (document["schema"], document["state"]) == (1, "paused")
 
 
-class Told:
-    """A watcher that keeps why workers wait, and does something about it."""
+class RecordingWatcher:
+    """Watcher that records why workers wait, and calls `waits`."""
 
     def __init__(self, waits=lambda: None) -> None:
         self.lines: list[str] = []
@@ -351,9 +351,9 @@ def test_eight_workers_on_a_broken_program_use_up_few_trials_and_go_on_when_it_i
     store = LocalStore(tmp_path / "store")
     experiment = Experiment.create(store, replace(space, program=program, run_cap=30))
     mended = threading.Event()
-    watchers = [Told(lambda: mended.wait(60)) for _ in range(8)]
+    watchers = [RecordingWatcher(lambda: mended.wait(60)) for _ in range(8)]
 
-    def work(watcher: Told) -> None:
+    def work(watcher: RecordingWatcher) -> None:
         loop.work(Experiment.open(store), stop=Stop(), watcher=watcher)
 
     threads = [threading.Thread(target=work, args=(watcher,)) for watcher in watchers]
@@ -380,7 +380,7 @@ def test_eight_workers_on_a_broken_program_use_up_few_trials_and_go_on_when_it_i
 def test_a_worker_that_shall_not_wait_leaves_and_says_why(space, limits):
     program = Program(kind="function", function="objectives_for_tests:lacks_a_key")
     experiment = Experiment.create(MemoryStore(), replace(space, program=program))
-    watcher = Told()
+    watcher = RecordingWatcher()
     tally = loop.work(experiment, stop=Stop(), watcher=watcher, limits=loop.Limits(**limits))
     assert tally.ended == {"failed": 3}
     (line,) = watcher.lines

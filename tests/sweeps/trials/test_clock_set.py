@@ -106,13 +106,13 @@ def test_doctor_tells_of_a_heartbeat_in_the_future_in_words_that_hold(space, clo
     clock.advance(HOUR)
     experiment.ask("w1")
     clock.advance(-HOUR)
-    (told,) = [
+    (message,) = [
         finding.what
         for finding in diagnostics.examine(survey(experiment.store), space, experiment.store.location)
         if finding.kind == "expired"
     ]
-    assert "3600 s in the future" in told
-    assert "-" not in told
+    assert "3600 s in the future" in message
+    assert "-" not in message
 
 
 def test_a_budget_of_hours_is_never_below_nothing_after_the_clock_was_set_back(worlds):

@@ -33,7 +33,7 @@ def with_setting(section: str, **changes: object):
 
 
 @pytest.mark.parametrize(
-    ("edit", "told"),
+    ("edit", "problem"),
     [
         pytest.param(with_first_parameter(max=float("inf")), "'x': its bounds", id="infinite bound"),
         pytest.param(with_first_parameter(max=10**400), "'x': its bounds", id="huge bound"),
@@ -50,14 +50,14 @@ def with_setting(section: str, **changes: object):
         pytest.param(lambda space: space.update(baseline={"x": [1]}), "baseline: x", id="baseline"),
     ],
 )
-def test_a_space_that_nobody_can_search_is_refused_when_the_sweep_is_opened(space, edit, told):
+def test_a_space_that_nobody_can_search_is_refused_when_the_sweep_is_opened(space, edit, problem):
     store = MemoryStore()
     Experiment.create(store, space)
     data, version = store.read(SWEEP_KEY)
     document = json.loads(data)
     edit(document["space"])
     store.replace(SWEEP_KEY, json.dumps(document).replace("Infinity", "1e999").encode(), version)
-    with pytest.raises(DamagedObject, match=told) as caught:
+    with pytest.raises(DamagedObject, match=problem) as caught:
         Experiment.open(store)
     assert "\n" not in str(caught.value)
     assert "sweep init" in str(caught.value)
@@ -76,10 +76,10 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize(("parameters", "told"), MISFITS)
+@pytest.mark.parametrize(("parameters", "problem"), MISFITS)
 @pytest.mark.parametrize(("status", "level"), [("completed", "note"), ("pending", "problem")])
 def test_doctor_names_a_record_outside_of_the_space_and_the_search_goes_on(
-    experiment, parameters, told, status, level
+    experiment, parameters, problem, status, level
 ):
     metrics = {"loss": 1.0} if status == "completed" else {}
     record = Trial(trial=0, status=status, parameters=parameters, generator="sobol", metrics=metrics)
@@ -87,7 +87,7 @@ def test_doctor_names_a_record_outside_of_the_space_and_the_search_goes_on(
     (finding,) = diagnostics.examine(survey(experiment.store), experiment.space, experiment.store.location)
     assert (finding.kind, finding.level) == ("outside", level)
     assert finding.what.startswith("trial 0 is outside of the search space: ")
-    assert re.search(told, finding.what)
+    assert re.search(problem, finding.what)
     asked = experiment.ask("w1")
     assert asked is not None
     if status == "completed":

@@ -380,9 +380,9 @@ class TrialMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_claim_is_in_the_history_or_running(self) -> None:
-        told = [attempt.attempt for attempt in self.trial.history]
-        assert told == list(range(1, len(told) + 1))
-        assert self.trial.attempt == len(told) + (self.trial.status == "running")
+        attempts = [attempt.attempt for attempt in self.trial.history]
+        assert attempts == list(range(1, len(attempts) + 1))
+        assert self.trial.attempt == len(attempts) + (self.trial.status == "running")
 
     @invariant()
     def nobody_is_handed_a_trial_that_was_lost_too_often(self) -> None:

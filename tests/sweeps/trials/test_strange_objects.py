@@ -112,9 +112,9 @@ def test_a_pipe_in_place_of_a_writers_draft_keeps_nobody_waiting(local, root):
 def test_doctor_says_what_to_do_where_the_sweep_itself_cannot_be_opened(local, root, kind):
     stand_in(kind, root / SWEEP_KEY)
     diagnosis = examine(lambda: Experiment.open(LocalStore(root)), expected=True)
-    (told,) = [f.what for f in diagnosis.findings if f.level == "problem" and "sweep.json" in f.what]
-    assert "not a regular file" in told
-    assert "sweep init" in told
+    (message,) = [f.what for f in diagnosis.findings if f.level == "problem" and "sweep.json" in f.what]
+    assert "not a regular file" in message
+    assert "sweep init" in message
 
 
 def test_a_strange_folder_with_files_in_it_is_one_finding(local, root):

@@ -62,11 +62,11 @@ def test_many_responses_tell_it_far_better_than_a_second(clock, local):
 
 def test_it_never_steps_back_while_the_estimate_settles(clock, local):
     draw = random.Random(2)
-    told = []
+    estimates = []
     for _ in range(200):
         respond(clock, local, there=draw.uniform(0, 0.8), back=draw.uniform(0, 0.8))
-        told.append(clock.now())
-    assert told == sorted(told)
+        estimates.append(clock.now())
+    assert estimates == sorted(estimates)
 
 
 def test_a_slow_local_clock_is_corrected(clock, local):
