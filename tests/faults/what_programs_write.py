@@ -121,7 +121,7 @@ class Sweep:
 
     def call(self, function: Callable[[], Any]) -> Trial:
         """Let a worker run one trial whose objective is this Python function."""
-        with mock.patch.object(sys.modules[__name__], "said_now", function):
+        with mock.patch.object(sys.modules[__name__], "objective_body", function):
             return self._work()
 
     def wait_for_heartbeats(self, count: int = 1) -> None:
