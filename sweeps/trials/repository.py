@@ -15,7 +15,8 @@ from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_event
 
 _RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
-_FRESH_S = 1.0  # a worker of shorter trials claims several from one listing
+FRESH_S = 1.0
+"""Seconds for which a listing may be reused: a worker claims several short trials from one."""
 
 
 class Records:
@@ -48,7 +49,7 @@ class Records:
 
     def lately(self) -> list[Trial]:
         """Return the last listing with our own changes since; empty once that is outdated."""
-        if time.monotonic() - self._listed > _FRESH_S:
+        if time.monotonic() - self._listed > FRESH_S:
             return []
         return [self._known[index][0] for index in sorted(self._known)]
 

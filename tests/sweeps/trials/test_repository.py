@@ -41,7 +41,7 @@ def test_the_last_listing_is_remembered_with_our_own_changes(store):
 def test_it_is_forgotten_when_it_is_old(store, monkeypatch):
     mine = Records(store)
     mine.all()
-    monkeypatch.setattr(repository, "_YOUNG_S", -1.0)
+    monkeypatch.setattr(repository, "FRESH_S", -1.0)
     assert mine.lately() == []
 
 
