@@ -112,7 +112,7 @@ _REPAIR = (
 )
 # `sweep repair` itself needs `sweep.json` to open the sweep.
 _REMEDIES = {
-    "sweep.json": "put the original back, or move it away and make it anew: `sweep init` with the same search"
+    "sweep.json": "put the original back, or move it away and recreate it: `sweep init` with the same search"
     " space file"
 }
 

@@ -90,7 +90,7 @@ def _is_table(body: Cursor) -> bool:
     if kind == "a mapping":
         return True
     if kind == "a list":
-        raise body.refusal("a list stands where a mapping belongs; write {values: [...]}")
+        raise body.refusal("expected a mapping, found a list; write {values: [...]}")
     if kind == "nothing":
         return False
     raise body.refusal(f"write {{value: {kind.strip('`')}}} for a fixed value")

@@ -71,7 +71,7 @@ class Cursor:
     def pairs(self) -> list[tuple[Cursor, Cursor]]:
         """Return keys and values of a mapping, in order, with unique keys."""
         if not isinstance(self.node, yaml.MappingNode):
-            raise self.refusal(f"{self.kind()} stands where `key: value` pairs belong")
+            raise self.refusal(f"expected `key: value` pairs, found {self.kind()}")
         pairs: list[tuple[Cursor, Cursor]] = []
         lines: dict[str, int] = {}
         for key, value in self.node.value:
@@ -88,7 +88,7 @@ class Cursor:
     def items(self) -> list[Cursor]:
         """Return the elements of a sequence that is not empty."""
         if not isinstance(self.node, yaml.SequenceNode):
-            raise self.refusal(f"{self.kind()} stands where a list belongs; write [...]")
+            raise self.refusal(f"expected a list, found {self.kind()}; write [...]")
         if not self.node.value:
             raise self.refusal("the list is empty")
         return [
@@ -107,13 +107,13 @@ class Cursor:
     def text(self) -> str:
         """Return a scalar as it is written, never empty."""
         if not isinstance(self.node, yaml.ScalarNode) or self._is_null() or not self.node.value:
-            raise self.refusal(f"{self.kind()} stands where text belongs")
+            raise self.refusal(f"expected text, found {self.kind()}")
         return self._encodable(self.node.value)
 
     def value(self) -> Value:
         """Return a scalar as a boolean, an integer, a finite float or text."""
         if not isinstance(self.node, yaml.ScalarNode):
-            raise self.refusal(f"{self.kind()} stands where one number, text or boolean belongs")
+            raise self.refusal(f"expected one number, text or boolean, found {self.kind()}")
         if self._is_null():
             raise self.refusal("has no value; null cannot be searched, write 'null' in quotes for the text")
         text = self._encodable(self.node.value)

@@ -225,11 +225,11 @@ def _advice(error: OSError) -> str:
         case errno.EFBIG:
             return "this process may not write files of that size; lift the limit (ulimit -f)"
         case errno.EISDIR:
-            return f"a folder stands where a file should ({error.filename}); move it away"
+            return f"expected a file, found a folder ({error.filename}); move it away"
         case errno.ELOOP:
             return f"links lead round in a loop ({error.filename}); move them away"
         case errno.ENOTDIR | errno.EEXIST:
-            return "a file stands where a folder should; choose another --storage"
+            return "expected a folder, found a file; choose another --storage"
         case _:
             return "check the disk or the mount"
 

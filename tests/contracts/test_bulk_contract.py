@@ -1,4 +1,4 @@
-"""What a worker may rely on when it uploads a run folder and another fetches it, over a local and a GCS store."""
+"""Contract of uploads and downloads of run folders, over a local and a GCS store."""
 
 from __future__ import annotations
 

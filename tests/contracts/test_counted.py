@@ -1,4 +1,4 @@
-"""Counts in messages are grammatical, in each room alike: one of a thing is not several."""
+"""Counts in messages are grammatical and the same in each package."""
 
 from __future__ import annotations
 

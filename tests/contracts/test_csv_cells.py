@@ -1,4 +1,4 @@
-"""What the sweeps write into a CSV file, the analysis and `sweep import` read as it was, and spreadsheets do not run."""
+"""CSV of the sweeps survives the analysis and `sweep import`, and spreadsheets evaluate none of it."""
 
 from __future__ import annotations
 

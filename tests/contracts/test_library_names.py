@@ -115,12 +115,12 @@ STANDARD_LIBRARY = {"_exit"}
 
 
 def is_private(name: str) -> bool:
-    """A leading underscore; neither `__dunder__` nor Hydra's `_target_` is private."""
+    """Return whether it has a leading underscore; `__dunder__` and Hydra's `_target_` are not private."""
     return name.startswith("_") and not name.endswith("_")
 
 
 def is_inside(name: str) -> bool:
-    """Whether a library's name, with its dots, is no part of its interface."""
+    """Return whether a library's dotted name is no part of its public interface."""
     public = INTERFACES.get(name.split(".")[0], ("*",))
     shown = any(
         fnmatchcase(known, pattern) for pattern in public for known in (name, name.rpartition(".")[0])
@@ -137,7 +137,7 @@ class Source:
         self.own = Counter(self._members())
 
     def _imports(self) -> Iterator[tuple[str, str]]:
-        """What an import calls each library's name here, and the name itself, with dots."""
+        """Yield the local name of each import, and the library's dotted name."""
         for node in self.nodes:
             match node:
                 case ast.Import(names=names):
@@ -193,7 +193,7 @@ class Source:
                 yield f"{self.imported[root]}.{rest}" if root in self.imported else f":{name}"
 
     def inside(self, everywhere: Counter[str]) -> set[str]:
-        """What is used here that is no part of a library's interface."""
+        """Return the private names of libraries that are used here."""
         texts = (
             node.value
             for node in self.nodes
@@ -222,7 +222,7 @@ DEPENDED_ON = {name.split(".")[0] for source in SOURCES.values() for name in sou
 
 
 def listed(name: str) -> str | None:
-    """The entry of the table that a name falls under."""
+    """Return the entry of the table that matches a name."""
     if name.startswith(":"):
         return next((entry for entry in INTERNALS if fnmatchcase(name, "*:" + entry.partition(":")[2])), None)
     return next(
@@ -231,7 +231,7 @@ def listed(name: str) -> str | None:
 
 
 def distribution_of(name: str) -> str:
-    """The declared distribution that brings a library's name."""
+    """Return the declared distribution that provides a library's name."""
     for module, distribution in (COMES_WITH | DISTRIBUTIONS).items():
         if f"{name}.".startswith(f"{module}."):
             return distribution
@@ -239,7 +239,7 @@ def distribution_of(name: str) -> str:
 
 
 def requirements() -> dict[str, list[Requirement]]:
-    """What pyproject.toml asks for, by distribution: in the dependencies and in the extras."""
+    """Return the requirements of pyproject.toml by distribution: dependencies and extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found: dict[str, list[Requirement]] = {}
     for lines in (project["dependencies"], *project["optional-dependencies"].values()):

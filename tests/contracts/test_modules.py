@@ -9,7 +9,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def test_no_two_modules_of_the_tests_have_one_name() -> None:
-    """Of two, the one that is imported first would stand for the other: it depends on which tests are run."""
+    """Of two modules with one name, the first import would win, depending on which tests run."""
     found = (path for path in TESTS.rglob("*.py") if not (path.parent / "__init__.py").exists())
     names = Counter(path.name for path in found if path.name != "conftest.py")
     assert "test_modules.py" in names

@@ -50,7 +50,7 @@ SPACE = Space(
 
 
 def violations(source: str) -> Iterator[str]:
-    """What in a module could run code that was read from somewhere."""
+    """Yield the calls and imports of a module that could run code from data."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import(names=names):
@@ -105,7 +105,7 @@ def test_no_module_can_unpickle():
 
 @pytest.mark.parametrize("kind", ["local", "gcs"])
 def test_a_sweep_is_read_without_unpickling_anything(kind, request, tmp_path, monkeypatch):
-    """What is stored is read back by workers, status, doctor and the download of a run."""
+    """Workers, status, doctor and downloads of a run read back what is stored."""
     gcs = request.getfixturevalue("gcs")
     url = f"gs://bucket/no-pickle/{uuid.uuid4().hex}"
 

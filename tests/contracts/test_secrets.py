@@ -1,4 +1,4 @@
-"""Two rooms put stars in place of secrets and may not import each other: both take the same for one."""
+"""Two packages redact secrets and may not import each other: they redact the same."""
 
 from __future__ import annotations
 

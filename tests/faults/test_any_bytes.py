@@ -1,8 +1,7 @@
-"""Property: arbitrary bytes, JSON and text as a result, as metrics, as an error, through `tell` and `import`, and
-every record reads back, `status`, `doctor`, `trials` and a second worker end well, and no thread has died.
+"""Properties: arbitrary bytes, JSON and text as results, metrics and errors, through `tell` and `import`.
 
-Each way in is a property of its own. After every case the records are read back as a new worker reads them; the
-commands are run on the sweep after each batch of cases, and after the last.
+After every case the records are read back as a new worker reads them, and no thread has died; after each batch
+of cases, `status`, `doctor`, `trials` and a second worker end well on the sweep.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def _as_bytes(text: str) -> bytes:
 
 
 def spelled(documents: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
-    """The documents as JSON with escapes or without, broken JSON, and what is none."""
+    """Return a strategy for the documents as JSON, with escapes or without, broken JSON, and other bytes."""
     escaped = documents.map(lambda document: json.dumps(document).encode())
     plain = documents.map(lambda document: _as_bytes(json.dumps(document, ensure_ascii=False)))
     depths = st.sampled_from([100, 199, 200, 201, 5000, 100_000])
@@ -69,7 +68,7 @@ def spelled(documents: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
 
 
 class Batches:
-    """Sweeps of `BATCH` trials each; every one that is full is looked at with the commands of a person."""
+    """Sweeps of `BATCH` trials each; full ones are checked with the user's commands."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._count = folder, 0
@@ -77,7 +76,7 @@ class Batches:
         self._store: LocalStore | None = None
 
     def in_memory(self, **options: Any) -> Sweep:
-        """The sweep for the next case."""
+        """Return the sweep for the next case."""
         if self._count % BATCH == 0:
             self.check()
             self._sweep = Sweep(**options)
@@ -87,7 +86,7 @@ class Batches:
         return self._sweep
 
     def in_folder(self) -> LocalStore:
-        """The sweep for the next case, for commands."""
+        """Return the sweep for the next case, for commands."""
         if self._count % BATCH == 0:
             self.check()
             self._store = LocalStore(tempfile.mkdtemp(dir=self._folder))
@@ -97,7 +96,7 @@ class Batches:
         return self._store
 
     def check(self) -> None:
-        """Look at the sweep of the last cases."""
+        """Check the sweep of the last cases."""
         if self._sweep is not None:
             self._sweep.must_be_sound(Path(tempfile.mkdtemp(dir=self._folder)))
         if self._store is not None:

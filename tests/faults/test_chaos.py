@@ -19,7 +19,7 @@ def ended(attempt: int, worker: str, reason: str) -> Attempt:
 
 @pytest.fixture
 def record() -> Trial:
-    """A trial that w1 lost and w2 completed."""
+    """Return a trial that w1 lost and w2 completed."""
     return Trial(
         trial=3,
         status="completed",

@@ -1,5 +1,4 @@
-"""Real worker processes that are stopped in the middle of a write, holding the record's lock: the others skip
-that record and go on."""
+"""Real worker processes that are stopped in the middle of a write, holding a lock: others skip that record."""
 
 from __future__ import annotations
 

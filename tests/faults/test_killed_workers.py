@@ -1,6 +1,6 @@
-"""Real worker processes on one folder, half of them killed with SIGKILL at random moments: every index once,
-no two trials alike, none lost, none run to its end twice.
+"""Real worker processes on one folder, half of them killed with SIGKILL at random moments.
 
+Every index exists once, no two trials are alike, none is lost, none is run to its end twice.
 The workers are forked from a server that has imported Ax once, so that eight of them start in a moment.
 """
 

@@ -100,7 +100,7 @@ def test_a_program_that_fails_where_nothing_can_be_written_costs_its_trial_no_at
 def test_a_run_folder_that_cannot_be_made_hands_the_trial_back(tmp_path):
     sweep = Experiment.create(LocalStore(tmp_path / "store"), space("true"))
     (tmp_path / "store" / "runs").write_text("a file stands here")
-    with pytest.raises(StoreUnavailable, match="a file stands where a folder should"):
+    with pytest.raises(StoreUnavailable, match="expected a folder, found a file"):
         run(sweep)
     assert [record.status for record in sweep.trials()] == ["pending"]
 

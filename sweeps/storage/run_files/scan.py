@@ -40,7 +40,7 @@ class Batch:
     """Files that become visible together: those to upload, and those that were removed."""
 
     changed: tuple[str, ...]
-    gone: tuple[str, ...]
+    removed: tuple[str, ...]
 
 
 def is_growing(name: str) -> bool:
@@ -102,10 +102,10 @@ def settled(
     batches = []
     for names in units.values():
         changed = sorted(n for n in names if n in present and present[n] != safe.get(n) and n not in deferred)
-        gone = sorted(n for n in names if n not in present)
+        removed = sorted(n for n in names if n not in present)
         moving = any(present.get(n) != before.get(n) and not is_growing(n) for n in names)
-        if (changed or gone) and (final or not moving):
-            batches.append(Batch(changed=tuple(changed), gone=tuple(gone)))
+        if (changed or removed) and (final or not moving):
+            batches.append(Batch(changed=tuple(changed), removed=tuple(removed)))
     return sorted(batches, key=lambda batch: (not batch.changed, sum(present[n].size for n in batch.changed)))
 
 

@@ -125,7 +125,7 @@ class FolderUpload:
             for name, file in files.items():
                 if not is_growing(name) and stamp_of(os.fstat(file.fileno())) != stamps[name]:
                     raise Changed(f"{name} has been written while it was uploaded")
-        for name in batch.gone:
+        for name in batch.removed:
             self._next.pop(name, None)
             self._sent.pop(name, None)
         self._next |= stored

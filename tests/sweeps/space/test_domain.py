@@ -1,4 +1,4 @@
-"""The searched part of a space: identity, membership, constraints, and counting what is finite."""
+"""Searched part of a space: identity, membership, constraints, enumeration."""
 
 from __future__ import annotations
 

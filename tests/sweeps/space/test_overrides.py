@@ -78,7 +78,7 @@ HOSTILE = [
 
 
 def resolved(override: str) -> Value:
-    """The value as the config holds it once composed and resolved."""
+    """Return the value in the composed and resolved config."""
     parsed = PARSER.parse_override(override)
     assert not parsed.is_sweep_override(), override
     found: Value = OmegaConf.create({"key": parsed.value()}).key

@@ -79,11 +79,11 @@ CASES = [
     Case("wandb_method", "", "method: bayes\n", 13, "method", "search: {method: bayes}"),
     Case("missing_name", "name: good\n", "", 1, "name", "`name:` is missing; write such as name: "),
     Case("missing_program", "program: {trainer: {overrides: [model=tiny]}}\n", "", 1, "program", "missing"),
-    Case("name_empty", "name: good", "name:", 1, "name", "nothing stands where text belongs"),
+    Case("name_empty", "name: good", "name:", 1, "name", "expected text, found nothing"),
     Case("name_with_slash", "name: good", "name: a/b", 1, "name", "becomes a folder"),
     Case("name_with_dots", "name: good", "name: ..", 1, "name", "not starting with a dot"),
     Case("name_too_long", "name: good", "name: " + "x" * 101, 1, "name", "up to 100"),
-    Case("name_is_list", "name: good", "name: [good]", 1, "name", "a list stands where text belongs"),
+    Case("name_is_list", "name: good", "name: [good]", 1, "name", "expected text, found a list"),
     # objectives and outcome constraints
     Case("objectives_text", "[{metric: loss, goal: minimize}]", "loss", 2, "objectives", "write [...]"),
     Case("objectives_empty", "[{metric: loss, goal: minimize}]", "[]", 2, "objectives", "the list is empty"),
@@ -171,15 +171,15 @@ CASES = [
     *(
         Case(f"budget_{id}", "", f"budget: {written}\n", 13, f"budget{key}", says)
         for id, written, key, says in [
-            ("nothing", "", "", "nothing stands where"),
+            ("nothing", "", "", "found nothing"),
             (
                 "empty",
                 "{}",
                 "",
                 "limits nothing; write one of effective_steps, device_hours, usd, wall_hours",
             ),
-            ("number", "24", "", "`24` stands where"),
-            ("list", "[{usd: 24}]", "", "a list stands where"),
+            ("number", "24", "", "found `24`"),
+            ("list", "[{usd: 24}]", "", "found a list"),
             ("misspelt", "{wall_hour: 2}", ".wall_hour", "did you mean `wall_hours`?"),
             ("unknown", "{carbon: 2}", ".carbon", "known are: effective_steps, device_hours"),
             ("steps", "{steps: 100}", ".steps", "write effective_steps:"),
@@ -202,8 +202,8 @@ CASES = [
     *(
         Case(f"early_{id}", "", f"early_terminate: {written}\n", 13, f"early_terminate{key}", says)
         for id, written, key, says in [
-            ("nothing", "", "", "nothing stands where"),
-            ("word", "percentile", "", "`percentile` stands where"),
+            ("nothing", "", "", "found nothing"),
+            ("word", "percentile", "", "found `percentile`"),
             ("empty", "{}", "", "write {type: percentile, percentile: 50}"),
             ("no_type", "{percentile: 50}", "", "`type:` is missing"),
             ("hyperband", "{type: hyperband, min_iter: 3}", ".min_iter", "write min_step:"),
@@ -373,7 +373,14 @@ CASES = [
     Case("quoted_bound", "max: 100", "max: '100'", 6, "parameters.steps.max", "it is in quotes"),
     Case("boolean_bound", "min: 10", "min: true", 6, "parameters.steps.min", "`true` is not a number"),
     Case("null_bound", "min: 10", "min: ~", 6, "parameters.steps.min", "has no value"),
-    Case("list_bound", "min: 10", "min: [1]", 6, "parameters.steps.min", "a list stands where one number"),
+    Case(
+        "list_bound",
+        "min: 10",
+        "min: [1]",
+        6,
+        "parameters.steps.min",
+        "expected one number, text or boolean, found a list",
+    ),
     Case("octal", "min: 10", "min: 010", 6, "parameters.steps.min", "leading zero"),
     Case("hexadecimal", "max: 100", "max: 0x64", 6, "parameters.steps.max", "the decimal number"),
     Case("sexagesimal", "max: 100", "max: 1:30", 6, "parameters.steps.max", "base-60"),
@@ -469,7 +476,7 @@ CASES = [
         "[[1], [2]]",
         9,
         "parameters.beta.values[0]",
-        "a list stands where",
+        "found a list",
     ),
     Case("unsorted", "[0.9, 0.95, 0.99]", "[0.99, 0.9]", 9, "parameters.beta.values", "ascending"),
     Case("ordered_word", "ordered: true", "ordered: 1", 9, "parameters.beta.ordered", "not a boolean"),
@@ -804,9 +811,9 @@ def test_an_objective_has_one_threshold_at_most() -> None:
     [
         (b"", None, "the file is empty"),
         (b"# only a comment\n\n", None, "the file is empty"),
-        (b"null\n", 1, "nothing stands where"),
-        (b"just text\n", 1, "`just text` stands where"),
-        (b"- a\n- b\n", 1, "a list stands where"),
+        (b"null\n", 1, "found nothing"),
+        (b"just text\n", 1, "found `just text`"),
+        (b"- a\n- b\n", 1, "found a list"),
         (b"name: good\n# caf\xe9\n", 2, "not UTF-8"),
         ("name: good".encode("utf-16"), 1, "not UTF-8"),
         (b"\x00\x01\x02", 1, "U+0000"),

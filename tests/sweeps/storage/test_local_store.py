@@ -1,4 +1,4 @@
-"""What only files can go wrong with: full disks, torn writes, foreign files, paths that are no folders."""
+"""Failures of local stores: full disks, interrupted writes, foreign files, paths that are no folders."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_first_write_that_fails_leaves_no_folders_behind(tmp_path, monkeypatch
 
 
 def test_a_later_write_that_fails_keeps_what_was_there(store, tmp_path, monkeypatch):
-    """A folder that was there before is not ours to remove."""
+    """Existing folders are never removed."""
     (tmp_path / "store" / "trials").mkdir(parents=True)
 
     def fail(fd: int) -> None:
@@ -90,7 +90,7 @@ def test_a_writer_killed_before_its_rename_leaves_nothing_that_is_listed_or_in_t
 def test_a_path_below_a_file_is_refused_with_advice(tmp_path):
     (tmp_path / "file").write_text("x")
     store = LocalStore(tmp_path / "file")
-    with pytest.raises(StoreUnavailable, match="a file stands where a folder should"):
+    with pytest.raises(StoreUnavailable, match="expected a folder, found a file"):
         store.create("k", b"x")
 
 
@@ -101,7 +101,7 @@ def test_a_key_cannot_leave_the_store(store, key):
 
 
 def test_a_coarse_clock_of_the_file_system_does_not_repeat_versions(store, monkeypatch):
-    """A mount that keeps whole seconds: every write inside one second would look alike."""
+    """Simulate a mount with times in whole seconds: all writes within a second would look alike."""
     real = os.utime
 
     def coarse(path, *args, ns, **kwargs):

@@ -1,4 +1,4 @@
-"""What people type for --storage, and what it means."""
+"""Values of --storage and their meaning."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ KEY_ERROR = "KeyError: 'lr'"
 
 
 def trial(index: int, outcome: str, failure: str = "crashed", **changes) -> Trial:
-    """A trial that began and ended in the order of the indices; `outcome` is its error, or its status."""
+    """Return a trial that started and ended in the order of indices; `outcome` is its error or status."""
     fields = {"started": 100.0 + index, "ended": 100.5 + index} | changes
     status = outcome if outcome in ("completed", "early_stopped", "abandoned", "running") else "failed"
     if status == "failed":
@@ -263,7 +263,7 @@ def _noting(real, written: list[str]):
 
 
 def test_a_person_who_turned_it_meanwhile_wins(space, monkeypatch, clock):
-    """The brake saw the switch before a person resumed the sweep: its write is refused, and it looks again."""
+    """The brake read the switch before a user resumed the sweep: its write is refused, and it reads again."""
     experiment = Experiment.create(MemoryStore(clock=clock), space)
     for _ in range(3):
         fail(experiment)

@@ -1,4 +1,4 @@
-"""What a sweep has spent, and when it may hand out no more."""
+"""Costs of a sweep, and the limits on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store's clock is set while workers run: nobody loses a trial that is alive, and who is dead is found."""
+"""The store's clock is set while workers run: live workers keep their trials, dead ones are detected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXPIRE_S = 30.0
 
 
 class Worlds:
-    """The store's clock, and the seconds of this machine that nobody sets."""
+    """The store's clock, and this machine's monotonic clock."""
 
     def __init__(self) -> None:
         self.store, self.machine = 1_000_000.0, 500.0

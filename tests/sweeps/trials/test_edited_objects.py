@@ -1,4 +1,4 @@
-"""What a person, or another program, wrote into `sweep.json` or a record: one line, never a traceback."""
+"""Edits of `sweep.json` and of records by users or programs: one line, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ask lock: one holder at a time, given back, renewed, and free again after its holder's death."""
+"""The ask lock: one holder at a time, released, renewed, and expired after its holder's death."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_the_next_use_of_the_same_lease_waits_until_it_was_given_back():
 
 
 def test_a_process_that_ends_gives_the_lease_back_first():
-    """The thread that does it must outlive the main one: a lock that is left behind stops everybody."""
+    """The renewing thread must outlive the main one: a lock that is not released blocks all workers."""
     code = (
         "import sys, test_lease\n"
         "class Told(test_lease.Slow):\n"

@@ -1,4 +1,4 @@
-"""The life of a trial: which event leads where, who is refused, and what no sequence of events can break."""
+"""Lifecycle of a trial: transitions, refused events, and invariants of all sequences of events."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_silent_worker_loses_its_trial_only_after_the_lease():
 
 
 def test_a_heartbeat_from_the_future_is_no_sign_of_life():
-    """A clock that was once set wrong must not keep a trial for ever."""
+    """A clock that was wrong once must not keep a trial for ever."""
     ahead = apply(running(), Heartbeat(worker="w1", attempt=1), 1e9)
     assert apply(ahead, EXPIRE, 300.0).status == "pending"
 

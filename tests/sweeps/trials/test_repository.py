@@ -1,4 +1,4 @@
-"""What a worker remembers of the records: nothing that it knows to be out of date, and everything in order."""
+"""Cache of the records: in order, and never known to be outdated."""
 
 from __future__ import annotations
 

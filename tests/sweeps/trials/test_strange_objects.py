@@ -1,4 +1,4 @@
-"""A pipe, a loop of links, a folder in an object's place: one line, never a wait; doctor names it, repair mends it."""
+"""Pipes, loops of links and folders instead of objects: one line, never a wait; `doctor` and `repair` handle them."""
 
 from __future__ import annotations
 

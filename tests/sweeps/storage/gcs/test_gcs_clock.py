@@ -1,4 +1,4 @@
-"""The estimate of a clock that is told in whole seconds."""
+"""Estimate of a clock from dates in whole seconds."""
 
 from __future__ import annotations
 

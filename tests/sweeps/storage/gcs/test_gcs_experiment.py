@@ -1,4 +1,4 @@
-"""A whole sweep in a bucket with bad weather: every trial ends exactly once, and what it costs."""
+"""Sweep in an unreliable bucket: every trial ends exactly once; number of requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def url() -> str:
 
 
 def work(url: str, endpoint: str, name: str, reported: list[int]) -> None:
-    """What a worker does, without training: claim, report, claim again."""
+    """Do what a worker does, without training: claim, report, claim again."""
     experiment = Experiment.open(GcsStore(url, endpoint=endpoint, retries=QUICK))
     while (record := experiment.ask(name)) is not None:
         loss = float(record.trial)

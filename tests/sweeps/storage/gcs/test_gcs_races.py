@@ -1,4 +1,4 @@
-"""A lost race in a bucket that takes one change of a name in a second: the loser is told at once."""
+"""Lost races in a bucket that takes one change of an object per second: the loser learns of it at once."""
 
 from __future__ import annotations
 

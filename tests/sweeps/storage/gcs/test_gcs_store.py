@@ -1,4 +1,4 @@
-"""What only a bucket can go wrong with: lost answers, refusals, partitions, wrong clocks, hostile names."""
+"""Failures of buckets: lost responses, refusals, partitions, wrong clocks, hostile names."""
 
 from __future__ import annotations
 
@@ -477,7 +477,7 @@ class TestCredentials:
         assert gcs.journal.entries("insert") == []
 
     def test_a_request_that_fails_while_it_is_given_up_is_not_logged(self, gcs, url, monkeypatch, caplog):
-        """asyncio would log "Task exception was never retrieved" for a failed task that nobody asked."""
+        """An abandoned task that fails must not be logged as "Task exception was never retrieved"."""
         retries = RetryPolicy(total_s=0.1, attempt_s=0.1, first_wait_s=0.02, longest_wait_s=0.1)
         store = GcsStore(url, endpoint=gcs.url, retries=retries)
         store.list("")

@@ -47,13 +47,13 @@ def store(gcs: FakeGcs, url: str) -> GcsStore:
 
 @pytest.fixture
 def other(gcs: FakeGcs, url: str) -> GcsStore:
-    """The worker that takes over, through a door of its own."""
+    """Return the store of the worker that takes over, with a door of its own."""
     return GcsStore(url, endpoint=gcs.door("b"), retries=QUICK)
 
 
 @pytest.fixture(autouse=True)
 def _no_uploads_left(gcs: FakeGcs) -> Iterator[None]:
-    """An upload that a test abandoned ends before the next test looks at the journal."""
+    """End uploads that a test abandoned before the next test reads the journal."""
     yield
     gcs.faults.clear()
     for thread in threading.enumerate():
@@ -83,7 +83,7 @@ def fetch(store: GcsStore) -> dict[str, bytes] | None:
 
 
 def rounds(store: GcsStore) -> FolderUpload:
-    """An upload whose rounds the test calls itself."""
+    """Return an upload whose rounds the test calls itself."""
     return FolderUpload(store, store.folder(PREFIX), PREFIX, Deadline(PACE))
 
 
@@ -95,13 +95,13 @@ def wait_until(condition: Callable[[], bool], timeout: float = 20) -> None:
 
 
 def names(gcs: FakeGcs, store: GcsStore) -> list[str]:
-    """The objects below the run's prefix."""
+    """Return the objects below the run's prefix."""
     root = store.url.removeprefix("gs://bucket/") + f"/{PREFIX}/"
     return [name.removeprefix(root) for name in gcs.objects.names("bucket", root)]
 
 
 def sent(gcs: FakeGcs) -> list[str]:
-    """The files whose upload began, in order."""
+    """Return the files whose upload began, in order."""
     found = [entry.name.partition(f"{PREFIX}/")[2] for entry in gcs.journal.entries("insert")]
     return [name for name in found if name != "manifest.json"]
 
@@ -637,7 +637,7 @@ class TestTheRipe:
     def test_what_is_only_gone_goes_last(self):
         present, safe = {"ck/2/a": Stamp(9, 1, 1), "b": self.ONE}, {"ck/1/a": self.ONE}
         batches = settled(present, present, safe)
-        assert [(batch.changed, batch.gone) for batch in batches] == [
+        assert [(batch.changed, batch.removed) for batch in batches] == [
             (("b",), ()),
             (("ck/2/a",), ()),
             ((), ("ck/1/a",)),
