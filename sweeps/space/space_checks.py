@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 
 from sweeps.space.constraints import Linear, parse
 from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Range, Space, Value, same_value
-from sweeps.space.yaml_cursor import Cursor, nearest
+from sweeps.space.yaml_cursor import Cursor, nearest, yaml_text
 
 _MIN_RADIUS = 1e-6
 """Of a ball inside all constraints, with every range scaled to 0..1; the solver is exact to about 1e-7."""
@@ -95,7 +95,7 @@ def baseline(section: Cursor, space: Space) -> Mapping[str, Value]:
         if name not in active:
             parent, value = space.parents()[name]
             raise cursor.refusal(
-                f"it is switched off unless {parent} is {_shown(value)}; write that too, or take it out"
+                f"it is switched off unless {parent} is {yaml_text(value)}; write that too, or take it out"
             )
     for text in space.parameter_constraints:
         linear = parse(text).scaled()
@@ -202,8 +202,4 @@ def _inside(cursor: Cursor, parameter: Parameter) -> Value:
     for candidate in allowed:
         if same_value(candidate, value):
             return candidate
-    raise cursor.refusal(f"{cursor.kind()} is not among its values ({', '.join(map(_shown, allowed))})")
-
-
-def _shown(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    raise cursor.refusal(f"{cursor.kind()} is not among its values ({', '.join(map(yaml_text, allowed))})")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from sweeps.space.definition import Choice, Fixed, Parameter, Range, Value, same_value
-from sweeps.space.yaml_cursor import Cursor, nearest
+from sweeps.space.yaml_cursor import Cursor, nearest, yaml_text
 
 MAX_VALUES = 1000
 MAX_BOUND = 1e100
@@ -191,7 +191,7 @@ def _when(body: Cursor, values: Sequence[Value]) -> tuple[tuple[Value, tuple[str
         written = key.value()
         value = next((value for value in values if same_value(value, written)), None)
         if value is None:
-            shown = ", ".join(_shown(value) for value in values)
+            shown = ", ".join(yaml_text(value) for value in values)
             raise key.refusal(f"{key.kind()} is not one of the values ({shown})")
         if any(same_value(value, earlier) for earlier, _ in conditions):
             raise key.refusal("written twice; put all names in one list")
@@ -199,10 +199,6 @@ def _when(body: Cursor, values: Sequence[Value]) -> tuple[tuple[Value, tuple[str
     if not conditions:
         raise body.refusal("is empty; write {value: [names of parameters]}")
     return tuple(conditions)
-
-
-def _shown(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _check_conditions(parameters: Sequence[Parameter], bodies: Mapping[str, Cursor]) -> None:

@@ -184,6 +184,11 @@ class Cursor:
         return text
 
 
+def yaml_text(value: Value) -> str:
+    """Return the value as it is written in YAML, for messages."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def nearest(word: str, known: Collection[str]) -> str:
     """Return `did you mean x?`, or the list of known words."""
     found = difflib.get_close_matches(word, known, n=1, cutoff=0.6)

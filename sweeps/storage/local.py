@@ -38,25 +38,16 @@ class LocalStore:
         lock_timeout_s: seconds to wait for another writer's lock before `Busy` is raised.
     """
 
+    is_remote = False
+    write_interval_s = 0.0
+
     def __init__(self, root: str | os.PathLike[str], *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
-        self._url = os.fspath(root)
+        self.url = os.fspath(root)
         self._root = Path(root).absolute()
         self._lock_timeout_s = lock_timeout_s
 
-    @property
-    def url(self) -> str:
-        return self._url
-
-    @property
-    def is_remote(self) -> bool:
-        return False
-
-    @property
-    def write_interval_s(self) -> float:
-        return 0.0
-
     def location(self, key: str) -> str:
-        return os.path.join(self._url, key)  # noqa: PTH118 - keeps the `./` that the user typed
+        return os.path.join(self.url, key)  # noqa: PTH118 - keeps the `./` that the user typed
 
     def read(self, key: str) -> tuple[bytes, str]:
         path = self._path(key)

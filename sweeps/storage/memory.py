@@ -23,24 +23,15 @@ class MemoryStore:
         clock: source of the store's time, in seconds since the epoch.
     """
 
+    is_remote = False
+    write_interval_s = 0.0
+
     def __init__(self, name: str = "sweep", clock: Callable[[], float] = time.time) -> None:
-        self._name, self._clock = name, clock
+        self.url, self._clock = f"memory://{name}", clock
         self._objects: dict[str, tuple[bytes, str, float]] = {}
         self._generation = 0
         self._lock = threading.Lock()
         self._bulk: Path | None = None
-
-    @property
-    def url(self) -> str:
-        return f"memory://{self._name}"
-
-    @property
-    def is_remote(self) -> bool:
-        return False
-
-    @property
-    def write_interval_s(self) -> float:
-        return 0.0
 
     def location(self, key: str) -> str:
         return f"{self.url}/{key}"

@@ -57,8 +57,11 @@ class GcsStore:
         InputError: the URL names no bucket.
     """
 
+    is_remote = True
+    write_interval_s = WRITE_INTERVAL_S
+
     def __init__(self, url: str, *, endpoint: str | None = None, retries: RetryPolicy | None = None) -> None:
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
         self._bucket, self._prefix = parse_url(url)
         self._clock = ServerClock()
         self._client = Client(
@@ -68,20 +71,8 @@ class GcsStore:
         self._scratch: Path | None = None
         self._scratch_lock = threading.Lock()
 
-    @property
-    def url(self) -> str:
-        return self._url
-
-    @property
-    def is_remote(self) -> bool:
-        return True
-
-    @property
-    def write_interval_s(self) -> float:
-        return WRITE_INTERVAL_S
-
     def location(self, key: str) -> str:
-        return f"{self._url}/{key}"
+        return f"{self.url}/{key}"
 
     def filesystem(self) -> GCSFileSystem:
         """Return this process's gcsfs file system, for bulk data; it caches no listings."""
@@ -128,7 +119,7 @@ class GcsStore:
             return self._clock.now()
         except RuntimeError:
             raise not_a_service(
-                f"{self._url}: the storage service's answers carry no Date, which leases need"
+                f"{self.url}: the storage service's answers carry no Date, which leases need"
             ) from None
 
     def folder(self, prefix: str) -> Path:
@@ -208,14 +199,14 @@ class GcsStore:
             response = self._request("GET", f"{self._bucket_path}/o", "", query=query)
             if response.status == 404:
                 raise self._no_bucket()
-            page = document(response, self._url)
+            page = document(response, self.url)
             yield page
             if not page.get("nextPageToken"):
                 return
             query["pageToken"] = page["nextPageToken"]
 
     def _request(self, method: str, path: str, key: str, **options: Any) -> Response:
-        url = self.location(key) if key else self._url
+        url = self.location(key) if key else self.url
         response = self._client.request(RecordRequest(method=method, path=path, url=url, **options))
         if response.status in _DONE:
             self._bucket_exists = True
@@ -231,7 +222,7 @@ class GcsStore:
 
     def _no_bucket(self) -> InputError:
         return InputError(
-            f"{self._url}: there is no bucket {self._bucket}; make it with `gcloud storage buckets create "
+            f"{self.url}: there is no bucket {self._bucket}; make it with `gcloud storage buckets create "
             f"gs://{self._bucket} --uniform-bucket-level-access`, or correct --storage"
         )
 
@@ -265,7 +256,7 @@ class GcsStore:
             if self._scratch is None:
                 self._scratch = Path(tempfile.mkdtemp(prefix="stagesweep-"))
                 weakref.finalize(self, _remove_own, self._scratch, os.getpid())
-                log.info("%s: bulk files go to %s", self._url, self._scratch)
+                log.info("%s: bulk files go to %s", self.url, self._scratch)
             return self._scratch
 
 

@@ -48,7 +48,7 @@ def is_growing(name: str) -> bool:
     return any(fnmatchcase(name.rpartition("/")[2], pattern) for pattern in GROWING)
 
 
-def is_frequently_rewritten(name: str) -> bool:
+def is_volatile(name: str) -> bool:
     """Return whether files of this name change so often that their uploads are limited in rate."""
     return any(fnmatchcase(name.rpartition("/")[2], pattern) for pattern in FREQUENTLY_REWRITTEN)
 

@@ -21,15 +21,7 @@ from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.client import Bucket, Changed, Remote, RunFilesClient
 from sweeps.storage.run_files.exchange import Deadline
 from sweeps.storage.run_files.manifest import MANIFEST, Stored
-from sweeps.storage.run_files.scan import (
-    Batch,
-    Stamp,
-    is_frequently_rewritten,
-    is_growing,
-    scan,
-    settled,
-    stamp_of,
-)
+from sweeps.storage.run_files.scan import Batch, Stamp, is_growing, is_volatile, scan, settled, stamp_of
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +38,7 @@ class FolderUpload:
         self._before: dict[str, Stamp] = {}  # the last scan
         self._safe: dict[str, Stamp] = {}  # local files as the manifest in the bucket has them
         self._sent: dict[str, Stamp] = {}  # the same for the manifest that is not written yet
-        self._sent_at: dict[str, float] = {}  # frequently rewritten files
+        self._sent_at: dict[str, float] = {}  # volatile files
         self._version = "0"
         self._committed: dict[str, Stored] = {}
         self._next: dict[str, Stored] = {}
@@ -150,7 +142,7 @@ class FolderUpload:
             remote = self._client.put(target, file, content, replaces=remote.generation, growing=growing)
             self._objects[target] = remote
         self._superseded.pop(target, None)
-        if is_frequently_rewritten(name):
+        if is_volatile(name):
             self._sent_at[name] = time.monotonic()
         return Stored(
             object=target,
