@@ -75,3 +75,8 @@ class Store(Protocol):
 
     def folder(self, prefix: str) -> Path:
         """Return a local folder for the bulk files of `prefix` (checkpoints, logs), created if missing."""
+
+
+def put(store: Store, key: str, data: bytes, expected: str | None) -> str:
+    """Replace the version `expected`, or create the object if that is None. Raises `StoreConflict`."""
+    return store.create(key, data) if expected is None else store.replace(key, data, expected)

@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from sweeps.errors import AlreadyExists, Conflict, DamagedObject
-from sweeps.storage.base import NotFound, Store
+from sweeps.errors import DamagedObject, StoreConflict
+from sweeps.storage.base import NotFound, Store, put
 from sweeps.text import json_reader
 from sweeps.trials import storable
 from sweeps.trials.redaction import redact
@@ -56,39 +56,17 @@ def read(store: Store) -> State:
 
 def brake(store: Store, observed: Switch, why: str) -> None:
     """Pause the sweep for this reason, unless the switch has changed since it was `observed`."""
-    document = {
-        "schema": 1,
-        "state": "paused",
-        "by": BRAKE,
-        "at": store.now(),
-        "why": redact(storable.line(why)),
-    }
-    data = json.dumps(document).encode()
-    try:
-        if observed.version is None:
-            store.create(KEY, data)
-        else:
-            store.replace(KEY, data, observed.version)
-    except (AlreadyExists, Conflict):
-        return
+    document = {"state": "paused", "by": BRAKE, "at": store.now(), "why": redact(storable.line(why))}
+    _put(store, document, observed.version)
 
 
 def write(store: Store, state: State, by: str) -> None:
     """Change the state, whatever it is now: the last writer wins."""
-    document = {"schema": 1, "state": state, "by": redact(storable.line(by)), "at": store.now()}
-    data = json.dumps(document).encode()
-    if _state(data) != state:
+    if state not in get_args(State):
         raise ValueError(f"{state!r} is none of {', '.join(get_args(State))}")
-    while True:
-        version = switch(store).version
-        try:
-            if version is None:
-                store.create(KEY, data)
-            else:
-                store.replace(KEY, data, version)
-        except (AlreadyExists, Conflict):
-            continue
-        return
+    document = {"state": state, "by": redact(storable.line(by)), "at": store.now()}
+    while not _put(store, document, switch(store).version):
+        pass
 
 
 def switch(store: Store) -> Switch:
@@ -101,6 +79,15 @@ def switch(store: Store) -> Switch:
     if state is None:
         raise DamagedObject(KEY, "state is none of " + ", ".join(get_args(State)), store.location(KEY))
     return _switch(state, json_reader.parse(data), version)
+
+
+def _put(store: Store, document: dict[str, Any], version: str | None) -> bool:
+    """Write the switch over this version; return False if another writer was faster."""
+    try:
+        put(store, KEY, json.dumps({"schema": 1, **document}).encode(), version)
+    except StoreConflict:
+        return False
+    return True
 
 
 def _state(data: bytes) -> State | None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from sweeps.errors import Busy, StoreConflict, SweepError
-from sweeps.storage.base import NotFound, Store
+from sweeps.storage.base import NotFound, Store, put
 from sweeps.text import json_reader
 from sweeps.trials import storable
 
@@ -99,10 +99,7 @@ class ObjectLease:
         document = {"schema": 1, "holder": storable.line(holder), "renewed": self._store.now()}
         data = json.dumps(document, allow_nan=False).encode()
         try:
-            if expected is None:
-                self._version = self._store.create(self._key, data)
-            else:
-                self._version = self._store.replace(self._key, data, expected)
+            self._version = put(self._store, self._key, data, expected)
         except StoreConflict:
             return False
         self._written = time.monotonic()

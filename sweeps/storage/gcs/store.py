@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 
 CLOCK_FRESH_S = 10.0
 """Seconds for which the clock runs on this machine's own before it asks the server again."""
-WRITE_INTERVAL_S = 1.0
-"""Seconds between two changes of one object: the service refuses earlier ones with 429."""
 _PAGE = 1000  # the service's limit
 _SWEEP = "sweep.json"
 _DONE = frozenset({200, 201, 204})
@@ -58,7 +56,7 @@ class GcsStore:
     """
 
     is_remote = True
-    write_interval_s = WRITE_INTERVAL_S
+    write_interval_s = 1.0  # the service refuses earlier changes with 429
 
     def __init__(self, url: str, *, endpoint: str | None = None, retries: RetryPolicy | None = None) -> None:
         self.url = url.rstrip("/")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from sweeps.errors import StoreConflict, StoreUnavailable
-from sweeps.storage.base import NotFound
+from sweeps.storage.base import NotFound, put
 from sweeps.storage.run_files import manifest
 from sweeps.storage.run_files.client import Bucket, Changed, Remote, RunFilesClient
 from sweeps.storage.run_files.exchange import Deadline
@@ -39,7 +39,7 @@ class FolderUpload:
         self._safe: dict[str, Stamp] = {}  # local files as the manifest in the bucket has them
         self._sent: dict[str, Stamp] = {}  # the same for the manifest that is not written yet
         self._sent_at: dict[str, float] = {}  # volatile files
-        self._version = "0"
+        self._version: str | None = None
         self._committed: dict[str, Stored] = {}
         self._next: dict[str, Stored] = {}
         self._objects: dict[str, Remote] = {}  # all known objects
@@ -85,11 +85,11 @@ class FolderUpload:
         self._objects.pop(MANIFEST, None)
         self._opened = True
 
-    def _read_manifest(self) -> tuple[dict[str, Stored], str]:
+    def _read_manifest(self) -> tuple[dict[str, Stored], str | None]:
         try:
             data, version = self._store.read(self._key)
         except NotFound:
-            return {}, "0"
+            return {}, None
         try:
             return manifest.decode(data), version
         except ValueError as error:
@@ -170,10 +170,7 @@ class FolderUpload:
     def _write_manifest(self) -> None:
         data = manifest.encode(self._next)
         try:
-            if self._version == "0":
-                self._version = self._store.create(self._key, data)
-            else:
-                self._version = self._store.replace(self._key, data, self._version)
+            self._version = put(self._store, self._key, data, self._version)
         except StoreConflict:
             self._opened = False  # start again from what the other program has written
             self._sent, self._safe, self._superseded = {}, {}, {}
