@@ -280,7 +280,7 @@ class Redactor:
     def __call__(self, text: str) -> str:
         """Return the text with stars for what looks like a secret, or is one of the environment's."""
         text = self.certain(text)
-        text = _starred(text, assigned(text))
+        text = starred(text, assigned(text))
         return _with_rules(text, LIKELY)
 
     def certain(self, text: str) -> str:
@@ -321,7 +321,8 @@ def _with_rules(text: str, rules: Iterable[_Rule]) -> str:
     return text
 
 
-def _starred(text: str, spans: Iterable[tuple[int, int]]) -> str:
+def starred(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Return the text with stars for these spans, which are in order."""
     parts, at = [], 0
     for start, end in spans:
         parts += [text[at:start], STARS]

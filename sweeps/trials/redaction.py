@@ -16,7 +16,7 @@ from sweeps.errors import SpaceError
 from sweeps.space.definition import Space, Value, to_json
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
-from sweeps.text.secret_patterns import STARS, Redactor, assigned, is_secret_name, may_be_shown
+from sweeps.text.secret_patterns import Redactor, assigned, is_secret_name, may_be_shown, starred
 from sweeps.trials.lifecycle import (
     Abandon,
     Claim,
@@ -126,11 +126,8 @@ class RedactingFormatter(logging.Formatter):
 
 def _without_certain(text: str, redactor: Redactor) -> str:
     """Return the text with stars for certain secrets, including values that it assigns to variables."""
-    shown, at = "", 0
     text = redactor.certain(text)
-    for start, end in assigned(text, flags=False):
-        shown, at = shown + text[at:start] + STARS, end
-    return shown + text[at:]
+    return starred(text, assigned(text, flags=False))
 
 
 def _renamed(metrics: Mapping[str, float | None], redactor: Redactor) -> dict[str, float | None]:

@@ -181,9 +181,8 @@ class RunFilesClient:
                 if content.size <= self._chunk:
                     data = os.pread(file.fileno(), content.size, 0)
                     return self._attempt(_single(self._upload_path, query, metadata, data), name)
-                return self._send_parts(
-                    upload, _start(self._upload_path, query, metadata), file, content.size
-                )
+                start = _start(self._upload_path, query, metadata)
+                return self._send_parts(upload, start, file, content.size)
             except Transient:
                 check()
                 upload.in_doubt = True
@@ -276,13 +275,9 @@ def _single(path: str, query: dict[str, str], metadata: dict[str, str], data: by
 
 
 def _start(path: str, query: dict[str, str], metadata: dict[str, str]) -> BulkRequest:
-    return BulkRequest(
-        method="POST",
-        path=path,
-        query=query | {"uploadType": "resumable"},
-        headers={"Content-Type": "application/json; charset=UTF-8"},
-        body=json.dumps(metadata).encode(),
-    )
+    query = query | {"uploadType": "resumable"}
+    headers, body = {"Content-Type": "application/json; charset=UTF-8"}, json.dumps(metadata).encode()
+    return BulkRequest(method="POST", path=path, query=query, headers=headers, body=body)
 
 
 def _next_part(upload: _Upload, file: IO[bytes], size: int, chunk: int) -> BulkRequest:
