@@ -1,9 +1,8 @@
-"""The validated configuration of a run, as frozen values; `compose` makes it from Hydra overrides.
+"""Validated, frozen configuration of a run; `compose` makes it from Hydra overrides.
 
-Every component's knobs stand in one dataclass in this package, away from the component, because a
-configuration is checked in processes that must not import torch. A field that is out of its range, an
-ill-typed value and an unknown key are refused by pydantic; what concerns several fields is refused in
-`__post_init__`. One file per kind of component; `run` has the whole.
+The dataclasses stand here, away from the components that they configure, because a configuration is checked
+in processes that must not import torch. Pydantic checks types, ranges and unknown keys; `__post_init__`
+checks fields against each other. One file per kind of component; `run` joins them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When parameters that have come to rest are frozen. Read by `trainer.training.auto_freeze`."""
+"""Configuration of automatic freezing. Read by `trainer.training.auto_freeze`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from trainer.text import counted
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AutoFreezeConfig:
-    """Some parameters are looked at every so often; once they have come to rest they are rounded to float16
-    and trained no further, for the rest of the run.
+    """Automatic freezing: parameters that stop changing are rounded to float16 and frozen for good.
 
-    Steps are those of each stage, by themselves: what is decided must not hang on the clock by which
-    checkpoints are written, or a run that was ended would come to another result than one that was not.
+    Steps are counted within each stage and not by the clock, so that a resumed run decides as an
+    uninterrupted one does.
 
     Args:
-        enabled: whether there is any of it.
-        parameters: patterns of the student's parameter names, as the shell has them (`*`, `?`, `[ab]`); each
-            must match at least one. The defaults are SubLN's gains.
-        threshold: the largest change of any of these numbers between two looks that still counts as rest.
-        patience: looks in a row that find rest, before anything is frozen.
-        every_steps: between two looks.
-        start_step: of a stage, before which nobody looks.
-        dry_run: look and tell; freeze nothing.
+        enabled: switch for all of it.
+        parameters: shell patterns (`*`, `?`, `[ab]`) of the student's parameter names; each must match at
+            least one. The defaults are SubLN's gains.
+        threshold: largest absolute change of any element between two checks that still counts as unchanged.
+        patience: consecutive checks without a change before the parameters are frozen.
+        every_steps: optimizer steps between two checks.
+        start_step: step of a stage before which nothing is checked.
+        dry_run: check and report, but freeze nothing.
     """
 
     enabled: bool
@@ -39,12 +38,12 @@ class AutoFreezeConfig:
     dry_run: bool
 
     def check(self, steps: int) -> None:
-        """Refuses what could never freeze anything in stages of at most so many steps. Raises FieldError."""
+        """Raise FieldError if nothing could ever freeze in stages of at most `steps` steps."""
         first = max(1, -(-self.start_step // self.every_steps)) * self.every_steps
         needed = first + self.patience * self.every_steps
         if self.enabled and needed > steps:
             raise FieldError(
-                f"the look that may freeze comes at step {needed} of a stage at the earliest, and the "
+                f"the first check that may freeze is at step {needed} of a stage, and the "
                 f"longest has {counted(steps, 'step')}; write a smaller every_steps, start_step or patience",
                 key="every_steps",
             )

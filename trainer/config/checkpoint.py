@@ -1,4 +1,4 @@
-"""When a run writes checkpoints, and how many it keeps. Read by `trainer.checkpoint`."""
+"""Configuration of checkpoints. Read by `trainer.checkpoint`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from trainer.config.fields import STRICT, Count, NonNegative, Positive
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class CheckpointConfig:
-    """Whichever of the two intervals is over first; a run that is told to go writes one in any case.
+    """Intervals between checkpoints, whichever ends first; a preempted run writes one in any case.
 
     Args:
-        every_steps: optimizer steps, counted over all stages; 0 is never.
-        every_seconds: of the clock on the wall, since the last one; 0 is never.
-        keep: so many of the newest stay in the run's folder. With one alone, nothing is left to fall back on
-            when it is damaged.
+        every_steps: optimizer steps between two, counted over all stages; 0 is never.
+        every_seconds: wall time between two; 0 is never.
+        keep: newest checkpoints that stay in the run's folder. With 1 there is no fallback if it is damaged.
     """
 
     every_steps: Count

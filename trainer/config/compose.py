@@ -1,4 +1,4 @@
-"""Hydra overrides → `Config`, with every refusal told in one line. Called by `api.check` and `__main__`.
+"""Composition of Hydra overrides into a `Config`. Called by `api.check` and `__main__`.
 
 Hydra is used through its compose API: nothing changes the working directory and no `outputs/` appears.
 """
@@ -28,7 +28,7 @@ from trainer.errors import ConfigError
 
 _MODULE = "trainer.conf"
 _PRIMARY = "config"
-_OPTIMIZER = "optimizer"  # the one group whose place in the tree is said behind an @
+_OPTIMIZER = "optimizer"  # the one group whose package is written behind an @
 _VARIED = ("model", "data", "stage3/teacher")  # groups whose options have keys of their own
 # pydantic names the union's member in an error's location; users do not
 _UNIONS = {
@@ -40,34 +40,37 @@ _SECRET = "api_key_env"  # noqa: S105 - the key under which a person may have pu
 
 
 def compose_tree(overrides: Sequence[str]) -> DictConfig:
-    """The composed configuration as Hydra holds it, before validation. Raises ConfigError."""
+    """Return the composed configuration as Hydra holds it, before validation. Raises ConfigError."""
     return _composed(overrides)[0]
 
 
 def compose_config(overrides: Sequence[str]) -> Config:
-    """The validated configuration. Raises ConfigError with one line."""
+    """Return the validated configuration. Raises ConfigError, in one line."""
     return _config(tuple(overrides))
 
 
 @functools.lru_cache(maxsize=64)
 def _config(overrides: tuple[str, ...]) -> Config:
-    """A configuration is frozen, and follows from the overrides alone: a run that is checked, started and
-    looked at composes the same one several times."""
+    """Return the frozen configuration, cached: a run composes the same overrides several times."""
     return validate(_composed(overrides)[1])
 
 
 def _composed(overrides: Sequence[str]) -> tuple[DictConfig, Any]:
-    """What Hydra holds, and its plain values."""
+    """Return Hydra's tree and its plain values."""
     parsed = _parse(overrides)
     try:
-        tree = _compose(parsed)
+        tree = _from_cached_files(parsed)
         return tree, OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise _diagnose(parsed, error) from None
 
 
 def validate(document: Any) -> Config:
-    """A `Config` from plain values, strictly: "3" is no number, 3.0 no count of steps. Raises ConfigError."""
+    """Return a `Config` from plain values, strictly: "3" is not a number, 3.0 not a count of steps.
+
+    Raises:
+        ConfigError: for the first value that is refused.
+    """
     try:
         return TypeAdapter(Config).validate_json(json.dumps(document), strict=True)
     except ValidationError as error:
@@ -75,13 +78,12 @@ def validate(document: Any) -> Config:
 
 
 def keys(overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Every key of the configuration and its value ("???" where it needs one), by default of the one without
-    overrides; for `--help` and for suggestions."""
-    return dict(_leaves(OmegaConf.to_container(_compose(_parse(overrides)))))
+    """Return every key of the composed configuration with its value, "???" where one is required."""
+    return dict(_leaves(OmegaConf.to_container(_from_cached_files(_parse(overrides)))))
 
 
 def groups() -> dict[str, list[str]]:
-    """Every configuration group and its options."""
+    """Return every configuration group with its options."""
     with initialize_config_module(_MODULE, version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         names = [name for name in loader.list_groups("") if not name.startswith(("hydra", "_"))]
@@ -89,28 +91,32 @@ def groups() -> dict[str, list[str]]:
         return {name: loader.get_group_options(name, ObjectType.CONFIG) for name in sorted(names)}
 
 
-def _compose(overrides: Sequence[Override]) -> DictConfig:
-    """What Hydra composes. A sweep asks for every candidate, and they differ in values alone: what the
-    choices of groups come to is read from thirty files once, and values are written into a copy."""
+def _from_cached_files(overrides: Sequence[Override]) -> DictConfig:
+    """Return the tree that Hydra composes, without reading its thirty files each time.
+
+    A sweep composes every candidate, and they differ in values alone: the tree of a choice of groups is
+    cached, and values are written into a copy.
+    """
     choices = tuple(_line(override) for override in overrides if not _is_value(override))
-    tree = copy.deepcopy(_of_files(choices))
+    tree = copy.deepcopy(compose_files(choices))
     try:
         for override in overrides:
             if _is_value(override):
                 OmegaConf.update(tree, override.key_or_group, override.value(), merge=True)
     except OmegaConfBaseException:
-        return _of_files(tuple(map(_line, overrides)))  # which says what is wrong, in Hydra's words
+        return compose_files(tuple(map(_line, overrides)))  # raises Hydra's own error
     return tree
 
 
 @functools.lru_cache(maxsize=64)
-def _of_files(overrides: tuple[str, ...]) -> DictConfig:
+def compose_files(overrides: tuple[str, ...]) -> DictConfig:
+    """Return what Hydra itself composes from its files. Cached: callers must not change it."""
     with initialize_config_module(_MODULE, version_base="1.3"):
         return compose(_PRIMARY, overrides=list(overrides))
 
 
 def _is_value(override: Override) -> bool:
-    """Whether it changes a key that is there, and chooses no files."""
+    """Return whether the override changes an existing key and chooses no file."""
     name = override.key_or_group
     plain = override.type is OverrideType.CHANGE and override.package is None
     return plain and "/" not in name and name not in _group_names()
@@ -118,7 +124,7 @@ def _is_value(override: Override) -> bool:
 
 @functools.cache
 def _group_names() -> frozenset[str]:
-    """Of the first level; those below have a slash."""
+    """Return the groups of the first level; nested ones have a slash."""
     return frozenset(entry.name for entry in files(_MODULE).iterdir() if entry.is_dir())
 
 
@@ -148,7 +154,7 @@ def _parser() -> OverridesParser:
 
 
 def _refuse_misleading(override: Override) -> None:
-    """What Hydra takes and drops, or refuses with advice that leads nowhere."""
+    """Refuse what Hydra accepts and ignores, or refuses with misleading advice."""
     name = override.key_or_group
     if name.split("/")[0].split(".")[0] == "hydra":
         raise ConfigError("settings of Hydra itself have no effect here; leave it out", key=name)
@@ -166,7 +172,7 @@ def _refuse_misleading(override: Override) -> None:
 
 
 def _diagnose(overrides: Sequence[Override], error: Exception) -> ConfigError:
-    """What a person would say where Hydra says "Could not override"."""
+    """Return a helpful error in place of Hydra's "Could not override"."""
     options, homes = groups(), _homes()
     present = _known_with(overrides, options)
     known = set.union(present, *homes.values())
@@ -190,23 +196,23 @@ def _diagnose(overrides: Sequence[Override], error: Exception) -> ConfigError:
 
 
 def _homes() -> dict[str, set[str]]:
-    """The keys of the first level that each choice of a varied group has."""
+    """Return the first-level keys of each choice of a group whose options have keys of their own."""
     options = groups()
     return {f"{group}={choice}": _own(group, choice) for group in _VARIED for choice in options[group]}
 
 
 def _own(group: str, choice: str) -> set[str]:
-    """Read from the file: to compose all choices takes seconds."""
+    """Return the keys of one choice, read from its file: composing all choices takes seconds."""
     text = files(_MODULE).joinpath(group, f"{choice}.yaml").read_text(encoding="utf-8")
     tree = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(text)))
     builds_on = [name for name in tree.pop("defaults", []) if isinstance(name, str) and name != "_self_"]
     own = tree.get(group, {}) if "@package _global_" in text else tree
-    place = group.replace("/", ".")
-    return {f"{place}.{key}" for key in own}.union(*(_own(group, name) for name in builds_on))
+    package = group.replace("/", ".")
+    return {f"{package}.{key}" for key in own}.union(*(_own(group, name) for name in builds_on))
 
 
 def _known_with(overrides: Sequence[Override], options: Mapping[str, Sequence[str]]) -> set[str]:
-    """Keys and inner nodes under the choices of groups, as far as there are such."""
+    """Return the keys and inner nodes under the valid group choices among the overrides."""
     chosen = [
         override.input_line
         for override in overrides
@@ -226,22 +232,22 @@ def _nodes(leaves: Iterable[str]) -> set[str]:
 def _first_refusal(error: ValidationError) -> ConfigError:
     first = error.errors()[0]
     path = [str(part) for part in first["loc"]]
-    for place, members in _UNIONS.items():
-        depth = len(place)
-        if tuple(path[:depth]) == place and path[depth : depth + 1] and path[depth] in members:
+    for union, members in _UNIONS.items():
+        depth = len(union)
+        if tuple(path[:depth]) == union and path[depth : depth + 1] and path[depth] in members:
             del path[depth]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, FieldError):
         return ConfigError(cause.problem, key=".".join([*path, cause.key] if cause.key else path))
     silent = first["type"] in ("missing", "unexpected_keyword_argument") or path[-1:] == [_SECRET]
-    given = "" if silent else f" (got {first['input']!r})"
+    got = "" if silent else f" (got {first['input']!r})"
     if first["type"] == "union_tag_invalid":
         context = first["ctx"]
         key = ".".join([*path, context["discriminator"].strip("'")])
         return ConfigError(f"{context['tag']!r} is unknown; there are: {context['expected_tags']}", key=key)
     if first["type"] == "unexpected_keyword_argument":
         return ConfigError("there is no such key", key=".".join(path))
-    return ConfigError(first["msg"][0].lower() + first["msg"][1:] + given, key=".".join(path))
+    return ConfigError(first["msg"][0].lower() + first["msg"][1:] + got, key=".".join(path))
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""What text to train on and how to cut it: the `data` group. Read by `trainer.data`."""
+"""Configuration of the training text: the `data` group. Read by `trainer.data`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SMALLEST_VOCABULARY = 257  # the 256 bytes and the end-of-text token
 
 
 def _listed(files: Any) -> Any:
-    """One is a list of one; a list of JSON is a tuple here."""
+    """Turn one name into a tuple of one, and a JSON list into a tuple."""
     if isinstance(files, str):
         return (files,)
     return tuple(files) if isinstance(files, list) else files
@@ -25,7 +25,7 @@ Files = Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_listed
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class _TextConfig:
-    """What every source of text has.
+    """Fields that every source of text has.
 
     Args:
         tokenizer: a folder, a name on the Hugging Face hub, or the URL of a folder (`gs://…`). None: the
@@ -56,12 +56,12 @@ class StdlibConfig(_TextConfig):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class _StreamConfig(_TextConfig):
-    """Text that is read while training, never as a whole.
+    """Text that is streamed while training, never loaded at once.
 
     Args:
-        held_out_tokens: held-out text is gathered until there are so many tokens, or no more text.
-        lanes: places at which the text is read at once. How many processes may share a batch must divide it.
-        shuffle_windows: windows that are shuffled together, over all lanes. What is read again to resume.
+        held_out_tokens: held-out text is gathered up to so many tokens, or to the end of the text.
+        lanes: positions of the text that are read concurrently; the number of processes must divide it.
+        shuffle_windows: windows in the shuffle buffer, over all lanes; they are read again to resume.
     """
 
     held_out_tokens: Positive

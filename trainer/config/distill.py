@@ -1,4 +1,4 @@
-"""Stage 3, distillation after BitDistill, and where its teacher runs. Read by `trainer.stages.distill`."""
+"""Configuration of Stage 3, distillation after BitDistill. Read by `trainer.stages.distill`."""
 
 from __future__ import annotations
 
@@ -23,29 +23,28 @@ from trainer.config.fields import (
 )
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 
-# What says how a teacher elsewhere, or what is kept of one, is reached, and nothing of what it says.
-TEACHER_WAY = ("url", "timeout_s", "patience_s", "prefetch", "api_key_env", "path", "preload")
+# How a remote or cached teacher is reached, which does not change its predictions.
+TEACHER_ACCESS = ("url", "timeout_s", "patience_s", "prefetch", "api_key_env", "path", "preload")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class InProcessTeacherConfig:
-    """The full-precision model that the student was made from, beside the student on the same device."""
+    """The full-precision model that the student was made from, on the student's device."""
 
     kind: Literal["in_process"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class HttpTeacherConfig:
-    """A teacher behind a server of the OpenAI completions protocol that tells prompt logprobs, as vLLM does.
+    """A teacher behind an OpenAI-compatible completions server with prompt logprobs, such as vLLM.
 
     Args:
-        url: of the server, up to and without `/v1/completions`.
-        model: the name that the server knows the teacher by. Its token ids must mean what ours mean.
-        top_k: how many of the likeliest tokens it tells per position; the server may limit them
-            (vLLM: `--max-logprobs`).
-        timeout_s: limit of one request.
-        patience_s: limit of one batch, with all its repeated requests.
-        prefetch: batches asked for ahead of the one that is trained on.
+        url: of the server, without `/v1/completions`.
+        model: the server's name for the teacher. Its token ids must mean what the student's mean.
+        top_k: likeliest tokens returned per position; the server may limit them (vLLM: `--max-logprobs`).
+        timeout_s: deadline of one request, in seconds.
+        patience_s: deadline of one batch with all its retries, in seconds.
+        prefetch: batches requested ahead of the one that is trained on.
         api_key_env: name of the environment variable that holds the server's key; null sends none. The key
             itself must not stand in a configuration, which is recorded.
     """
@@ -78,20 +77,21 @@ class HttpTeacherConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class CachedTeacherConfig:
-    """What `python -m trainer.teacher_cache` has kept of the in-process teacher's predictions. The student's
-    logits are computed for the tokens that were kept, and for no others.
+    """The in-process teacher's predictions, cached by `python -m trainer.teacher_cache`.
+
+    The student's logits are computed for the cached tokens only.
 
     Args:
         path: folder of the cache, or its URL (`gs://…`).
-        top_k: K likeliest tokens that are kept per position.
-        negatives: R tokens that are kept beside them, drawn from the others. 0: what the student gives to the
-            others is seen by no part of the loss but an `exact` cross-entropy.
-        dtype: that log probabilities are kept in. float16 takes half of the room, and rounds them to 1/2048.
-        cross_entropy: `sampled`: of the true token among the candidates; `exact`: over the whole vocabulary,
+        top_k: K likeliest tokens cached per position.
+        negatives: R tokens sampled from the others and cached as well. With 0, only an `exact` cross-entropy
+            depends on the student's probabilities of the others.
+        dtype: of the log probabilities. float16 takes half the space and rounds them to 1/2048.
+        cross_entropy: `sampled`: of the true token among the candidates; `exact`: over the full vocabulary,
             a chunk of positions at a time.
-        preload: have it in memory before the stage begins; otherwise batches are read from the files.
-        anchor_weight: of KL(anchor ‖ student), which holds the student near a model that does not change: the
-            student that the stage starts from, or any other. 0 leaves it out, and `anchor` means nothing.
+        preload: load the cache into memory before the stage; otherwise batches are read from its files.
+        anchor_weight: of KL(anchor ‖ student), which holds the student near a fixed model: the student that
+            the stage starts from, or any other. With 0, `anchor` has no effect.
         anchor: folder or URL of the cache of that model's predictions, of the same K, R and dtype.
     """
 
@@ -114,23 +114,23 @@ class CachedTeacherConfig:
 
     @property
     def anchored(self) -> str | None:
-        """The anchor's cache, where it has a weight."""
+        """Return the anchor's cache, or None if it has no weight."""
         return self.anchor if self.anchor_weight else None
 
     @property
     def logits_read(self) -> int:
-        """How many of the student's logits are gathered at each position; the true token's with `sampled`."""
+        """Return the number of the student's logits gathered at each position."""
         kept = self.top_k + self.negatives
         return kept * (2 if self.anchored else 1) + (self.cross_entropy == "sampled")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Stage3Config:
-    """Stage 3 (arXiv:2510.13998 §3.3). `max_steps` 0 leaves it out. CE + λ·logits KL + γ·attention KL.
+    """Stage 3 (arXiv:2510.13998 §3.3): CE + λ·logits KL + γ·attention KL. `max_steps` 0 skips it.
 
     Args:
         logits_weight: λ of eq. 13.
-        attention_weight: γ of eq. 13; 0 leaves the attention relations out, and `attention_*` means nothing.
+        attention_weight: γ of eq. 13; 0 leaves the attention relations out, and `attention_*` has no effect.
         temperature: τ of eq. 9, of both models' predictions.
         attention_layer: the one layer of the student whose queries, keys and values are compared (-1 is the
             last), with those of the teacher's layer that it was copied from.
@@ -159,13 +159,10 @@ class Stage3Config:
         check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
         check_micro_batch(self.micro_batch_size, self.batch_size)
         if self.teacher.kind != "in_process" and self.attention_weight:
-            told = (
-                "a teacher over HTTP tells its"
-                if self.teacher.kind == "http"
-                else "a cache holds its teacher's"
-            )
+            remote = self.teacher.kind == "http"
+            source = "a teacher over HTTP tells its" if remote else "a cache holds its teacher's"
             raise FieldError(
-                f"{told} predictions and not its attention; write 0 here, or stage3/teacher=in_process",
+                f"{source} predictions and not its attention; write 0 here, or stage3/teacher=in_process",
                 key="attention_weight",
             )
         if not self.logits_weight and not self.attention_weight:
@@ -176,17 +173,17 @@ class Stage3Config:
 
     @property
     def runs_teacher(self) -> bool:
-        """Whether the teacher computes beside the student in each step."""
+        """Return whether each step runs the teacher's forward pass."""
         return self.teacher.kind == "in_process"
 
     @property
     def compares_attention(self) -> bool:
-        """Whether there is any step that looks at it."""
+        """Return whether any step computes attention relations."""
         return self.max_steps > 0 and self.attention_weight > 0
 
 
 def check_attention_layer(stage3: Stage3Config, layers: int) -> None:
-    """The layer is one of the student's. Raises FieldError."""
+    """Raise FieldError if the student, of so many layers, does not have the layer to compare."""
     if stage3.compares_attention and not -layers <= stage3.attention_layer < layers:
         raise FieldError(
             f"there is no layer {stage3.attention_layer}: the student has {layers}, 0 to {layers - 1}, "
@@ -196,16 +193,18 @@ def check_attention_layer(stage3: Stage3Config, layers: int) -> None:
 
 
 def check_attention_heads(stage3: Stage3Config, *, widths: Sequence[int], key_heads: int) -> None:
-    """Queries, keys and values of those widths can be split. Raises FieldError.
+    """Raise FieldError if queries, keys and values cannot be split into heads.
 
     Args:
-        key_heads: the model's key-value heads, which stand for `attention_heads` null.
+        stage3: whose `attention_heads` are checked.
+        widths: output features of the query, key and value projections.
+        key_heads: the model's key-value heads, the default of `attention_heads`.
     """
     heads = stage3.attention_heads or key_heads
     if stage3.compares_attention and any(width % heads for width in widths):
-        told = ", ".join(map(str, widths))
+        listed = ", ".join(map(str, widths))
         raise FieldError(
-            f"{heads} does not divide the widths of queries, keys and values ({told}); write "
+            f"{heads} does not divide the widths of queries, keys and values ({listed}); write "
             f"{math.gcd(*widths)} or a divisor of it",
             key="stage3.attention_heads",
         )

@@ -1,4 +1,4 @@
-"""The kinds of value that fields have, and the refusal of fields that do not go together."""
+"""Types of fields, and checks that several dataclasses share."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class FieldError(ValueError):
-    """Fields that do not go together. `key` is relative to the dataclass that raises it; "" in a validator
-    of one field."""
+    """Fields that contradict each other.
+
+    Args:
+        problem: the contradiction, and what to write instead.
+        key: relative to the dataclass that raises it; "" in a validator of one field.
+    """
 
     def __init__(self, problem: str, *, key: str) -> None:
         self.problem, self.key = problem, key
@@ -27,7 +31,7 @@ class FieldError(ValueError):
 
 
 def check_warmup(warmup: int, steps: int, *, key: str) -> None:
-    """A warmup that outlasts its stage never reaches its end; a stage of no steps has no warmup to check."""
+    """Raise FieldError for a warmup longer than its stage; a stage of no steps has nothing to check."""
     if 0 < steps < warmup:
         raise FieldError(
             f"{warmup} is longer than the stage's max_steps ({steps}); write {steps} or fewer, "
@@ -37,7 +41,10 @@ def check_warmup(warmup: int, steps: int, *, key: str) -> None:
 
 
 def check_micro_batch(micro: int | None, batch: int) -> None:
-    """A step is made of whole micro-batches of one size: means over them are then means over the batch."""
+    """Raise FieldError unless micro-batches of one size make up the batch.
+
+    The mean over micro-batches is then the mean over the batch.
+    """
     if micro is not None and batch % micro:
         divisor = max(size for size in range(1, min(micro, batch) + 1) if batch % size == 0)
         raise FieldError(

@@ -1,6 +1,4 @@
-"""Rules for long runs, which a wrong setting makes a lost night. Without torch. Asked by `api.check`, and
-again by `__main__` once it is known what the device is.
-"""
+"""Stricter rules for long runs. Applied by `api.check`, and again by `__main__` once the device is known."""
 
 from __future__ import annotations
 
@@ -8,23 +6,24 @@ from trainer.config import Config
 from trainer.errors import ConfigError
 
 LONG_STEPS = 5_000
-"""Optimizer steps of all stages from which on a run is long."""
+"""Optimizer steps of all stages from which a run counts as long."""
 
 MEASURED_TOKENS = 16_384
-"""Held-out tokens that the loss of a long run is measured on, at least."""
+"""Fewest held-out tokens that the loss of a long run may be measured on."""
 
 
 def total_steps(config: Config) -> int:
-    """Optimizer steps of all stages; those of a teacher, trained once and cached, are not among them."""
+    """Return the optimizer steps of all stages, without those of the teacher, which is trained once."""
     return config.stage1_9.max_steps + config.stage2.max_steps + config.stage3.max_steps
 
 
 def refusals(config: Config, *, device: str | None = None, dtype: str | None = None) -> list[ConfigError]:
-    """What speaks against the run, each with the key and the value to write instead; empty for short runs.
+    """Return the reasons against a long run, each with the key and the value to write instead.
 
     Args:
-        device: the kind that `device.type` came to; None: not known yet, and `auto` may become anything.
-        dtype: what `device.dtype` came to; None: not known yet.
+        config: a short run has no reasons against it.
+        device: the kind that `device.type` resolved to; None: not known yet.
+        dtype: the dtype that `device.dtype` resolved to; None: not known yet.
     """
     if total_steps(config) < LONG_STEPS:
         return []
@@ -34,7 +33,7 @@ def refusals(config: Config, *, device: str | None = None, dtype: str | None = N
 
 
 def refuse(found: list[ConfigError], *, force: bool) -> tuple[str, ...]:
-    """The refusals as text if `force` passes over them. Raises the first of them otherwise."""
+    """Raise the first refusal; with `force`, return all of them as text instead."""
     if found and not force:
         more = f"; and {len(found) - 1} more, which --preflight lists" if len(found) > 1 else ""
         raise type(found[0])(f"{found[0].problem} (or force=true){more}", key=found[0].key)

@@ -1,4 +1,4 @@
-"""What Stages 1.9 and 2 minimise. Read by `trainer.losses` and `trainer.stages`."""
+"""Configuration of the losses of Stages 1.9 and 2. Read by `trainer.losses` and `trainer.stages`."""
 
 from __future__ import annotations
 
@@ -16,20 +16,26 @@ LossType = Literal["mse_normalized", "cosine", "mse", "kl", "inner_product"]
 LAYER_WEIGHTS = ("progressive", "uniform", "exponential")
 
 
-def read_layer_weights(given: Any) -> str | tuple[float, ...]:
-    """A name, or one number per layer: as a list, or as text ("[1,2,3,4]"), which is how a search space holds
-    it. Raises FieldError."""
-    if isinstance(given, str) and given in LAYER_WEIGHTS:
-        return given
-    listed = given
-    if isinstance(given, str):
+def read_layer_weights(value: Any) -> str | tuple[float, ...]:
+    """Return a named scheme, or one number per layer.
+
+    Args:
+        value: a name, a list of numbers, or such a list as text ("[1,2,3,4]"), as search spaces hold it.
+
+    Raises:
+        FieldError: for anything else.
+    """
+    if isinstance(value, str) and value in LAYER_WEIGHTS:
+        return value
+    listed = value
+    if isinstance(value, str):
         try:
-            listed = from_json(given)
+            listed = from_json(value)
         except ValueError:
             listed = None
     if not isinstance(listed, list | tuple) or not all(_is_weight(each) for each in listed):
         raise FieldError(
-            f"{given!r} is neither {', '.join(LAYER_WEIGHTS)} nor a list of numbers, one from 0 up for each "
+            f"{value!r} is neither {', '.join(LAYER_WEIGHTS)} nor a list of numbers, one from 0 up for each "
             "layer, such as [1,2,3,4]",
             key="",
         )
@@ -38,15 +44,15 @@ def read_layer_weights(given: Any) -> str | tuple[float, ...]:
     return tuple(float(each) for each in listed)
 
 
-def _is_weight(given: object) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given < math.inf
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 LayerWeights = Annotated[str | tuple[float, ...], PlainValidator(read_layer_weights)]
 
 
 def check_layer_weights(weights: str | tuple[float, ...], layers: int) -> None:
-    """A list has a number for each of the student's layers. Raises FieldError."""
+    """Raise FieldError if a list of weights does not have one for each of the student's layers."""
     if not isinstance(weights, str) and len(weights) != layers:
         raise FieldError(
             f"{counted(len(weights), 'number')} for {counted(layers, 'layer')}; "
@@ -60,7 +66,7 @@ class DistillScheduleConfig:
     """The weight w of the distillation part over the stage.
 
     Args:
-        type: `constant`: `initial` all through, and `final` means nothing.
+        type: `constant`: `initial` throughout, and `final` has no effect.
         initial, final: w in the first and in the last step.
     """
 
@@ -70,16 +76,16 @@ class DistillScheduleConfig:
 
     @property
     def never_positive(self) -> bool:
-        """Whether w is 0 in every step."""
+        """Return whether w is 0 in every step."""
         return self.initial == 0 and (self.type == "constant" or self.final == 0)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Stage2DistillConfig:
-    """What the teacher's predictions add to Stage 2's cross-entropy.
+    """Distillation of the teacher's predictions in Stage 2, added to the cross-entropy.
 
     Args:
-        weight: of τ²·KL; 0 leaves the teacher out, and `temperature` means nothing.
+        weight: of τ²·KL; 0 leaves the teacher out, and `temperature` has no effect.
         temperature: τ, of both models' predictions.
     """
 
@@ -88,5 +94,5 @@ class Stage2DistillConfig:
 
     @property
     def enabled(self) -> bool:
-        """Whether the teacher is run in each step."""
+        """Return whether each step runs the teacher's forward pass."""
         return self.weight > 0

@@ -1,4 +1,4 @@
-"""The model, and how its teacher comes to be. Read by `models.causal_lm` and `teachers.local`."""
+"""Configuration of the model and its teacher. Read by `models.causal_lm` and `teachers.local`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TeacherConfig:
-    """How the tiny model's full-precision teacher is trained, once for all runs that share it."""
+    """Training of the tiny model's full-precision teacher, once for all runs that share it."""
 
     max_steps: Positive
     batch_size: Positive
@@ -48,9 +48,11 @@ class TinyModelConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class HfModelConfig:
-    """A pretrained model: a folder, or a name on the Hugging Face hub. It brings its own tokenizer.
+    """A pretrained model with its own tokenizer.
 
-    `dtype` is that of the weights; `auto` keeps what the checkpoint was saved in, and refuses float16.
+    Args:
+        name: a folder, or a name on the Hugging Face hub.
+        dtype: of the weights; `auto` keeps what the checkpoint was saved in, and refuses float16.
     """
 
     kind: Literal["hf"]

@@ -1,4 +1,4 @@
-"""How parameters are updated, and at which rate. Read by `trainer.optim`, `schedule` and `loop`."""
+"""Configuration of optimizers and learning rates. Read by `trainer.optim` and `trainer.training`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.config.fields import STRICT, AboveZero, Count, Decay, Fraction, Non
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class MuonConfig:
-    """Of `type=muon` and `type=muonclip`, and read by no other (see `trainer.optim.muon`).
+    """Fields of `type=muon` and `type=muonclip` alone (see `trainer.optim.muon`).
 
     Args:
         dtype: of the products that orthogonalise an update, which turn the rounding of bfloat16 into
@@ -24,7 +24,7 @@ class MuonConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class MuonClipConfig:
-    """Of `type=muonclip`, and read by no other (see `trainer.optim.qk_clip`).
+    """Fields of `type=muonclip` alone (see `trainer.optim.qk_clip`).
 
     Args:
         tau: the largest attention logit; a head that went above it has its queries and keys scaled down.
@@ -35,11 +35,10 @@ class MuonClipConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ApolloConfig:
-    """Of `type=apollo`, and read by no other (see `trainer.optim.apollo`).
+    """Fields of `type=apollo` alone (see `trainer.optim.apollo`).
 
     Args:
-        rank: of the random projection in which the moments are kept; a matrix whose smaller side is smaller
-            than that takes its smaller side.
+        rank: of the random projection in which the moments are kept, at most a matrix's smaller side.
         update_interval: steps between two projections.
         scale: alpha, the factor on every update; null takes √(smaller side / rank) of each matrix, with
             which `lr` means what it means to AdamW.
@@ -52,7 +51,7 @@ class ApolloConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ApolloMiniConfig:
-    """Of `type=apollo_mini`, and read by no other. Fields as in `ApolloConfig`; the rank is 1."""
+    """Fields of `type=apollo_mini` alone, as in `ApolloConfig`; the rank is 1."""
 
     update_interval: Positive
     scale: AboveZero | None
@@ -60,7 +59,7 @@ class ApolloMiniConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OptimizerConfig:
-    """How parameters are updated. Learning rates mean the same for all types (see `trainer.optim.build`).
+    """Optimizer of one stage. Learning rates mean the same for all types (see `trainer.optim.build`).
 
     Args:
         type: `muon`, `muonclip`, `apollo`, `apollo_mini`: that one for the hidden matrices and AdamW for the
@@ -91,8 +90,13 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ScheduleConfig:
-    """Warmup, stable, decay: linear up over `warmup_steps`, linear down over the last `decay_fraction` of the
-    stage to `final_lr_ratio` of the peak."""
+    """Warmup-stable-decay schedule of the learning rate.
+
+    Args:
+        warmup_steps: linear warmup.
+        decay_fraction: last share of the stage's steps, over which the rate decays linearly.
+        final_lr_ratio: last learning rate, over the peak.
+    """
 
     warmup_steps: Count
     decay_fraction: Fraction

@@ -1,4 +1,4 @@
-"""How weights and activations become ternary and 8-bit, and how softly. Read by `trainer.quant`."""
+"""Configuration of quantisation: ternary weights, 8-bit activations. Read by `trainer.quant`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from trainer.config.fields import STRICT, Count, Decay, FieldError, Fraction, Po
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class QuantConfig:
-    """What lambda = 1 means: the form that weights and activations are deployed in.
+    """Quantisation at lambda = 1: the form in which weights and activations are deployed.
 
     Args:
-        weight_scale: what ternary weights are multiples of: `absmean`, the mean of |w| (BitNet
-            b1.58, arXiv:2402.17764 eq. 3); `absmedian`, its median, which outliers cannot move
-            (arXiv:2407.09527).
+        weight_scale: of ternary weights: `absmean`, the mean of |w| (BitNet b1.58, arXiv:2402.17764 eq. 3);
+            `absmedian`, its median, which outliers do not move (arXiv:2407.09527).
         group_size: weights of one row that share a scale, counted along the inputs; null: one scale for the
             whole matrix. It must divide the inputs of every layer.
-        activations: `int8`, per token by its largest magnitude; or `none`, which leaves them as they are.
+        activations: `int8`, per token by its largest magnitude; `none`: not quantised.
     """
 
     weight_scale: Literal["absmean", "absmedian"]
@@ -27,7 +26,7 @@ class QuantConfig:
     activations: Literal["int8", "none"]
 
     def check_group(self, layer: str, inputs: int) -> None:
-        """Raises FieldError where the layer's inputs do not fall into whole groups."""
+        """Raise FieldError if the layer's inputs cannot be divided into groups."""
         if self.group_size and inputs % self.group_size:
             raise FieldError(
                 f"{self.group_size} does not divide the {inputs} inputs of {layer}; "
@@ -66,7 +65,7 @@ class LambdaWarmupConfig:
     """Lambda in Stage 2: 0 → 1 over `warmup_steps`, then 1; always 1 where it is not `enabled`.
 
     Args:
-        weights, activations: what warms up; the other is fully quantised from the start.
+        weights, activations: which of them warm up; the other is fully quantised from the start.
     """
 
     enabled: bool

@@ -1,7 +1,7 @@
-"""Secrets out of what leaves the machine. Called by `wandb_run`, `checkpoint.pin` and `__main__`.
+"""Redaction of secrets in whatever leaves the process. Called by `wandb_run`, `config_pin` and `__main__`.
 
-A Hydra override may hold one (`${oc.env:HF_TOKEN}`, a URL with a password). The run itself needs it; whoever
-looks at the run does not. What counts as one, `secret_patterns` says.
+A Hydra override may hold a secret (`${oc.env:HF_TOKEN}`, a URL with a password) that the run needs and its
+records must not have. `secret_patterns` defines what counts as one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One run, whole: its model, text and stages, and where it runs and is shown."""
+"""Configuration of a full run: model, text, stages, device and telemetry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from trainer.config.auto_freeze import AutoFreezeConfig
 from trainer.config.checkpoint import CheckpointConfig
 from trainer.config.data import DataConfig
-from trainer.config.distill import TEACHER_WAY, Stage3Config, check_attention_heads, check_attention_layer
+from trainer.config.distill import TEACHER_ACCESS, Stage3Config, check_attention_heads, check_attention_layer
 from trainer.config.fields import STRICT, AboveZero, FieldError, NonNegative, Positive, Text
 from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
@@ -23,18 +23,18 @@ from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
 from trainer.config.telemetry import MemoryLogConfig, TelemetryConfig, WandbConfig
 from trainer.text import counted
 
-_NOT_IN_PARTS = {"adamw_8bit": "adamw", "muonclip": "muon"}
-_SHOWN = ("wandb", "telemetry", "memory_log", "log_every")
-_INDECISIVE = ("run_dir", "save_model", "checkpoint", "force", *_SHOWN)
+_NOT_WITH_FSDP = {"adamw_8bit": "adamw", "muonclip": "muon"}  # each with the nearest that can be sharded
+_TELEMETRY = ("wandb", "telemetry", "memory_log", "log_every")
+_INDECISIVE = ("run_dir", "save_model", "checkpoint", "force", *_TELEMETRY)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DeviceConfig:
-    """Where to compute.
+    """Device of the run, and how it computes.
 
     Args:
-        type: `auto` takes a TPU where PJRT_DEVICE=TPU says so, else CUDA where there is one. `xla` computes
-            through torch_xla, where PJRT_DEVICE says: on a TPU, or on XLA's own CPU device.
+        type: `auto` takes a TPU if PJRT_DEVICE=TPU is set, else CUDA if there is one. `xla` computes through
+            torch_xla on the device of PJRT_DEVICE: a TPU, or XLA's own CPU device.
         threads: CPU threads of one process.
         dtype: of matrix products; the master weights of `model=tiny` are float32 either way. `auto` is
             float32 on every CPU, so that a result does not depend on which one it is, and elsewhere bfloat16
@@ -44,21 +44,21 @@ class DeviceConfig:
         compile: torch.compile the training steps; `auto`: on CUDA devices alone, as compiling takes a CPU
             longer than it saves in a short run, and not where processes share the run. Where it fails,
             training goes on without it.
-        recompute: keep each layer's input alone for the backward pass and compute the rest again: less
-            memory for about a third more time. Changes no loss.
-        parallel: how the processes that torchrun started share one run: `ddp` (each has the whole model and
-            optimizer) or `fsdp` (each has a part of them). Changes rounding only. `none` is for one process.
-            The chips of a TPU are in one process and share each batch anyway; with `fsdp` each has a part of
-            the student, of its optimizer and of its teacher, and `ddp` is refused.
-        num_chips: of the host's TPU, with `type=xla`: they share each batch, whose size is that of all of
-            them. Changes rounding only. null: all that there are.
+        recompute: activation checkpointing of each layer: less memory for about a third more time. Changes
+            no loss.
+        parallel: how the processes that torchrun started share one run: `ddp` (each has the full model and
+            optimizer) or `fsdp` (each has a shard of them). Changes rounding only. `none` is for one process.
+            The chips of a TPU are in one process and share each batch anyway; with `fsdp` student, optimizer
+            and teacher are sharded over them, and `ddp` is refused.
+        num_chips: chips of the host's TPU that share each batch, with `type=xla`. Changes rounding only.
+            null: all that there are.
         auto_micro_batch: give each stage whose `micro_batch_size` is null the largest that fits into memory
-            (or into `memory_target_gib`), and remember it; one that is named stays. Changes rounding only.
-        memory_target_gib: memory that the run may take, on each chip, in GiB; what is estimated to take more
-            is refused. null: what is free when it starts.
-        usd_per_hour: price of the machine; null asks the table in `trainer.cost.flops`.
-        pricing: which price of the table: on demand, or of a spot machine, which may be taken away. Without
-            effect beside `usd_per_hour`, and where that table has no such price `usd` is null.
+            (or into `memory_target_gib`), and remember it. Changes rounding only.
+        memory_target_gib: memory limit of each chip, in GiB; a run with a larger estimate is refused. null:
+            what is free when it starts.
+        usd_per_hour: price of the machine; null: from the table in `trainer.cost.flops`.
+        pricing: which price of the table: on demand, or of a spot machine, which may be preempted. No effect
+            with `usd_per_hour`; `usd` is null where the table has no such price.
     """
 
     type: Literal["auto", "cpu", "cuda", "xla"]
@@ -76,7 +76,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EvalConfig:
-    """How much held-out text a loss is measured on. Two batches at least: one has no standard error."""
+    """Held-out text that a loss is measured on: at least two batches, as one has no standard error."""
 
     batches: Annotated[int, Field(ge=2)]
     batch_size: Positive
@@ -88,9 +88,9 @@ class Config:
 
     Args:
         run_dir: folder of its files; needed to run, not to check.
-        save_model: keep the student in it, for `python -m trainer.export`.
+        save_model: keep the student in `run_dir`, for `python -m trainer.export`.
         log_every: optimizer steps between two lines of `metrics.jsonl`, after the first of a stage.
-        force: train even where the preflight speaks against it; what it said stands in the result.
+        force: train even if the preflight check refuses; the result records its reasons.
     """
 
     model: Annotated[TinyModelConfig | HfModelConfig, Field(discriminator="kind")]
@@ -114,7 +114,7 @@ class Config:
     force: bool
 
     def __post_init__(self) -> None:
-        if self.model.kind == "tiny":  # the layers of other models are known once they are loaded
+        if self.model.kind == "tiny":  # the layers of other models are unknown until they are loaded
             self.check_depth(self.model.layers)
             width, heads = self.model.hidden_size, self.model.heads
             check_attention_heads(self.stage3, widths=(width, width, width), key_heads=heads)
@@ -153,7 +153,7 @@ class Config:
             )
 
     def _check_parallel(self) -> None:
-        """What several processes cannot do. On XLA there is one; `auto` may come to mean either."""
+        """Refuse what several processes cannot do. On XLA there is one; `auto` may resolve to either."""
         if self.device.parallel == "none" or self.device.type == "xla":
             return
         if self.stage3.max_steps and self.stage3.teacher.kind == "http":
@@ -174,7 +174,7 @@ class Config:
             ("stage2", self.stage2.max_steps, self.stage2.optimizer),
             ("stage3", self.stage3.max_steps, self.stage3.optimizer),
         ):
-            if steps and (instead := _NOT_IN_PARTS.get(optimizer.type)):
+            if steps and (instead := _NOT_WITH_FSDP.get(optimizer.type)):
                 chips = self.device.type == "auto" and optimizer.type == "muonclip"
                 raise FieldError(
                     f"{optimizer.type} cannot train parameters that are in parts; write {instead}, or "
@@ -198,8 +198,7 @@ class Config:
             raise FieldError(error.problem, key=f"auto_freeze.{error.key}") from None
 
     def check_depth(self, layers: int) -> None:
-        """Whether what is said of layers goes with a teacher of so many. A pretrained one is asked when it is
-        loaded. Raises FieldError."""
+        """Raise FieldError if what the stages say of layers does not fit a teacher of so many layers."""
         kept = self.stage1.keep_layers
         if kept is not None and kept > layers:
             raise FieldError(
@@ -211,17 +210,22 @@ class Config:
 
 
 def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a configuration, as plain values, can change the result: not where it is written, nor where it
-    is shown, nor how often it is saved, nor how many processes or chips share it, nor how a teacher elsewhere
-    is reached. A run that goes on must agree with itself in all of it."""
+    """Return the part of a configuration that can change the result; a resumed run must agree in all of it.
+
+    Left out are the run's folder, checkpoints and telemetry, the number of processes or chips that share it,
+    and how a remote teacher is reached.
+
+    Args:
+        document: a configuration as plain values.
+    """
     kept = {key: value for key, value in document.items() if key not in _INDECISIVE}
     device = {key: value for key, value in kept["device"].items() if key not in ("parallel", "num_chips")}
     stage3 = kept["stage3"]
-    teacher = {key: value for key, value in stage3["teacher"].items() if key not in TEACHER_WAY}
+    teacher = {key: value for key, value in stage3["teacher"].items() if key not in TEACHER_ACCESS}
     return kept | {"device": device, "stage3": {**stage3, "teacher": teacher}}
 
 
 def sha256(config: Config) -> str:
-    """Digest of what is decisive."""
+    """Return the digest of the decisive part."""
     document = decisive(asdict(config))  # pydantic dataclasses are dataclasses
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

@@ -1,8 +1,7 @@
-"""The stages of a run. Read by `trainer.stages`.
+"""Configuration of the stages. Read by `trainer.stages`.
 
-In every stage `batch_size` is the number of sequences per optimizer step, as a schedule and a search mean it.
-`micro_batch_size` is how many of them are computed at once (null: all); it divides `batch_size` and changes
-memory and rounding only.
+In every stage `batch_size` is the number of sequences per optimizer step, and `micro_batch_size` how many of
+them are computed at once (null: all); it divides `batch_size` and changes memory and rounding only.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ class Stage1Config:
     """Stage 1, which trains nothing.
 
     Args:
-        subln: the new SubLN layers. `calibrated`: the gain is the root mean square that each one's input has
-            in the teacher, so that the network keeps its scales. `blended`: the same gain, and lambda blends
-            the normalisation in, so that nothing changes before quantisation. `ones`: the gain is 1.
-            `none`: there are no SubLN layers.
-        calibration_batches: training batches over which the gain is measured, where it is.
-        keep_layers: layers of the student, copied from as many of the teacher's that are spread evenly over
-            it, the first and the last among them; null: all.
+        subln: of the new SubLN layers. `calibrated`: the gain is the root mean square of the layer's input in
+            the teacher, which keeps the network's scales. `blended`: the same gain, and lambda blends the
+            normalisation in, so that nothing changes before quantisation. `ones`: the gain is 1. `none`:
+            there are no SubLN layers.
+        calibration_batches: training batches over which the gain is measured.
+        keep_layers: layers of the student, copied from layers spread evenly over the teacher, the first and
+            the last among them; null: all.
     """
 
     subln: Literal["calibrated", "blended", "ones", "none"]
@@ -46,10 +45,10 @@ class Stage1Config:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Stage19Config:
-    """Stage 1.9: (1-a)·w·distillation + a·(CE + KL)/2. `max_steps` 0 leaves it out.
+    """Stage 1.9: (1-a)·w·distillation + a·(CE + KL)/2. `max_steps` 0 skips it.
 
     Args:
-        loss_type: the distance between hidden states; one file each in `trainer/losses/distances/`.
+        loss_type: the distance between hidden states (see `trainer.losses.hidden_distances`).
         layer_weights: how much each layer's distance counts: `progressive` (1, 2, …, L), `uniform`,
             `exponential` (2, 4, …, 2^L) or a number for each of the student's layers; scaled to sum to 1.
         lm_loss_weight: a. At 1 the hidden states play no part.
@@ -87,10 +86,10 @@ class Stage19Config:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Stage2Config:
-    """Stage 2. `max_steps` 0 leaves it out.
+    """Stage 2. `max_steps` 0 skips it.
 
     Args:
-        fp8: matrix products of the ternary layers in 8-bit floating point, while they are trained.
+        fp8: compute the ternary layers' matrix products in 8-bit floating point while training.
     """
 
     max_steps: Count
@@ -110,7 +109,7 @@ class Stage2Config:
 
 
 def _check_lambda_warmup(warmup: int, steps: int) -> None:
-    """Lambda is 1 from step `warmup` on, counted from 0: at least the last step must be trained at 1."""
+    """Refuse a warmup that leaves no step at lambda 1, which begins at step `warmup`, counted from 0."""
     if 0 < steps <= warmup:
         raise FieldError(
             f"{warmup} must be below the stage's max_steps ({steps}), or no step is trained at lambda 1; "

@@ -1,4 +1,4 @@
-"""How much a run tells, and where beside its folder. Read by `trainer.telemetry`."""
+"""Configuration of logs and trackers. Read by `trainer.telemetry` and `trainer.memory_log`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trainer.config.fields import STRICT, FieldError, Positive, Text
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TelemetryConfig:
-    """What is told beside the lines that `log_every` asks for.
+    """Telemetry beyond the lines of `log_every`.
 
     Args:
-        dense_steps: the first so many steps of each stage have a line each: it is there that runs go wrong.
+        dense_steps: first steps of each stage that have a line each, as runs go wrong there.
         heartbeat_seconds: between two writes of `heartbeat.json`.
         tensorboard: event files in the run's folder, in `tensorboard/`.
     """
@@ -38,15 +38,15 @@ class WandbConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class MemoryLogConfig:
-    """`memory.jsonl`, a line for each point of a run that is named in `trainer.memory_log.log`.
+    """`memory.jsonl`, with a line for each point of a run that `trainer.memory_log.log` names.
 
     Args:
-        level: null: there is none. `basic`: used, free and total bytes. `tensors`: and what tensors take, by
-            their shapes. `metrics`: and what the allocator and the compiler count. `hlo`: and what the
-            compiled graph says of itself; XLA only.
-        phases: whose points are told.
-        every: of `train`, each so many steps of a stage.
-        path: of the file; null: in the run's folder. It, `phases` and `every` are read where there is one.
+        level: null: no file. `basic`: used, free and total bytes. `tensors`: also the bytes of tensors, by
+            their shapes. `metrics`: also the counters of allocator and compiler. `hlo`: also the sizes in
+            the compiled graph; XLA only.
+        phases: phases whose points are written.
+        every: steps of a stage between two lines of the phase `train`.
+        path: of the file; null: in the run's folder.
     """
 
     level: Literal["basic", "tensors", "metrics", "hlo"] | None
@@ -56,4 +56,4 @@ class MemoryLogConfig:
 
     def __post_init__(self) -> None:
         if len(set(self.phases)) < len(self.phases):
-            raise FieldError("each phase is named once; leave out those that come again", key="phases")
+            raise FieldError("a phase is named twice; name each once", key="phases")

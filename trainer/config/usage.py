@@ -1,4 +1,4 @@
-"""What `python -m trainer --help` and `--cfg job` print. Used by `__main__`."""
+"""Output of `python -m trainer --help` and `--cfg job`. Used by `__main__`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _PER_STAGE = "the optimizer is chosen per stage: optimizer@stage2.optimizer=adam
 
 
 def usage() -> str:
-    """The help: usage, groups with their options, keys with their defaults."""
+    """Return the help: usage, groups with their options, keys with their defaults."""
     options = "".join(f"  {name}: {', '.join(choices)}\n" for name, choices in groups().items())
     defaults = "".join(f"  {key}={_value(value)}\n" for key, value in keys().items())
     return f"{_HEAD}\ngroups ({_PER_STAGE})\n{options}\nkeys\n{defaults}"
 
 
 def composed(arguments: Sequence[str]) -> str:
-    """The configuration that the overrides around `--cfg job` compose, as YAML. Raises ConfigError."""
+    """Return the configuration that the overrides around `--cfg job` compose, as YAML. Raises ConfigError."""
     words = [word for argument in arguments for word in _split(argument)]
     position = words.index(CFG)
     if words[position + 1 : position + 2] != ["job"]:
@@ -41,7 +41,7 @@ def composed(arguments: Sequence[str]) -> str:
 
 
 def _split(argument: str) -> list[str]:
-    """`--cfg=job` is `--cfg job`."""
+    """Read `--cfg=job` as `--cfg job`."""
     return argument.split("=", 1) if argument.startswith(f"{CFG}=") else [argument]
 
 

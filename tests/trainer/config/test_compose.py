@@ -33,8 +33,8 @@ def by_hydra(overrides: Sequence[str]) -> object:
     ],
 )
 def test_the_tree_is_hydras(overrides: list[str]) -> None:
-    for _ in range(2):  # the second time from what was kept
-        composed = composing._compose(composing._parse(overrides))
+    for _ in range(2):  # the second time from the cache
+        composed = compose_tree(overrides)
         assert OmegaConf.to_container(composed) == by_hydra(overrides)
         assert OmegaConf.is_struct(composed)
 
@@ -46,7 +46,7 @@ def test_values_of_one_run_do_not_show_in_the_next() -> None:
 
 
 def test_files_are_read_once_for_runs_that_differ_in_values() -> None:
-    composing._of_files.cache_clear()
+    composing.compose_files.cache_clear()
     with mock.patch.object(composing, "compose", wraps=compose) as reading:
         for lr in (0.1, 0.2, 0.3):
             assert compose_tree(["model=tiny", f"stage2.optimizer.lr={lr}"]).stage2.optimizer.lr == lr

@@ -48,14 +48,14 @@ def test_nothing_that_wandb_is_given_holds_a_secret(tmp_path: Path, monkeypatch:
         ]
     )
     assert all(secret in str(config) for secret in (key, token, password))
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(wandb, "init", lambda **options: given.update(options))
+    options: dict[str, Any] = {}
+    monkeypatch.setattr(wandb, "init", lambda **keywords: options.update(keywords))
     run = open_wandb(config, tmp_path)
     assert run is not None
     run.close(0)
-    assert not [secret for secret in (key, token, password) if secret in repr(given)]
-    assert (given["project"], given["name"], given["group"]) == ("p", "run-***", "https://***@host/x")
-    assert given["config"]["wandb"]["tags"] == given["tags"] == ["***"]
+    assert not [secret for secret in (key, token, password) if secret in repr(options)]
+    assert (options["project"], options["name"], options["group"]) == ("p", "run-***", "https://***@host/x")
+    assert options["config"]["wandb"]["tags"] == options["tags"] == ["***"]
 
 
 def test_a_warning_about_wandb_holds_none(

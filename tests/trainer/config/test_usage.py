@@ -15,14 +15,14 @@ from trainer.errors import ConfigError
 GOOD = ("device=cuda", "device.dtype=bfloat16", "stage2.max_steps=20000")
 
 
-def told(*overrides: str, **known: str) -> list[str]:
+def problems(*overrides: str, **known: str) -> list[str]:
     return [str(refusal) for refusal in refusals(compose_config([*GOOD, *overrides]), **known)]
 
 
 def test_a_long_run_in_bfloat16_with_saving_and_measuring_is_good() -> None:
-    assert told() == []
-    assert told(device="cuda", dtype="bfloat16") == []
-    assert told("checkpoint.every_seconds=0", "checkpoint.every_steps=500") == []
+    assert problems() == []
+    assert problems(device="cuda", dtype="bfloat16") == []
+    assert problems("checkpoint.every_seconds=0", "checkpoint.every_steps=500") == []
 
 
 @pytest.mark.parametrize(
@@ -41,20 +41,20 @@ def test_a_long_run_in_bfloat16_with_saving_and_measuring_is_good() -> None:
 def test_each_rule_names_the_key_and_a_value_that_mends_it(override: str, refusal: str) -> None:
     import re
 
-    (found,) = told(*override.split())
+    (found,) = problems(*override.split())
     assert re.match(refusal, found), found
     key, value = found.split(":")[0], found.rpartition("write ")[2].split()[0]
     mended = value if "=" in value else f"{key}={value}"
-    assert told(*override.split(), "device.dtype=bfloat16", mended) == []
+    assert problems(*override.split(), "device.dtype=bfloat16", mended) == []
 
 
 @pytest.mark.parametrize(
     ("device", "dtype", "key"), [("cpu", "bfloat16", "type"), ("cuda", "float32", "dtype")]
 )
-def test_auto_is_judged_by_what_it_came_to(device: str, dtype: str, key: str) -> None:
+def test_auto_is_judged_by_what_it_resolved_to(device: str, dtype: str, key: str) -> None:
     auto = ("device=auto", "device.dtype=auto")
-    assert told(*auto) == []
-    (found,) = told(*auto, device=device, dtype=dtype)
+    assert problems(*auto) == []
+    (found,) = problems(*auto, device=device, dtype=dtype)
     assert found.startswith(f"device.{key}: ")
 
 

@@ -176,7 +176,7 @@ def test_graphs_are_asked_of_xla_alone(
         ConfigError, match=r"memory_log\.level: a cpu device has no HLO graphs; write metrics"
     ):
         log(tmp_path / "m", "memory_log.level=hlo", "device=auto")
-    with pytest.raises(ConfigError, match="each phase is named once"):
+    with pytest.raises(ConfigError, match="a phase is named twice"):
         check([*small, "memory_log.phases=[save,save]"])
 
 
