@@ -2,7 +2,7 @@
 
 The two-stage problem with normal noise of sd 0.01, 0.02 and 0.05. The search gets the right standard error,
 one that is 3.5 times too large (as the spread over texts is, beside the spread over seeds), or none, so that
-it infers the noise. The regret is in true losses: of the trial with the lowest observed loss, and of the best.
+it infers the noise. The regret is in true loss: of the trial with the lowest observed loss, and of the best.
 """
 
 from __future__ import annotations

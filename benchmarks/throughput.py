@@ -31,7 +31,8 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from trainer.api import check
 from trainer.config import Config
 from trainer.cost.flops import forward_cost
-from trainer.devices.device import Device, multiplies_float8, open_device
+from trainer.devices.device import Device, open_device
+from trainer.devices.dtypes import multiplies_float8
 from trainer.losses.hidden_state_loss import DistillWeight
 from trainer.models.causal_lm import parameter_count
 from trainer.models.subln import make_student

@@ -20,7 +20,8 @@ from trainer.cost.flops import usd
 from trainer.cost.stage_flops import flops_per_token
 from trainer.data import Feed
 from trainer.data.stage_text import stage_text
-from trainer.devices.device import dtype_name, micro_batches
+from trainer.devices.device import micro_batches
+from trainer.devices.dtypes import dtype_name
 from trainer.distributed.ranks import ALONE as SINGLE_PROCESS
 from trainer.distributed.ranks import Ranks
 from trainer.errors import TrainerError

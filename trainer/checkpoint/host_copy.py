@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trainer.devices.lazy_tensor import copied
+from trainer.devices.lazy_tensor import copy_to_host
 from trainer.distributed.tensors import full_tensor
 
 
@@ -30,7 +30,7 @@ class HostCopies:
             buffer = held.get(name)
             if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
                 buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
-            self._buffers[name] = copied(buffer, tensor)
+            self._buffers[name] = copy_to_host(buffer, tensor)
         return self._buffers
 
 

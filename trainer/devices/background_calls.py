@@ -1,7 +1,7 @@
-"""Calls into a library that may hang, made one after the other on a thread of their own. Used by `telemetry`.
+"""Background execution of library calls that may hang. Used by `telemetry` and `xla_compilation_cache`.
 
-The run goes on meanwhile. What hangs at the end is left behind after a deadline; `__main__` then `leave`s the
-process without the good-byes of its libraries, which would hang as well.
+A call that still hangs at the end is abandoned after a deadline; `__main__` then `leave`s the process without
+running exit handlers, which would hang as well.
 """
 
 from __future__ import annotations
@@ -16,56 +16,56 @@ from typing import NoReturn
 
 from trainer.errors import EXIT_PREEMPTED
 
-_NAME = "calls aside"
-_MOST_WAITING = 10_000
+THREAD_NAME = "background calls"
+MAX_QUEUED = 10_000
 
-Act = Callable[[], object]
+Call = Callable[[], object]
 
 
 class BackgroundExecutor:
-    """The thread and what waits for it.
+    """A daemon thread that makes the submitted calls one after the other.
 
     Args:
-        failed: told what a call raised, on that thread.
+        on_error: called on that thread with whatever a call raised.
     """
 
-    def __init__(self, failed: Callable[[Exception], None]) -> None:
-        self._failed = failed
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+        self._on_error = on_error
         # Not `Queue`, whose lock a signal's exception in the main thread could leave taken.
-        self._acts: queue.SimpleQueue[Act | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._thread.start()
 
-    def do(self, act: Act) -> bool:
-        """Makes the call when those before it are over; False where too many wait, and it never will."""
-        if self._acts.qsize() >= _MOST_WAITING:
+    def submit(self, call: Call) -> bool:
+        """Queue a call; return False, and never make it, if too many are queued."""
+        if self._calls.qsize() >= MAX_QUEUED:
             return False
-        self._acts.put(act)
+        self._calls.put(call)
         return True
 
-    def end(self, timeout: float) -> bool:
-        """Makes no call after those that wait; whether they were all over in time."""
-        self._acts.put(None)
+    def shutdown(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds for the queued calls; return whether all of them ended."""
+        self._calls.put(None)
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (act := self._acts.get()) is not None:
+        while (call := self._calls.get()) is not None:
             try:
-                act()
+                call()
             except Exception as error:  # noqa: BLE001 - whatever a library raises is the caller's to judge
-                self._failed(error)
+                self._on_error(error)
 
 
 def anything_hangs() -> bool:
-    """Whether a call of this process still runs."""
-    return any(thread.name == _NAME for thread in threading.enumerate())
+    """Return whether a background call of this process still runs."""
+    return any(thread.name == THREAD_NAME for thread in threading.enumerate())
 
 
 def leave(status: int) -> NoReturn:
-    """End the process; at once where a call hangs, as its library's own good-bye would hang as well.
+    """End the process; without exit handlers if a background call hangs, as its library's would hang as well.
 
-    And at once where a signal asked for it: taking torch apart is a second of CPU, ten on a busy machine.
+    Also without them after a signal: to take torch apart costs a second of CPU, ten on a busy machine.
     """
     if status == EXIT_PREEMPTED or anything_hangs():
         for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""Memory that this process may have of its machine, as the kernel counts. Used by `preflight`, `device`."""
+"""Host memory that this process may use. Used by `preflight` and `device`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory
 
 
 def available() -> int | None:
-    """Bytes that the kernel calls available, or the container's limit, if less; None: nobody tells."""
+    """Return the bytes that the kernel calls available, at most the container's limit; None if unknown."""
     return _at_most(_meminfo("MemAvailable"))
 
 
 def total() -> int | None:
-    """Bytes of the machine, or of the container if it may have fewer; None where nobody tells."""
+    """Return the bytes of the machine, at most the container's limit; None if unknown."""
     return _at_most(_meminfo("MemTotal"))
 
 
-def _at_most(bytes_told: int | None) -> int | None:
-    known = [limit for limit in (bytes_told, *map(_number, _LIMITS)) if limit is not None]
+def _at_most(size: int | None) -> int | None:
+    known = [limit for limit in (size, *map(_number, _LIMITS)) if limit is not None]
     return min(known, default=None)
 
 

@@ -1,10 +1,10 @@
-"""Which versions of Python, torch, torch_xla, libtpu and jax work together on a TPU. Without torch.
+"""Compatible versions of Python, torch, torch_xla, libtpu and jax on a TPU. Without torch.
 
-Asked by `device` before torch_xla is imported, and by `sweep doctor` through `api`: a wrong pair does not say
-so, it fails in the first computation with the size of a struct, or with a symbol that is not found.
+Checked by `device` before torch_xla is imported, and by `sweep doctor` through `api`: a wrong pair fails in
+the first computation with the size of a struct, or with a missing symbol, and names no version.
 
-The ranges were found on v6e chips, by others: of libtpu every release was tried, and from 0.0.24 on it is
-called through a struct of another size; torch_xla 2.9.0 is the last release, and goes with one torch.
+The ranges were measured on v6e chips, by others, with every release of libtpu: from 0.0.24 on it expects a
+struct of another size. torch_xla 2.9.0 is the last release, and needs one torch.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ _NEW_ENVIRONMENT = "python3.11 -m venv ~/venv && source ~/venv/bin/activate && p
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """One row of the matrix.
+    """One row of the compatibility matrix.
 
     Args:
+        name: of the package.
         allowed: versions that work with all the others.
-        pin: the one that is installed where another is there.
-        why: what goes wrong with others, in words.
+        pin: the version to install where another is present.
+        why: the reason why others do not work.
     """
 
     name: str
@@ -77,13 +78,14 @@ _ON_TPU_ONLY, _OPTIONAL = ("libtpu",), ("jax", "jaxlib")
 
 @dataclass(frozen=True, kw_only=True)
 class Misfit:
-    """One version that does not go with the others.
+    """A version that does not work with the others.
 
     Args:
-        present: None: it is not installed.
-        what: is wrong, in words.
-        remedy: the command that mends it.
-        needed: whether nothing can be computed; if not, it is flash attention alone that cannot.
+        name: of the package.
+        present: version; None: it is not installed.
+        what: description of the problem.
+        remedy: the command that fixes it.
+        needed: whether nothing can be computed; if False, only flash attention cannot.
     """
 
     name: str
@@ -94,7 +96,7 @@ class Misfit:
 
 
 def installed() -> dict[str, str]:
-    """What is installed here, by name, from the packages' metadata; Python as `python`."""
+    """Return the installed versions by name, from the packages' metadata; Python as `python`."""
     found = {PYTHON: platform.python_version()}
     for package in MATRIX:
         try:
@@ -105,10 +107,10 @@ def installed() -> dict[str, str]:
 
 
 def misfits(versions: Mapping[str, str], *, tpu: bool) -> list[Misfit]:
-    """What is wrong with a set of versions, in the order in which it is mended.
+    """Return the incompatible versions, in the order in which to fix them.
 
     Args:
-        versions: as `installed` gives them; what is not there is not installed.
+        versions: as `installed` returns them.
         tpu: for a TPU; otherwise for XLA's own CPU device, which has no libtpu. jax is never needed.
     """
     python = versions[PYTHON]
@@ -137,14 +139,14 @@ def misfits(versions: Mapping[str, str], *, tpu: bool) -> list[Misfit]:
 
 
 def require(versions: Mapping[str, str], *, tpu: bool) -> None:
-    """Raises ConfigError where nothing could be computed; what flash attention alone misses passes."""
+    """Raise MachineError if nothing could be computed; what only flash attention misses passes."""
     for misfit in misfits(versions, tpu=tpu):
         if misfit.needed:
             raise MachineError(f"{misfit.what}; {misfit.remedy}", key="device.type")
 
 
 def flash_obstacle(versions: Mapping[str, str], *, tpu: bool) -> str:
-    """Why torch_xla's flash attention cannot be called, with the command that mends it; "" where it can."""
+    """Return why torch_xla's flash attention cannot be called, with the fix; "" if it can."""
     if not tpu:
         return "its kernel is for TPUs, and this is XLA's CPU device"
     if not versions.keys() & set(_OPTIONAL):
@@ -154,8 +156,10 @@ def flash_obstacle(versions: Mapping[str, str], *, tpu: bool) -> str:
 
 
 def pip_line(names: Sequence[str], versions: Mapping[str, str], *, tpu: bool) -> str:
-    """The one command that brings these packages to versions that go with the rest. jax and jaxlib come
-    together, and with libtpu beside them, as they may bring a newer one."""
+    """Return the command that installs compatible versions of these packages.
+
+    jax and jaxlib are installed together, and with libtpu, as they may bring a newer one.
+    """
     wanted = set(names)
     if wanted & set(_OPTIONAL):
         wanted |= set(_OPTIONAL)

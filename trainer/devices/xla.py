@@ -1,11 +1,10 @@
-"""The XLA device: a TPU through torch_xla, or XLA's own CPU. The one file that imports torch_xla; opened by
-`device.open_device` for those who ask for it, and by nobody else.
+"""XLA devices: a TPU through torch_xla, or XLA's own CPU. Opened by `device.open_device` alone.
 
-Operations are recorded, and run when `torch_xla.sync` says so. A training step is one graph: it is compiled
-when it first comes, and any later one that looks the same runs at once. So nothing in a step reads a tensor,
-and whatever changes from step to step enters as a tensor (`trainer.devices.lazy_tensor`).
+Operations are recorded, and run at `torch_xla.sync`. A training step is one graph, compiled the first time;
+an identical later one runs at once. So nothing in a step reads a tensor, and whatever changes from step to
+step enters as a tensor (`trainer.devices.lazy_tensor`).
 
-torch_xla 2.9 is the last of its kind; what comes after it replaces this file.
+torch_xla 2.9 is the last of its kind; its successor replaces this file and `xla_sharding`.
 """
 
 from __future__ import annotations
@@ -32,19 +31,20 @@ from torch.optim import Optimizer
 from trainer.cache import cache_root
 from trainer.config import DeviceConfig
 from trainer.devices import tpu_versions, xla_attention, xla_sharding
-from trainer.devices.device import Device, MemoryCounts, dtype_of, micro_batches
+from trainer.devices.device import Device, MemoryCounts, micro_batches
+from trainer.devices.dtypes import dtype_of
 from trainer.devices.xla_compilation_cache import GraphMirror
-from trainer.distributed import tpu_host
+from trainer.distributed.tpu_host import VARIABLE, on_tpu
 from trainer.errors import ConfigError, MachineError
 
-# Of `trainer.memory_log`, as torch_xla counts them.
+# Names in `trainer.memory_log`, and torch_xla's for the same.
 _COUNTERS = {"compiles": "UncachedCompile", "cached_compiles": "CachedCompile"}
 _TIMES = {
     ("executions", "execute_seconds"): "ExecuteTime",
     ("reads", "read_seconds"): "TransferFromDeviceTime",
 }
 CACHE_VARIABLE = "XLA_PERSISTENT_CACHE_PATH"
-_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # how so many chips lie side by side
+_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}  # topology of so many chips
 _TYPE_VARIABLES = ("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE")
 
 
@@ -53,20 +53,20 @@ class XlaDevice(Device):
     """An opened XLA device.
 
     Args:
-        read_every: steps between two readings of what they came to; each waits for the device.
+        read_every: steps between two reads of results; each waits for the device.
         mesh: of the chips that share each batch; None: there is one.
-        in_parts: whether they share the weights too, and each has a part.
-        graphs: where compiled ones are shared with other machines.
-        compiled_before: seconds that this process's compiler had taken when it was opened.
+        sharded: whether weights and optimizer state are sharded over the mesh, too.
+        graphs: mirror of the compiled graphs in a bucket.
+        compiled_before: seconds of compilation in this process before the device was opened.
     """
 
     read_every: int = 10
     mesh: xs.Mesh | None = None
-    in_parts: bool = False
+    sharded: bool = False
     graphs: GraphMirror | None = None
     compiled_before: float = 0.0
 
-    looks_before_it_updates = False
+    checks_before_update = False
 
     @property
     def compiles(self) -> bool:
@@ -77,34 +77,34 @@ class XlaDevice(Device):
         return 1 if self.mesh is None else int(self.mesh.size())
 
     def autocast(self) -> AbstractContextManager[Any]:
-        if self.dtype == torch.float32:  # which XLA's autocast warns of, even switched off
+        if self.dtype == torch.float32:  # XLA's autocast warns of it, even when disabled
             return nullcontext()
         return torch.autocast("xla", dtype=self.dtype)
 
     def place(self, ids: Tensor) -> Tensor:
-        """Each chip gets its rows; or all, where they cannot be dealt out evenly (as an evaluation's may)."""
+        """Move a batch, sharded by rows; replicated if the chips do not divide it, as in an evaluation."""
         placed = ids.to(self.torch_device)
         if self.mesh is not None and len(ids) % self.chips == 0:
             xs.mark_sharding(placed, self.mesh, (xla_sharding.ROWS, *[None] * (ids.ndim - 1)))
         return placed
 
-    def place_parts(self, ids_BT: Tensor, size: int | None) -> tuple[Tensor, ...]:
+    def place_micro_batches(self, ids_BT: Tensor, size: int | None) -> tuple[Tensor, ...]:
         return tuple(self.place(part) for part in micro_batches(ids_BT, size))
 
     def move(self, model: nn.Module) -> nn.Module:
-        """Parameters become new ones on the way; those that were tied are tied again."""
+        """Move the model, and tie its tied parameters again, as moving makes new ones."""
         moved = model.to(self.torch_device)
         if callable(tie := getattr(moved, "tie_weights", None)):
             tie()
-        self.share_out(moved)
+        self.shard(moved)
         self.end_step()
         return moved
 
-    def share_out(self, model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> None:
+    def shard(self, model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> None:
         if self.mesh is not None:
-            if self.in_parts:
-                xla_sharding.share_out(model, self.mesh)
-            xla_sharding.share_out_states(optimizers, self.mesh, in_parts=self.in_parts)
+            if self.sharded:
+                xla_sharding.shard_model(model, self.mesh)
+            xla_sharding.shard_states(optimizers, self.mesh, sharded=self.sharded)
 
     def reads(self, step: int, of: int) -> bool:
         return step % self.read_every == 0 or step in (1, of)
@@ -113,7 +113,7 @@ class XlaDevice(Device):
         return dataclasses.replace(self, read_every=steps)
 
     def checkpointing(self) -> Callable[..., Any]:
-        """With a barrier, without which the compiler would find that it has computed all of it before."""
+        """Return torch_xla's, whose barrier keeps the compiler from eliminating the recomputation."""
         from torch_xla.utils.checkpoint import checkpoint
 
         return cast(Callable[..., Any], checkpoint)
@@ -121,15 +121,15 @@ class XlaDevice(Device):
     def fetch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         found = cast(list[Tensor], torch_xla._XLAC._xla_get_cpu_tensors(list(tensors)))
         if self.graphs:
-            self.graphs.send()  # the device has nothing to do now anyway, and a spot machine may soon be gone
+            self.graphs.upload()  # the device is idle now anyway, and a spot machine may soon be preempted
         return found
 
     def end_step(self) -> None:
-        """Starts what was recorded; the next step is recorded while it runs."""
+        """Start the recorded step; the next one is recorded while it runs."""
         torch_xla.sync()
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def separate_graph(self) -> Iterator[None]:
         torch_xla.sync()
         yield
         torch_xla.sync()
@@ -146,29 +146,29 @@ class XlaDevice(Device):
         xm.wait_device_ops()
 
     def memory_bytes(self) -> int:
-        told = self._memory()
-        return super().memory_bytes() if told is None else told["bytes_used"]
+        info = self._memory()
+        return super().memory_bytes() if info is None else info["bytes_used"]
 
     def peak_memory_bytes(self) -> int:
-        told = self._memory()
-        return super().peak_memory_bytes() if told is None else told["peak_bytes_used"]
+        info = self._memory()
+        return super().peak_memory_bytes() if info is None else info["peak_bytes_used"]
 
     def free_memory_bytes(self) -> int | None:
-        """Of the chip, which is not the host's; XLA's CPU takes its memory from the host."""
-        told = self._memory()
-        if told is None:
+        """Return the free bytes of the chip; XLA's CPU takes its memory from the host."""
+        info = self._memory()
+        if info is None:
             return None if on_tpu() else super().free_memory_bytes()
-        return told["bytes_limit"] - told["bytes_used"]
+        return info["bytes_limit"] - info["bytes_used"]
 
     def memory_counts(self) -> MemoryCounts:
-        told = self._memory()
-        if told is None:
+        info = self._memory()
+        if info is None:
             return MemoryCounts()
         return MemoryCounts(
-            used_bytes=told["bytes_used"],
+            used_bytes=info["bytes_used"],
             free_bytes=self.free_memory_bytes(),
-            total_bytes=told["bytes_limit"],
-            peak_bytes=told["peak_bytes_used"],
+            total_bytes=info["bytes_limit"],
+            peak_bytes=info["peak_bytes_used"],
         )
 
     def recorded_graph(self, results: Sequence[Tensor]) -> str:
@@ -184,17 +184,21 @@ class XlaDevice(Device):
         return found | {"cpu_fallbacks": sum(met.counter_value(name) or 0 for name in fallbacks)}
 
     def _memory(self) -> dict[str, int] | None:
-        """Of the chip; None where nobody counts: on XLA's CPU, and of several chips that are one device."""
+        """Return the chip's counts; None on XLA's CPU, and of several chips, which are one device."""
         if not on_tpu() or self.mesh is not None:
             return None
         return dict(xm.get_memory_info(self.torch_device))
 
 
 def open_xla(config: DeviceConfig) -> XlaDevice:
-    """The device that PJRT_DEVICE names; `trainer.distributed.tpu_host` has seen that there is one."""
+    """Return the device that PJRT_DEVICE names, once `tpu_host.uses_xla` has checked that it is there.
+
+    Raises:
+        ConfigError: torch.compile is asked for, or the chips cannot share the run as configured.
+    """
     if config.compile is True:
         raise ConfigError("XLA compiles by itself; write device.compile=auto", key="device.compile")
-    _show_chips(config.num_chips)
+    _limit_chips(config.num_chips)
     chips = xr.global_runtime_device_count()
     if config.num_chips not in (None, chips):
         raise MachineError(f"there are {chips} here, not {config.num_chips}", key="device.num_chips")
@@ -204,25 +208,25 @@ def open_xla(config: DeviceConfig) -> XlaDevice:
         if not xr.is_spmd():
             xr.use_spmd()
         mesh = xs.Mesh(np.arange(chips), (chips,), (xla_sharding.ROWS,))
-    graphs = keep_compiled() if on_tpu() else None
+    graphs = open_compilation_cache() if on_tpu() else None
     device = torch_xla.device()
     return XlaDevice(
         torch_device=device,
         dtype=dtype_of(config, device),
         name=_name(),
         attention=xla_attention.register(
-            _flash_attention(mesh), tpu_versions.flash_obstacle(tpu_versions.installed(), tpu=on_tpu())
+            flash_attention_kernel(mesh), tpu_versions.flash_obstacle(tpu_versions.installed(), tpu=on_tpu())
         ),
         recompute=config.recompute,
         mesh=mesh,
-        in_parts=config.parallel == "fsdp",
+        sharded=config.parallel == "fsdp",
         graphs=graphs,
         compiled_before=_compile_seconds(),
     )
 
 
-def _flash_attention(mesh: xs.Mesh | None) -> xla_attention.Kernel:
-    """torch_xla's, in jax's Pallas, which is imported when it is called. Each chip computes its rows."""
+def flash_attention_kernel(mesh: xs.Mesh | None) -> xla_attention.Kernel:
+    """Return torch_xla's kernel, which imports jax when it is called. Each chip computes its rows."""
 
     def kernel(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, scale: float) -> Tensor:
         from torch_xla.experimental.custom_kernel import flash_attention
@@ -237,8 +241,8 @@ def _flash_attention(mesh: xs.Mesh | None) -> xla_attention.Kernel:
     return kernel
 
 
-def _show_chips(count: int | None) -> None:
-    """Leaves so many to be seen, by what is read when torch_xla's runtime starts."""
+def _limit_chips(count: int | None) -> None:
+    """Limit the visible chips, by variables that torch_xla's runtime reads when it starts."""
     if count is None:
         return
     if on_tpu():
@@ -250,40 +254,40 @@ def _show_chips(count: int | None) -> None:
         os.environ["CPU_NUM_DEVICES"] = str(count)
 
 
-def keep_compiled() -> GraphMirror | None:
-    """Lets compiled graphs be kept in the trainer's cache, where the next run and other workers of the
-    machine find them; or where XLA_PERSISTENT_CACHE_PATH says, a folder, or a bucket that gets a copy, which
-    is returned. A TPU's alone: XLA's CPU cannot load what it wrote."""
+def open_compilation_cache() -> GraphMirror | None:
+    """Keep compiled graphs on disk, for later runs and other workers of the machine.
+
+    They go to the trainer's cache, or to XLA_PERSISTENT_CACHE_PATH: a folder, or a bucket that gets a copy.
+    For TPUs alone: XLA's CPU cannot load what it wrote.
+
+    Returns:
+        The mirror in a bucket, if there is one.
+    """
     if torch_xla._XLAC._xla_computation_cache_is_initialized():
         return None
-    said = os.environ.get(CACHE_VARIABLE) or ""
-    # A graph is known there by its operations alone: what another version made of it must not be found.
+    location = os.environ.get(CACHE_VARIABLE) or ""
+    # The key of a graph is its operations alone: graphs of other versions must not be found.
     own = "-".join([_name().replace(" ", "-"), *(version(name) for name in ("torch_xla", "libtpu"))])
-    shared = "://" in said
-    folder = Path(said) if said and not shared else cache_root() / "xla" / own
+    shared = "://" in location
+    folder = Path(location) if location and not shared else cache_root() / "xla" / own
     folder.mkdir(parents=True, exist_ok=True)
-    mirror = GraphMirror(f"{said}/{own}", folder) if shared else None
+    mirror = GraphMirror(f"{location}/{own}", folder) if shared else None
     if mirror:
-        mirror.bring()
+        mirror.download()
     xr.initialize_cache(str(folder))
     return mirror
 
 
 def _compile_seconds() -> float:
-    """Since the process began."""
+    """Return the seconds since the process began."""
     measured = met.metric_data("CompileTime")
     return 0.0 if measured is None else float(measured[1]) / 1e9
 
 
-def on_tpu() -> bool:
-    """Whether it is a TPU, and not XLA's own CPU device."""
-    return os.environ.get(tpu_host.VARIABLE, "").upper() == "TPU"
-
-
 def _name() -> str:
-    """With the type of the machine, such as v6e-4, which its price is listed under."""
+    """Return a name with the machine type, such as v6e-4, under which prices are listed."""
     if not on_tpu():
-        return f"XLA {os.environ.get(tpu_host.VARIABLE, '')}"
+        return f"XLA {os.environ.get(VARIABLE, '')}"
     for variable in _TYPE_VARIABLES:
         if found := os.environ.get(variable):
             return f"TPU {found}"
@@ -291,5 +295,5 @@ def _name() -> str:
 
     try:
         return f"TPU {tpu.get_tpu_env()['ACCELERATOR_TYPE']}"
-    except (OSError, KeyError):  # the machine does not say; without its type it has no price
+    except (OSError, KeyError):  # the machine type is unknown, and so is its price
         return "TPU"

@@ -1,9 +1,8 @@
-"""Compiled graphs in a bucket, so that a machine that is made anew need not compile them again. Used by
-`xla`.
+"""XLA's compilation cache mirrored in a bucket, so that a new machine need not compile again. Used by `xla`.
 
-torch_xla keeps them as files in a folder, named by what they were compiled from, and never changes one. So
-the folder and the bucket only ever give each other what they lack; two machines that write the same file
-write the same thing. What goes wrong here costs a compilation, never the run.
+torch_xla keeps compiled graphs as files named by a hash of their source, and never changes one. So folder and
+bucket only exchange missing files, and two machines that write the same file write the same content. A
+failure here costs a compilation, never the run.
 """
 
 from __future__ import annotations
@@ -21,34 +20,37 @@ _log = logging.getLogger(__name__)
 
 
 class GraphMirror:
-    """A folder and its copy at a URL that fsspec knows, such as gs://bucket/graphs. Never raises.
+    """A folder and its copy in a bucket. Its methods never raise.
 
     Args:
-        settled_s: files that are younger wait: another process of the machine may still be writing them.
+        url: of the copy, as fsspec reads it, such as gs://bucket/graphs.
+        folder: torch_xla's cache.
+        settled_s: files younger than so many seconds are not uploaded yet: another process of the machine
+            may still be writing them.
     """
 
     def __init__(self, url: str, folder: Path, *, settled_s: float = 5.0) -> None:
-        self._url, self._folder, self._settled_s = url.rstrip("/"), folder, settled_s
-        self._there: set[str] = set()
+        self.url, self._folder, self._settled_s = url.rstrip("/"), folder, settled_s
+        self._uploaded: set[str] = set()
         self._broken = False
 
-    def bring(self) -> None:
-        """Fetches what the folder lacks. Before torch_xla looks into it."""
+    def download(self) -> None:
+        """Fetch the files that the folder lacks; call it before torch_xla opens the folder."""
         try:
             bucket, root = self._bucket()
             bucket.invalidate_cache()
             if not bucket.exists(root):
                 return
-            self._there = {path.rpartition("/")[2] for path in bucket.ls(root, detail=False)}
-            for name in sorted(self._there - self._here()):
+            self._uploaded = {path.rpartition("/")[2] for path in bucket.ls(root, detail=False)}
+            for name in sorted(self._uploaded - self._local()):
                 draft = self._folder / f".{name}.{os.getpid()}.tmp"
                 bucket.get_file(f"{root}/{name}", str(draft))
                 draft.replace(self._folder / name)
         except Exception as error:  # noqa: BLE001 - see above; buckets fail in many ways
-            self._tell(error)
+            self._give_up(error)
 
-    def send(self) -> None:
-        """Writes what the bucket lacks; does not ask it where there is nothing new."""
+    def upload(self) -> None:
+        """Write the files that the bucket lacks; without a new file, without a request."""
         if self._broken:
             return
         oldest = time.time() - self._settled_s
@@ -60,44 +62,44 @@ class GraphMirror:
             bucket.makedirs(root, exist_ok=True)
             for name in sorted(new):
                 bucket.put_file(str(self._folder / name), f"{root}/{name}")
-                self._there.add(name)
+                self._uploaded.add(name)
         except Exception as error:  # noqa: BLE001 - see above
-            self._tell(error)
+            self._give_up(error)
 
     def close(self, within_s: float) -> None:
-        """Writes what the bucket still lacks, once it has settled. What takes longer is left behind."""
+        """Upload the remaining files once they have settled, and give up after `within_s` seconds."""
         if self._broken or not self._new():
             return
-        executor = BackgroundExecutor(self._tell)
-        executor.do(self._send_the_rest)
-        if not executor.end(within_s):
-            self._tell(TimeoutError(f"{within_s:g} s at the end of the run were not enough"))
+        executor = BackgroundExecutor(self._give_up)
+        executor.submit(self._upload_remaining)
+        if not executor.shutdown(within_s):
+            self._give_up(TimeoutError(f"{within_s:g} s at the end of the run were not enough"))
 
-    def _send_the_rest(self) -> None:
-        self.send()  # what is old enough already, in case that time runs out
+    def _upload_remaining(self) -> None:
+        self.upload()  # what is old enough already, in case that time runs out
         settled = max(self._new().values(), default=0.0) + self._settled_s
         time.sleep(min(max(settled - time.time(), 0.0), self._settled_s))
-        self.send()
+        self.upload()
 
     def _new(self) -> dict[str, float]:
-        """What the bucket lacks, and when it was written."""
-        return {name: self._written(name) for name in self._here() - self._there}
+        """Return the names that the bucket lacks, with their times of modification."""
+        return {name: self._written(name) for name in self._local() - self._uploaded}
 
-    def _here(self) -> set[str]:
+    def _local(self) -> set[str]:
         return {path.name for path in self._folder.iterdir() if not path.name.startswith(".")}
 
     def _written(self, name: str) -> float:
         try:
             return (self._folder / name).stat().st_mtime
-        except OSError:  # somebody has tidied up
+        except OSError:  # it was deleted
             return math.inf
 
     def _bucket(self) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
 
-        found: tuple[Any, str] = url_to_fs(self._url)
+        found: tuple[Any, str] = url_to_fs(self.url)
         return found
 
-    def _tell(self, error: Exception) -> None:
+    def _give_up(self, error: Exception) -> None:
         self._broken = True
-        _log.warning("compiled graphs are not shared through %s: %s", self._url, error)
+        _log.warning("compiled graphs are not shared through %s: %s", self.url, error)

@@ -50,7 +50,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
 def among_processes(config: Config) -> bool:
     """Whether the run is to be shared by several processes; on XLA, the chips of one process share it. Raises
     ConfigError if it means a TPU that is not there."""
-    return config.device.parallel != "none" and not tpu_host.meant(config.device.type)
+    return config.device.parallel != "none" and not tpu_host.uses_xla(config.device.type)
 
 
 def check(config: Config, found: Launched | None) -> Launched:

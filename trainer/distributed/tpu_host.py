@@ -26,7 +26,7 @@ def chips(root: Path = _ROOT) -> list[Path]:
     return sorted(path for pattern in _FILES for path in root.glob(pattern))
 
 
-def meant(kind: str, environment: Mapping[str, str] = os.environ, root: Path = _ROOT) -> bool:
+def uses_xla(kind: str, environment: Mapping[str, str] = os.environ, root: Path = _ROOT) -> bool:
     """Whether a run with `device.type=kind` is to compute through XLA.
 
     Args:

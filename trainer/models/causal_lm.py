@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from trainer.config import HfModelConfig, TinyModelConfig
-from trainer.devices.lazy_tensor import copied, is_lazy
-from trainer.devices.xla_attention import suited
+from trainer.devices.lazy_tensor import copy_to_host, is_lazy
+from trainer.devices.xla_attention import with_supported_attention
 from trainer.errors import ConfigError
 
 # The settings with which transformers' models cap or scale their logits.
@@ -104,7 +104,7 @@ def load_pretrained(name: str, *, dtype: str, attention: str) -> nn.Module:
             "write model.dtype=bfloat16 or model.dtype=float32",
             key="model.dtype",
         )
-    return suited(cast(nn.Module, model))
+    return with_supported_attention(cast(nn.Module, model))
 
 
 def save(model: nn.Module, folder: Path) -> None:
@@ -121,7 +121,7 @@ def xla_to_cpu(model: nn.Module) -> nn.Module:
     if any(is_lazy(parameter) for parameter in model.parameters()):
         # Like `model.to("cpu")`, but also for tensors sharded over chips. torch has no annotation here.
         model = model._apply(  # type: ignore[no-untyped-call]
-            lambda tensor: copied(torch.empty(tensor.shape, dtype=tensor.dtype), tensor.detach())
+            lambda tensor: copy_to_host(torch.empty(tensor.shape, dtype=tensor.dtype), tensor.detach())
         )
         if callable(tie := getattr(model, "tie_weights", None)):
             tie()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from trainer.config import OptimizerConfig
-from trainer.devices.device import auto_dtype
+from trainer.devices.dtypes import auto_dtype
 from trainer.distributed.tensors import full_tensor, redistribute_like
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from trainer.config import Config, HfModelConfig
 from trainer.devices.device import Device
-from trainer.devices.xla_attention import suited
+from trainer.devices.xla_attention import with_supported_attention
 from trainer.models.causal_lm import build_tiny
 from trainer.models.depth import shorten
 from trainer.preflight.dimensions import Dimensions, teacher_dimensions
@@ -68,6 +68,6 @@ def _pretrained(config: Config, model: HfModelConfig, device: Device) -> Bluepri
         fewer = copy.deepcopy(found)
         shorten(fewer, range(layers))
         made: Any = AutoModelForCausalLM.from_config(fewer, dtype=dtype, attn_implementation=device.attention)
-        return suited(cast(nn.Module, made))
+        return with_supported_attention(cast(nn.Module, made))
 
     return Blueprint(dimensions=dimensions, build=build)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import Config, long_runs
-from trainer.devices.device import Device, dtype_name
+from trainer.devices.device import Device
+from trainer.devices.dtypes import dtype_name
 from trainer.errors import ConfigError
 from trainer.preflight import disk, fitting, price
 from trainer.preflight.disk import Disk

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import Stage2Config
-from trainer.devices.device import Device, multiplies_float8
+from trainer.devices.device import Device
+from trainer.devices.dtypes import multiplies_float8
 from trainer.errors import ConfigError, MachineError
 from trainer.quant.ternary import TernaryLinear, ternary_layers
 

@@ -103,7 +103,7 @@ def _curriculum(
     def prepare(step: int) -> dict[str, float]:
         # At step 0 the norms are those of these very weights, which an update leaves as they are.
         if step % config.update_interval == 0:
-            with device.apart():
+            with device.separate_graph():
                 for layer in layers:
                     if layer.saliency is not None:
                         layer.saliency.observe(layer.weight)

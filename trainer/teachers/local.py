@@ -28,7 +28,8 @@ from trainer.data import (
     local_folder,
     scored_bytes,
 )
-from trainer.devices.device import Device, dtype_name, open_device
+from trainer.devices.device import Device, open_device
+from trainer.devices.dtypes import dtype_name
 from trainer.distributed.ranks import ALONE
 from trainer.errors import ConfigError
 from trainer.layout import Prepared, Progress

@@ -43,7 +43,7 @@ class WandbRun:
         def begin() -> None:
             self._run = start()
 
-        self._executor.do(begin)
+        self._executor.submit(begin)
 
     def tag(self, stage: str) -> None:
         """Adds the stage to the run's tags."""
@@ -75,8 +75,8 @@ class WandbRun:
                 self._run.finish(exit_code=status)
 
         wait = self._leaving_s if status == EXIT_PREEMPTED else self._closing_s
-        self._executor.do(finish)
-        if not self._executor.end(wait):
+        self._executor.submit(finish)
+        if not self._executor.shutdown(wait):
             self._complain(f"it has not finished within {wait:g} s and is left behind")
 
     def _alert(self, title: str, text: str) -> None:
@@ -87,7 +87,7 @@ class WandbRun:
             if not self._off:
                 act()
 
-        if not self._off and not self._executor.do(unless_off):
+        if not self._off and not self._executor.submit(unless_off):
             self._complain("it does not answer")
 
     def _failed(self, error: Exception) -> None:

@@ -160,7 +160,7 @@ class _StageLoop:
             self._strategy,
             self._checkpoints.stage(plan.name, plan.steps, parts) as checkpoint,
         ):
-            device.share_out(self._model, optimizer.optimizers)
+            device.shard(self._model, optimizer.optimizers)
             device.end_step()  # what was made or restored so far is no part of the first step
             if self._memory:
                 self._memory.begin(plan.name, optimizer.optimizers, done=checkpoint.done)
@@ -191,7 +191,7 @@ class _StageLoop:
             self._optimizer.scale_lr(factor)
             with timer.data():
                 ids_BT = next(self._batches)
-                micro = self._device.place_parts(ids_BT, plan.micro_batch_size)
+                micro = self._device.place_micro_batches(ids_BT, plan.micro_batch_size)
             result, due = self._compute(micro, number)
             timer.stop()
             inspection = self._inspect(number)

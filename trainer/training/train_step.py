@@ -78,7 +78,7 @@ class TrainStep:
         details |= self._gradient_norms() | self._optimizer.readings()
         norm = full_tensor(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm))
         result = StepResult(losses, norm, details, stage=self.plan.name)
-        if self._device.looks_before_it_updates:
+        if self._device.checks_before_update:
             result.refuse_divergence(number)  # the one place of a step that waits for the device
         self._optimizer.step()
         self._optimizer.zero_grad()

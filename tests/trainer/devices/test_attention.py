@@ -64,16 +64,16 @@ def by_sdpa(sdpa: Any, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, scale: fl
     return sdpa(q_BHTD, k_BHTD, v_BHTD, is_causal=True, scale=scale)
 
 
-def no_kernel(*given: object, **more: object) -> Tensor:
+def no_kernel(*arguments: object, **keywords: object) -> Tensor:
     raise AssertionError("it was called")
 
 
 @pytest.fixture(autouse=True)
-def _said_nothing_yet() -> Iterator[None]:
+def _warned_of_nothing() -> Iterator[None]:
     xla_attention.register(no_kernel, "")
-    xla_attention._say.cache_clear()
+    xla_attention.warn_once.cache_clear()
     yield
-    xla_attention._say.cache_clear()
+    xla_attention.warn_once.cache_clear()
 
 
 @pytest.fixture
@@ -84,7 +84,10 @@ def _twelve_tokens_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_and_gradients_are_those_of_the_models_own_attention(family: str) -> None:
-    ours, theirs = xla_attention.suited(build(family, xla_attention.NAME)), build(family, "eager")
+    ours, theirs = (
+        xla_attention.with_supported_attention(build(family, xla_attention.NAME)),
+        build(family, "eager"),
+    )
     assert ours.config._attn_implementation == ("eager" if family == "gemma2" else xla_attention.NAME)
     found, expected = logits(ours), logits(theirs)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -119,12 +122,14 @@ def test_queries_and_keys_that_autocast_left_in_float32_are_cast() -> None:
 
 
 def test_a_mask_is_made_where_layers_see_a_window_and_no_tensor_is_read_for_it() -> None:
-    seen = torch.ones(2, 12, dtype=torch.bool, device="meta")  # a tensor without numbers
-    given = {"batch_size": 2, "q_length": 12, "kv_length": 12, "attention_mask": seen, "device": "cpu"}
-    assert xla_attention._mask(**given, allow_is_causal_skip=True, local_size=None) is None
-    assert xla_attention._mask(**given, allow_is_causal_skip=True, local_size=12) is None
+    padding = torch.ones(2, 12, dtype=torch.bool, device="meta")  # a tensor without numbers
+    arguments = {"batch_size": 2, "q_length": 12, "kv_length": 12, "attention_mask": padding, "device": "cpu"}
+    assert xla_attention.attention_mask(**arguments, allow_is_causal_skip=True, local_size=None) is None
+    assert xla_attention.attention_mask(**arguments, allow_is_causal_skip=True, local_size=12) is None
     for more in ({"allow_is_causal_skip": False}, {"local_size": 11}):
-        assert torch.equal(xla_attention._mask(**given, **more)[1, 0], torch.ones(12, 12).tril().bool())
+        assert torch.equal(
+            xla_attention.attention_mask(**arguments, **more)[1, 0], torch.ones(12, 12).tril().bool()
+        )
 
 
 @pytest.mark.usefixtures("_twelve_tokens_are_long")
@@ -184,10 +189,10 @@ def test_nothing_is_said_of_short_texts(caplog: pytest.LogCaptureFixture) -> Non
     ],
 )
 def test_what_the_kernel_computes(changed: dict[str, Any], reason: str) -> None:
-    told = {"length": 4096, "size": 128, "mask": None, "causal": True, "options": {}} | changed
-    q_BHTD = torch.empty(1, 2, told["length"], told["size"], device="meta")
-    v_BGTD = torch.empty(1, 2, told["length"], told.get("value_size", told["size"]), device="meta")
-    module = SimpleNamespace(is_causal=told["causal"])
-    found = xla_attention.unsuitable(module, q_BHTD, v_BGTD, told["mask"], told["options"])
+    case = {"length": 4096, "size": 128, "mask": None, "causal": True, "options": {}} | changed
+    q_BHTD = torch.empty(1, 2, case["length"], case["size"], device="meta")
+    v_BGTD = torch.empty(1, 2, case["length"], case.get("value_size", case["size"]), device="meta")
+    module = SimpleNamespace(is_causal=case["causal"])
+    found = xla_attention.unsupported_reason(module, q_BHTD, v_BGTD, case["mask"], case["options"])
     assert found.startswith(reason)
     assert bool(found) is bool(reason)

@@ -1,4 +1,4 @@
-"""Calls on a thread aside: in order, never waited for longer than was said, and errors told."""
+"""Background calls: in order, never waited for beyond the timeout, and errors reported."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_calls_are_made_in_order_and_an_error_ends_none_of_those_after_it() -> N
     errors: list[Exception] = []
     calls = BackgroundExecutor(errors.append)
     for number in range(100):
-        calls.do(lambda n=number: made.append(n) if n != 50 else 1 / 0)
-    assert calls.end(10)
+        calls.submit(lambda n=number: made.append(n) if n != 50 else 1 / 0)
+    assert calls.shutdown(10)
     assert made == [n for n in range(100) if n != 50]
     assert [type(error) for error in errors] == [ZeroDivisionError]
     assert not anything_hangs()
@@ -34,19 +34,19 @@ def test_calls_are_made_in_order_and_an_error_ends_none_of_those_after_it() -> N
 
 def test_one_that_hangs_is_left_behind_and_known_to_hang(over: threading.Event) -> None:
     calls = BackgroundExecutor(lambda error: None)
-    calls.do(lambda: over.wait(60))
+    calls.submit(lambda: over.wait(60))
     began = time.monotonic()
-    assert not calls.end(0.1)
+    assert not calls.shutdown(0.1)
     assert time.monotonic() - began < 5
     assert anything_hangs()
 
 
 def test_no_more_wait_than_there_is_room_for(over: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_calls, "_MOST_WAITING", 3)
+    monkeypatch.setattr(background_calls, "MAX_QUEUED", 3)
     calls = BackgroundExecutor(lambda error: None)
     begun = threading.Event()
-    calls.do(lambda: begun.set() or over.wait(60))
+    calls.submit(lambda: begun.set() or over.wait(60))
     assert begun.wait(10)
-    assert [calls.do(lambda: None) for _ in range(5)] == [True, True, True, False, False]
+    assert [calls.submit(lambda: None) for _ in range(5)] == [True, True, True, False, False]
     over.set()
-    assert calls.end(10)
+    assert calls.shutdown(10)

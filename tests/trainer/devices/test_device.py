@@ -13,7 +13,8 @@ import torch
 from trainer.api import check
 from trainer.config import DeviceConfig
 from trainer.cost.flops import ForwardCost, train_flops_per_token
-from trainer.devices.device import Device, cpu_multiplies_bfloat16, open_device
+from trainer.devices.device import Device, open_device
+from trainer.devices.dtypes import cpu_multiplies_bfloat16
 from trainer.errors import ConfigError, TrainerError
 from trainer.result import Metrics, Provenance, Result, write
 from trainer.telemetry import Telemetry
@@ -76,7 +77,7 @@ def test_the_fastest_is_bfloat16_where_the_processor_multiplies_it_and_auto_does
     if flags is not None:
         cpuinfo.write_text(f"model name : Some CPU\n{flags}\n")
     assert cpu_multiplies_bfloat16(cpuinfo) == has
-    monkeypatch.setattr("trainer.devices.device._CPUINFO", cpuinfo)
+    monkeypatch.setattr("trainer.devices.dtypes.CPUINFO", cpuinfo)
     assert open_device(config(dtype="fastest")).dtype == (torch.bfloat16 if has else torch.float32)
     assert open_device(config(dtype="auto")).dtype == torch.float32
     assert open_device(config(dtype="bfloat16")).dtype == torch.bfloat16
@@ -88,7 +89,7 @@ def test_one_variable_says_what_the_processor_can_do_whatever_it_is(
     forced: str, dtype: torch.dtype, flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
-    monkeypatch.setattr("trainer.devices.device._CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr("trainer.devices.dtypes.CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setenv("STAGESWEEP_CPU_BFLOAT16", forced)
     assert open_device(config(dtype="fastest")).dtype == dtype
     assert open_device(config(dtype="auto")).dtype == torch.float32

@@ -1,4 +1,4 @@
-"""The version matrix of TPUs: what was tried by others is told apart as they found it, and what it says mends it."""
+"""The version matrix of TPUs: what was tried by others is accepted or refused as they found it, and the remedy it names works."""
 
 from __future__ import annotations
 
@@ -204,7 +204,9 @@ def test_versions_are_read_and_nothing_is_imported() -> None:
         "import sys; from trainer.devices.tpu_versions import installed; found = installed(); "
         "print(found['python'], found['torch'], {'torch', 'torch_xla', 'jax'} & sys.modules.keys())"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert told.split()[0] == ".".join(map(str, sys.version_info[:3]))
-    assert told.split()[1] == installed()["torch"]
-    assert told.endswith("set()\n")
+    stdout = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert stdout.split()[0] == ".".join(map(str, sys.version_info[:3]))
+    assert stdout.split()[1] == installed()["torch"]
+    assert stdout.endswith("set()\n")

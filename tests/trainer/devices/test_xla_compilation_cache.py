@@ -12,7 +12,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from trainer.devices.background_calls import anything_hangs
+from trainer.devices.background_calls import THREAD_NAME, anything_hangs
 from trainer.devices.xla_compilation_cache import GraphMirror
 
 
@@ -34,7 +34,7 @@ def mirror_of(url: str, folder: Path) -> GraphMirror:
     return GraphMirror(url, folder, settled_s=0.0)
 
 
-def sent(url: str) -> list[str]:
+def uploaded(url: str) -> list[str]:
     bucket, root = fsspec.core.url_to_fs(url)
     return sorted(path.rpartition("/")[2] for path in bucket.ls(root, detail=False))
 
@@ -48,14 +48,14 @@ def test_a_machine_finds_what_others_compiled_and_gives_what_it_compiled_itself(
 ) -> None:
     one, two = machine(tmp_path, "one", a=b"A"), machine(tmp_path, "two", b=b"B")
     first, second = mirror_of(url, one), mirror_of(url, two)
-    first.bring()  # there is nothing yet
-    first.send()
-    second.bring()
+    first.download()  # there is nothing yet
+    first.upload()
+    second.download()
     assert contents(two) == {"a": b"A", "b": b"B"}
     (two / "c").write_bytes(b"C")
-    second.send()
+    second.upload()
     third = machine(tmp_path, "three")
-    mirror_of(url, third).bring()
+    mirror_of(url, third).download()
     assert contents(third) == {"a": b"A", "b": b"B", "c": b"C"}
 
 
@@ -63,19 +63,19 @@ def test_nothing_is_asked_of_the_bucket_where_nothing_is_new(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirror = mirror_of(url, machine(tmp_path, "one", a=b"A"))
-    mirror.send()
+    mirror.upload()
     monkeypatch.setattr(mirror, "_bucket", lambda: pytest.fail("the bucket was asked"))
-    mirror.send()
+    mirror.upload()
 
 
 def test_a_file_that_may_still_be_written_is_sent_later(tmp_path: Path, url: str) -> None:
     one = machine(tmp_path, "one", a=b"A")
     mirror = GraphMirror(url, one)
-    mirror.send()
+    mirror.upload()
     bucket, root = fsspec.core.url_to_fs(url)
     assert not bucket.exists(f"{root}/a")
     os.utime(one / "a", (0, 0))
-    mirror.send()
+    mirror.upload()
     assert bucket.exists(f"{root}/a")
 
 
@@ -88,12 +88,12 @@ def test_what_was_compiled_last_is_sent_at_the_end_as_soon_as_it_has_settled(
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
-        assert sent(url) == ["a"]  # that is there already, should the machine go
+        assert uploaded(url) == ["a"]  # that is there already, should the machine go
         os.utime(one / "b", (0, 0))
 
     monkeypatch.setattr("trainer.devices.xla_compilation_cache.time.sleep", sleep)
     mirror.close(10.0)
-    assert sent(url) == ["a", "b"]
+    assert uploaded(url) == ["a", "b"]
     assert slept == [pytest.approx(100, abs=5)]
     mirror.close(10.0)  # nothing new, and nothing to wait for
     assert len(slept) == 1
@@ -117,15 +117,15 @@ def test_a_bucket_that_hangs_at_the_end_is_left_behind(
         ]
         over.set()
         for thread in threading.enumerate():
-            if thread.name == "calls aside":
+            if thread.name == THREAD_NAME:
                 thread.join(30.0)
 
 
 def test_a_file_that_is_not_whole_is_neither_sent_nor_left(tmp_path: Path, url: str) -> None:
     one = machine(tmp_path, "one", a=b"A")
     (one / ".b.tmp").write_bytes(b"half")
-    mirror_of(url, one).send()
-    assert sent(url) == ["a"]
+    mirror_of(url, one).upload()
+    assert uploaded(url) == ["a"]
 
 
 def test_a_bucket_that_fails_is_told_once_and_costs_no_run(
@@ -133,9 +133,9 @@ def test_a_bucket_that_fails_is_told_once_and_costs_no_run(
 ) -> None:
     mirror = mirror_of("nosuchscheme://bucket", machine(tmp_path, "one", a=b"A"))
     with caplog.at_level(logging.WARNING):
-        mirror.bring()
-        mirror.send()
-        mirror.send()
+        mirror.download()
+        mirror.upload()
+        mirror.upload()
         mirror.close(10.0)
     assert len(caplog.records) == 1
     assert "compiled graphs are not shared through nosuchscheme://bucket" in caplog.text

@@ -61,7 +61,7 @@ def test_what_does_not_go_together_is_refused_in_one_line(case: str) -> None:
 
 @pytest.fixture
 def _on_xla(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.distributed.tpu_host.meant", lambda kind: kind in ("auto", "xla"))
+    monkeypatch.setattr("trainer.distributed.tpu_host.uses_xla", lambda kind: kind in ("auto", "xla"))
 
 
 @pytest.mark.usefixtures("_on_xla")

@@ -60,7 +60,7 @@ def test_explicit_beats_environment_beats_hardware(
     if there:
         chip(machine, name)
     environment = {} if said is None else {"PJRT_DEVICE": said}
-    assert tpu_host.meant(kind, environment, machine) == xla
+    assert tpu_host.uses_xla(kind, environment, machine) == xla
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_run_that_would_land_on_the_cpu_without_a_word_is_refused(
     if there:
         chip(machine)
     with pytest.raises(ConfigError, match=rf"^device\.type: .*{problem}") as refused:
-        tpu_host.meant(kind, {} if said is None else {"PJRT_DEVICE": said}, machine)
+        tpu_host.uses_xla(kind, {} if said is None else {"PJRT_DEVICE": said}, machine)
     assert refused.value.exit_status == 2
 
 
@@ -88,16 +88,16 @@ def test_a_missing_torch_xla_is_told_with_the_line_that_installs_it(
 ) -> None:
     monkeypatch.setattr(tpu_host, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'stagesweep\[tpu\]'"):
-        tpu_host.meant("xla", {"PJRT_DEVICE": "CPU"}, machine)
+        tpu_host.uses_xla("xla", {"PJRT_DEVICE": "CPU"}, machine)
 
 
 def test_a_busy_tpu_names_the_process_that_holds_it(machine: Path) -> None:
     file = chip(machine)
     process(machine, 41, "python -m something.else", ["/dev/null", "/dev/vfio/vfio"])
-    assert tpu_host.meant("xla", {"PJRT_DEVICE": "TPU"}, machine)
+    assert tpu_host.uses_xla("xla", {"PJRT_DEVICE": "TPU"}, machine)
     process(machine, 42, "python -m trainer run_dir=out", ["/dev/null", file])
     with pytest.raises(ConfigError, match=r"busy: process 42 \(python -m trainer run_dir=out\) holds it"):
-        tpu_host.meant("xla", {"PJRT_DEVICE": "TPU"}, machine)
+        tpu_host.uses_xla("xla", {"PJRT_DEVICE": "TPU"}, machine)
     assert list(tpu_host.holders(machine, own=42)) == []
 
 

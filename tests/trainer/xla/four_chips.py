@@ -19,7 +19,7 @@ FOUR, IN_PARTS = "device.num_chips=4", "device.parallel=fsdp"
 WAYS = {"shared": (), "in parts": (IN_PARTS,)}
 CACHED = "stage3 cached"
 # By stage: both kinds of optimizers, and what else hangs on whole weights. At the size of Stage 2 XLA would
-# rather exchange activations than weights, unless it is told otherwise.
+# rather exchange activations than weights, unless its outputs are annotated.
 RUNS = {
     "stage1_9": ("optimizer@stage1_9.optimizer=muon", "stage1_9.saliency.enabled=true"),
     "stage2": ("optimizer@stage2.optimizer=adamw", "model.hidden_size=256", "model.intermediate_size=768"),
@@ -89,9 +89,9 @@ def _main(folder: Path, stages: Sequence[str], run: Sequence[str]) -> None:
         chunked._ELEMENTS = 2**14 if stage == CACHED else 2**10
         for how in ways(stage):
             ran = trained(stage, FOUR, *WAYS[how])
-            told = ("parts", "compiled", "launched", "chips", "rows", "kept")
-            found[f"{stage} {how}"] = {field: getattr(ran, field) for field in told} | {
-                "clipped": [float(step.details.get("qk_clipped_heads", 0)) for step in ran.told],
+            fields = ("parts", "compiled", "launched", "chips", "rows", "kept")
+            found[f"{stage} {how}"] = {field: getattr(ran, field) for field in fields} | {
+                "clipped": [float(step.details.get("qk_clipped_heads", 0)) for step in ran.steps],
                 "exchanges": _exchanges(graphs),
             }
     if stages:
@@ -151,7 +151,7 @@ def _run(folder: Path, overrides: Sequence[str]) -> list[int]:
         return step(self, batch, number=number)
 
     TrainStep.__call__ = watched  # type: ignore[method-assign]  # to look on
-    tpu_host.meant = lambda *args: True
+    tpu_host.uses_xla = lambda *args: True
     for name in ("whole", "again"):
         compiled.clear()
         program.train_in(folder / name, check([*overrides, f"run_dir={folder / name}"]), StopSignal())

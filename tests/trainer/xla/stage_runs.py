@@ -54,7 +54,7 @@ class Ran:
     compiled: list[int] = field(default_factory=list)
     launched: list[int] = field(default_factory=list)
     fallen_back: list[int] = field(default_factory=list)
-    told: list[Step] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     chips: int = 1
     rows: list[list[int]] = field(default_factory=list)
     kept: dict[str, list[list[int]]] = field(default_factory=dict)
@@ -89,22 +89,22 @@ def run_stage(stage: str, kind: str, *overrides: str, memory_log: Path | None = 
         strength,
         own,
         ids(own.max_steps, own.batch_size),
-        StageContext(device=device, watch=ran.told.append, hooks=hooks),
+        StageContext(device=device, watch=ran.steps.append, hooks=hooks),
     )
     ran.parts, ran.chips = trace.parts, device.chips
     if device.chips > 1:
         ran.rows = rows_on_each(device, own.micro_batch_size or own.batch_size)
-        ran.kept = dict(parts_on_each(student, teacher, device.optimizers))
+        ran.kept = dict(shapes_on_each(student, teacher, device.optimizers))
     return ran
 
 
 def rows_on_each(device: Device, size: int) -> list[list[int]]:
     """The shape of what each chip has of a micro-batch of `size`."""
-    (placed,) = device.place_parts(next(ids(1, size)), None)
+    (placed,) = device.place_micro_batches(next(ids(1, size)), None)
     return on_each(placed)
 
 
-def parts_on_each(
+def shapes_on_each(
     student: nn.Module, teacher: nn.Module, optimizers: Iterable[Optimizer]
 ) -> Iterator[tuple[str, list[list[int]]]]:
     """The whole shape of each parameter and of each state, and after it those of what the chips have."""
@@ -150,8 +150,8 @@ def counting(device: Device, ran: Ran) -> Device:
             ran.fallen_back.append(fallen_back)
             before[0] = after
 
-        def share_out(self, model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> None:
-            super().share_out(model, optimizers)
+        def shard(self, model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> None:
+            super().shard(model, optimizers)
             object.__setattr__(self, "optimizers", optimizers)
 
     fields = {each.name: getattr(device, each.name) for each in dataclasses.fields(device)}

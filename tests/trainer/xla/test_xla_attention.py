@@ -38,7 +38,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     from trainer.devices import xla  # only here: the module needs torch_xla, this file is read without it
 
     device = open_device(check([*SMALL, "device=xla", "device.dtype=bfloat16"]).device)
-    xla_attention.register(xla._flash_attention(None), "")
+    xla_attention.register(xla.flash_attention_kernel(None), "")
     return device
 
 
@@ -173,7 +173,7 @@ import torch_xla.experimental.custom_kernel as custom
 from test_xla_attention import SMALL, check, kernels, lowered, mistral, open_device, scores, step_graph, xla_attention
 from trainer.devices import xla
 device = open_device(check([*SMALL, "device=xla", "device.dtype=bfloat16", "device.num_chips=4"]).device)
-xla_attention.register(xla._flash_attention(device.mesh), "")
+xla_attention.register(xla.flash_attention_kernel(device.mesh), "")
 custom.trace_pallas = lowered
 model = device.move(mistral(device.attention, window=None))
 graphs = [step_graph(device, model, rows) for rows in (8, 6)]
@@ -243,7 +243,7 @@ def test_flash_attention_computes_what_eager_attention_does(
     from trainer.devices import xla
 
     length = 256
-    xla_attention.register(xla._flash_attention(None), "")
+    xla_attention.register(xla.flash_attention_kernel(None), "")
     monkeypatch.setattr(xla_attention, "LONG", length)
     monkeypatch.setattr(xla_attention, "BLOCK", length)
     names = interpreted(monkeypatch, length // 2)

@@ -21,8 +21,8 @@ FREEZE = (
 def test_a_freeze_compiles_the_step_once_more_and_looks_compile_nothing() -> None:
     """Looks after steps 2 and 3, the second of which freezes: the fourth step is another graph."""
     xla, cpu = run_stage("stage2", "xla", *FREEZE), run_stage("stage2", "cpu", *FREEZE)
-    frozen = [step.inspection.froze for step in xla.told if step.inspection]
-    assert frozen == [step.inspection.froze for step in cpu.told if step.inspection] == [False, True]
+    frozen = [step.inspection.froze for step in xla.steps if step.inspection]
+    assert frozen == [step.inspection.froze for step in cpu.steps if step.inspection] == [False, True]
     assert xla.parts["loss"] == pytest.approx(cpu.parts["loss"], rel=2e-3)
     # One graph a step; then the freeze itself, which runs none; then steps of another graph.
     assert xla.launched[1:] == [1, 1, 1, 0, 1, 1, 1]

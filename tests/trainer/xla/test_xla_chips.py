@@ -44,7 +44,7 @@ def test_one_chip_and_four_have_the_same_losses_of_the_same_batches(tmp_path: Pa
             assert ran["compiled"][2:] == [0] * 5
             # The saliency curriculum observes every other step, in a graph of its own.
             assert ran["launched"][1:] == ([2, 1] * 3 if stage == "stage1_9" else [1] * 6)
-            assert whole_on_each(ran) == (how == "shared"), (stage, how)
+            assert replicated_on_each(ran) == (how == "shared"), (stage, how)
             # Gradients are summed up; weights are gathered, and never activations instead.
             assert ran["exchanges"]["all-to-all"] == ran["exchanges"]["collective-permute"] == 0
             assert bool(ran["exchanges"]["all-gather"]) == (how == "in parts")
@@ -53,19 +53,19 @@ def test_one_chip_and_four_have_the_same_losses_of_the_same_batches(tmp_path: Pa
     assert any(four["stage3 in parts"]["clipped"])
 
 
-def whole_on_each(ran: dict[str, Any]) -> bool:
-    """Whether each chip has whole matrices, and not the quarter of their rows. Vectors are whole anyway, and
+def replicated_on_each(ran: dict[str, Any]) -> bool:
+    """Whether each chip has full matrices, and not a quarter of their rows. Vectors are full anyway, and
     what Apollo keeps, which is small."""
     kept = [
         shapes
         for name, shapes in ran["kept"].items()
         if len(shapes[0]) < 2 or shapes[0] == ran["kept"].get(f"student {name.split()[1]}", shapes)[0]
     ]
-    whole = [shapes[1:] == shapes[:1] * 4 for shapes in kept if len(shapes[0]) > 1]
+    replicated = [shapes[1:] == shapes[:1] * 4 for shapes in kept if len(shapes[0]) > 1]
     for shape, *each in kept:
-        rows = shape[0] // 4 if len(shape) > 1 and not all(whole) else None
+        rows = shape[0] // 4 if len(shape) > 1 and not all(replicated) else None
         assert each == [shape if rows is None else [rows, *shape[1:]]] * 4
-    return all(whole)
+    return all(replicated)
 
 
 @pytest.mark.parametrize(

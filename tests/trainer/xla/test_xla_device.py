@@ -44,16 +44,16 @@ def test_compiled_graphs_of_a_tpu_are_kept_by_machine_and_versions_or_where_the_
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v6e-4")
     monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path))
     monkeypatch.delenv("XLA_PERSISTENT_CACHE_PATH", raising=False)
-    xla.keep_compiled()
+    xla.open_compilation_cache()
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", str(tmp_path / "elsewhere"))
-    xla.keep_compiled()
+    xla.open_compilation_cache()
     assert kept == [str(tmp_path / "xla" / "TPU-v6e-4-2.9.0-0.0.23.1"), str(tmp_path / "elsewhere")]
     assert all(os.path.isdir(folder) for folder in kept)  # noqa: PTH112 - they are text
     monkeypatch.setenv("XLA_PERSISTENT_CACHE_PATH", "memory://bucket/xla")
-    shared = xla.keep_compiled()
+    shared = xla.open_compilation_cache()
     assert kept[-1] == kept[0]
     assert shared
-    assert shared._url == "memory://bucket/xla/TPU-v6e-4-2.9.0-0.0.23.1"
+    assert shared.url == "memory://bucket/xla/TPU-v6e-4-2.9.0-0.0.23.1"
 
 
 def test_its_end_hands_over_what_was_compiled() -> None:

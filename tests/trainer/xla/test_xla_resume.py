@@ -85,7 +85,7 @@ def attempt(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Iterator
                 end()
             return step(self, batch, number=number)  # type: ignore[arg-type]
 
-        monkeypatch.setattr("trainer.devices.device.tpu_host.meant", lambda type_: kind == "xla")
+        monkeypatch.setattr("trainer.devices.device.tpu_host.uses_xla", lambda type_: kind == "xla")
         monkeypatch.setattr(TrainStep, "__call__", ending)
         stop = StopSignal()
         stop.install()
@@ -120,9 +120,9 @@ def test_a_run_goes_on_where_it_was_ended_on_xla_and_across_devices(attempt: Att
     # Killed: the checkpoint after step 4 is the last, and the lines of step 5 are lost.
     run("killed", "xla", end=kill)
     assert run("killed", "xla") == xla
-    # Told to end: step 5 is finished, and read, and kept.
-    assert len(run("told", "xla", end=terminate)) == END
-    assert run("told", "xla") == xla
+    # Preempted: step 5 is finished, read and saved.
+    assert len(run("preempted", "xla", end=terminate)) == END
+    assert run("preempted", "xla") == xla
 
     # Killed before the freeze, of which checkpoint 2 knows one look.
     run("earlier", "xla", end=kill, at=BEFORE_FREEZE)
@@ -139,7 +139,7 @@ def test_a_run_goes_on_where_it_was_ended_on_xla_and_across_devices(attempt: Att
         kind: json.loads((tmp_path / kind / RESULT_FILE).read_text())["metrics"] for kind in ("cpu", "xla")
     }
     assert results["xla"]["final_loss"] == pytest.approx(results["cpu"]["final_loss"], rel=TOLERANCE)
-    # What is compiled once and for all is no part of the training's time, and is told beside it.
+    # What is compiled once and for all is no part of the training's time, and is reported apart.
     assert results["cpu"]["compile_seconds"] == 0
     steps = sum(line.get("compile_seconds", 0) for line in lines_of(tmp_path / "xla"))
     assert results["xla"]["compile_seconds"] > steps + 0.1  # the student and the evaluations are in it, too
@@ -157,8 +157,8 @@ def test_a_run_that_four_chips_began_in_parts_goes_on_on_one_and_on_a_cpu(
     four = in_four(tmp_path, run=[*begun, *RUN, "save_model=true"])
     # In parts again: what was restored lies as it did, so that steps are the graph that they were.
     assert set(four["compiled"]) == {0}
-    whole, again = ((tmp_path / folder / METRICS_FILE).read_text() for folder in ("whole", "again"))
-    assert losses(again) == losses(whole)
+    full, again = ((tmp_path / folder / METRICS_FILE).read_text() for folder in ("whole", "again"))
+    assert losses(again) == losses(full)
 
     cpu = attempt(tmp_path / "cpu", "cpu", "save_model=true")
     for kind in ("xla", "cpu"):

@@ -56,4 +56,4 @@ def test_a_step_is_one_graph_that_is_compiled_once_and_computes_what_a_cpu_does(
     tolerance = BFLOAT16_TOLERANCE if "device.dtype=bfloat16" in overrides else TOLERANCE
     for name, losses in cpu.parts.items():
         assert xla.parts[name] == pytest.approx(losses, rel=tolerance), name
-    assert [step.lr for step in xla.told] == [step.lr for step in cpu.told]
+    assert [step.lr for step in xla.steps] == [step.lr for step in cpu.steps]

@@ -24,7 +24,8 @@ from trainer.checkpoint.state import State
 from trainer.config import CachedTeacherConfig, Config
 from trainer.data import Corpus, Feed
 from trainer.data.stage_text import stage_text
-from trainer.devices.device import Device, dtype_name
+from trainer.devices.device import Device
+from trainer.devices.dtypes import dtype_name
 from trainer.losses.chunked import suitable_elements
 from trainer.losses.next_token import head_inputs
 from trainer.losses.sparse import DTYPES
