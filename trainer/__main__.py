@@ -136,7 +136,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
 
         device = _checked_device(config, launch)
         fitted, forced = _preflight(config, device, folder, launch)
-    if launched.among_processes(config):
+    if launched.is_distributed(config):
         # Before the processes join: one builds while the others wait, and a library that saves a model writes
         # nothing in any but the first of joined processes.
         prepare_all(config, progress_lines(sys.stdout))
@@ -165,7 +165,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
                 )
             stop.ignore()
             pipeline.save(outcome, config, folder, telemetry, checkpoints, ranks, _warn)
-            ranks.wait()
+            ranks.barrier()
     return outcome
 
 

@@ -1,8 +1,8 @@
 """`python -m trainer.distributed.launch N OVERRIDE… run_dir=DIR`: one run in N processes of this machine.
 
-What torchrun does, in the way that a sweep's worker needs it (`trainer.api.command` writes the command): it
-ends with the status that the run ends with, where torchrun ends with 1 whatever happened; a signal reaches
-every process once; and on Linux no process outlives this one, however it ends. Loads no torch.
+A torchrun for a sweep's worker (`trainer.api.command` writes the command): it ends with the run's own exit
+status, where torchrun always ends with 1; a signal reaches every process once; and on Linux no process
+outlives this one. Loads no torch.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from collections.abc import Callable, Sequence
 
 from trainer.errors import EXIT_CONFIG, EXIT_DIVERGED, EXIT_DONE, EXIT_PREEMPTED
 
-TOGETHER = (EXIT_DONE, EXIT_CONFIG, EXIT_DIVERGED, EXIT_PREEMPTED)
-"""Statuses that all processes come to by themselves."""
-PATIENCE_S = 60.0  # between the first of them to end so and the last
+COLLECTIVE = (EXIT_DONE, EXIT_CONFIG, EXIT_DIVERGED, EXIT_PREEMPTED)
+"""Statuses that all processes reach by themselves."""
+GRACE_S = 60.0  # between the first process that ends so and the last
 _POLL_S = 0.05
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+_FORWARDED = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Starts the processes and returns the status of the first to fail, negative for a signal; else 0."""
+    """Start the processes; return the status of the first to fail, negative for a signal, else 0."""
     count, *overrides = sys.argv[1:] if arguments is None else arguments
     if not count.isdecimal() or int(count) < 1:
         print(f"trainer: error: {count!r} is no number of processes", file=sys.stderr)
         return EXIT_CONFIG
-    waiting: list[int] = []  # signals, to be passed on by the loop that knows all processes
-    for number in _PASSED_ON:
-        signal.signal(number, lambda number, frame: waiting.append(number))
+    pending: list[int] = []  # signals that the loop forwards, which knows all processes
+    for number in _FORWARDED:
+        signal.signal(number, lambda number, frame: pending.append(number))
     processes = _start([sys.executable, "-m", "trainer", *overrides], int(count))
     try:
-        return _first_to_fail(processes, waiting)
+        return _first_failure(processes, pending)
     finally:
         for process in processes:
             process.kill()
@@ -49,40 +49,40 @@ def _start(command: Sequence[str], count: int) -> list[subprocess.Popen[bytes]]:
         subprocess.Popen(
             command,
             env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            process_group=0,  # a signal to a whole group would come twice: from there, and from here
-            preexec_fn=_dying_with_parent(),
+            process_group=0,  # a signal to our group would otherwise reach the child twice
+            preexec_fn=_die_with_parent(),
         )
         for rank in range(count)
     ]
 
 
-def _first_to_fail(processes: Sequence[subprocess.Popen[bytes]], waiting: list[int]) -> int:
-    """Waits for all; after one has failed, for as long as the others may need to come to the same."""
-    status, deadline, passed_on = EXIT_DONE, float("inf"), set[int]()
+def _first_failure(processes: Sequence[subprocess.Popen[bytes]], pending: list[int]) -> int:
+    """Wait for all processes; once one has failed, only for a grace period."""
+    status, deadline, forwarded = EXIT_DONE, float("inf"), set[int]()
 
-    def ended_with(process: subprocess.Popen[bytes]) -> int:
-        # Python has no handler yet in its first moments: what we passed on ends it, by its own request.
-        return EXIT_PREEMPTED if -(process.returncode or 0) in passed_on else process.returncode or EXIT_DONE
+    def status_of(process: subprocess.Popen[bytes]) -> int:
+        # Until Python has installed its handlers, a signal that we forward kills the process.
+        return EXIT_PREEMPTED if -(process.returncode or 0) in forwarded else process.returncode or EXIT_DONE
 
     while (running := [p for p in processes if p.poll() is None]) and time.monotonic() < deadline:
-        while waiting:
-            number = waiting.pop(0)
-            passed_on.add(number)
+        while pending:
+            number = pending.pop(0)
+            forwarded.add(number)
             for process in running:
                 process.send_signal(number)
         if status == EXIT_DONE:
-            failed = [code for p in processes if (code := ended_with(p))]
+            failed = [code for p in processes if (code := status_of(p))]
             if failed:
                 status = failed[0]
-                # Whoever crashes leaves the others waiting for it in vain.
-                deadline = time.monotonic() + (PATIENCE_S if status in TOGETHER else 1.0)
+                # After a crash the others wait in a collective, in vain.
+                deadline = time.monotonic() + (GRACE_S if status in COLLECTIVE else 1.0)
         if running:
             time.sleep(_POLL_S)
-    return status or next((code for p in processes if (code := ended_with(p))), EXIT_DONE)
+    return status or next((code for p in processes if (code := status_of(p))), EXIT_DONE)
 
 
-def _dying_with_parent() -> Callable[[], None] | None:
-    """What makes the kernel kill a child when this process dies; None where there is no such kernel."""
+def _die_with_parent() -> Callable[[], None] | None:
+    """Return a hook that has the kernel kill a child when this process dies; None except on Linux."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl
@@ -96,8 +96,8 @@ def _free_port() -> int:
         return port
 
 
-def _leave(status: int) -> None:
-    """Ends as the process did, by the same signal if it was one."""
+def leave(status: int) -> None:
+    """End this process with a child's status: by the same signal if it is negative."""
     if status < 0:
         if -status != signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)
@@ -106,4 +106,4 @@ def _leave(status: int) -> None:
 
 
 if __name__ == "__main__":
-    _leave(main())
+    leave(main())

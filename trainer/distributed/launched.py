@@ -1,6 +1,6 @@
-"""What the launcher of a process said, and whether it goes with the configuration. Without torch.
+"""Environment variables of the launcher, checked against the configuration. Without torch.
 
-torchrun, and `launch` here, set RANK, WORLD_SIZE and LOCAL_RANK. Called by `trainer.__main__`.
+torchrun and `launch` set RANK, WORLD_SIZE and LOCAL_RANK. Called by `trainer.__main__`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _START = "torchrun --nproc-per-node N -m trainer …"
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """One process of `world`: its place among all, and among those of its machine."""
+    """One process of `world`: its rank among all of them, and among those of its machine."""
 
     rank: int
     world: int
@@ -28,7 +28,7 @@ class Launched:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and speaks."""
+        """Return whether this is the process that writes files and logs."""
         return self.rank == 0
 
 
@@ -36,7 +36,7 @@ ALONE = Launched(rank=0, world=1, local_rank=0)
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
-    """What the launcher said; None where there was none."""
+    """Return the ranks that a launcher has set; None without a launcher."""
     try:
         return Launched(
             rank=int(environment["RANK"]),
@@ -47,20 +47,27 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
         return None
 
 
-def among_processes(config: Config) -> bool:
-    """Whether the run is to be shared by several processes; on XLA, the chips of one process share it. Raises
-    ConfigError if it means a TPU that is not there."""
+def is_distributed(config: Config) -> bool:
+    """Return whether several processes share the run; on XLA, the chips of one process do.
+
+    Raises:
+        ConfigError: the run needs a TPU that is not there.
+    """
     return config.device.parallel != "none" and not tpu_host.uses_xla(config.device.type)
 
 
 def check(config: Config, found: Launched | None) -> Launched:
-    """The process's place, where it goes with the configuration.
+    """Return this process's ranks, if they fit the configuration.
+
+    Args:
+        config: of the run.
+        found: the launcher's ranks; None without a launcher.
 
     Raises:
-        ConfigError: several processes would train the same thing side by side, one alone was told to share,
-            or a batch cannot be shared out. Or the device is not there.
+        ConfigError: several processes would repeat the same run, a single one should share it, a batch cannot
+            be divided among them, or the device is not there.
     """
-    if not among_processes(config):
+    if not is_distributed(config):
         if found is not None and found.world > 1:
             instead = (
                 f"write {KEY}=ddp or {KEY}=fsdp, or start one"

@@ -1,7 +1,6 @@
-"""The processes of one run and what they agree on. Opened by `trainer.__main__`, carried by `Device`.
+"""The processes of one run and their collectives. Opened by `trainer.__main__`, carried by `Device`.
 
-Every method that takes or gives something between processes must be called by all of them, in the same
-order. Alone, none of them sends anything.
+All processes must call the collectives, in the same order. In a single process they communicate nothing.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainer.config import Config
-from trainer.distributed.launched import Launched, among_processes
+from trainer.distributed.launched import Launched, is_distributed
 
 Parallel = Literal["none", "ddp", "fsdp"]
 T = TypeVar("T")
 
-# Processes come to their first exchange at very different times where one builds what the others wait for,
-# and to every one after it within a step or a checkpoint.
+# Processes reach their first collective at very different times, as one builds what the others wait for, and
+# every later one within a step or a checkpoint.
 TIMEOUT = datetime.timedelta(minutes=30)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """One process of `world`, with the way in which they share the training."""
+    """One process of `world`, and the strategy by which they share the training."""
 
     rank: int = 0
     world: int = 1
@@ -38,24 +37,24 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and speaks."""
+        """Return whether this is the process that writes files and logs."""
         return self.rank == 0
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody to agree with."""
+        """Return whether this process trains alone."""
         return self.parallel == "none"
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true of any process."""
+        """Return whether the flag is set in any process."""
         return self.all_reduce_max(float(flag)) > 0
 
-    def decided(self, flag: bool) -> bool:
-        """Whether it is true of the first process, whose clock and disk decide."""
+    def decided_by_first(self, flag: bool) -> bool:
+        """Return the flag of the first process, whose clock and disk decide."""
         return self.any(flag and self.first)
 
     def all_reduce_max(self, value: float) -> float:
-        """The largest of all processes' values."""
+        """Return the largest of all processes' values."""
         if self.alone:
             return value
         agreed = torch.tensor([value], dtype=torch.float64)
@@ -63,15 +62,15 @@ class Ranks:
         return agreed.item()
 
     def broadcast(self, value: T) -> T:
-        """What the first process says, on all of them. Plain values only."""
+        """Return the first process's value, which must be picklable."""
         if self.alone:
             return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
 
     def all_gather(self, value: T) -> list[T]:
-        """The values of all processes, in their order."""
+        """Return the values of all processes, in the order of their ranks."""
         if self.alone:
             return [value]
         values: list[T | None] = [None] * self.world
@@ -79,7 +78,7 @@ class Ranks:
         return values  # type: ignore[return-value] # all are filled in
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """The mean over processes of a tensor that each has one of."""
+        """Return the mean over processes of a tensor that each of them has."""
         if self.alone:
             return tensor
         total = tensor.clone()
@@ -87,15 +86,15 @@ class Ranks:
         return total / self.world
 
     def all_reduce_max_(self, tensors: Sequence[Tensor]) -> None:
-        """Sets each number of 1-D tensors of one kind to the largest that any process has there."""
+        """Set each element of 1-D tensors of one dtype to the largest over all processes, in place."""
         if not self.alone:
             largest = torch.cat(list(tensors))
             dist.all_reduce(largest, dist.ReduceOp.MAX)
             for tensor, found in zip(tensors, torch.split(largest, [len(t) for t in tensors]), strict=True):
                 tensor.copy_(found)
 
-    def wait(self) -> None:
-        """Until all are here."""
+    def barrier(self) -> None:
+        """Wait until all processes have called this."""
         self.any(False)
 
     def __enter__(self) -> Ranks:
@@ -104,7 +103,7 @@ class Ranks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """No exchange comes after this. After an error none is waited for: the others may be gone."""
+        """Leave the process group; after an error without waiting, as the others may be gone."""
         if not self.alone and error is None:
             dist.destroy_process_group()
 
@@ -112,20 +111,20 @@ class Ranks:
 ALONE = Ranks()
 
 
-def choose_device(config: Config, place: Launched) -> None:
-    """Makes the CUDA device current that is this process's, where there are such."""
-    if among_processes(config) and _on_cuda(config):
-        torch.cuda.set_device(place.local_rank)
+def choose_device(config: Config, process: Launched) -> None:
+    """Make this process's CUDA device the current one, if it has one."""
+    if is_distributed(config) and _on_cuda(config):
+        torch.cuda.set_device(process.local_rank)
 
 
-def join(config: Config, place: Launched) -> Ranks:
-    """The process takes its place among the others. Waits until all have come."""
-    if not among_processes(config):
+def join(config: Config, process: Launched) -> Ranks:
+    """Join the process group of the run, which waits for all processes."""
+    if not is_distributed(config):
         return ALONE
     os.environ["NCCL_DEBUG"] = "WARN"  # an inherited INFO writes tens of gigabytes in a long run
-    # Flags and numbers are exchanged as CPU tensors: nothing waits for a device because of them.
+    # Flags and numbers are exchanged as CPU tensors, which never wait for the device.
     dist.init_process_group("cpu:gloo,cuda:nccl" if _on_cuda(config) else "gloo", timeout=TIMEOUT)
-    return Ranks(rank=place.rank, world=place.world, parallel=config.device.parallel)
+    return Ranks(rank=process.rank, world=process.world, parallel=config.device.parallel)
 
 
 def _on_cuda(config: Config) -> bool:

@@ -1,8 +1,7 @@
-"""Tensors of which each process has a part (DTensors, under FSDP) as a whole, and back again.
+"""DTensors, which FSDP shards over processes, gathered and redistributed.
 
-Called by whatever needs all of a matrix: optimizers, the saliency, gradient norms, checkpoints. All
-processes have to call in the same order, as each gives its part. A plain tensor is its own whole, and nothing
-is loaded or sent for it.
+Called by whatever needs a full matrix: optimizers, the saliency, gradient norms, checkpoints. All processes
+must call in the same order, as each contributes its shard. A plain tensor is returned as it is.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from torch import Tensor
 
 
 def is_dtensor(tensor: Tensor) -> bool:
-    """Whether other processes have the rest of it."""
+    """Return whether the tensor is sharded over processes."""
     return hasattr(tensor, "full_tensor")
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """All of it, plain, on every process."""
+    """Gather the full, plain tensor on every process."""
     return cast(Any, tensor).full_tensor() if is_dtensor(tensor) else tensor
 
 
-def redistribute_like(place: Tensor, full: Tensor) -> Tensor:
-    """This process's part of `full`, which all have, shared out as `place` is. Nothing is sent."""
-    if not is_dtensor(place):
+def redistribute_like(target: Tensor, full: Tensor) -> Tensor:
+    """Shard `full`, which every process has, like `target`, without communication."""
+    if not is_dtensor(target):
         return full
     from torch.distributed.tensor import DTensor, Replicate
 
-    mesh, placements = cast(Any, place).device_mesh, cast(Any, place).placements
-    everywhere = DTensor.from_local(full.to(place.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
-    return everywhere.redistribute(placements=placements)
+    mesh, placements = cast(Any, target).device_mesh, cast(Any, target).placements
+    replicated = DTensor.from_local(full.to(target.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return replicated.redistribute(placements=placements)

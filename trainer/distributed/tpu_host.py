@@ -1,7 +1,7 @@
-"""Whether this machine has TPUs, whether a run means them, and who holds them. Called by `device`; no torch.
+"""TPU chips of this machine: whether a run uses them, and which process holds them. Without torch.
 
-What was said beats what the environment says, and that beats what is there. torch_xla itself, where nothing
-is said, takes whatever it finds, and computes on the CPU for days where that is not the TPU.
+The configuration overrules the environment, which overrules the hardware. torch_xla by itself takes any
+device that it finds, and may silently compute on the CPU for days.
 """
 
 from __future__ import annotations
@@ -17,37 +17,39 @@ INSTALL = "pip install 'stagesweep[tpu]'"
 VARIABLE = "PJRT_DEVICE"
 _KEY = "device.type"
 _ROOT = Path("/")
-# Of the older chips, and of those that are handed through by VFIO (from v5p and v6e on).
+# Of older chips, and of those that are passed through by VFIO (from v5p and v6e on).
 _FILES = ("dev/accel[0-9]*", "dev/vfio/[0-9]*")
 
 
-def chips(root: Path = _ROOT) -> list[Path]:
-    """The device files of the TPU chips of this machine, below `root`."""
+def chip_files(root: Path = _ROOT) -> list[Path]:
+    """Return the device files of this machine's TPU chips, below `root`."""
     return sorted(path for pattern in _FILES for path in root.glob(pattern))
 
 
 def uses_xla(kind: str, environment: Mapping[str, str] = os.environ, root: Path = _ROOT) -> bool:
-    """Whether a run with `device.type=kind` is to compute through XLA.
+    """Return whether a run with `device.type=kind` computes through XLA.
 
     Args:
         kind: `auto`, `cpu`, `cuda` or `xla`.
+        environment: with PJRT_DEVICE.
+        root: of the file system.
 
     Raises:
-        ConfigError: it is, but would not land on a TPU that it means: PJRT_DEVICE does not say so, there is
-            no TPU, another process holds it, or torch_xla is not installed.
+        MachineError: it does, but not on the TPU that it needs: PJRT_DEVICE is not set, there is no TPU,
+            another process holds it, or torch_xla is not installed.
     """
-    said = environment.get(VARIABLE, "").upper()
+    target = environment.get(VARIABLE, "").upper()
     if kind == "auto":
-        if said != "TPU" and (said or not chips(root)):
+        if target != "TPU" and (target or not chip_files(root)):
             return False
     elif kind != "xla":
         return False
-    if not said:
-        _refuse_unsaid(kind, root)
+    if not target:
+        _refuse_unset(kind, root)
     if find_spec("torch_xla") is None:
         raise MachineError(f"torch_xla is not installed; {INSTALL}, or write device=cpu", key=_KEY)
-    if said == "TPU":
-        if not chips(root):
+    if target == "TPU":
+        if not chip_files(root):
             raise MachineError(
                 f"{VARIABLE}=TPU, but there is no TPU here (no /dev/accel0, no /dev/vfio/0); "
                 f"write {VARIABLE}=CPU for XLA's own CPU device, or device=cpu without it",
@@ -58,12 +60,12 @@ def uses_xla(kind: str, environment: Mapping[str, str] = os.environ, root: Path 
 
 
 def on_tpu(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether what computes through XLA does so on a TPU, and not on XLA's own CPU device."""
+    """Return whether XLA computes on a TPU, and not on its own CPU device."""
     return environment.get(VARIABLE, "").upper() == "TPU"
 
 
-def _refuse_unsaid(kind: str, root: Path) -> None:
-    if chips(root):
+def _refuse_unset(kind: str, root: Path) -> None:
+    if chip_files(root):
         raise MachineError(
             f"this machine has a TPU, but {VARIABLE} is not set, and torch_xla may compute on the CPU then "
             f"without a word; write {VARIABLE}=TPU, or device=cpu or device=cuda if that is meant",
@@ -86,11 +88,15 @@ def _refuse_busy(root: Path) -> None:
 
 
 def holders(root: Path = _ROOT, own: int | None = None) -> Iterator[tuple[int, str]]:
-    """The other processes that have a TPU's device file open: their number and their command line.
+    """Yield the id and command line of each other process that has a TPU's device file open.
 
-    Those of other users are seen by root alone. `own`: the number that is left out; None: this process's.
+    Only root sees the processes of other users.
+
+    Args:
+        root: of the file system.
+        own: process id to leave out; None: this process's.
     """
-    files = {f"/{path.relative_to(root)}" for path in chips(root)}
+    files = {f"/{path.relative_to(root)}" for path in chip_files(root)}
     own = os.getpid() if own is None else own
     for folder in sorted(root.glob("proc/[0-9]*"), key=lambda path: int(path.name)):
         if int(folder.name) != own and files & set(_open_files(folder / "fd")):

@@ -40,7 +40,7 @@ def start(
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        said = [tmp_path / f"{folder.name}.{world}.{rank}.txt" for rank in range(world)]
+        outputs = [tmp_path / f"{folder.name}.{world}.{rank}.txt" for rank in range(world)]
         processes: list[BaseProcess] = []
         for rank in range(world):
             environment = {
@@ -52,11 +52,11 @@ def start(
                 "MASTER_PORT": str(port),
             }
             argv = [*common, *overrides, f"run_dir={folder}"]
-            processes.append(forkserver.Process(target=target, args=(argv, environment, said[rank])))
+            processes.append(forkserver.Process(target=target, args=(argv, environment, outputs[rank])))
         for process in processes:
             process.start()
         running.extend(processes)
-        return Started(processes, said)
+        return Started(processes, outputs)
 
     yield start
     for process in running:

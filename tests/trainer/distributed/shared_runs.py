@@ -17,31 +17,31 @@ import torch.distributed as dist
 
 from trainer.api import METRICS_FILE, RESULT_FILE
 
-PATIENCE_S = 90
+TIMEOUT_S = 90
 
 
 class Started:
     """Processes under way."""
 
-    def __init__(self, processes: Sequence[BaseProcess], said: Sequence[Path]) -> None:
-        self.processes, self._said = processes, said
+    def __init__(self, processes: Sequence[BaseProcess], outputs: Sequence[Path]) -> None:
+        self.processes, self._outputs = processes, outputs
 
     def end(self) -> list[int | None]:
         """Waits for all; their exit statuses."""
         for process in self.processes:
-            process.join(PATIENCE_S)
+            process.join(TIMEOUT_S)
         return [process.exitcode for process in self.processes]
 
-    def said(self, rank: int) -> str:
+    def output(self, rank: int) -> str:
         """What a process wrote to stdout and stderr; without what it was preparing, which any of them may do."""
-        told = self._said[rank].read_text().splitlines(keepends=True)
-        return "".join(line for line in told if not line.startswith("preparing "))
+        lines = self._outputs[rank].read_text().splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith("preparing "))
 
 
-def take_part(argv: list[str], environment: dict[str, str], said: Path) -> None:
+def take_part(argv: list[str], environment: dict[str, str], output: Path) -> None:
     """One process of a run."""
     os.environ.update(environment)
-    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     from trainer.__main__ import main
@@ -49,19 +49,19 @@ def take_part(argv: list[str], environment: dict[str, str], said: Path) -> None:
     sys.exit(main(argv))
 
 
-def take_part_until_measured(when: str, argv: list[str], environment: dict[str, str], said: Path) -> None:
+def take_part_until_measured(when: str, argv: list[str], environment: dict[str, str], output: Path) -> None:
     """One process of a run, which gets SIGTERM while the loss of that name is measured."""
     from trainer import pipeline
 
     measure = pipeline.held_out_loss
 
-    def signalled(*given: Any, stage: str, **more: Any) -> Any:
+    def signalled(*arguments: Any, stage: str, **options: Any) -> Any:
         if stage == when:
             os.kill(os.getpid(), signal.SIGTERM)
-        return measure(*given, stage=stage, **more)
+        return measure(*arguments, stage=stage, **options)
 
     pipeline.held_out_loss = signalled
-    take_part(argv, environment, said)
+    take_part(argv, environment, output)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

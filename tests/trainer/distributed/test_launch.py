@@ -55,13 +55,13 @@ def launched(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "THEIRS": str(package.parent), "OUT": str(tmp_path)}
 
     def launched(*what: str) -> subprocess.Popen[str]:
-        code = start + f"launch._leave(launch.main({['2', *what]!r}))"
+        code = start + f"launch.leave(launch.main({['2', *what]!r}))"
         return subprocess.Popen([sys.executable, "-c", code], env=environment, cwd=tmp_path, text=True)
 
     return launched
 
 
-def told(folder: Path, rank: int) -> list[str]:
+def lines_of(folder: Path, rank: int) -> list[str]:
     """What a process wrote down, its id first; waits for it to have begun."""
     deadline = time.monotonic() + 60
     while not (folder / str(rank)).exists() or not (folder / str(rank)).read_text():
@@ -91,17 +91,17 @@ def test_a_signal_reaches_every_process_once(
     launched: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     process = launched("wait", "wait")
-    told(tmp_path, 0), told(tmp_path, 1)
+    lines_of(tmp_path, 0), lines_of(tmp_path, 1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 75
-    assert [told(tmp_path, rank)[1:] for rank in range(2)] == [[f"signal {int(signal.SIGTERM)}"]] * 2
+    assert [lines_of(tmp_path, rank)[1:] for rank in range(2)] == [[f"signal {int(signal.SIGTERM)}"]] * 2
 
 
 def test_a_signal_that_is_passed_on_before_a_process_handles_any_ends_with_75(
     launched: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     process = launched("unready", "unready")
-    told(tmp_path, 0), told(tmp_path, 1)
+    lines_of(tmp_path, 0), lines_of(tmp_path, 1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 75
 
@@ -109,7 +109,7 @@ def test_a_signal_that_is_passed_on_before_a_process_handles_any_ends_with_75(
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children of their parent's death")
 def test_no_process_outlives_it(launched: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     process = launched("wait", "wait")
-    ids = [int(told(tmp_path, rank)[0]) for rank in range(2)]
+    ids = [int(lines_of(tmp_path, rank)[0]) for rank in range(2)]
     process.kill()
     process.wait(120)
     deadline = time.monotonic() + 30

@@ -123,9 +123,9 @@ def resumed(kept: dict[str, Any], *, parts: bool) -> dict[str, Any]:
 
 def kept_and_resumed() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     kept, after = kept_in_parts()
-    told = [kept]
-    torch.distributed.broadcast_object_list(told, src=0)
-    return told[0], after, resumed(told[0], parts=True)
+    received = [kept]
+    torch.distributed.broadcast_object_list(received, src=0)
+    return received[0], after, resumed(received[0], parts=True)
 
 
 def test_what_is_kept_is_whole_and_goes_on_in_parts_or_as_a_whole(in_two: InTwo) -> None:

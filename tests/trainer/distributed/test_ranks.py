@@ -31,7 +31,7 @@ def test_a_group_of_one_agrees_with_itself(only_one: Ranks) -> None:
     with only_one as ranks:
         assert (ranks.alone, ranks.first) == (False, True)
         assert [ranks.any(flag) for flag in (True, False)] == [True, False]
-        assert [ranks.decided(flag) for flag in (True, False)] == [True, False]
+        assert [ranks.decided_by_first(flag) for flag in (True, False)] == [True, False]
         assert ranks.all_reduce_max(-2.5) == -2.5
         assert ranks.broadcast("x") == "x"
         assert ranks.all_gather([1.0, 2.0]) == [[1.0, 2.0]]

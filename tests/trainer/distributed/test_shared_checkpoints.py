@@ -23,7 +23,7 @@ LONG = ("stage2.max_steps=24", "stage2.schedule.decay_fraction=0.9", "stage2.opt
 def wait_for_line(started: Started, folder: Path, count: int) -> None:
     deadline = time.monotonic() + 90
     while not (folder / "metrics.jsonl").exists() or len(lines(folder)) < count:
-        assert all(process.is_alive() for process in started.processes), started.said(0) + started.said(1)
+        assert all(process.is_alive() for process in started.processes), started.output(0) + started.output(1)
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -38,14 +38,14 @@ def test_one_process_goes_on_where_two_were_told_to_go(
     started = start(folder, *LONG, f"device.parallel={parallel}")
     wait_for_line(started, folder, 9)
     os.kill(started.processes[1].pid or 0, signal.SIGTERM)
-    assert started.end() == [75, 75], started.said(0) + started.said(1)
-    said = started.said(0).splitlines()[-1]
+    assert started.end() == [75, 75], started.output(0) + started.output(1)
+    message = started.output(0).splitlines()[-1]
     (kept,) = (int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdecimal())
-    assert said == (
+    assert message == (
         f"trainer: stopped by SIGTERM after step {kept - 6} of stage2; "
         "the same command goes on from its checkpoint"
     )
-    assert started.said(1) == ""
+    assert started.output(1) == ""
     alone(folder, *LONG)
     assert_the_same(folder, alone(tmp_path / "whole", *LONG))
 
@@ -62,8 +62,8 @@ def test_two_processes_go_on_where_two_were_killed(
         process.kill()
     started.end()
     again = start(folder, *overrides)
-    assert again.end() == [0, 0], again.said(0) + again.said(1)
-    first, second = again.said(0).splitlines()[:2]
+    assert again.end() == [0, 0], again.output(0) + again.output(1)
+    first, second = again.output(0).splitlines()[:2]
     assert first.startswith("preflight: ")
     assert second.startswith("going on after step ")
     assert_the_same(folder, alone(tmp_path / "whole", *LONG))
@@ -83,13 +83,13 @@ def test_what_was_trained_is_kept_by_processes_that_are_told_to_go_in_an_evaluat
     """Between two stages FSDP's parameters are whole, in memory that goes once somebody asks for their parts."""
     folder, overrides = tmp_path / "run", (f"device.parallel={parallel}",)
     started = start(folder, *overrides, target=functools.partial(take_part_until_measured, when))
-    assert started.end() == [75, 75], started.said(0) + started.said(1)
-    assert started.said(0).splitlines()[-1] == (
+    assert started.end() == [75, 75], started.output(0) + started.output(1)
+    assert started.output(0).splitlines()[-1] == (
         f"trainer: stopped by SIGTERM after {when}; the same command goes on from its checkpoint"
     )
     again = start(folder, *overrides)
-    assert again.end() == [0, 0], again.said(0) + again.said(1)
-    assert "going on after step 6 of stage" in again.said(0)
+    assert again.end() == [0, 0], again.output(0) + again.output(1)
+    assert "going on after step 6 of stage" in again.output(0)
     unbroken = start(tmp_path / "unbroken", *overrides)
-    assert unbroken.end() == [0, 0], unbroken.said(0) + unbroken.said(1)
+    assert unbroken.end() == [0, 0], unbroken.output(0) + unbroken.output(1)
     assert_the_same(folder, tmp_path / "unbroken")

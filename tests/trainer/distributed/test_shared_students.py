@@ -66,8 +66,8 @@ def test_the_saved_student_has_the_loss_that_the_run_reports(
         alone(folder, common=common)
     else:
         started = start(folder, f"device.parallel={parallel}", common=common)
-        assert started.end() == [0, 0], started.said(0) + started.said(1)
-        assert "warning" not in started.said(0)
+        assert started.end() == [0, 0], started.output(0) + started.output(1)
+        assert "warning" not in started.output(0)
 
     saved = load(folder / MODEL_FOLDER)
     assert {str(tensor.dtype) for tensor in saved.model.parameters()} == {f"torch.{masters}"}

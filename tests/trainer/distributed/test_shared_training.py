@@ -33,10 +33,10 @@ def test_two_processes_come_to_what_one_comes_to(
     recompute = f"device.recompute={str(parallel == 'fsdp').lower()}"  # changes no bit in one process
     started = start(tmp_path / "two", *ALL_STAGES, recompute, f"device.parallel={parallel}")
     expected = alone(tmp_path / "one", *ALL_STAGES)
-    assert started.end() == [0, 0], started.said(1)
+    assert started.end() == [0, 0], started.output(1)
     assert_the_same(tmp_path / "two", expected)
-    assert started.said(0).count("final_loss") == 1
-    assert started.said(1) == ""  # one of them speaks
+    assert started.output(0).count("final_loss") == 1
+    assert started.output(1) == ""  # one of them speaks
 
 
 @pytest.mark.slow
@@ -55,20 +55,20 @@ def test_whatever_the_settings(
 ) -> None:
     expected = alone(tmp_path / "one", *overrides[1:])
     started = start(tmp_path / "two", *overrides)
-    assert started.end() == [0, 0], started.said(1)
+    assert started.end() == [0, 0], started.output(1)
     assert_the_same(tmp_path / "two", expected)
 
 
 def test_all_processes_diverge_at_the_same_step(start: Start, tmp_path: Path) -> None:
     started = start(tmp_path / "two", "stage2.optimizer.lr=1e30", "device.parallel=ddp")
-    assert started.end() == [70, 70], started.said(1)
-    assert started.said(0).splitlines()[-1].startswith("trainer: diverged: ")
-    assert started.said(1) == ""
+    assert started.end() == [70, 70], started.output(1)
+    assert started.output(0).splitlines()[-1].startswith("trainer: diverged: ")
+    assert started.output(1) == ""
 
 
 def test_a_run_that_is_not_to_be_shared_is_refused_by_each(start: Start, tmp_path: Path) -> None:
     started = start(tmp_path / "two")
     assert started.end() == [2, 2]
-    assert started.said(0).startswith("trainer: error: device.parallel: 2 processes were started")
-    assert started.said(1) == ""
+    assert started.output(0).startswith("trainer: error: device.parallel: 2 processes were started")
+    assert started.output(1) == ""
     assert not (tmp_path / "two").exists()

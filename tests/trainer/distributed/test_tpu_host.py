@@ -40,12 +40,12 @@ def _torch_xla_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["dev/accel0", "dev/vfio/0", "dev/vfio/17"])
 @pytest.mark.parametrize(
-    ("kind", "said", "there", "xla"),
+    ("kind", "variable", "there", "xla"),
     [
         ("auto", None, False, False),
         ("auto", "TPU", True, True),
         ("auto", "tpu", True, True),
-        ("auto", "CPU", True, False),  # said of XLA, which `auto` has no reason to take then
+        ("auto", "CPU", True, False),  # meant for XLA, which `auto` has no reason to take then
         ("cpu", None, True, False),
         ("cpu", "TPU", True, False),
         ("cuda", "TPU", True, False),
@@ -55,16 +55,16 @@ def _torch_xla_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_explicit_beats_environment_beats_hardware(
-    machine: Path, name: str, kind: str, said: str | None, there: bool, xla: bool
+    machine: Path, name: str, kind: str, variable: str | None, there: bool, xla: bool
 ) -> None:
     if there:
         chip(machine, name)
-    environment = {} if said is None else {"PJRT_DEVICE": said}
+    environment = {} if variable is None else {"PJRT_DEVICE": variable}
     assert tpu_host.uses_xla(kind, environment, machine) == xla
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "there", "problem"),
+    ("kind", "variable", "there", "problem"),
     [
         ("auto", None, True, "this machine has a TPU, but PJRT_DEVICE is not set"),
         ("xla", None, True, "this machine has a TPU, but PJRT_DEVICE is not set"),
@@ -74,12 +74,12 @@ def test_explicit_beats_environment_beats_hardware(
     ],
 )
 def test_a_run_that_would_land_on_the_cpu_without_a_word_is_refused(
-    machine: Path, kind: str, said: str | None, there: bool, problem: str
+    machine: Path, kind: str, variable: str | None, there: bool, problem: str
 ) -> None:
     if there:
         chip(machine)
     with pytest.raises(ConfigError, match=rf"^device\.type: .*{problem}") as refused:
-        tpu_host.uses_xla(kind, {} if said is None else {"PJRT_DEVICE": said}, machine)
+        tpu_host.uses_xla(kind, {} if variable is None else {"PJRT_DEVICE": variable}, machine)
     assert refused.value.exit_status == 2
 
 
