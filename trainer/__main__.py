@@ -146,7 +146,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
     stop.written()
     with ranks, _opened(config, folder, ranks) as found, closing_device(device, stop), stop.unwrapped():
         if found and ranks.first:
-            _print(f"going on after {found.document.where}, from checkpoint {found.path.name}")
+            _print(f"going on after {found.manifest.where}, from checkpoint {found.path.name}")
         with stop.hold("loading"):
             telemetry = _telemetry(config, folder, device, append=found is not None)
             memory = _memory_log(config, folder, device, append=found is not None)

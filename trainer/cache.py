@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 from pydantic_core import from_json
 
 from trainer.errors import TrainerError
+from trainer.text import sync
 
 ROOT_VARIABLE = "STAGESWEEP_CACHE"
 MANIFEST = "manifest.json"
@@ -117,7 +118,7 @@ def _build(final: Path, spec: Any, build: Callable[[Path], None]) -> None:
             _log.warning("rebuilding the damaged artifact %s", final)
             final.rename(work.with_suffix(".damaged.tmp"))
         work.rename(final)
-        _fsync(final.parent)
+        sync(final.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
         shutil.rmtree(work.with_suffix(".damaged.tmp"), ignore_errors=True)
@@ -138,20 +139,12 @@ def _seal(work: Path, spec: Any) -> None:
     (work / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     folders = [path for path in work.rglob("*") if path.is_dir()]
     for path in (*files, work / MANIFEST, *folders, work):
-        _fsync(path)
+        sync(path)
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

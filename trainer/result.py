@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import TrainerError
+from trainer.text import atomic_write
 
 SCHEMA = 1
 
@@ -97,20 +96,13 @@ def write(result: Result, path: Path, *, resumable: bool = False) -> None:
     Raises:
         TrainerError: the disk refuses it.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    text = json.dumps(result.document(), indent=1, allow_nan=False) + "\n"
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            json.dump(result.document(), stream, indent=1, allow_nan=False)
-            stream.write("\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
+        with atomic_write(path, durable=True) as draft:
+            draft.write_text(text, encoding="utf-8")
     except OSError as error:
         end = "the same command goes on from its checkpoint" if resumable else "the run is lost"
         raise TrainerError(f"cannot write {str(path)!r}: {error.strerror}; {end}") from error
-    finally:
-        with contextlib.suppress(OSError):  # of a file system that has become read-only
-            temporary.unlink(missing_ok=True)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Text for people: counts with their noun, sizes with their unit, and lines on a stream that may be closed.
+"""Text for people (counts with their noun, sizes with their unit, lines), and atomic writing of files.
 
 The packages may not import each other, so each has its own `counted`; `tests/contracts/test_counted.py`
 compares them.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TextIO
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -54,6 +55,36 @@ class Lines:
         except OSError:
             _redirect_to_null(self._out)
             self._out = None
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Yield a draft beside `path`, which replaces it when the block ends without an error.
+
+    A reader never finds half a file, and an error leaves the old one.
+
+    Args:
+        path: of the file.
+        durable: have the bytes on the disk before they replace the file.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield draft
+        if durable:
+            sync(draft)
+        draft.replace(path)
+    finally:
+        with contextlib.suppress(OSError):  # of a file system that has become read-only
+            draft.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Have a file's bytes, or a folder's entries, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _redirect_to_null(out: TextIO) -> None:

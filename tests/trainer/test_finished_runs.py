@@ -93,7 +93,7 @@ def test_a_result_that_cannot_be_written_leaves_the_checkpoint_to_go_on_from(
 ) -> None:
     folder = tmp_path / "run"
     with monkeypatch.context() as context:
-        context.setattr("trainer.result.os.fsync", full_disk_for_results)
+        context.setattr("os.fsync", full_disk_for_results)
         assert run(folder, *KEPT) == EXIT_FAILED
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.endswith("No space left on device; the same command goes on from its checkpoint")

@@ -1,11 +1,11 @@
-"""Checkpoints: a run that was ended at any step goes on from the newest, here or on another machine.
+"""Checkpoints: a run that ended at any step resumes from the newest, here or on another machine.
 
-state.py             what a part of a run says of itself (`Stateful`)
+state.py             the state of one part of a run (`Stateful`)
 parts.py, optimizer_state.py    the parts that torch owns
-keep.py              what the loop and the pipeline see of checkpoints (`CheckpointPolicy`)
+policy.py            the interface for the loop and the pipeline (`CheckpointPolicy`)
 checkpoints.py       the real `CheckpointPolicy`: when to save, what to restore
-host.py, background.py, write.py    a copy in the host's memory, and its way to the disk
-find.py, read.py     the newest that is whole, and its way back
-document.py, layout.py    what a checkpoint is on the disk
-pin.py               the configuration that a run's folder goes with
+host_copy.py, background_writer.py, writer.py    a copy in host memory, and its way to the disk
+discover.py, reader.py    the newest intact checkpoint, and its way back
+manifest.py, layout.py    the format on the disk
+config_pin.py, run_folder.py    the configuration and the files of a run's folder
 """

@@ -1,4 +1,4 @@
-"""Writing beside the training: one checkpoint at a time, on a thread of its own. Used by `checkpoints`."""
+"""Background writing of checkpoints, one at a time. Used by `checkpoints`."""
 
 from __future__ import annotations
 
@@ -15,35 +15,37 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Writer:
-    """Writes snapshots to `root`. What goes wrong is told to `warn`, but for what `full` tells.
+    """Writer of snapshots on a thread of its own.
 
     Args:
-        keep: checkpoints that stay.
-        last: the steps of the newest checkpoint that stands already, or None.
+        root: folder of the checkpoints.
+        keep: number of newest checkpoints to retain.
+        last: steps of the newest existing checkpoint, or None.
+        warn: called with one line for a failure that does not set `full`.
     """
 
     def __init__(self, root: Path, *, keep: int, last: int | None, warn: Callable[[str], None]) -> None:
         self._root, self._keep, self._warn = root, keep, warn
         self._thread: threading.Thread | None = None
-        self._complaint = ""
+        self._warning = ""
         self.last = last
-        """Steps of the newest checkpoint that stands."""
+        """Steps of the newest complete checkpoint."""
         self.full = ""
-        """What the system said when the disk was full and no checkpoint stood; the run must not go on so."""
+        """The system's message when the disk was full and there was no checkpoint; the run must end."""
 
     @property
     def busy(self) -> bool:
-        """Whether one is being written."""
+        """Return whether a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Writes it in the background, after the one that is under way."""
+        """Start to write the snapshot, once the one before is written."""
         self.wait()
         self._thread = threading.Thread(target=self._write, args=(snapshot,), name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
-        """Until nothing is being written."""
+        """Wait until nothing is being written."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -51,23 +53,23 @@ class Writer:
     def _write(self, snapshot: Snapshot) -> None:
         try:
             write(self._root, snapshot)
-        except Exception as error:  # noqa: BLE001 - a full disk comes as OSError or, out of Rust, as something else
-            why = " ".join(str(getattr(error, "strerror", None) or error).split())
-            if self.last is None and any(os.strerror(number) in why for number in _FULL):
-                self.full = why
+        except Exception as error:  # noqa: BLE001 - safetensors reports a full disk as an error of its own
+            reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+            if self.last is None and any(os.strerror(number) in reason for number in _FULL):
+                self.full = reason
             else:
-                self._complain(snapshot.document.steps, why)
+                self._warn_once(snapshot.manifest.steps, reason)
         else:
-            self.last, self._complaint = snapshot.document.steps, ""
+            self.last, self._warning = snapshot.manifest.steps, ""
             retain(self._root, self._keep)
 
-    def _complain(self, steps: int, why: str) -> None:
-        stands = (
+    def _warn_once(self, steps: int, reason: str) -> None:
+        fallback = (
             "without any other, so that an end now would lose everything"
             if self.last is None
             else f"and could go on from the one after {counted(self.last, 'step')}"
         )
-        complaint = f"could not be written ({why}); the run goes on, {stands}"
-        if complaint != self._complaint:  # once, not at every interval
-            self._warn(f"the checkpoint after {counted(steps, 'step')} {complaint}")
-        self._complaint = complaint
+        warning = f"could not be written ({reason}); the run goes on, {fallback}"
+        if warning != self._warning:  # once, not at every interval
+            self._warn(f"the checkpoint after {counted(steps, 'step')} {warning}")
+        self._warning = warning

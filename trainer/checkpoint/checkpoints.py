@@ -1,7 +1,7 @@
-"""A run, kept in its folder and brought back from there: the `CheckpointPolicy` of a real run.
+"""Saving and restoring of a run: the `CheckpointPolicy` that writes checkpoints.
 
-Built by `trainer.__main__`, which wraps the run in it; told of every step by `loop`, of measurements by
-`pipeline`. The training step pays for a copy of the state in the host's memory; the rest happens beside it.
+Built by `trainer.__main__`, which wraps the run in it; `loop` reports every step, `pipeline` measurements.
+The training step pays for a copy of the state in host memory; the rest happens in the background.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.checkpoint import layout
 from trainer.checkpoint.background_writer import Writer
 from trainer.checkpoint.discover import Found
 from trainer.checkpoint.host_copy import HostCopies, contribute
-from trainer.checkpoint.manifest import TENSORS, WEIGHTS, Document
+from trainer.checkpoint.manifest import TENSORS, WEIGHTS, Manifest
 from trainer.checkpoint.parts import MODEL
 from trainer.checkpoint.policy import Measured, Parts, StageCheckpoint
 from trainer.checkpoint.reader import read
@@ -35,18 +35,19 @@ _TRACE = "trace."
 
 
 class Checkpoints:
-    """Checkpoints of one run. Use as a context manager around it: a signal's checkpoint is written there.
+    """Checkpoints of one run. A context manager around it, which writes the checkpoint of a preempted run.
 
     Args:
-        root: the folder of the checkpoints; made with the first one.
-        metrics: the run's `metrics.jsonl`, which goes along.
+        root: folder of the checkpoints, made with the first one.
+        metrics: the run's `metrics.jsonl`, a copy of which is part of a checkpoint.
+        config: intervals, and the number of checkpoints to retain.
         config_sha256: of the run's configuration.
-        found: what to go on from, or None.
-        peak_memory: bytes, the most of this attempt so far.
-        compile_seconds: of this attempt so far.
-        ranks: the processes that share the run. All have to be told of every step, as each may have a part of
-            the state; the first decides when to save, and writes.
-        warn: told what a person should know, in one line.
+        found: the checkpoint to resume from, or None.
+        peak_memory: returns the peak memory of this attempt so far, in bytes.
+        warn: called with one line for people.
+        compile_seconds: returns the seconds of compilation of this attempt so far.
+        ranks: the processes that share the run. All must report every step, as each may have a shard of the
+            state; the first decides when to save, and writes.
         during: entered with a phase and its detail while the run waits for saving.
     """
 
@@ -68,15 +69,15 @@ class Checkpoints:
         self._root, self._metrics, self._config = root, metrics, config
         self._config_sha256, self._found, self._peak_memory = config_sha256, found, peak_memory
         self._compile_seconds = compile_seconds
-        self._measured = dict(found.document.measured) if found else {}
+        self._measured = dict(found.manifest.measured) if found else {}
         self._traces: dict[str, Stateful] = {}
         self._done: dict[str, int] = {}  # optimizer steps of each stage
-        self._reached = found is None  # where the checkpoint is; until then the weights are not the run's
+        self._restored = found is None  # until then the weights are not the run's
         self._stage: _Stage | None = None  # the last that has begun since
         self._copies = {file: HostCopies() for file in (WEIGHTS, TENSORS)}
-        last = found.document.steps if found else None
+        last = found.manifest.steps if found else None
         self._writer = Writer(root, keep=config.keep, last=last, warn=warn)
-        self._owed, self._kept_at = False, time.monotonic()
+        self._due, self._saved_at = False, time.monotonic()
 
     @contextmanager
     def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> Iterator[StageCheckpoint]:
@@ -85,12 +86,12 @@ class Checkpoints:
         self._traces[_TRACE + name] = stage.parts.trace
         if found := self._found:
             self._restore(stage, found)
-        self._stage = stage if self._reached else None
+        self._stage = stage if self._restored else None
         self._done[name] = stage.done
         try:
             yield stage
         except PreemptedError as error:
-            self._leave(error)
+            self._save_preempted(error)
             raise
         stage.over = True
         stage.parts = Parts(lasting=stage.parts.lasting, passing={}, trace=stage.parts.trace)
@@ -103,20 +104,25 @@ class Checkpoints:
 
     def peak(self, peak_memory_bytes: int) -> int:
         """See `CheckpointPolicy`."""
-        return max(peak_memory_bytes, self._found.document.peak_memory_bytes if self._found else 0)
+        return max(peak_memory_bytes, self._found.manifest.peak_memory_bytes if self._found else 0)
 
     def compiled(self, seconds: float) -> float:
         """See `CheckpointPolicy`."""
-        return seconds + (self._found.document.compile_seconds if self._found else 0.0)
+        return seconds + (self._found.manifest.compile_seconds if self._found else 0.0)
+
+    @property
+    def busy(self) -> bool:
+        """Return whether a checkpoint is being written."""
+        return self._writer.busy
 
     @property
     def resumable(self) -> bool:
-        """Whether a checkpoint stands that the same command would go on from."""
+        """Return whether there is a checkpoint that the same command would resume from."""
         self._writer.wait()
         return self._writer.last is not None
 
     def discard(self) -> None:
-        """Deletes them all: the run has ended for good."""
+        """Delete all checkpoints of a run that has ended for good."""
         self._writer.wait()
         if self._ranks.first:
             layout.remove(self._root)
@@ -128,25 +134,25 @@ class Checkpoints:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, PreemptedError):
-            self._leave(error)
+            self._save_preempted(error)
         self._writer.wait()
         if isinstance(error, DivergedError):
-            self.discard()  # whoever goes on from there diverges again
+            self.discard()  # a resumed run would diverge again
 
     def _restore(self, stage: _Stage, found: Found) -> None:
-        """Brings a stage to where the checkpoint has it: over, in its middle, or not yet begun."""
-        document, parts = found.document, stage.parts
-        if _TRACE + stage.name in document.values:
+        """Restore a stage as the checkpoint has it: over, in its middle, or not yet begun."""
+        manifest, parts = found.manifest, stage.parts
+        if _TRACE + stage.name in manifest.values:
             parts.trace.restore(read(found, _TRACE + stage.name))
             stage.done = stage.steps
-        if document.stage == stage.name:
-            stage.done = document.step
-            for name, part in (*parts.lasting.items(), *(() if document.over else parts.passing.items())):
+        if manifest.stage == stage.name:
+            stage.done = manifest.step
+            for name, part in (*parts.lasting.items(), *(() if manifest.over else parts.passing.items())):
                 part.restore(read(found, name))
-            self._reached = True
+            self._restored = True
 
     def stepped(self, stage: _Stage) -> bool:
-        """The stage has done a step: keep it, if it is time. Tells whether it is.
+        """Record a step of the stage, and begin a checkpoint if one is due; return whether it was.
 
         Raises:
             TrainerError: the disk is full and no checkpoint stands.
@@ -160,39 +166,39 @@ class Checkpoints:
         now = time.monotonic()
         every_steps, every_seconds = self._config.every_steps, self._config.every_seconds
         if every_steps and sum(self._done.values()) % every_steps == 0:
-            self._owed = True
-        if every_seconds and now - self._kept_at >= every_seconds:
-            self._owed = True
-        if not self._ranks.decided(self._owed and not self._writer.busy):
+            self._due = True
+        if every_seconds and now - self._saved_at >= every_seconds:
+            self._due = True
+        if not self._ranks.decided_by_first(self._due and not self._writer.busy):
             return False
-        self._owed, self._kept_at = False, now
+        self._due, self._saved_at = False, now
         with self._during("saving", f"a copy after step {stage.done} of {stage.name}"):
             self._save(stage)
         return True
 
-    def _leave(self, error: PreemptedError) -> None:
-        """The run ends before its time: keep what it has done."""
+    def _save_preempted(self, error: PreemptedError) -> None:
+        """Save a run that a signal ends, and note in the error whether it can be resumed."""
         with self._during("saving", "before it ends"):
             self._writer.wait()
             steps = sum(self._done.values())
             if self._stage is not None and steps:
-                if self._ranks.decided(self._writer.last != steps):
+                if self._ranks.decided_by_first(self._writer.last != steps):
                     self._save(self._stage)
                     self._writer.wait()
-                self._ranks.wait()  # whoever ends first has the others ended by its launcher
+                self._ranks.barrier()  # when one process ends, the launcher ends the others
         error.resumable = self.resumable
 
     def _save(self, stage: _Stage) -> None:
-        """Begins to write the run as it is now."""
+        """Begin to write the run as it is now."""
         parts: dict[str, Stateful] = {**stage.parts.lasting, **stage.parts.passing, **self._traces}
         states = {name: part.state() for name, part in parts.items()}
-        rest = {
+        others = {
             f"{part}/{name}": tensor
             for part, state in states.items()
             for name, tensor in state.tensors.items()
             if part != MODEL
         }
-        files = {WEIGHTS: states[MODEL].tensors, TENSORS: rest}
+        files = {WEIGHTS: states[MODEL].tensors, TENSORS: others}
         if self._ranks.first:
             copies = {file: self._copies[file].take(tensors) for file, tensors in files.items()}
             self._writer.begin(self._snapshot(stage, states, copies))
@@ -203,7 +209,7 @@ class Checkpoints:
     def _snapshot(
         self, stage: _Stage, states: Mapping[str, State], copies: Mapping[str, Mapping[str, Tensor]]
     ) -> Snapshot:
-        document = Document(
+        manifest = Manifest(
             stage=stage.name,
             step=stage.done,
             of=stage.steps,
@@ -211,7 +217,7 @@ class Checkpoints:
             steps=sum(self._done.values()),
             config_sha256=self._config_sha256,
             code_version=code_version(),
-            told=stage.told,
+            details=stage.details,
             values={name: state.values for name, state in states.items()},
             measured=self._measured,
             peak_memory_bytes=self.peak(self._peak_memory()),
@@ -219,7 +225,7 @@ class Checkpoints:
             files={},
         )
         return Snapshot(
-            document=document,
+            manifest=manifest,
             tensors=copies,
             metrics=self._metrics,
             metrics_bytes=self._metrics.stat().st_size,
@@ -227,15 +233,15 @@ class Checkpoints:
 
 
 class _Stage:
-    """A stage that runs, or that was the last to run."""
+    """A stage that is running, or was the last to run."""
 
     def __init__(self, owner: Checkpoints, name: str, steps: int, parts: Parts) -> None:
         self._owner = owner
         self.name, self.steps, self.parts = name, steps, parts
         self.done, self.over = 0, False
-        self.told: Mapping[str, float] = {}
+        self.details: Mapping[str, float] = {}
 
-    def after(self, step: int, told: Mapping[str, float]) -> bool:
+    def after(self, step: int, details: Mapping[str, float]) -> bool:
         """See `StageCheckpoint`."""
-        self.done, self.told = step, dict(told)
+        self.done, self.details = step, dict(details)
         return self._owner.stepped(self)

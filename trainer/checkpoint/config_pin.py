@@ -1,13 +1,12 @@
-"""A run's folder pins its configuration: `config.json`, written when the run starts. Without torch.
+"""Configuration that a run's folder is pinned to: `config.json`, written when the run starts. Without torch.
 
-Called by `run_folder`. A checkpoint must go on as it began, so a run with another configuration is refused
-where there is one, with the keys that differ.
+Called by `run_folder`. A run must be resumed with the configuration that it began with, so another one is
+refused where there is a checkpoint, with the keys that differ.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic_core import from_json
 from trainer.config import Config, decisive
 from trainer.config.redaction import without_secrets
 from trainer.errors import ConfigError
+from trainer.text import atomic_write
 
 CONFIG_FILE = "config.json"
 SCHEMA = 1
@@ -26,47 +26,44 @@ _ABSENT = "(absent)"
 
 
 def check(config: Config, folder: Path) -> None:
-    """Refuses a configuration that differs from that of the folder in anything that is decisive.
+    """Raise ConfigError if the configuration differs from the folder's in anything decisive.
 
-    Raises:
-        ConfigError: with the keys that differ, their old and their new values.
+    The message names the keys that differ, with their old and their new values.
     """
     pinned = _read(folder / CONFIG_FILE)
     if pinned is None:
         return
     old, new = dict(_leaves(pinned)), dict(_leaves(decisive(_plain(config))))
-    odd = [key for key in sorted(old.keys() | new.keys()) if old.get(key, _ABSENT) != new.get(key, _ABSENT)]
-    if not odd:
+    keys = sorted(old.keys() | new.keys())
+    pairs = {key: (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in keys}
+    changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    if not changed:
         return
-    told = [f"{key}: {_show(old.get(key, _ABSENT))} → {_show(new.get(key, _ABSENT))}" for key in odd[:_SHOWN]]
-    more = f"; and {len(odd) - _SHOWN} more" if len(odd) > _SHOWN else ""
-    another_version = any(_ABSENT in (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in odd)
-    way = "go on with that one" + another_version * " in the version of the program that began it"
+    shown = [f"{key}: {_show(was)} → {_show(now)}" for key, (was, now) in list(changed.items())[:_SHOWN]]
+    more = f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    another_version = any(_ABSENT in pair for pair in changed.values())
+    remedy = "go on with that one" + another_version * " in the version of the program that began it"
     raise ConfigError(
-        f"{str(folder)!r} holds an unfinished run of another configuration ({'; '.join(told)}{more}); "
-        f"{way}, write another run_dir, or delete the folder",
+        f"{str(folder)!r} holds an unfinished run of another configuration ({'; '.join(shown)}{more}); "
+        f"{remedy}, write another run_dir, or delete the folder",
         key="run_dir",
     )
 
 
 def is_pinned(config: Config, folder: Path) -> bool:
-    """Return whether the folder is that of this configuration."""
+    """Return whether the folder is pinned to this configuration."""
     return bool(_read(folder / CONFIG_FILE) == decisive(_plain(config)))
 
 
 def pin(config: Config, folder: Path) -> None:
-    """Writes the configuration into the folder, whole or not at all. Raises OSError."""
+    """Write the configuration into the folder, atomically. Raises OSError."""
     document = {"schema": SCHEMA, "config": _plain(config)}
-    draft = folder / f".{CONFIG_FILE}.{os.getpid()}.tmp"
-    try:
+    with atomic_write(folder / CONFIG_FILE) as draft:
         draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        draft.replace(folder / CONFIG_FILE)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Any:
-    """What is pinned, or None. A damaged file pins nothing: each checkpoint has a digest of its own."""
+    """Return the pinned configuration; None if the file is damaged, as each checkpoint has its own digest."""
     try:
         document = from_json(path.read_bytes())
         return decisive(document["config"]) if document["schema"] == SCHEMA else None
@@ -75,7 +72,7 @@ def _read(path: Path) -> Any:
 
 
 def _plain(config: Config) -> dict[str, Any]:
-    """As JSON gives it back, lists for tuples; and without secrets: the folder may be copied anywhere."""
+    """Return the configuration as JSON holds it, and without secrets: the folder may be copied anywhere."""
     document: dict[str, Any] = without_secrets(from_json(json.dumps(asdict(config))))
     return document
 

@@ -1,4 +1,4 @@
-"""The newest checkpoint that a run can go on from. Called by `run_folder` before torch is needed."""
+"""Discovery of the newest checkpoint that a run can resume from. Called by `run_folder`, without torch."""
 
 from __future__ import annotations
 
@@ -7,35 +7,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.checkpoint import layout
-from trainer.checkpoint.manifest import Document, UnusableError, verified
+from trainer.checkpoint.manifest import Manifest, UnusableError, verified
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A checkpoint whose files are as they were written."""
+    """A checkpoint whose files have been verified."""
 
     path: Path
-    document: Document
+    manifest: Manifest
 
 
 def newest(root: Path, config_sha256: str, warn: Callable[[str], None]) -> Found | None:
-    """The newest checkpoint in `root` that is whole and of this configuration, or None.
+    """Return the newest intact checkpoint of this configuration, or None.
 
-    Those that are newer and cannot be used are told to `warn` and set aside, for their names will be needed.
+    Newer ones that cannot be used are reported to `warn` and renamed, as their names will be needed.
+
+    Args:
+        root: folder of the checkpoints; it need not exist.
+        config_sha256: of the run's configuration.
+        warn: called with one line for people.
     """
     layout.remove_drafts(root)
     unusable: list[Path] = []
     found: Found | None = None
     for path in layout.listing(root):
         try:
-            document = verified(path)
-            if document.config_sha256 != config_sha256:
+            manifest = verified(path)
+            if manifest.config_sha256 != config_sha256:
                 raise UnusableError("it is of another configuration")
         except UnusableError as error:
             warn(f"checkpoint {path.name} cannot be used ({error})")
             unusable.append(path)
         else:
-            found = Found(path=path, document=document)
+            found = Found(path=path, manifest=manifest)
             break
     for path in unusable:
         layout.set_aside(path)

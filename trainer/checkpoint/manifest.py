@@ -1,6 +1,6 @@
-"""`state.json` of a checkpoint: where the run was, every plain value, and the checksums of the other files.
+"""`state.json` of a checkpoint: its position, every plain value, and the checksums of the other files.
 
-Without torch: whoever only asks whether a run can go on need not load it. Written by `write`, read by `find`.
+Without torch, which a check for a resumable run does not need. Written by `writer`, read by `discover`.
 """
 
 from __future__ import annotations
@@ -15,33 +15,34 @@ from typing import Any
 from pydantic_core import from_json
 
 SCHEMA = 1
-DOCUMENT = "state.json"
+STATE_FILE = "state.json"
 WEIGHTS = "model.safetensors"
 TENSORS = "training.safetensors"
 METRICS = "metrics.copy"
 
 _CHECKSUM = "sha256"
+_DETAILS = "told"  # the key of `details` in schema 1
 
 
 class UnusableError(Exception):
-    """A checkpoint that nothing can go on from; the message says why, in a few words."""
+    """A checkpoint that no run can resume from, with the reason in a few words."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Document:
-    """One checkpoint, but for its tensors.
+class Manifest:
+    """One checkpoint, without its tensors.
 
     Args:
         stage, step, of: the last optimizer step that was done, one-based; 0 before a stage's first.
-        over: whether the stage was over: then only what outlasts it is here.
+        over: whether the stage was over; then its passing parts are not here.
         steps: optimizer steps that were done, over all stages.
         config_sha256: of the configuration, `trainer.config.sha256`.
         code_version: of the program that wrote it.
-        told: learning rate, lambda and the like in that step; for people, nothing is restored from them.
+        details: learning rate, lambda and the like of that step, for people; they are not restored.
         values: plain values of each part, by its name.
-        measured: what was measured once on the way.
-        peak_memory_bytes: the most that any attempt has used so far.
-        compile_seconds: that the compiler took in all attempts so far; earlier documents do not tell.
+        measured: measurements that are taken once per run, by name.
+        peak_memory_bytes: largest of all attempts so far.
+        compile_seconds: of all attempts so far; absent from earlier files.
         files: size in bytes and SHA-256 of the other files.
     """
 
@@ -52,7 +53,7 @@ class Document:
     steps: int
     config_sha256: str
     code_version: str
-    told: Mapping[str, float]
+    details: Mapping[str, float]
     values: Mapping[str, Mapping[str, Any]]
     measured: Mapping[str, Mapping[str, float]]
     peak_memory_bytes: int
@@ -61,42 +62,49 @@ class Document:
 
     @property
     def where(self) -> str:
-        """The position in words."""
+        """Return the position in words."""
         return f"step {self.step} of {self.stage}"
 
 
-def encode(document: Document) -> bytes:
-    """As it stands in the file, with a checksum over itself."""
-    content = {"schema": SCHEMA, **asdict(document)}
+def encode(manifest: Manifest) -> bytes:
+    """Return the bytes of the file, with a checksum of its content."""
+    content: dict[str, Any] = {"schema": SCHEMA}
+    content |= {_DETAILS if name == "details" else name: value for name, value in asdict(manifest).items()}
     return (json.dumps(content | {_CHECKSUM: _checksum(content)}, indent=1, allow_nan=False) + "\n").encode()
 
 
-def decode(data: bytes) -> Document:
-    """What `encode` made. Raises UnusableError."""
+def decode(data: bytes) -> Manifest:
+    """Return the manifest that `encode` wrote. Raises UnusableError."""
     try:
         content = from_json(data)
     except ValueError:
-        raise UnusableError(f"{DOCUMENT} is cut off or damaged") from None
+        raise UnusableError(f"{STATE_FILE} is cut off or damaged") from None
     if not isinstance(content, dict):
-        raise UnusableError(f"{DOCUMENT} is no JSON object")
+        raise UnusableError(f"{STATE_FILE} is no JSON object")
     if content.get("schema") != SCHEMA:
         raise UnusableError(f"its schema is {content.get('schema')!r}, and this program reads {SCHEMA}")
     written = content.pop(_CHECKSUM, None)
     if written != _checksum(content):
-        raise UnusableError(f"{DOCUMENT} does not match its own checksum")
+        raise UnusableError(f"{STATE_FILE} does not match its own checksum")
     del content["schema"]
     content.setdefault("compile_seconds", 0.0)
-    if content.keys() != {field.name for field in fields(Document)}:
-        raise UnusableError(f"{DOCUMENT} has other fields")
+    if _DETAILS in content:
+        content["details"] = content.pop(_DETAILS)
+    if content.keys() != {field.name for field in fields(Manifest)}:
+        raise UnusableError(f"{STATE_FILE} has other fields")
     content["files"] = {name: (size, digest) for name, (size, digest) in content["files"].items()}
-    return Document(**content)
+    return Manifest(**content)
 
 
-def verified(folder: Path) -> Document:
-    """The document of a checkpoint whose every file is there as it was written. Raises UnusableError."""
+def verified(folder: Path) -> Manifest:
+    """Return the manifest of a checkpoint, once size and digest of every file are checked.
+
+    Raises:
+        UnusableError: a file is missing, damaged or unreadable.
+    """
     try:
-        document = decode((folder / DOCUMENT).read_bytes())
-        for name, (size, digest) in document.files.items():
+        manifest = decode((folder / STATE_FILE).read_bytes())
+        for name, (size, digest) in manifest.files.items():
             if (found := (folder / name).stat().st_size) != size:
                 raise UnusableError(f"{name} has {found} bytes instead of {size}")
             if file_digest(folder / name) != digest:
@@ -105,11 +113,11 @@ def verified(folder: Path) -> Document:
         raise UnusableError(f"{Path(error.filename).name} is missing") from None
     except OSError as error:
         raise UnusableError(f"it cannot be read: {error.strerror}") from None
-    return document
+    return manifest
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,7 +1,7 @@
-"""The state of torch optimizers in plain tensors and values, by the names of the parameters. Used by `loop`.
+"""State of torch optimizers as plain tensors and values, by the names of the parameters. Used by `parts`.
 
-Not `Optimizer.load_state_dict`: that casts a state to its parameter's dtype, so float32 averages of bfloat16
-weights would come back rounded.
+Not `Optimizer.load_state_dict`, which casts a state to its parameter's dtype: float32 averages of bfloat16
+weights would be rounded.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class OptimizerState:
     """The states of one or more optimizers over parameters of `module`.
 
     Tensors are named `INDEX/PARAMETER/NAME`; INDEX is the optimizer's. The numbers of a parameter group are
-    kept as numbers, also those that a device wants as tensors; by which kernels it is stepped is left out, as
-    it may go on on another device. A tensor that lies on the CPU beside a parameter that does not (the step
-    of AdamW) comes back to the CPU.
+    kept as numbers, even those that a device holds as tensors; the choice of kernels is left out, as the run
+    may resume on another device. A CPU tensor of a parameter on another device (AdamW's step) returns to the
+    CPU.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer], module: nn.Module) -> None:
@@ -48,11 +48,10 @@ class OptimizerState:
                     else:
                         values["states"].setdefault(prefix, {})[name] = _plain(f"{prefix}/{name}", value)
             for number, group in enumerate(optimizer.param_groups):
-                told = {name: value for name, value in group.items() if name != "params"}
                 plain = {
                     n: _plain(f"{index}/group {number}/{n}", float(v) if isinstance(v, Tensor) else v)
-                    for n, v in told.items()
-                    if n not in _KERNELS
+                    for n, v in group.items()
+                    if n != "params" and n not in _KERNELS
                 }
                 values["groups"].append(plain)
         return State(tensors=tensors, values=values)
@@ -83,16 +82,16 @@ class OptimizerState:
             }
 
     def _restore_groups(self, state: State) -> None:
-        kept = iter(state.values["groups"])
+        saved = iter(state.values["groups"])
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
-                for name, value in next(kept).items():
+                for name, value in next(saved).items():
                     if name in _KERNELS:  # of an older checkpoint
                         continue
-                    if isinstance(place := group.get(name), Tensor):
-                        set_value(place, value)
+                    if isinstance(current := group.get(name), Tensor):
+                        set_value(current, value)
                     else:
-                        group[name] = tuple(value) if isinstance(place, tuple) else value
+                        group[name] = tuple(value) if isinstance(current, tuple) else value
 
     @staticmethod
     def _by_parameter(state: State) -> dict[str, dict[str, Any]]:
@@ -112,7 +111,7 @@ class OptimizerState:
 
 
 def _placed(value: Any, parameter: Tensor, optimizer: Optimizer, *, on_cpu: bool) -> Any:
-    """A kept tensor where the parameter is; in parts, where the parameter is and it has its shape."""
+    """Move a saved tensor to its parameter's device, sharded if the parameter is and has the same shape."""
     if not isinstance(value, Tensor):
         return value
     if (
@@ -120,12 +119,12 @@ def _placed(value: Any, parameter: Tensor, optimizer: Optimizer, *, on_cpu: bool
         and value.shape == parameter.shape
         and not getattr(optimizer, "WHOLE_STATE", False)
     ):
-        return redistribute_like(parameter, value).clone()  # a part, and not a view of the whole
+        return redistribute_like(parameter, value).clone()  # a shard, and not a view of the full tensor
     return to_device(value, torch.device("cpu") if on_cpu else parameter.device)
 
 
 def _plain(where: str, value: Any) -> Any:
-    """The value, if JSON can hold it. A list or tuple of such values can be held, too."""
+    """Return the value if JSON can hold it, a tuple as a list; raise StateError otherwise."""
     if isinstance(value, list | tuple):
         return [_plain(where, item) for item in value]
     if isinstance(value, bool | int | float | str | None):

@@ -1,7 +1,4 @@
-"""The parts of a stage: weights, buffers and random states here, optimizers in `optimizer_state`.
-
-`loop` calls `parts_of`.
-"""
+"""Stateful parts of a stage: weights, buffers and random states here, optimizers in `optimizer_state`."""
 
 from __future__ import annotations
 
@@ -32,14 +29,20 @@ def parts_of(
     more: Mapping[str, Stateful],
     lasting: Mapping[str, Stateful] | None = None,
 ) -> Parts:
-    """What there is to keep of a stage that trains `model`.
+    """Return everything to save of a stage that trains `model`. Called by `loop`.
 
     Args:
-        more: what else there is of the stage.
-        lasting: what else there is of the run; brought back before anything of the stage is.
+        model: whose weights and buffers are saved.
+        optimizers: over its parameters.
+        batches: the stage's stream of batches.
+        trace: results of the stage, saved when it is over, too.
+        device: whose random state is saved.
+        more: further parts of the stage.
+        lasting: further parts of the run, restored before those of the stage.
 
     Raises:
-        TypeError: `batches` are none that can say where they are and begin anywhere.
+        TypeError: `batches` cannot save and restore their position.
+        ValueError: `more` has a name that every stage has.
     """
     if not isinstance(batches, Stateful):
         raise TypeError(f"{type(batches).__name__} is not Stateful: the run could not go on from its middle")
@@ -58,7 +61,7 @@ def parts_of(
 
 
 class Weights:
-    """A module's parameters and those buffers that its state dict has; tied ones once."""
+    """A module's parameters, and the buffers of its state dict; tied ones once."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self._kept = module, _kept_buffers(module)
@@ -75,17 +78,17 @@ class Weights:
 
 
 def _kept_buffers(module: nn.Module) -> frozenset[str]:
-    """Return the names of the buffers that its state dict has.
+    """Return the names of the buffers in its state dict.
 
-    To be asked before tensors are taken: a state dict under FSDP takes whole parameters apart, and leaves
-    those that somebody holds without memory.
+    To be called before tensors are taken: a state dict under FSDP reshards full parameters, and frees the
+    memory of those that somebody holds.
     """
     kept = module.state_dict().keys()
     return frozenset(name for name, _ in module.named_buffers() if name in kept)
 
 
 class Buffers:
-    """A module's other buffers: lambda, the saliency's norms and ranks, whatever a stage attaches."""
+    """A module's other buffers: lambda, the saliency's norms and ranks, and those that a stage attaches."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self._kept = module, _kept_buffers(module)
@@ -132,15 +135,15 @@ class Random:
 
 
 @torch.no_grad()
-def copy_into(places: Mapping[str, Tensor], kept: Mapping[str, Tensor], *, part: str) -> None:
-    """Copies every kept tensor into its place. Raises StateError if one does not fit, nothing copied."""
-    if places.keys() != kept.keys():
-        odd = sorted(places.keys() ^ kept.keys())[0]
-        raise StateError(part, f"{odd} is in {'the checkpoint' if odd in kept else 'the run'} alone")
-    for name, place in places.items():
-        ours, theirs = (tuple(place.shape), place.dtype), (tuple(kept[name].shape), kept[name].dtype)
+def copy_into(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor], *, part: str) -> None:
+    """Copy every saved tensor into its target; raise StateError, before any copy, if one does not fit."""
+    if targets.keys() != saved.keys():
+        odd = sorted(targets.keys() ^ saved.keys())[0]
+        raise StateError(part, f"{odd} is in {'the checkpoint' if odd in saved else 'the run'} alone")
+    for name, target in targets.items():
+        ours, theirs = (tuple(target.shape), target.dtype), (tuple(saved[name].shape), saved[name].dtype)
         if ours != theirs:
             raise StateError(part, f"{name} is {theirs[0]} of {theirs[1]}, not {ours[0]} of {ours[1]}")
-    for name, place in places.items():
-        full = to_device(kept[name], place.device) if is_lazy(place) else kept[name]
-        place.copy_(redistribute_like(place, full))
+    for name, target in targets.items():
+        full = to_device(saved[name], target.device) if is_lazy(target) else saved[name]
+        target.copy_(redistribute_like(target, full))

@@ -1,7 +1,7 @@
-"""What the loop and the pipeline know of checkpoints: `CheckpointPolicy`, and `NO_CHECKPOINTS`.
+"""Interface of checkpoints for the loop and the pipeline: `CheckpointPolicy`, and `NO_CHECKPOINTS`.
 
 `checkpoints.Checkpoints` is the real one. The teacher is trained with `NO_CHECKPOINTS`: it belongs to the
-cache, built whole or not at all.
+cache, which builds it at once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Measured = Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What there is to keep of a stage.
+    """Everything to save of a stage, by lifetime.
 
     Args:
-        lasting: as long as the run: the weights, the random states.
-        passing: as long as the stage: the optimizer, the position in the data, …
-        trace: what the stage leaves behind when it is over.
+        lasting: for the run: the weights, the random states.
+        passing: for the stage: the optimizer, the position in the data, …
+        trace: results that remain when the stage is over.
     """
 
     lasting: Mapping[str, Stateful]
@@ -32,46 +32,50 @@ class Parts:
 
 
 class StageCheckpoint(Protocol):
-    """A stage while it runs."""
+    """Checkpoints of a running stage."""
 
     @property
     def done(self) -> int:
-        """Steps that were done before: the loop begins with the next one."""
+        """Return the steps that were done before; the loop begins with the next one."""
 
-    def after(self, step: int, told: Mapping[str, float]) -> bool:
-        """The one-based `step` is done; `told` is what a person may want to read beside it. Tells whether a
-        checkpoint was begun."""
+    def after(self, step: int, details: Mapping[str, float]) -> bool:
+        """Record that the one-based `step` is done; return whether a checkpoint was begun.
+
+        Args:
+            step: of the stage.
+            details: learning rate and the like of that step, for people.
+        """
 
 
 class CheckpointPolicy(Protocol):
-    """Keeps a run, and brings it back."""
+    """Saving and restoring of a run."""
 
     def stage(
         self, name: str, steps: int, parts: Callable[[], Parts]
     ) -> AbstractContextManager[StageCheckpoint]:
-        """Around a stage's loop. On entry the parts are restored, if there is something to go on from."""
+        """Return a context for a stage's loop, which restores the parts if the run resumes there."""
 
     def once(self, name: str, measure: Callable[[], Measured]) -> Measured:
-        """What `measure` gives, now or in the attempt that got here first."""
+        """Return the measurement of the first attempt that got here, or make it now."""
 
     def peak(self, peak_memory_bytes: int) -> int:
-        """The highest peak of all attempts."""
+        """Return the largest peak memory of all attempts, in bytes, given that of this one."""
 
     def compiled(self, seconds: float) -> float:
-        """What the compiler took in all attempts, with the seconds of this one."""
+        """Return the seconds of compilation of all attempts, given those of this one."""
 
 
-class _Forgotten:
+class _NoStageCheckpoint:
     done = 0
 
-    def after(self, step: int, told: Mapping[str, float]) -> bool:
+    def after(self, step: int, details: Mapping[str, float]) -> bool:
         return False
 
 
 class _NoCheckpoints:
     @contextmanager
     def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> Iterator[StageCheckpoint]:
-        yield _Forgotten()
+        yield _NoStageCheckpoint()
 
     def once(self, name: str, measure: Callable[[], Measured]) -> Measured:
         return measure()

@@ -1,4 +1,4 @@
-"""The parts' states out of a checkpoint. Used by `checkpoints`; `find` has verified the files before."""
+"""Reading of the parts' states from a verified checkpoint. Used by `checkpoints`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trainer.checkpoint.state import State
 
 
 def read(found: Found, part: str) -> State:
-    """What the checkpoint holds of a part; without anything for a part that it does not know."""
+    """Return the state of a part; an empty one for a part that the checkpoint does not have."""
     file, prefix = (WEIGHTS, "") if part == MODEL else (TENSORS, f"{part}/")
-    return State(tensors=_tensors(found.path / file, prefix), values=found.document.values.get(part, {}))
+    return State(tensors=_tensors(found.path / file, prefix), values=found.manifest.values.get(part, {}))
 
 
 def _tensors(path: Path, prefix: str) -> dict[str, Tensor]:

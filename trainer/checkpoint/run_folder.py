@@ -1,11 +1,11 @@
-"""A run's folder: what an earlier run has left in it, and what this one begins with. Used by `__main__`.
+"""A run's folder: files of an earlier run, and those that this one begins with. Used by `__main__`.
 
-config.json      what this run was told to do
-metrics.jsonl    what it says while it trains
-heartbeat.json   what it is doing right now, or how it ended
-memory.jsonl     what memory it takes, where `memory_log` asks for it
+config.json      its configuration
+metrics.jsonl    its metrics, step by step
+heartbeat.json   its present phase, or its exit status
+memory.jsonl     its memory, if `memory_log` asks for it
 checkpoints/     while it is unfinished
-model/           its student once it is finished, where `save_model` asks for it
+model/           its student once it is finished, if `save_model` asks for it
 result.json      once it is finished
 """
 
@@ -22,19 +22,20 @@ from trainer.checkpoint.manifest import METRICS, UnusableError, verified
 from trainer.config import Config, sha256
 from trainer.errors import ConfigError, TrainerError
 from trainer.layout import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE, MODEL_FOLDER, RESULT_FILE
+from trainer.text import atomic_write
 
-_ASIDE = (RESULT_FILE, METRICS_FILE, HEARTBEAT_FILE, MEMORY_FILE, config_pin.CONFIG_FILE)
+_FILES = (RESULT_FILE, METRICS_FILE, HEARTBEAT_FILE, MEMORY_FILE, config_pin.CONFIG_FILE)
 
 
 def refuse_another(config: Config, folder: Path) -> None:
-    """Raises ConfigError if the folder holds the unfinished run of another configuration."""
+    """Raise ConfigError if the folder holds the unfinished run of another configuration."""
     if not (folder / RESULT_FILE).exists() and layout.listing(folder / layout.FOLDER):
         config_pin.check(config, folder)
 
 
 @contextmanager
 def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterator[Found | None]:
-    """The folder, ready to be written to; yields the checkpoint to go on from, or None for a run that begins.
+    """Prepare the folder for writing, and yield the checkpoint to resume from, None for a new run.
 
     Raises:
         TrainerError: the disk refuses it.
@@ -43,11 +44,13 @@ def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterato
     with _refusals_of_the_disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / RESULT_FILE).exists() and not _student_is_owed(config, folder):
-            layout.remove(root)  # of a run that was killed just after it had finished
+            layout.remove(root)  # of a run that was killed just after it finished
         found = newest(root, sha256(config), warn)
         if found:
             config_pin.pin(config, folder)
-            _take_back(found.path / METRICS, folder / METRICS_FILE)
+            # The lines of later steps will be written again.
+            with atomic_write(folder / METRICS_FILE) as draft:
+                shutil.copyfile(found.path / METRICS, draft)
     if found:
         yield found
     else:
@@ -56,20 +59,20 @@ def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterato
 
 
 def _student_is_owed(config: Config, folder: Path) -> bool:
-    """Return whether a finished run could not save its student, which its checkpoints are kept for."""
+    """Return whether a finished run could not save its student, for which its checkpoints remain."""
     owed = config.save_model and not (folder / MODEL_FOLDER).is_dir()
     return owed and config_pin.is_pinned(config, folder)
 
 
 def found(folder: Path, name: str) -> Found:
-    """The checkpoint that another process of the run has found there.
+    """Return the checkpoint of that name, which another process of the run has found.
 
     Raises:
         TrainerError: this one cannot read it.
     """
     path = folder / layout.FOLDER / name
     try:
-        return Found(path=path, document=verified(path))
+        return Found(path=path, manifest=verified(path))
     except UnusableError as error:
         raise TrainerError(
             f"checkpoint {name} cannot be used here ({error}); all processes need to see one run_dir"
@@ -78,14 +81,13 @@ def found(folder: Path, name: str) -> Found:
 
 @contextmanager
 def _fresh(config: Config, folder: Path) -> Iterator[None]:
-    """With the files of an earlier run out of the way.
+    """Hide the files of an earlier run, so that a failure does not leave its success behind.
 
-    A failure must not leave a success behind; but a configuration that is refused did nothing, and gives
-    back what was there.
+    A refused configuration did nothing, so its files are restored.
     """
-    aside = {folder / name: folder / f".{name}.earlier" for name in _ASIDE}
+    hidden = {folder / name: folder / f".{name}.earlier" for name in _FILES}
     with _refusals_of_the_disk(folder):
-        for path, earlier in aside.items():
+        for path, earlier in hidden.items():
             earlier.unlink(missing_ok=True)  # of a run that was killed
             if path.is_file():
                 path.replace(earlier)
@@ -96,23 +98,13 @@ def _fresh(config: Config, folder: Path) -> Iterator[None]:
     except ConfigError:
         for name in (config_pin.CONFIG_FILE, HEARTBEAT_FILE, MEMORY_FILE):
             (folder / name).unlink(missing_ok=True)
-        for path, earlier in aside.items():
+        for path, earlier in hidden.items():
             if earlier.exists():
                 earlier.replace(path)
         raise
     finally:
-        for earlier in aside.values():
+        for earlier in hidden.values():
             earlier.unlink(missing_ok=True)
-
-
-def _take_back(kept: Path, metrics: Path) -> None:
-    """`metrics.jsonl` as it was at the checkpoint: the steps after it will be made, and told, again."""
-    draft = metrics.with_name(f".{metrics.name}.tmp")
-    try:
-        shutil.copyfile(kept, draft)
-        draft.replace(metrics)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 @contextmanager

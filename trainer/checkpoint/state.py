@@ -1,7 +1,7 @@
-"""What a part of a run has to say of itself so that it can go on elsewhere: tensors and plain values.
+"""State of one part of a run, as tensors and plain values.
 
-`Stateful` is what a checkpoint asks of an optimizer, a stream of batches or anything else that changes with
-the steps. Implemented by `parts`, by the data and by `loop`.
+A checkpoint saves everything that changes with the steps through `Stateful`. Implemented by `parts`, by the
+data and by `loop`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class StateError(TrainerError):
-    """A checkpoint holds something else than what the run has a place for: the program has changed.
+    """A checkpoint whose state does not fit the run: the program has changed.
 
     Args:
-        part: what was to be restored.
-        problem: what does not fit.
+        part: name of the part that was to be restored.
+        problem: the mismatch.
     """
 
     def __init__(self, part: str, problem: str) -> None:
@@ -37,8 +37,8 @@ class State:
     """One part's state.
 
     Args:
-        tensors: the live ones, on whatever device; whoever keeps them makes the copy.
-        values: what JSON can hold.
+        tensors: the live ones, on any device; the caller copies them.
+        values: plain values, as JSON can hold them.
     """
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Stateful(Protocol):
     """A part of a run that changes with the steps."""
 
     def state(self) -> State:
-        """What it is now, between two steps."""
+        """Return the present state, between two steps."""
 
     def restore(self, state: State) -> None:
-        """Makes it what it was. Raises StateError for a state that does not fit; nothing has changed then."""
+        """Restore a state; raise StateError, before any change, for one that does not fit."""

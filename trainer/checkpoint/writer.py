@@ -1,4 +1,4 @@
-"""A copy of a run's state, written to the disk: whole, or not at all. Called by `background`."""
+"""Atomic writing of a snapshot to the disk. Called by `background_writer`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from trainer.checkpoint import layout
-from trainer.checkpoint.manifest import DOCUMENT, METRICS, Document, encode, file_digest
+from trainer.checkpoint.manifest import METRICS, STATE_FILE, Manifest, encode, file_digest
+from trainer.text import sync
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,24 +22,26 @@ class Snapshot:
     """A run between two steps.
 
     Args:
-        document: with no `files` yet.
+        manifest: without its `files`.
         tensors: on the CPU and nobody else's, by file.
-        metrics: the run's `metrics.jsonl`, of which the first `metrics_bytes` belong to the snapshot.
+        metrics: the run's `metrics.jsonl`.
+        metrics_bytes: size of its beginning that belongs to the snapshot.
     """
 
-    document: Document
+    manifest: Manifest
     tensors: Mapping[str, Mapping[str, Tensor]]
     metrics: Path
     metrics_bytes: int
 
 
 def write(root: Path, snapshot: Snapshot) -> Path:
-    """The checkpoint's folder in `root`, which appears when everything in it is on the disk.
+    """Write a checkpoint and return its folder in `root`, which appears once all of it is on the disk.
 
     Raises:
-        OSError, SafetensorError: the disk refuses it; nothing is left of it.
+        OSError: the disk refuses it; nothing is left of it.
+        SafetensorError: the same, from safetensors.
     """
-    final = root / layout.name_of(snapshot.document.steps)
+    final = root / layout.name_of(snapshot.manifest.steps)
     draft = layout.draft_in(root)
     try:
         for name, tensors in snapshot.tensors.items():
@@ -46,13 +49,13 @@ def write(root: Path, snapshot: Snapshot) -> Path:
         _copy_beginning(snapshot.metrics, draft / METRICS, snapshot.metrics_bytes)
         files = {}
         for path in sorted(draft.iterdir()):
-            layout.sync(path)
+            sync(path)
             files[path.name] = (path.stat().st_size, file_digest(path))
-        (draft / DOCUMENT).write_bytes(encode(dataclasses.replace(snapshot.document, files=files)))
-        layout.sync(draft / DOCUMENT)
-        layout.sync(draft)
+        (draft / STATE_FILE).write_bytes(encode(dataclasses.replace(snapshot.manifest, files=files)))
+        sync(draft / STATE_FILE)
+        sync(draft)
         draft.rename(final)
-        layout.sync(root)
+        sync(root)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     layout.point_to(root, final.name)
@@ -60,14 +63,14 @@ def write(root: Path, snapshot: Snapshot) -> Path:
 
 
 def retain(root: Path, keep: int) -> None:
-    """Removes all checkpoints but the newest `keep`; one that cannot be removed stays."""
+    """Remove all checkpoints but the newest `keep`; one that cannot be removed stays."""
     for path in layout.listing(root)[keep:]:
         with contextlib.suppress(OSError):
             layout.remove(path)
 
 
 def _copy_beginning(source: Path, target: Path, size: int) -> None:
-    """The first `size` bytes: lines may have been added since."""
+    """Copy the first `size` bytes: lines may have been added since."""
     with source.open("rb") as reader, target.open("wb") as writer:
         while size:
             block = reader.read(min(size, 2**20))

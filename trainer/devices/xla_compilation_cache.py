@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 from trainer.devices.background_calls import BackgroundExecutor
+from trainer.text import atomic_write
 
 _log = logging.getLogger(__name__)
 
@@ -43,9 +43,8 @@ class GraphMirror:
                 return
             self._uploaded = {path.rpartition("/")[2] for path in bucket.ls(root, detail=False)}
             for name in sorted(self._uploaded - self._local()):
-                draft = self._folder / f".{name}.{os.getpid()}.tmp"
-                bucket.get_file(f"{root}/{name}", str(draft))
-                draft.replace(self._folder / name)
+                with atomic_write(self._folder / name) as draft:
+                    bucket.get_file(f"{root}/{name}", str(draft))
         except Exception as error:  # noqa: BLE001 - see above; buckets fail in many ways
             self._give_up(error)
 

@@ -7,10 +7,10 @@ device, model, sequence length and stage in the cache that workers of a machine 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -31,6 +31,7 @@ from trainer.preflight.preflight import share
 from trainer.preflight.resources import free_memory
 from trainer.preflight.trace import Stage
 from trainer.preflight.upper_bound import at_most
+from trainer.text import atomic_write
 
 KIND = "micro_batches"
 _FILLED = 0.9  # of the memory: the estimate knows tensors, and not what libraries take beside them
@@ -145,12 +146,7 @@ def _read(path: Path, batch: int) -> int | None:
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
     """Whole or not at all; where the cache cannot be written, the next run looks again."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        draft.replace(path)
-    except OSError:
-        return
-    finally:
-        draft.unlink(missing_ok=True)
+        with atomic_write(path) as draft:
+            draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

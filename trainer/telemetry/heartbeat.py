@@ -16,14 +16,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer.devices.device import Device
 from trainer.telemetry.line import memory_mib
-from trainer.text import Lines
+from trainer.text import Lines, atomic_write
 
 SCHEMA = 1
 CLOSING_S = 5.0  # that `close` waits for a disk that hangs
@@ -130,13 +130,10 @@ class Heartbeat:
             self._over.wait(self._every_s)
 
     def _write(self) -> None:
-        draft = self._path.with_name(f".{self._path.name}.tmp")
         try:
-            draft.write_text(json.dumps(self.document(), indent=1) + "\n", encoding="utf-8")
-            draft.replace(self._path)
+            with atomic_write(self._path) as draft:
+                draft.write_text(json.dumps(self.document(), indent=1) + "\n", encoding="utf-8")
         except (OSError, RuntimeError) as error:  # of the disk; of a device that has failed
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
             if not self._complained:
                 self._complained = True
                 why = getattr(error, "strerror", None) or " ".join(str(error).split())

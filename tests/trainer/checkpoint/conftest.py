@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kept_runs import Attempt, Whole, came_to
+from kept_runs import Attempt, Uninterrupted, outcome_of
 
 from trainer import __main__ as program
 from trainer.api import check
@@ -52,16 +52,16 @@ def attempt(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Attempt:
 
 
 @pytest.fixture
-def whole(
+def uninterrupted(
     attempt: Attempt,
     small: tuple[str, ...],
     remembered: Callable[[str, Callable[[], str]], str],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Whole:
-    """`whole(*overrides)`: what the run comes to that nobody ends. Each is run once in the session."""
+) -> Uninterrupted:
+    """`uninterrupted(*overrides)`: the outcome of the run without an interruption. Each is run once in the session."""
 
     def run(overrides: tuple[str, ...]) -> str:
-        folder = tmp_path_factory.mktemp("whole")
-        return came_to(attempt(folder, *overrides), folder)
+        folder = tmp_path_factory.mktemp("uninterrupted")
+        return outcome_of(attempt(folder, *overrides), folder)
 
-    return lambda *overrides: remembered(f"whole {(*small, *overrides)}", lambda: run(overrides))
+    return lambda *overrides: remembered(f"uninterrupted {(*small, *overrides)}", lambda: run(overrides))

@@ -21,8 +21,8 @@ class Attempt(Protocol):
     def __call__(self, folder: Path, *overrides: str, end: object = None, at: int = 0) -> Outcome: ...
 
 
-Whole = Callable[..., str]
-"""What a run with these overrides comes to that nobody ends."""
+Uninterrupted = Callable[..., str]
+"""The outcome of a run with these overrides, without an interruption."""
 
 
 class KilledError(BaseException):
@@ -37,7 +37,7 @@ def kill() -> None:
     raise KilledError
 
 
-def came_to(outcome: Outcome, folder: Path) -> str:
+def outcome_of(outcome: Outcome, folder: Path) -> str:
     """All that two runs must have in common, bit for bit."""
     return json.dumps(
         [weights_digest(outcome), without_times(outcome), lines_without_times(folder / METRICS_FILE)],

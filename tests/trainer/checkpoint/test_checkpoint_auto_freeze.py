@@ -1,11 +1,11 @@
-"""A run with auto-freeze that was ended and gone on with freezes what, and when, the whole one does."""
+"""A run with auto-freeze that was ended and gone on with freezes what, and when, the uninterrupted one does."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from kept_runs import Attempt, KilledError, came_to, kill, terminate
+from kept_runs import Attempt, KilledError, kill, outcome_of, terminate
 
 from trainer.errors import PreemptedError
 
@@ -26,19 +26,19 @@ LATE = (*FREEZE, PARAMETERS, "auto_freeze.threshold=1e-9", "stage2.optimizer.lr=
 @pytest.mark.parametrize(
     ("overrides", "ends"),
     [
-        (EARLY, [(kill, 4), (terminate, 2)]),  # from step 3, a look kept; then just after the freeze
+        (EARLY, [(kill, 4), (terminate, 2)]),  # from step 3, a check kept; then just after the freeze
         (EARLY, [(terminate, 9)]),  # in the stage after the freeze
-        (LATE, [(terminate, 9), (terminate, 2)]),  # with the first stage's looks over; just after the freeze
+        (LATE, [(terminate, 9), (terminate, 2)]),  # with the first stage's checks over; just after the freeze
     ],
     ids=["around the freeze", "in the stage after", "frozen in the second stage"],
 )
 def test_it_comes_to_the_same_bit_for_bit(
     overrides: tuple[str, ...], ends: list, attempt: Attempt, tmp_path: Path
 ) -> None:
-    whole = attempt(tmp_path / "whole", *overrides)
-    assert sum(not parameter.requires_grad for parameter in whole.student.parameters()) == 6
-    expected = came_to(whole, tmp_path / "whole")
+    full = attempt(tmp_path / "full", *overrides)
+    assert sum(not parameter.requires_grad for parameter in full.student.parameters()) == 6
+    expected = outcome_of(full, tmp_path / "full")
     for end, at in ends:
         with pytest.raises((KilledError, PreemptedError)):
             attempt(tmp_path / "run", *overrides, "checkpoint.every_steps=3", end=end, at=at)
-    assert came_to(attempt(tmp_path / "run", *overrides), tmp_path / "run") == expected
+    assert outcome_of(attempt(tmp_path / "run", *overrides), tmp_path / "run") == expected

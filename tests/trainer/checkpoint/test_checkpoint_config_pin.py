@@ -52,11 +52,11 @@ def test_another_configuration_is_refused_with_the_difference(
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         refuse_another(check(other), folder)
-    told = str(refused.value)
-    assert told.startswith(f"run_dir: '{folder}' holds an unfinished run of another configuration (")
-    assert diff in told
-    assert told.endswith("; go on with that one, write another run_dir, or delete the folder")
-    assert "\n" not in told
+    message = str(refused.value)
+    assert message.startswith(f"run_dir: '{folder}' holds an unfinished run of another configuration (")
+    assert diff in message
+    assert message.endswith("; go on with that one, write another run_dir, or delete the folder")
+    assert "\n" not in message
 
 
 def test_a_long_difference_is_cut(folder: Path) -> None:
@@ -121,7 +121,7 @@ def test_no_secret_is_written_or_told(tmp_path: Path, monkeypatch: pytest.Monkey
     refuse_another(check(secret), tmp_path)
     with pytest.raises(ConfigError) as refused:
         refuse_another(check([]), tmp_path)
-    told = (tmp_path / CONFIG_FILE).read_text() + str(refused.value)
-    assert "***" in told
-    assert "abcdefghijkl" not in told
-    assert ":pass@" not in told
+    written = (tmp_path / CONFIG_FILE).read_text() + str(refused.value)
+    assert "***" in written
+    assert "abcdefghijkl" not in written
+    assert ":pass@" not in written

@@ -1,4 +1,4 @@
-"""What lies on the disk: whole, versioned, and recognised when it is damaged."""
+"""Files of a checkpoint: complete, versioned, and recognised when they are damaged."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kept_runs import names
 from trainer.checkpoint import layout
 from trainer.checkpoint.discover import newest
 from trainer.checkpoint.manifest import (
-    DOCUMENT,
     METRICS,
+    STATE_FILE,
     TENSORS,
     WEIGHTS,
-    Document,
+    Manifest,
     decode,
     encode,
     verified,
@@ -32,7 +32,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "checkpoint_v1.json"
 def snapshot(folder: Path, steps: int, sha256: str = "mine") -> Snapshot:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.jsonl").write_text("one\ntwo\nand more\n")
-    document = Document(
+    manifest = Manifest(
         stage="stage2",
         step=steps - 6,
         of=30,
@@ -40,7 +40,7 @@ def snapshot(folder: Path, steps: int, sha256: str = "mine") -> Snapshot:
         steps=steps,
         config_sha256=sha256,
         code_version="1",
-        told={"lambda": 0.5},
+        details={"lambda": 0.5},
         values={"batches": {"position": steps}},
         measured={"stage2_start": {"mean": 0.1 + 0.2, "sem": 1e-17}},
         peak_memory_bytes=7,
@@ -48,7 +48,7 @@ def snapshot(folder: Path, steps: int, sha256: str = "mine") -> Snapshot:
         files={},
     )
     tensors = {WEIGHTS: {"weight": torch.full((50,), float(steps))}, TENSORS: {"random/torch": torch.ones(3)}}
-    return Snapshot(document=document, tensors=tensors, metrics=folder / "metrics.jsonl", metrics_bytes=8)
+    return Snapshot(manifest=manifest, tensors=tensors, metrics=folder / "metrics.jsonl", metrics_bytes=8)
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_checkpoint_is_a_folder_of_plain_files_and_comes_back_as_it_went(root: Path) -> None:
     folder = root / "00000020"
-    assert {path.name for path in folder.iterdir()} == {DOCUMENT, WEIGHTS, TENSORS, METRICS}
+    assert {path.name for path in folder.iterdir()} == {STATE_FILE, WEIGHTS, TENSORS, METRICS}
     document = verified(folder)
     assert (document.where, document.steps) == ("step 14 of stage2", 20)
     assert document.measured["stage2_start"] == {"mean": 0.1 + 0.2, "sem": 1e-17}
     assert document.values["batches"]["position"] == 20
     assert (folder / METRICS).read_text() == "one\ntwo\n"
-    assert json.loads((folder / DOCUMENT).read_text())["schema"] == 1
+    assert json.loads((folder / STATE_FILE).read_text())["schema"] == 1
     assert (root / "latest").read_text() == "00000030\n"
 
 
@@ -107,19 +107,19 @@ DAMAGE = {
     "training state empty": (TENSORS, empty, "training.safetensors has 0 bytes"),
     "training state missing": (TENSORS, Path.unlink, "training.safetensors is missing"),
     "metrics missing": (METRICS, Path.unlink, "metrics.copy is missing"),
-    "document missing": (DOCUMENT, Path.unlink, "state.json is missing"),
-    "document truncated": (DOCUMENT, lambda path: path.write_bytes(path.read_bytes()[:-40]), "cut off"),
-    "document empty": (DOCUMENT, empty, "state.json is cut off or damaged"),
+    "document missing": (STATE_FILE, Path.unlink, "state.json is missing"),
+    "document truncated": (STATE_FILE, lambda path: path.write_bytes(path.read_bytes()[:-40]), "cut off"),
+    "document empty": (STATE_FILE, empty, "state.json is cut off or damaged"),
     "document of another kind": (
-        DOCUMENT,
+        STATE_FILE,
         lambda path: path.write_text("[1]"),
         "state.json is no JSON object",
     ),
-    "document edited": (DOCUMENT, edit(step=29), "state.json does not match its own checksum"),
-    "document without checksum": (DOCUMENT, edit(sha256=None), "does not match its own checksum"),
-    "document of a later schema": (DOCUMENT, edit(schema=2), "its schema is 2, and this program reads 1"),
+    "document edited": (STATE_FILE, edit(step=29), "state.json does not match its own checksum"),
+    "document without checksum": (STATE_FILE, edit(sha256=None), "does not match its own checksum"),
+    "document of a later schema": (STATE_FILE, edit(schema=2), "its schema is 2, and this program reads 1"),
     "document that is a folder": (
-        DOCUMENT,
+        STATE_FILE,
         lambda path: (path.unlink(), path.mkdir()),
         "it cannot be read: Is a directory",
     ),
@@ -129,14 +129,14 @@ DAMAGE = {
 @pytest.mark.parametrize(("file", "damage", "why"), DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(file, damage, why, root: Path) -> None:
     damage(root / "00000030" / file)
-    told: list[str] = []
-    found = newest(root, "mine", told.append)
+    warnings: list[str] = []
+    found = newest(root, "mine", warnings.append)
     assert found is not None
-    assert (found.path.name, found.document.steps) == ("00000020", 20)
-    assert len(told) == 2
+    assert (found.path.name, found.manifest.steps) == ("00000020", 20)
+    assert len(warnings) == 2
 
-    assert re.search(rf"^checkpoint 00000030 cannot be used \(.*{why}.*\)$", told[0])
-    assert told[1] == "going back to 00000020"
+    assert re.search(rf"^checkpoint 00000030 cannot be used \(.*{why}.*\)$", warnings[0])
+    assert warnings[1] == "going back to 00000020"
     assert names(root.parent) == ["00000010", "00000020"]
     assert (root / "latest").read_text() == "00000020\n"
 
@@ -144,24 +144,24 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(file, damage,
 def test_when_all_are_damaged_it_starts_anew_and_says_so_and_deletes_nothing(root: Path) -> None:
     for path in layout.listing(root):
         flip(path / TENSORS)
-    told: list[str] = []
-    assert newest(root, "mine", told.append) is None
-    assert told[-1] == "no checkpoint is left; starting anew"
-    assert len(told) == 4
+    warnings: list[str] = []
+    assert newest(root, "mine", warnings.append) is None
+    assert warnings[-1] == "no checkpoint is left; starting anew"
+    assert len(warnings) == 4
     assert names(root.parent) == []
     assert len(list(root.glob(".*.unusable.*/*.safetensors"))) == 6
 
 
 def test_one_of_another_configuration_is_not_gone_on_from(root: Path, tmp_path: Path) -> None:
     write(root, snapshot(tmp_path, 40, sha256="other"))
-    told: list[str] = []
-    found = newest(root, "mine", told.append)
+    warnings: list[str] = []
+    found = newest(root, "mine", warnings.append)
     assert found is not None
     assert found.path.name == "00000030"
-    assert told[0] == "checkpoint 00000040 cannot be used (it is of another configuration)"
+    assert warnings[0] == "checkpoint 00000040 cannot be used (it is of another configuration)"
 
 
-def test_no_checkpoints_is_no_news(tmp_path: Path) -> None:
+def test_no_checkpoints_is_no_warning(tmp_path: Path) -> None:
     assert newest(tmp_path / "checkpoints", "mine", pytest.fail) is None
     assert list(tmp_path.iterdir()) == []
 

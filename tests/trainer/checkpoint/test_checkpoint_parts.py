@@ -62,18 +62,18 @@ def steps(of: nn.Module, them: list[Optimizer], count: int) -> None:
     ["muon and adamw", "adamw in two groups", "adamw with a tensor as its rate", "without a state"],
 )
 def test_an_optimizer_goes_on_bit_for_bit(kind: str, dtype: torch.dtype) -> None:
-    whole = model(0, dtype)
-    theirs = optimizers(whole, kind)
-    steps(whole, theirs, 3)
-    kept = [carried(part.state()) for part in (Weights(whole), OptimizerState(theirs, whole))]
-    steps(whole, theirs, 4)
+    original = model(0, dtype)
+    theirs = optimizers(original, kind)
+    steps(original, theirs, 3)
+    kept = [carried(part.state()) for part in (Weights(original), OptimizerState(theirs, original))]
+    steps(original, theirs, 4)
 
     resumed = model(1, dtype)
     ours = optimizers(resumed, kind)
     Weights(resumed).restore(kept[0])
     OptimizerState(ours, resumed).restore(kept[1])
     steps(resumed, ours, 4)
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(original.parameters(), resumed.parameters(), strict=True))
     for one, other in zip(theirs, ours, strict=True):
         assert one.state_dict()["param_groups"] == other.state_dict()["param_groups"]
 
@@ -90,13 +90,13 @@ class Wide(SGD):
 
 
 def test_a_float32_state_of_bfloat16_weights_is_not_rounded_and_plain_values_come_along() -> None:
-    whole = model(0, torch.bfloat16)
-    (one,) = them = [Wide(whole.parameters(), lr=0.1)]
+    original = model(0, torch.bfloat16)
+    (one,) = them = [Wide(original.parameters(), lr=0.1)]
     one.step()
     resumed = model(1, torch.bfloat16)
     (other,) = ours = [Wide(resumed.parameters(), lr=0.1)]
-    OptimizerState(ours, resumed).restore(carried(OptimizerState(them, whole).state()))
-    for p, q in zip(whole.parameters(), resumed.parameters(), strict=True):
+    OptimizerState(ours, resumed).restore(carried(OptimizerState(them, original).state()))
+    for p, q in zip(original.parameters(), resumed.parameters(), strict=True):
         assert other.state[q]["average"].dtype == torch.float32
         assert torch.equal(one.state[p]["average"], other.state[q]["average"])
         assert other.state[q]["drawn"] == [1, 2.5, None, "seed"]
@@ -173,11 +173,11 @@ def test_a_state_of_another_model_is_refused_and_changes_nothing(change, message
     ids=["groups", "parameters"],
 )
 def test_a_state_of_other_optimizers_is_refused(ours, message) -> None:
-    whole, resumed = model(0), model(1)
-    theirs = [AdamW([whole[0].weight]), AdamW([whole[2].weight])]
-    steps(whole, theirs, 1)
+    original, resumed = model(0), model(1)
+    theirs = [AdamW([original[0].weight]), AdamW([original[2].weight])]
+    steps(original, theirs, 1)
     with pytest.raises(StateError, match=message):
-        OptimizerState(ours(resumed), resumed).restore(carried(OptimizerState(theirs, whole).state()))
+        OptimizerState(ours(resumed), resumed).restore(carried(OptimizerState(theirs, original).state()))
 
 
 def test_random_states_go_on_where_they_were() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 import torch
 from kept_runs import names
 
-from trainer.checkpoint import background_writer, layout, writer
+from trainer.checkpoint import background_writer, writer
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.discover import newest
 from trainer.checkpoint.manifest import WEIGHTS, verified
@@ -65,13 +66,13 @@ class Run:
                 each(step)
 
     def wait(self, step: int = 0) -> None:
-        while self.checkpoints._writer.busy:
+        while self.checkpoints.busy:
             time.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)
 def _no_power_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "sync", lambda path: None)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
@@ -192,9 +193,9 @@ def test_after_going_on_the_steps_and_the_number_to_keep_go_on_too(tmp_path: Pat
     run = Run(tmp_path, every_steps=4, keep=2)
     run.steps(9, each=run.wait)
     resumed = Run(tmp_path, found=newest(tmp_path / "checkpoints", "0", pytest.fail), every_steps=5, keep=2)
-    seen = list[int]()
-    resumed.steps(12, each=lambda step: (seen.append(step), resumed.wait()))
-    assert seen == [9, 10, 11, 12]
+    steps = list[int]()
+    resumed.steps(12, each=lambda step: (steps.append(step), resumed.wait()))
+    assert steps == [9, 10, 11, 12]
     assert [int(name) for name in names(tmp_path)] == [8, 10]
     assert resumed.weight.tensor[0] == 12
 

@@ -1,4 +1,4 @@
-"""Real processes: killed with SIGKILL, told to go with SIGTERM, and gone on with by the same command."""
+"""Real processes: killed with SIGKILL, preempted with SIGTERM, and gone on with by the same command."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def wait_for(process: Forked, steps: int, folder: Path) -> None:
         time.sleep(0.005)
 
 
-def came_to(folder: Path) -> object:
+def outcome_of(folder: Path) -> object:
     document = json.loads((folder / api.RESULT_FILE).read_text())
     metrics = {name: value for name, value in document["metrics"].items() if name not in TIMES}
     return metrics, document["provenance"], lines_without_times(folder / api.METRICS_FILE)
@@ -91,8 +91,8 @@ def test_the_same_command_ends_as_if_nothing_had_happened(
     lines = stdout.splitlines()
     assert lines[0].startswith("preflight: ")
     assert lines[1] == f"going on after step {kept - 6} of stage2, from checkpoint {kept:08d}"
-    attempt(tmp_path / "whole", *LONG)
-    assert came_to(folder) == came_to(tmp_path / "whole")
+    attempt(tmp_path / "uninterrupted", *LONG)
+    assert outcome_of(folder) == outcome_of(tmp_path / "uninterrupted")
     metrics = json.loads((folder / api.RESULT_FILE).read_text())["metrics"]
     assert 0 < metrics["final_loss"] < 10
     assert f"final_loss {metrics['final_loss']:.4f}" in stdout

@@ -5,6 +5,7 @@ Without the pipeline and its teacher, so that many histories can be tried.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,6 @@ from kept_runs import KilledError, kill, names, terminate
 from torch import Tensor, nn
 
 from trainer.api import check
-from trainer.checkpoint import layout
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.discover import newest
 from trainer.checkpoint.state import State
@@ -42,7 +42,7 @@ class Toy(nn.Module):
         self.embedding, self.head = nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
         self.head.weight = self.embedding.weight
         self.middle, self.dropout = nn.Linear(4, 4), nn.Dropout(0.3)
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("observed", torch.zeros((), dtype=torch.int64))
         self.register_buffer("average", torch.zeros(4), persistent=False)
 
     def get_input_embeddings(self) -> nn.Module:
@@ -54,7 +54,7 @@ class Toy(nn.Module):
     def losses(self, ids_BT: Tensor) -> dict[str, Tensor]:
         hidden = self.dropout(self.middle(self.embedding(ids_BT[:, :-1])))
         with torch.no_grad():
-            self.seen += 1
+            self.observed += 1
             self.average.lerp_(hidden.mean(dim=(0, 1)), 0.1)
         logits = self.head(hidden - self.average)
         return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), ids_BT[:, 1:].flatten())}
@@ -139,7 +139,7 @@ def run(folder: Path, every: int, keep: int, watch: Callable[[Step], None]) -> l
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    return run(tmp_path_factory.mktemp("whole"), every=0, keep=1, watch=lambda step: None)
+    return run(tmp_path_factory.mktemp("uninterrupted"), every=0, keep=1, watch=lambda step: None)
 
 
 ends = st.lists(st.tuples(st.sampled_from([kill, terminate]), st.integers(1, 12)), min_size=1, max_size=4)
@@ -148,7 +148,7 @@ ends = st.lists(st.tuples(st.sampled_from([kill, terminate]), st.integers(1, 12)
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(every=st.integers(0, 5), keep=st.integers(1, 3), ends=ends)
 def test_any_history_comes_to_the_same(every, keep, ends, expected, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(layout, "sync", lambda path: None)  # no power is cut here
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut here
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
     for end, at in ends:
         taken = []

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from kept_runs import Attempt, KilledError, Whole, came_to, kill, names, terminate
+from kept_runs import Attempt, KilledError, Uninterrupted, kill, names, outcome_of, terminate
 
 from trainer import pipeline
 from trainer.api import HEARTBEAT_FILE, METRICS_FILE, RESULT_FILE
@@ -27,23 +27,23 @@ ALL_STAGES = (*SALIENT, "stage3.max_steps=4", "stage3.batch_size=4", "stage3.sch
 ENDS = {
     "killed in Stage 1.9": [(kill, 4)],
     "killed in Stage 2, then in its repetition": [(kill, 10), (kill, 2)],
-    "told to go after the last step of each": [(terminate, 6), (terminate, 6)],
-    "told to go after each step": [(terminate, 1)] * 4,
+    "preempted after the last step of each": [(terminate, 6), (terminate, 6)],
+    "preempted after each step": [(terminate, 1)] * 4,
     "killed in Stage 3": [(kill, 14)],
-    "told to go in Stage 3": [(terminate, 13)],
+    "preempted in Stage 3": [(terminate, 13)],
 }
 
 
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
 def test_a_run_that_was_ended_comes_to_the_same_bit_for_bit(
-    ends: list, attempt: Attempt, whole: Whole, tmp_path: Path
+    ends: list, attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
-    expected = whole(*ALL_STAGES)
+    expected = uninterrupted(*ALL_STAGES)
     folder = tmp_path / "run"
     for end, at in ends:
         with pytest.raises((KilledError, PreemptedError)):
             attempt(folder, *ALL_STAGES, "checkpoint.every_steps=3", end=end, at=at)
-    assert came_to(attempt(folder, *ALL_STAGES), folder) == expected
+    assert outcome_of(attempt(folder, *ALL_STAGES), folder) == expected
     assert {path.name for path in folder.iterdir()} == {
         RESULT_FILE,
         METRICS_FILE,
@@ -54,16 +54,20 @@ def test_a_run_that_was_ended_comes_to_the_same_bit_for_bit(
 
 @pytest.mark.parametrize("where", ["the start of stage2", "the final evaluation"])
 def test_a_signal_while_the_loss_is_measured_loses_no_step(
-    where: str, attempt: Attempt, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str,
+    attempt: Attempt,
+    uninterrupted: Uninterrupted,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected = whole(*SALIENT)
-    measure, told = pipeline.held_out_loss, []
+    expected = uninterrupted(*SALIENT)
+    measure, signalled = pipeline.held_out_loss, []
 
-    def measuring(*given, stage, **named):
-        if stage == where and not told:
-            told.append(stage)
+    def measuring(*arguments, stage, **options):
+        if stage == where and not signalled:
+            signalled.append(stage)
             terminate()
-        return measure(*given, stage=stage, **named)
+        return measure(*arguments, stage=stage, **options)
 
     monkeypatch.setattr(pipeline, "held_out_loss", measuring)
     folder = tmp_path / "run"
@@ -73,50 +77,50 @@ def test_a_signal_while_the_loss_is_measured_loses_no_step(
     document = decode((folder / "checkpoints" / name / "state.json").read_bytes())
     assert (document.over, document.step) == (True, 6)
     before = len((folder / METRICS_FILE).read_text().splitlines())
-    assert came_to(attempt(folder, *SALIENT), folder) == expected
+    assert outcome_of(attempt(folder, *SALIENT), folder) == expected
     assert before == (6 if where == "the start of stage2" else 12)
 
 
 def test_what_was_measured_on_the_way_is_not_measured_again(
-    attempt: Attempt, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss at the start of Stage 2 is one of weights that are gone."""
-    expected = whole()
+    expected = uninterrupted()
     folder = tmp_path / "run"
     with pytest.raises(PreemptedError):
         attempt(folder, end=terminate, at=9)
     measure, measured = pipeline.held_out_loss, []
 
-    def measuring(*given, stage, **named):
+    def measuring(*arguments, stage, **options):
         measured.append(stage)
-        return measure(*given, stage=stage, **named)
+        return measure(*arguments, stage=stage, **options)
 
     monkeypatch.setattr(pipeline, "held_out_loss", measuring)
-    assert came_to(attempt(folder), folder) == expected
+    assert outcome_of(attempt(folder), folder) == expected
     assert measured == ["the final evaluation"]
 
 
 def test_a_signal_before_the_run_is_back_where_it_was_overwrites_nothing(
-    attempt: Attempt, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stage 1.9 was over: until Stage 2 brings the weights back, those in memory are Stage 1's."""
-    expected = whole()
+    expected = uninterrupted()
     folder = tmp_path / "run"
     with pytest.raises(PreemptedError):
         attempt(folder, end=terminate, at=9)
     before = names(folder)
     stage2 = pipeline.pretrain.pretrain
 
-    def signalled(*given, **named):
+    def signalled(*arguments, **options):
         terminate()
-        return stage2(*given, **named)
+        return stage2(*arguments, **options)
 
     monkeypatch.setattr(pipeline.pretrain, "pretrain", signalled)
     with pytest.raises(PreemptedError, match="goes on from its checkpoint"):
         attempt(folder)
     monkeypatch.undo()
     assert names(folder) == before == ["00000009"]
-    assert came_to(attempt(folder), folder) == expected
+    assert outcome_of(attempt(folder), folder) == expected
 
 
 def test_a_signal_before_the_first_step_leaves_no_checkpoint(
@@ -124,9 +128,9 @@ def test_a_signal_before_the_first_step_leaves_no_checkpoint(
 ) -> None:
     align = pipeline.layerwise.align
 
-    def signalled(*given, **named):
+    def signalled(*arguments, **options):
         terminate()
-        return align(*given, **named)
+        return align(*arguments, **options)
 
     monkeypatch.setattr(pipeline.layerwise, "align", signalled)
     with pytest.raises(PreemptedError, match=r"^stopped by SIGTERM$"):
@@ -164,23 +168,25 @@ def test_the_highest_memory_of_all_attempts_is_told_and_what_all_of_them_compile
     assert (metrics.peak_memory_gib, metrics.compile_seconds) == (5, 5)
 
 
-def test_a_run_goes_on_elsewhere_and_names_no_place(attempt: Attempt, whole: Whole, tmp_path: Path) -> None:
-    expected = whole()
+def test_a_run_goes_on_elsewhere_and_names_no_place(
+    attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path
+) -> None:
+    expected = uninterrupted()
     with pytest.raises(PreemptedError):
         attempt(tmp_path / "here", end=terminate, at=8)
     for path in (tmp_path / "here" / "checkpoints").rglob("*"):
         assert path.is_dir() or str(tmp_path).encode() not in path.read_bytes()
     (tmp_path / "there").mkdir()
     (tmp_path / "here" / "checkpoints").rename(tmp_path / "there" / "checkpoints")  # nothing but this
-    assert came_to(attempt(tmp_path / "there"), tmp_path / "there") == expected
+    assert outcome_of(attempt(tmp_path / "there"), tmp_path / "there") == expected
 
 
 def test_a_finished_run_begins_anew(attempt: Attempt, tmp_path: Path, capsys) -> None:
-    first = came_to(attempt(tmp_path), tmp_path)
+    first = outcome_of(attempt(tmp_path), tmp_path)
     with pytest.raises(KilledError):
         attempt(tmp_path, end=kill, at=2)
     assert not (tmp_path / RESULT_FILE).exists()
-    assert came_to(attempt(tmp_path), tmp_path) == first
+    assert outcome_of(attempt(tmp_path), tmp_path) == first
     assert "going on" not in capsys.readouterr().out
 
 
@@ -217,9 +223,9 @@ def test_a_line_says_from_where_it_goes_on(attempt: Attempt, tmp_path: Path, cap
 
 @pytest.mark.parametrize("damaged", [1, 2])
 def test_damaged_checkpoints_cost_steps_and_no_result(
-    damaged: int, attempt: Attempt, whole: Whole, tmp_path: Path, capsys
+    damaged: int, attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path, capsys
 ) -> None:
-    expected = whole()
+    expected = uninterrupted()
     folder = tmp_path / "run"
     with pytest.raises(PreemptedError):
         attempt(folder, "checkpoint.every_steps=4", end=terminate, at=9)
@@ -228,21 +234,21 @@ def test_damaged_checkpoints_cost_steps_and_no_result(
         path = folder / "checkpoints" / name / "training.safetensors"
         path.write_bytes(path.read_bytes()[:-100])
     capsys.readouterr()
-    assert came_to(attempt(folder), folder) == expected
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == damaged + 1
-    assert told[0].startswith(
+    assert outcome_of(attempt(folder), folder) == expected
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == damaged + 1
+    assert warnings[0].startswith(
         "trainer: warning: checkpoint 00000009 cannot be used (training.safetensors has "
     )
     then = "going back to 00000008" if damaged == 1 else "no checkpoint is left; starting anew"
-    assert told[-1] == f"trainer: warning: {then}"
+    assert warnings[-1] == f"trainer: warning: {then}"
 
 
 @pytest.mark.parametrize("kind", sorted(groups()["optimizer"]))
 def test_every_optimizer_goes_on_bit_for_bit(
-    kind: str, attempt: Attempt, whole: Whole, tmp_path: Path
+    kind: str, attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
-    """Told to go in Stage 1.9, then killed in Stage 2; with clips and projections that are made anew meanwhile."""
+    """Preempted in Stage 1.9, then killed in Stage 2; with clips and projections that are made anew meanwhile."""
     if kind == "adamw_8bit":
         pytest.importorskip("bitsandbytes")
     often = {"muonclip.tau": 0.001, "apollo.update_interval": 2, "apollo_mini.update_interval": 2}
@@ -254,9 +260,9 @@ def test_every_optimizer_goes_on_bit_for_bit(
             *(f"{stage}.optimizer.{key}={value}" for key, value in often.items()),
         )
     ]
-    expected = whole(*chosen)
+    expected = uninterrupted(*chosen)
     with pytest.raises(PreemptedError):
         attempt(tmp_path, *chosen, end=terminate, at=4)
     with pytest.raises(KilledError):
         attempt(tmp_path, *chosen, "checkpoint.every_steps=3", end=kill, at=6)
-    assert came_to(attempt(tmp_path, *chosen), tmp_path) == expected
+    assert outcome_of(attempt(tmp_path, *chosen), tmp_path) == expected

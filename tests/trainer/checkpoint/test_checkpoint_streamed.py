@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kept_runs import Attempt, KilledError, Whole, came_to, kill, terminate
+from kept_runs import Attempt, KilledError, Uninterrupted, kill, outcome_of, terminate
 
 from trainer import api
 from trainer.data import DataError
@@ -48,16 +48,18 @@ def files(folder: Path) -> str:
     ids=[
         "killed in Stage 1.9",
         "killed in Stage 2, twice",
-        "told to go after each step",
-        "told to go at the ends",
+        "preempted after each step",
+        "preempted at the ends",
     ],
 )
-def test_it_comes_to_the_same_bit_for_bit(ends: list, attempt: Attempt, whole: Whole, tmp_path: Path) -> None:
-    expected = whole()
+def test_it_comes_to_the_same_bit_for_bit(
+    ends: list, attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path
+) -> None:
+    expected = uninterrupted()
     for end, at in ends:
         with pytest.raises((KilledError, PreemptedError)):
             attempt(tmp_path / "run", "checkpoint.every_steps=3", end=end, at=at)
-    assert came_to(attempt(tmp_path / "run"), tmp_path / "run") == expected
+    assert outcome_of(attempt(tmp_path / "run"), tmp_path / "run") == expected
 
 
 def test_it_does_not_go_on_with_another_text(attempt: Attempt, tmp_path: Path, shards: Path) -> None:

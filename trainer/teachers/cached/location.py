@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from trainer.cache import locked
-from trainer.checkpoint.layout import sync
 from trainer.checkpoint.manifest import file_digest
 from trainer.data.remote import is_url, local_folder, open_filesystem
 from trainer.errors import TrainerError
+from trainer.text import atomic_write, sync
 
 _LOCK = ".lock"
 _ON_THIS_MACHINE = "file://"
@@ -82,14 +81,9 @@ class Location:
             if self._folder is None:
                 self._filesystem.pipe_file(f"{self._root}/{name}", data)
                 return
-            draft = self._folder / f".{uuid.uuid4().hex}.tmp"
-            try:
+            with atomic_write(self._folder / name, durable=True) as draft:
                 draft.write_bytes(data)
-                sync(draft)
-                draft.replace(self._folder / name)
-                sync(self._folder)
-            finally:
-                draft.unlink(missing_ok=True)
+            sync(self._folder)
 
     def local_copy(self) -> Path:
         """Return the folder, after copying a remote one into the trainer's cache, or raise DataError."""
