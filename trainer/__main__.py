@@ -110,13 +110,14 @@ def preflight_only(overrides: Sequence[str]) -> int:
     from trainer.devices.device import open_device
     from trainer.models.causal_lm import import_architectures
     from trainer.preflight import batch_size_search, report
-    from trainer.preflight.preflight import look
+    from trainer.preflight.preflight import run_preflight
 
     config = compose_config(overrides)
     import_architectures(config.model)
     folder = None if config.run_dir is None else Path(config.run_dir)
     device = open_device(config.device)
-    found = look(batch_size_search.with_micro_batches(config, device), device, folder, closely=True)
+    fitted = batch_size_search.with_micro_batches(config, device)
+    found = run_preflight(fitted, device, folder, detailed=True)
     report.show(found, config)
     return EXIT_CONFIG if found.refusals and not config.force else EXIT_DONE
 
@@ -198,13 +199,13 @@ def _preflight(
         ConfigError: the preflight refuses the run, and `force` is not set.
     """
     from trainer.preflight import batch_size_search
-    from trainer.preflight.preflight import line, look
+    from trainer.preflight.preflight import run_preflight, summary_line
 
     fitted = batch_size_search.with_micro_batches(config, device, processes=launch.world)
-    found = look(fitted, device, folder, processes=launch.world)
+    found = run_preflight(fitted, device, folder, processes=launch.world)
     forced = long_runs.refuse(found.refusals, force=config.force)
     if launch.first:
-        _print(line(found))
+        _print(summary_line(found))
         for refusal in forced:
             _warn(f"forced: {refusal}")
     return fitted, forced

@@ -1,4 +1,4 @@
-"""What a run costs: floating-point operations, and money. Used by `pipeline`."""
+"""Costs of a run: floating-point operations, and money. Used by `pipeline` and `preflight`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from trainer.models.causal_lm import attention_width, head_parameters, matmul_pa
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """US dollars per hour; `spot` is None where nobody sells such a machine so, or its price is not known.
+    """US dollars per hour.
 
     Args:
+        on_demand: price of a machine that is not preempted.
+        spot: price of one that may be; None where it is not sold, or not known.
         listed: the row of `analysis/rates.yaml` with the same figures.
-        dated: the month in which somebody read them.
+        dated: month of the prices.
     """
 
     on_demand: float
@@ -27,10 +29,9 @@ class Rate:
     dated: str
 
 
-# By a word of the device's name: what a run reports as `usd` while it knows no more than its device. The GPUs
-# are RunPod's, one each (the cloud that the research notebook's runs used); other clouds stand in
-# `analysis/rates.yaml`. TPUs are Google's, and a whole machine: `-8` and `-4` count its chips. The rooms do
-# not import each other: `tests/contracts/test_rates.py` holds the two tables together.
+# By a word of the device's name, for runs without `usd_per_hour`. GPUs are RunPod's, one each (as in the
+# research notebook); other clouds stand in `analysis/rates.yaml`. TPUs are Google's, per machine of 8 or 4
+# chips. `tests/contracts/test_rates.py` compares the two tables.
 RATES = {
     "H100": Rate(on_demand=2.89, listed="RunPod H100", dated="2024-12"),
     "A100": Rate(on_demand=1.19, listed="RunPod A100", dated="2024-12"),
@@ -41,7 +42,7 @@ RATES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardCost:
-    """Operations of one forward pass per token: a multiplication and an addition per weight, and attention.
+    """Operations of one forward pass per token.
 
     2·N for the N weights that a token is multiplied with, and 4·T·A for the scores and the weighted sum
     over T tokens, with A the attention width of all layers. Causal masking is not subtracted.
@@ -51,50 +52,65 @@ class ForwardCost:
 
 
 def forward_cost(model: nn.Module, sequence_length: int) -> ForwardCost:
-    """Of the model at that sequence length."""
+    """Return the cost of the model's forward pass at that sequence length."""
     flops = 2 * matmul_parameters(model) + 4 * sequence_length * attention_width(model)
     return ForwardCost(flops_per_token=flops)
 
 
 def train_flops_per_token(student: ForwardCost, teacher: ForwardCost | None) -> int:
-    """Three of the student's forward passes (forward 1, backward 2), and one of the teacher that runs beside
-    it; None: there is none. What recomputation does again, the teacher's own training and evaluations are
-    not counted."""
+    """Return three of the student's forward passes (forward 1, backward 2) and one of the teacher's, if any.
+
+    Recomputation, the teacher's own training and evaluations are not counted.
+    """
     return 3 * student.flops_per_token + (teacher.flops_per_token if teacher else 0)
 
 
 def head_kl_flops_per_token(teacher: nn.Module, layers: int) -> int:
-    """What `stage1_9.loss_type=kl` adds: at each layer the teacher's head reads the states of both, and the
-    gradient goes back through it once."""
+    """Return the operations that `stage1_9.loss_type=kl` adds.
+
+    At each layer the teacher's head is applied to the states of both models, and the gradient goes back
+    through it once.
+    """
     return 3 * 2 * head_parameters(teacher) * layers
 
 
-def candidate_flops_per_token(
-    hidden: int, vocabulary: int, length: int, *, tokens: int, whole: bool
-) -> float:
-    """What a head that is read at some tokens of the vocabulary costs more (less, below 0) than one that is
-    read whole: forward 1, backward 2, before each of the T - 1 predicted tokens of T.
+def candidate_flops_per_token(hidden: int, vocabulary: int, length: int, *, tokens: int, full: bool) -> float:
+    """Return the operations of a head with logits of candidates only, less those of a full head.
+
+    Forward 1, backward 2, before each of the T - 1 predicted tokens of T.
 
     Args:
-        tokens: whose logits are computed at each position.
-        whole: whether, beside them, all are computed too, in chunks.
+        hidden: width of the head's input.
+        vocabulary: tokens of the vocabulary.
+        length: T, tokens of a sequence.
+        tokens: candidates whose logits are computed at each position.
+        full: whether all logits are computed as well, in chunks.
     """
-    read = tokens + (vocabulary if whole else 0)
-    return 3 * 2 * hidden * (read * (length - 1) / length - vocabulary)
+    computed = tokens + (vocabulary if full else 0)
+    return 3 * 2 * hidden * (computed * (length - 1) / length - vocabulary)
 
 
 def relation_flops_per_token(widths: Sequence[int], sequence_length: int) -> int:
-    """What Stage 3's attention relations add: of each projection, every token's product with every other, in
-    the student (forward 1, backward 2) and in the teacher (forward)."""
+    """Return the operations that Stage 3's attention relations add.
+
+    They are every token's product with every other, per projection, in the student (forward 1, backward 2)
+    and in the teacher (forward).
+
+    Args:
+        widths: of the projections whose relations are compared.
+        sequence_length: tokens of a sequence.
+    """
     return 4 * 2 * sequence_length * sum(widths)
 
 
 def usd(device: Device, usd_per_hour: float | None, seconds: float, *, spot: bool = False) -> float | None:
-    """Price of the time, or None where neither the configuration nor the table knows it. A CPU is free; of
-    GPUs each process of the run has one.
+    """Return the price of the time in US dollars, or None if it is not known. A CPU is free.
 
     Args:
-        spot: ask the table for the price of a machine that may be taken away.
+        device: whose name the table lists; each process of the run has one.
+        usd_per_hour: of the configuration; None: from the table.
+        seconds: to pay for.
+        spot: take the table's price of a machine that may be preempted.
     """
     if usd_per_hour is None:
         listed = 0.0 if device.kind == "cpu" else _listed(device.name, spot)

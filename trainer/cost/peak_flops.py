@@ -1,7 +1,7 @@
-"""What devices could compute at most, for MFU: the share of it that training uses. Used by `telemetry`.
+"""Peak rates of devices, for MFU (model FLOPs utilisation). Used by `telemetry` and `preflight`.
 
-Makers' figures for dense matrix products with accumulation in float32; where a data sheet tells them with
-sparsity, half of that. TF32 is what a CUDA device here computes float32 products in.
+Makers' figures for dense matrix products with accumulation in float32; where a data sheet states them with
+sparsity, half of that. float32 is TF32 on CUDA devices that have it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from trainer.devices.device import Device
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """In 10^12 operations per second, a multiplication and an addition being two."""
+    """Peak rates in 10^12 operations per second; a multiplication and an addition are two."""
 
     bfloat16: float | None = None
     float32: float | None = None
 
     def of(self, dtype: torch.dtype) -> float | None:
-        """Operations per second in matrix products of that dtype; None where the maker tells none."""
+        """Return operations per second in matrix products of that dtype; None if not known."""
         tera = {torch.bfloat16: self.bfloat16, torch.float32: self.float32}.get(dtype)
         return None if tera is None else tera * 1e12
 
 
-# The first line whose words are all in the device's name; so the special ones of a family stand first.
+# The first line whose words are all in the device's name counts; so special models stand before their family.
 _PEAKS: dict[tuple[str, ...], Peak] = {
     # nvidia.com/en-us/data-center/dgx-b200: 36 PFLOPS in bfloat16 with sparsity for eight
     ("B200",): Peak(bfloat16=2250, float32=1125),
@@ -63,12 +63,12 @@ _PEAKS: dict[tuple[str, ...], Peak] = {
 
 
 def peak_flops_per_second(device: Device) -> float | None:
-    """Of one device in the dtype that it multiplies in; None for a CPU, and for what is not in the table."""
+    """Return the peak rate of one device in its dtype; None for a CPU, or a device not in the table."""
     return None if device.kind == "cpu" else peak_of(device.name, device.dtype)
 
 
 def peak_of(name: str, dtype: torch.dtype) -> float | None:
-    """By the device's name: whole words of it, so that an A100 is no A10."""
+    """Return the peak rate by the words of the device's name, or None; an A100 does not match A10."""
     words = set(re.findall(r"[A-Z0-9]+", name.upper()))
     if "MIG" in words:  # a part of a GPU
         return None

@@ -1,5 +1,4 @@
-"""Floating-point operations of a stage's training, by token: what `cost` knows of models, losses and
-teachers, put together as the stage does. Called by `pipeline`."""
+"""Floating-point operations of a stage's training, per token. Called by `pipeline`."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from trainer.stages import distill, layerwise, pretrain
 
 
 def flops_per_token(config: Config, stage: str, student: nn.Module, teacher: nn.Module) -> float:
-    """What training costs in the stage of that name, the teacher included where the run computes it."""
+    """Return the operations per trained token of the named stage, including the teacher's in this run."""
     length = config.data.sequence_length
-    hooks = {
+    runs_teacher = {
         layerwise.NAME: True,
         pretrain.NAME: config.stage2.distill.enabled,
-        distill.NAME: config.stage3.runs_teacher,  # what one elsewhere computes is not known
+        distill.NAME: config.stage3.runs_teacher,  # the operations of a remote one are not known
     }[stage]
     flops: float = train_flops_per_token(
-        forward_cost(student, length), forward_cost(teacher, length) if hooks else None
+        forward_cost(student, length), forward_cost(teacher, length) if runs_teacher else None
     )
     if stage == layerwise.NAME and config.stage1_9.loss_type == "kl":
         flops += head_kl_flops_per_token(teacher, depth(student))
@@ -41,6 +40,6 @@ def flops_per_token(config: Config, stage: str, student: nn.Module, teacher: nn.
             vocabulary,
             length,
             tokens=config.stage3.teacher.logits_read,
-            whole=config.stage3.teacher.cross_entropy == "exact",
+            full=config.stage3.teacher.cross_entropy == "exact",
         )
     return flops

@@ -1,5 +1,1 @@
-"""What is looked at before any compute: settings, memory, disk, time and money. Called by `__main__`.
-
-`sanity` needs no torch and is also asked by `api.check`, so by `sweep init`. The others look at the machine.
-This file imports nothing.
-"""
+"""Preflight check: estimates of memory, disk, time and money before any compute. Called by `__main__`."""

@@ -1,8 +1,8 @@
-"""The largest micro-batch of each stage that memory holds, for `device.auto_micro_batch`. For `__main__`.
+"""Search for the largest micro-batch of each stage that fits, for `device.auto_micro_batch`.
 
-By the estimate first; a GPU then tries a step of the real size, and takes a smaller one where that runs out
-of memory. A CPU has no such try: its kernel kills whoever takes too much. What was found is remembered per
-device, model, sequence length and stage in the cache that workers of a machine share.
+The estimate gives a first size; a GPU then tries a real step, and smaller ones if that runs out of memory. A
+CPU does not: its kernel would kill the process. Results are remembered per device, model, sequence length and
+stage in the cache that workers of a machine share. Called by `__main__`.
 """
 
 from __future__ import annotations
@@ -26,25 +26,30 @@ from trainer.errors import ConfigError, TrainerError
 from trainer.preflight import fitting, trace
 from trainer.preflight.memory import stages, student_dimensions
 from trainer.preflight.meta_model import Blueprint, blueprint
-from trainer.preflight.optimizer import held
-from trainer.preflight.preflight import share
+from trainer.preflight.optimizer import optimizer_memory
+from trainer.preflight.preflight import per_process
 from trainer.preflight.resources import free_memory
 from trainer.preflight.trace import Stage
-from trainer.preflight.upper_bound import at_most
+from trainer.preflight.upper_bound import memory_upper_bound
 from trainer.text import atomic_write
 
 KIND = "micro_batches"
-_FILLED = 0.9  # of the memory: the estimate knows tensors, and not what libraries take beside them
+_USABLE = 0.9  # of the memory: the estimate counts tensors, and not what libraries take
 
 
 def with_micro_batches(config: Config, device: Device, *, processes: int = 1) -> Config:
-    """The configuration with a micro-batch for every stage that names none, where it asks for that.
+    """Return the configuration with a micro-batch for every stage without one, if it asks for that.
 
-    Each divides what one process computes of `batch_size`, so the effective batch stays. One that does not
-    fit either is 1; the look that follows refuses it.
+    Each divides a process's part of `batch_size`, so the effective batch stays. Where none fits it is 1,
+    which the preflight check then refuses.
+
+    Args:
+        config: of the run.
+        device: that computes.
+        processes: that share each batch.
 
     Raises:
-        ConfigError: the model cannot be looked at, or not be tried.
+        ConfigError: the model's architecture cannot be read, or a step of it not be tried.
     """
     if not config.device.auto_micro_batch or config.device.parallel == "fsdp":
         return config
@@ -53,15 +58,15 @@ def with_micro_batches(config: Config, device: Device, *, processes: int = 1) ->
     except TrainerError:
         raise
     except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(
-            f"no micro-batch could be found ({why}); write false, and a stage's micro_batch_size yourself",
+            f"no micro-batch could be found ({reason}); write false, and a stage's micro_batch_size yourself",
             key="device.auto_micro_batch",
         ) from error
 
 
 def _fitted(config: Config, device: Device, processes: int) -> Config:
-    own = share(config, processes)
+    own = per_process(config, processes)
     plan = blueprint(own, device)
     found: dict[str, Any] = {}
     for name, stage in stages(own):
@@ -71,26 +76,26 @@ def _fitted(config: Config, device: Device, processes: int) -> Config:
     return dataclasses.replace(config, **found)
 
 
-def remembered_at(config: Config, stage: Stage, plan: Blueprint, device: Device) -> Path:
-    """The file of a stage's micro-batch: named after all that decides it but what is free by chance."""
+def cache_file(config: Config, stage: Stage, plan: Blueprint, device: Device) -> Path:
+    """Return the file of a stage's micro-batch, named by a hash of all that decides it but free memory."""
     text = json.dumps(_spec(config, stage, plan, device), sort_keys=True)
     return cache_root() / KIND / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
 def _size(config: Config, name: str, stage: Stage, plan: Blueprint, device: Device) -> int:
-    path = remembered_at(config, stage, plan, device)
+    path = cache_file(config, stage, plan, device)
     size = _read(path, stage.batch_size)
     if size is None:
-        size = _found(config, name, stage, plan, device)
+        size = _search(config, name, stage, plan, device)
         _write(path, {"micro_batch_size": size, "spec": _spec(config, stage, plan, device)})
     return size
 
 
-def _found(config: Config, name: str, stage: Stage, plan: Blueprint, device: Device) -> int:
-    free = fitting.limit(config, free_memory(device))
-    if free is None or 2 * at_most(config, plan.dimensions) <= free:
+def _search(config: Config, name: str, stage: Stage, plan: Blueprint, device: Device) -> int:
+    free = fitting.memory_limit(config, free_memory(device))
+    if free is None or 2 * memory_upper_bound(config, plan.dimensions) <= free:
         return stage.batch_size
-    free = int(_FILLED * free)
+    free = int(_USABLE * free)
     size = fitting.largest_micro_batch(config, name, plan, device, free=free) or device.chips
     while device.kind == "cuda" and size > 1 and not survives(config, stage, plan, device, size):
         size = max(each for each in range(1, size) if stage.batch_size % each == 0)
@@ -98,8 +103,8 @@ def _found(config: Config, name: str, stage: Stage, plan: Blueprint, device: Dev
 
 
 def survives(config: Config, stage: Stage, plan: Blueprint, device: Device, micro_batch: int) -> bool:
-    """Whether a step of that size, of models with random weights, leaves the device with memory to spare."""
-    state = held(student_dimensions(config, plan.dimensions), stage.optimizer).state
+    """Return whether a step of models with random weights, and the optimizer's state, fit on the device."""
+    state = optimizer_memory(student_dimensions(config, plan.dimensions), stage.optimizer).state
     try:
         with torch.random.fork_rng(devices=[]), device.torch_device:
             reserved = torch.empty(state, dtype=torch.uint8)
@@ -136,7 +141,7 @@ def _spec(config: Config, stage: Stage, plan: Blueprint, device: Device) -> dict
 
 
 def _read(path: Path, batch: int) -> int | None:
-    """What is remembered, if it is a divisor of the batch; a damaged file is nothing."""
+    """Return the remembered size if it divides the batch; None for a damaged file."""
     try:
         size = from_json(path.read_bytes())["micro_batch_size"]
     except (OSError, ValueError, TypeError, KeyError):
@@ -145,7 +150,7 @@ def _read(path: Path, batch: int) -> int | None:
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
-    """Whole or not at all; where the cache cannot be written, the next run looks again."""
+    """Write the file; if the cache is not writable, the next run searches again."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as draft:

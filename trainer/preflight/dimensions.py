@@ -1,7 +1,4 @@
-"""A model of the Llama family in numbers, from its configuration: no weight is made or loaded.
-
-Used by the estimates of memory, disk and time. L layers of hidden size H.
-"""
+"""Dimensions of a model of the Llama family, from its configuration alone; no weight is made or loaded."""
 
 from __future__ import annotations
 
@@ -15,12 +12,19 @@ from trainer.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Dimensions:
-    """What the estimates read of a model.
+    """Sizes of a model, for the estimates of memory, disk and time.
 
     Args:
+        layers: decoder layers.
+        hidden: width of the hidden states.
+        intermediate: width of the MLP.
+        heads: query heads of a layer.
+        key_heads: key-value heads of a layer.
         head_size: of one attention head.
+        vocabulary: rows of the embedding table.
+        tied: whether embedding table and head are one matrix.
         weight_bytes: of one parameter.
-        biases: parameters of a layer that are no matrix, SubLN's gains left out.
+        vectors: parameters of a layer that are in no matrix, SubLN's gains left out.
     """
 
     layers: int
@@ -36,7 +40,7 @@ class Dimensions:
 
     @property
     def layer_matrices(self) -> list[tuple[int, int]]:
-        """[outputs, inputs] of the linear layers of one layer."""
+        """Return [outputs, inputs] of the linear layers of one decoder layer."""
         queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
         attention = [(queries, self.hidden), (keys, self.hidden), (keys, self.hidden), (self.hidden, queries)]
         inner = (self.intermediate, self.hidden)
@@ -44,43 +48,44 @@ class Dimensions:
 
     @property
     def matrices(self) -> Iterator[tuple[int, int]]:
-        """Those of all layers: what goes ternary."""
+        """Return those of all layers, which become ternary."""
         return (shape for _ in range(self.layers) for shape in self.layer_matrices)
 
     @property
-    def ends(self) -> list[tuple[int, int]]:
-        """Embedding table and head, once where they are tied."""
+    def embeddings(self) -> list[tuple[int, int]]:
+        """Return the shapes of embedding table and head, one if they are tied."""
         return [(self.vocabulary, self.hidden)] * (1 if self.tied else 2)
 
     @property
     def gains(self) -> int:
-        """Parameters that are no matrices."""
+        """Return the number of parameters that are in no matrix."""
         return self.layers * self.vectors + self.hidden
 
     @property
     def parameters(self) -> int:
-        """All of them, tied ones once."""
-        return sum(o * i for o, i in (*self.matrices, *self.ends)) + self.gains
+        """Return the number of parameters, tied ones once."""
+        return sum(o * i for o, i in (*self.matrices, *self.embeddings)) + self.gains
 
     def as_student(self, *, layers: int | None, subln: bool) -> Dimensions:
-        """Of a student with so many of the layers (None: all), with SubLN's gains or without."""
+        """Return the dimensions of a student of so many layers (None: all), with SubLN's gains or without."""
         more = self.heads * self.head_size + self.intermediate if subln else 0
         return replace(self, layers=layers or self.layers, vectors=self.vectors + more)
 
     def forward_flops(self, sequence_length: int) -> int:
-        """Of one token, as `trainer.cost.flops` counts them."""
+        """Return the operations of a forward pass per token, as `trainer.cost.flops` counts them."""
         weights = sum(o * i for o, i in self.matrices) + self.vocabulary * self.hidden
         return 2 * weights + 4 * sequence_length * self.layers * self.heads * self.head_size
 
 
 def teacher_dimensions(config: Config, pretrained: Any = None) -> Dimensions:
-    """Of the model that the student is made from.
+    """Return the dimensions of the model that the student is made from.
 
     Args:
+        config: of the run.
         pretrained: transformers' configuration, for `model=hf`.
 
     Raises:
-        ConfigError: the configuration does not tell what is asked of it.
+        ConfigError: the pretrained configuration lacks a size.
     """
     if config.model.kind == "tiny":
         return _tiny(config.model, config.data.vocab_size)
@@ -116,7 +121,7 @@ def _pretrained(found: Any, dtype: str) -> Dimensions:
             vocabulary=found.vocab_size,
             tied=bool(getattr(found, "tie_word_embeddings", False)),
             weight_bytes=2 if "16" in kept else 4,
-            # Two norms a layer; Qwen3's two of queries and keys; biases are as good as nothing.
+            # Two norms a layer, and Qwen3's two of queries and keys; biases are negligible.
             vectors=2 * found.hidden_size + (2 * head_size if found.model_type.startswith("qwen3") else 0),
         )
     except AttributeError as error:

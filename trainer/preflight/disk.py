@@ -1,4 +1,4 @@
-"""What a run will write into its folder, against what is free there. Used by `preflight.look`."""
+"""Disk space that a run needs in its folder, and that is free there. Used by `preflight`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer.config import Config
 from trainer.errors import ConfigError, MachineError
 from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.memory import stages
-from trainer.preflight.optimizer import held
+from trainer.preflight.optimizer import optimizer_memory
 from trainer.preflight.resources import free_disk, size_of
 from trainer.text import byte_size, counted
 
@@ -19,51 +19,52 @@ _SMALL = 2**20  # metrics, configuration and the like
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
-    """Bytes of a run's folder.
+    """Space of a run's folder, in bytes.
 
     Args:
-        checkpoint: one of them.
-        checkpoints: how many there may be at once, the one that is being written included.
-        model: the student that is kept at the end.
-        there: of an earlier attempt's checkpoints, which later ones replace.
+        checkpoint: size of one checkpoint.
+        checkpoints: most checkpoints at once, the one that is being written included.
+        model: size of the student that is kept at the end.
+        existing: size of an earlier attempt's checkpoints, which later ones replace.
+        free: on the folder's disk.
     """
 
     checkpoint: int
     checkpoints: int
     model: int
-    there: int
+    existing: int
     free: int
 
     @property
     def needed(self) -> int:
-        """Beyond what is there."""
-        return max(self.checkpoint, self.checkpoint * self.checkpoints - self.there) + self.model + _SMALL
+        """Return the bytes needed beyond the existing ones."""
+        return max(self.checkpoint, self.checkpoint * self.checkpoints - self.existing) + self.model + _SMALL
 
 
 def disk(config: Config, student: Dimensions, folder: Path) -> Disk:
-    """Of the run in its folder, which need not exist. Raises OSError."""
+    """Return the space of the run in its folder, which need not exist. Raises OSError."""
     weights = student.parameters * student.weight_bytes
-    state = max((held(student, stage.optimizer).state for _, stage in stages(config)), default=0)
+    state = max((optimizer_memory(student, stage.optimizer).state for _, stage in stages(config)), default=0)
     saves = config.checkpoint.every_steps or config.checkpoint.every_seconds
     return Disk(
         checkpoint=weights + state,
         checkpoints=config.checkpoint.keep + 1 if saves else 1,  # SIGTERM's
         model=weights if config.save_model else 0,
-        there=size_of(folder / FOLDER),
+        existing=size_of(folder / FOLDER),
         free=free_disk(folder),
     )
 
 
 def refusals(found: Disk, config: Config) -> list[ConfigError]:
-    """That there is too little, if there is."""
+    """Return a refusal if there is too little space, with what to change."""
     if found.needed <= found.free:
         return []
-    told = (
+    shortage = (
         f"{byte_size(found.free)} are free there, and {counted(found.checkpoints, 'checkpoint')} of "
         f"{byte_size(found.checkpoint)}{' and the model' if found.model else ''} would fill "
         f"{byte_size(found.needed)}"
     )
-    room = (found.free + found.there - found.model - _SMALL) // max(found.checkpoint, 1) - 1
+    room = (found.free + found.existing - found.model - _SMALL) // max(found.checkpoint, 1) - 1
     if 1 <= room < config.checkpoint.keep:
-        return [MachineError(f"in run_dir {told}; write {room}", key="checkpoint.keep")]
-    return [MachineError(f"{told}; write a folder on a larger disk", key="run_dir")]
+        return [MachineError(f"in run_dir {shortage}; write {room}", key="checkpoint.keep")]
+    return [MachineError(f"{shortage}; write a folder on a larger disk", key="run_dir")]

@@ -1,4 +1,4 @@
-"""How much memory the tensors of a program take, told without running it: on shapes alone. Used by `trace`.
+"""Memory of a program's tensors, measured without computing them. Used by `trace`.
 
 The program runs under torch's FakeTensorMode, where tensors have a shape, a dtype and a storage, and no data.
 """
@@ -18,12 +18,12 @@ from torch.utils._pytree import tree_leaves
 _DEVICE = torch.ops.prim.device.default
 
 
-class Live(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotations here
-    """Counts storages from the operation that makes them until nothing refers to them.
+class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotations here
+    """Count of storages, from the operation that makes them until nothing refers to them.
 
     Attributes:
         now: bytes alive.
-        peaks: the most that was alive in each phase, by its name.
+        peaks: most bytes alive in each phase, by its name.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -33,7 +33,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no a
         self.now, self.peaks, self._phase = 0, dict[str, int](), "begin"
 
     def begin(self, phase: str) -> None:
-        """What comes now counts for this phase, which may be begun more than once."""
+        """Count for this phase from now on; it may be begun more than once."""
         self._phase = phase
         self.peaks[phase] = max(self.peaks.get(phase, 0), self.now)
 
@@ -44,34 +44,34 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no a
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func is _DEVICE:  # asked several times an operation; all are on the one
+        if func is _DEVICE:  # called several times per operation; all tensors are on one device
             return self._device
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
-                self._see(leaf.untyped_storage())
+                self._add(leaf.untyped_storage())
         return result
 
-    def _see(self, storage: Any) -> None:
+    def _add(self, storage: Any) -> None:
         key = id(storage)
         if key in self._alive:
             return
         size = storage.nbytes()
-        self._alive[key] = weakref.ref(storage, self._forget(key, size))
+        self._alive[key] = weakref.ref(storage, self._remover(key, size))
         self.now += size
         self.peaks[self._phase] = max(self.peaks.get(self._phase, 0), self.now)
 
-    def _forget(self, key: int, size: int) -> Callable[[Any], None]:
-        def forget(reference: object) -> None:
+    def _remover(self, key: int, size: int) -> Callable[[Any], None]:
+        def remove(reference: object) -> None:
             del self._alive[key]
             self.now -= size
 
-        return forget
+        return remove
 
 
 @contextmanager
-def shapes_alone(device: torch.device) -> Iterator[Live]:
-    """What is computed inside is computed on shapes; tensors for which no device is named are on `device`."""
-    live = Live(device)
+def fake_tensors(device: torch.device) -> Iterator[LiveStorages]:
+    """Run the block on fake tensors, by default on `device`, and yield the count of their storages."""
+    live = LiveStorages(device)
     with FakeTensorMode(allow_non_fake_inputs=True), live, device:
         yield live

@@ -1,4 +1,4 @@
-"""How much memory each stage will take at most, and what of it is what. Used by `preflight.look`."""
+"""Estimates of each stage's peak memory, by kind of tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainer.config import Config
 from trainer.devices.device import Device
 from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.meta_model import Blueprint
-from trainer.preflight.optimizer import held
+from trainer.preflight.optimizer import optimizer_memory
 from trainer.preflight.trace import Stage, evaluation_peak, step_peak
 
 EVALUATION = "evaluation"
@@ -17,13 +17,16 @@ EVALUATION = "evaluation"
 
 @dataclass(frozen=True, kw_only=True)
 class StageMemory:
-    """Bytes that tensors take in one stage, all at once at most.
+    """Bytes of the tensors of one stage at its peak.
 
     Args:
-        weights: of the student and its teacher, which stays from the first stage to the last.
-        optimizer: its state.
-        activations: what else there is when the most is alive: activations, logits, passing copies.
-        peak: all of it.
+        name: of the stage.
+        micro_batch: sequences that are computed at once.
+        weights: of the student and its teacher, which stays for the whole run.
+        gradients: of the student.
+        optimizer: state of the optimizer.
+        activations: all other tensors at the peak: activations, logits, temporary copies.
+        peak: sum of the above.
     """
 
     name: str
@@ -36,7 +39,7 @@ class StageMemory:
 
 
 def stages(config: Config) -> list[tuple[str, Stage]]:
-    """Those that are trained, by name."""
+    """Return the stages that are trained, by name."""
     named: list[tuple[str, Stage]] = [
         ("stage1_9", config.stage1_9),
         ("stage2", config.stage2),
@@ -46,12 +49,12 @@ def stages(config: Config) -> list[tuple[str, Stage]]:
 
 
 def student_dimensions(config: Config, teacher: Dimensions) -> Dimensions:
-    """Of the student that Stage 1 makes of such a teacher."""
+    """Return the dimensions of the student that Stage 1 makes from the teacher."""
     return teacher.as_student(layers=config.stage1.keep_layers, subln=config.stage1.subln != "none")
 
 
 def weight_bytes(config: Config, teacher: Dimensions) -> int:
-    """Of student and teacher together."""
+    """Return the bytes of the weights of student and teacher."""
     student = student_dimensions(config, teacher)
     return student.parameters * student.weight_bytes + teacher.parameters * teacher.weight_bytes
 
@@ -65,16 +68,24 @@ def stage_memory(
     *,
     micro_batch: int | None = None,
 ) -> StageMemory:
-    """Of one stage, with so many sequences computed at once; None: as the stage says. Of chips that share
-    the sequences, what each takes."""
+    """Return the memory of one stage; of each chip, where several share the sequences.
+
+    Args:
+        config: of the run.
+        name: of the stage.
+        stage: its configuration.
+        plan: architecture of the models.
+        device: that computes.
+        micro_batch: sequences computed at once, over all chips; None: as configured.
+    """
     micro = micro_batch or stage.micro_batch_size or stage.batch_size
     student, weights = student_dimensions(config, plan.dimensions), weight_bytes(config, plan.dimensions)
     gradients = student.parameters * student.weight_bytes
-    buckets = gradients if config.device.parallel == "ddp" else 0  # in which processes exchange them
-    optimizer = held(student, stage.optimizer)
+    buckets = gradients if config.device.parallel == "ddp" else 0  # of the all-reduce
+    optimizer = optimizer_memory(student, stage.optimizer)
     own = dataclasses.replace(stage, batch_size=stage.batch_size // device.chips)
     computing = step_peak(config, own, plan, device, micro_batch=max(1, micro // device.chips))
-    peak = buckets + optimizer.state + max(computing, weights + gradients + optimizer.passing)
+    peak = buckets + optimizer.state + max(computing, weights + gradients + optimizer.temporary)
     return StageMemory(
         name=name,
         micro_batch=micro,
@@ -87,7 +98,7 @@ def stage_memory(
 
 
 def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageMemory:
-    """While held-out losses are measured, when there is neither gradient nor optimizer."""
+    """Return the memory while held-out losses are measured, without gradients and optimizer."""
     rows = config.eval.batch_size
     own = rows // device.chips if rows % device.chips == 0 else rows  # else each chip computes all of them
     theirs = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=own))

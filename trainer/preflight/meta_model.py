@@ -1,4 +1,4 @@
-"""Models of the run's architecture at any depth, without weights. Used by `trace`, under FakeTensorMode."""
+"""Models of the run's architecture at any depth. Used by `trace`, under FakeTensorMode."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Blueprint:
     """The teacher's architecture.
 
     Args:
-        dimensions: its numbers.
-        build: makes one of so many layers.
+        dimensions: its sizes.
+        build: makes a model of so many layers.
     """
 
     dimensions: Dimensions
@@ -33,11 +33,12 @@ class Blueprint:
 
 
 def blueprint(config: Config, device: Device) -> Blueprint:
-    """Of the run's model.
+    """Return the architecture of the run's model.
 
     Raises:
-        OSError, ValueError: a pretrained model's configuration cannot be read.
-        ConfigError: it does not tell what is asked of it.
+        OSError: a pretrained model's configuration cannot be read.
+        ValueError: it is not one that transformers knows.
+        ConfigError: it lacks a size.
     """
     model = config.model
     if model.kind == "hf":

@@ -1,4 +1,4 @@
-"""What an optimizer holds, in bytes, by its type (see `trainer.optim`). Used by `preflight.memory`."""
+"""Memory of optimizers, in bytes, by their type (see `trainer.optim`)."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from trainer.config import OptimizerConfig
 from trainer.preflight.dimensions import Dimensions
 
 _SMALL = 4096  # elements below which bitsandbytes keeps a tensor's moments in float32
-_BLOCK = 256  # elements that share one of its scales
+_BLOCK = 256  # elements that share one of bitsandbytes' scales
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
-    """Bytes of the state between two steps, and of what a step needs beside it for a moment."""
+class OptimizerMemory:
+    """Bytes of the state between two steps, and of temporary tensors of a step."""
 
     state: int
-    passing: int
+    temporary: int
 
 
-def held(student: Dimensions, config: OptimizerConfig) -> Held:
-    """Of one stage's optimizer."""
+def optimizer_memory(student: Dimensions, config: OptimizerConfig) -> OptimizerMemory:
+    """Return the memory of one stage's optimizer."""
     size = student.weight_bytes
     matrices = [o * i for o, i in student.matrices]
-    ends = [o * i for o, i in student.ends]
-    rest = sum(ends) + student.gains
+    embeddings = [o * i for o, i in student.embeddings]
+    others = sum(embeddings) + student.gains
     if config.type == "adamw_8bit":
-        state = sum(map(_eight_bits, [*matrices, *ends])) + 8 * student.gains
-        return Held(state=state, passing=0)
+        state = sum(map(_eight_bits, [*matrices, *embeddings])) + 8 * student.gains
+        return OptimizerMemory(state=state, temporary=0)
     if config.type == "adamw":
-        return Held(state=2 * size * student.parameters, passing=0)
+        return OptimizerMemory(state=2 * size * student.parameters, temporary=0)
     if config.type in ("muon", "muonclip"):
         state = size * sum(matrices)
     else:
         rank = config.apollo.rank if config.type == "apollo" else 1
         state = sum(_projected(o, i, rank) for o, i in student.matrices)
     # One matrix at a time, in about five copies in float32.
-    return Held(state=state + 2 * size * rest, passing=20 * max(matrices))
+    return OptimizerMemory(state=state + 2 * size * others, temporary=20 * max(matrices))
 
 
 def _eight_bits(elements: int) -> int:
@@ -44,7 +44,7 @@ def _eight_bits(elements: int) -> int:
 
 
 def _projected(outputs: int, inputs: int, rank: int) -> int:
-    """Two moments of the projected gradient and the projection itself, in float32."""
+    """Return the bytes of two moments of the projected gradient and of the projection, in float32."""
     small, large = sorted((outputs, inputs))
     rank = min(rank, small)
     return 4 * (2 * rank * large + rank * small)

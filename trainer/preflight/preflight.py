@@ -1,4 +1,4 @@
-"""The look at a run before it starts: what it will take, and what speaks against it. Called by `__main__`."""
+"""Preflight check: estimated resources and reasons to refuse. Called by `__main__`."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from trainer.preflight.disk import Disk
 from trainer.preflight.memory import StageMemory, evaluation_memory, stage_memory, stages, student_dimensions
 from trainer.preflight.meta_model import Blueprint, blueprint
 from trainer.preflight.resources import free_memory
-from trainer.preflight.upper_bound import at_most
+from trainer.preflight.upper_bound import memory_upper_bound
 from trainer.text import byte_size
 
 
 @dataclass(kw_only=True)
-class Look:
-    """What was found.
+class Preflight:
+    """Estimated resources of a run, and reasons to refuse it.
 
     Args:
-        refusals: what speaks against the run, with what to change.
-        stages: memory of each stage and of evaluations; empty where `at_most` was enough to know, or nothing
-            is known.
-        at_most: bytes that memory stays below.
+        refusals: reasons, with what to change.
+        stages: memory of each stage and of evaluations; empty if `upper_bound` was enough, or nothing is
+            known.
+        upper_bound: bytes that memory stays below.
         free: bytes of memory that the run may take.
-        seconds, usd: of the steps of all stages, roughly; None: nobody knows the device.
+        disk: space of the run's folder.
+        seconds, usd: of the steps of all stages, roughly; None: the device's speed or price is not known.
         unknown: why memory could not be estimated; "".
     """
 
     refusals: list[ConfigError] = field(default_factory=list)
     stages: list[StageMemory] = field(default_factory=list)
-    at_most: int | None = None
+    upper_bound: int | None = None
     free: int | None = None
     disk: Disk | None = None
     seconds: float | None = None
@@ -45,27 +46,29 @@ class Look:
 
     @property
     def peak(self) -> int | None:
-        """Bytes of the stage that takes the most memory."""
+        """Return the bytes of the stage that takes the most memory."""
         return max((stage.peak for stage in self.stages), default=None)
 
 
-def look(
-    config: Config, device: Device, folder: Path | None, *, closely: bool = False, processes: int = 1
-) -> Look:
-    """At the run and at this machine; computes nothing, loads no weights.
+def run_preflight(
+    config: Config, device: Device, folder: Path | None, *, detailed: bool = False, processes: int = 1
+) -> Preflight:
+    """Check the run against this machine, without computing or loading weights.
 
     Args:
+        config: of the run.
+        device: that it will compute on.
         folder: of the run; None leaves the disk out.
-        closely: estimate memory also where a bound tells that it is enough.
+        detailed: estimate memory even if an upper bound shows that it fits.
         processes: that share each batch.
     """
-    found = Look(refusals=long_runs.refusals(config, device=device.kind, dtype=dtype_name(device.dtype)))
+    found = Preflight(refusals=long_runs.refusals(config, device=device.kind, dtype=dtype_name(device.dtype)))
     try:
         plan = blueprint(config, device)
         if config.device.parallel == "fsdp":
             found.unknown = "the weights are in parts"
         else:
-            _look_at_memory(found, share(config, processes), plan, device, closely=closely)
+            _estimate_memory(found, per_process(config, processes), plan, device, detailed=detailed)
         found.seconds = price.seconds(config, plan.dimensions, device)
         if found.seconds is not None:
             found.usd = price.dollars(config, device, found.seconds)
@@ -77,11 +80,13 @@ def look(
     return found
 
 
-def _look_at_memory(found: Look, config: Config, plan: Blueprint, device: Device, *, closely: bool) -> None:
-    found.free = fitting.limit(config, free_memory(device))
-    bound = at_most(config, plan.dimensions)
-    if not closely and found.free is not None and 2 * bound <= found.free:
-        found.at_most = bound
+def _estimate_memory(
+    found: Preflight, config: Config, plan: Blueprint, device: Device, *, detailed: bool
+) -> None:
+    found.free = fitting.memory_limit(config, free_memory(device))
+    bound = memory_upper_bound(config, plan.dimensions)
+    if not detailed and found.free is not None and 2 * bound <= found.free:
+        found.upper_bound = bound
         return
     for name, stage in stages(config):
         found.stages.append(stage_memory(config, name, stage, plan, device))
@@ -90,8 +95,8 @@ def _look_at_memory(found: Look, config: Config, plan: Blueprint, device: Device
         found.refusals += fitting.refusals(config, found.stages, plan, device, free=found.free)
 
 
-def share(config: Config, processes: int) -> Config:
-    """What one of the processes computes; `distributed.launched` has seen that batches can be shared out."""
+def per_process(config: Config, processes: int) -> Config:
+    """Return the configuration with one process's part of each batch, which `launched.check` has checked."""
     smaller: dict[str, Any] = {
         name: dataclasses.replace(stage, batch_size=stage.batch_size // processes)
         for name, stage in stages(config)
@@ -99,16 +104,16 @@ def share(config: Config, processes: int) -> Config:
     return dataclasses.replace(config, **smaller)
 
 
-def line(found: Look) -> str:
-    """What was found, in one line for people."""
-    told = [_memory(found)]
+def summary_line(found: Preflight) -> str:
+    """Return the estimates in one line for people."""
+    parts = [_memory(found)]
     if found.disk:
-        told.append(f"disk {byte_size(found.disk.needed)} of {byte_size(found.disk.free)} free")
+        parts.append(f"disk {byte_size(found.disk.needed)} of {byte_size(found.disk.free)} free")
     if found.seconds is not None:
-        told.append(f"roughly {_time(found.seconds)} of training")
+        parts.append(f"roughly {_time(found.seconds)} of training")
     if found.usd:
-        told.append(f"{found.usd:.2f} $")
-    return f"preflight: {', '.join(told)}"
+        parts.append(f"{found.usd:.2f} $")
+    return f"preflight: {', '.join(parts)}"
 
 
 def _time(seconds: float) -> str:
@@ -118,10 +123,10 @@ def _time(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _memory(found: Look) -> str:
+def _memory(found: Preflight) -> str:
     if found.unknown:
         return f"memory not estimated ({found.unknown})"
     free = "" if found.free is None else f" of {byte_size(found.free)} free"
     if found.peak is not None:
         return f"memory about {byte_size(found.peak)}{free}"
-    return f"memory below {byte_size(found.at_most or 0)}{free}"
+    return f"memory below {byte_size(found.upper_bound or 0)}{free}"

@@ -1,4 +1,4 @@
-"""How long a run will take, and for how much money, roughly. Used by `preflight.look`."""
+"""Rough estimates of a run's time and price. Used by `preflight`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.memory import stages, student_dimensions
 from trainer.preflight.trace import Stage
 
-# Shares of what a device can do that training gets out of it. Of a GPU what well-kept loops reach; of a CPU,
-# where the whole is measured and not the maker's, what the default run reached on two cores.
-_OF_A_GPU, _OF_A_CPU = 0.4, 0.3
+# Shares of the peak rate that training reaches: of a GPU's, as well-tuned loops do; of a CPU's measured one,
+# as the default run did on two cores.
+_GPU_SHARE, _CPU_SHARE = 0.4, 0.3
 _SIDE = 384  # of the square matrices whose product measures a CPU
-_ENOUGH_S = 0.01
+_MEASURE_S = 0.01
 
 
 def seconds(config: Config, teacher: Dimensions, device: Device) -> float | None:
-    """Of the steps of all stages; None for a device whose speed nobody knows."""
+    """Return the seconds of the steps of all stages; None for a device of unknown speed."""
     speed = _speed(device)
     return None if speed is None else _flops(config, teacher, device) / (speed * device.ranks.world)
 
 
 def dollars(config: Config, device: Device, taken: float) -> float | None:
-    """Of so many seconds; None for a device whose price nobody knows."""
+    """Return the price of so many seconds; None for a device of unknown price."""
     return usd(device, config.device.usd_per_hour, taken, spot=config.device.pricing == "spot")
 
 
@@ -41,14 +41,14 @@ def _flops(config: Config, teacher: Dimensions, device: Device) -> float:
             stage.max_steps
             * stage.batch_size
             * length
-            * (passes * ours + theirs * _taught(stage) + _head(stage, student, length))
+            * (passes * ours + theirs * _runs_teacher(stage) + _head(stage, student, length))
             for _, stage in stages(config)
         )
     )
 
 
 def _head(stage: Stage, student: Dimensions, length: int) -> float:
-    """What a head that is read at candidates costs less."""
+    """Return the difference that a head with candidate logits only makes."""
     if not isinstance(stage, Stage3Config) or stage.teacher.kind != "cached":
         return 0.0
     return candidate_flops_per_token(
@@ -56,34 +56,33 @@ def _head(stage: Stage, student: Dimensions, length: int) -> float:
         student.vocabulary,
         length,
         tokens=stage.teacher.logits_read,
-        whole=stage.teacher.cross_entropy == "exact",
+        full=stage.teacher.cross_entropy == "exact",
     )
 
 
-def _taught(stage: Stage) -> bool:
-    """Whether the teacher computes beside the student here."""
+def _runs_teacher(stage: Stage) -> bool:
     if isinstance(stage, Stage2Config):
         return stage.distill.enabled
     return isinstance(stage, Stage19Config) or stage.runs_teacher
 
 
 def _speed(device: Device) -> float | None:
-    """Operations per second in training."""
+    """Return the operations per second in training."""
     if device.kind != "cpu":
         peak = peak_flops_per_second(device)
-        return None if peak is None else _OF_A_GPU * peak * device.chips
+        return None if peak is None else _GPU_SHARE * peak * device.chips
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on a busy machine two threads that wait for each other took ten times as long
+    torch.set_num_threads(1)  # two threads that wait for each other on a busy machine took ten times as long
     try:
-        return threads * _OF_A_CPU * 2 * _SIDE**3 / _fastest(device.dtype)
+        return threads * _CPU_SHARE * 2 * _SIDE**3 / _fastest(device.dtype)
     finally:
         torch.set_num_threads(threads)
 
 
 def _fastest(dtype: torch.dtype) -> float:
-    """Seconds of the product that others on the machine disturbed least."""
+    """Return the seconds of the fastest product, which other processes disturbed least."""
     matrix, taken = torch.ones(_SIDE, _SIDE, dtype=dtype), list[float]()
-    while len(taken) < 2 or sum(taken) < _ENOUGH_S:  # the first one makes buffers
+    while len(taken) < 2 or sum(taken) < _MEASURE_S:  # the first one makes buffers
         started = time.perf_counter()
         torch.mm(matrix, matrix)
         taken.append(time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""What `python -m trainer … --preflight` prints. Called by `__main__`."""
+"""Output of `python -m trainer … --preflight`. Called by `__main__`."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer.config import Config
-from trainer.preflight.preflight import Look, line
+from trainer.preflight.preflight import Preflight, summary_line
 from trainer.text import byte_size
 
 
-def show(found: Look, config: Config) -> None:
-    """The table and what speaks against the run, on standard output."""
+def show(found: Preflight, config: Config) -> None:
+    """Print the table of memory, the other estimates and the refusals."""
     console = Console(highlight=False, soft_wrap=True)
     if found.stages:
         console.print(_table(found))
-    console.print(line(found), markup=False)
+    console.print(summary_line(found), markup=False)
     for refusal in found.refusals:
         word = "forced" if config.force else "refused"
         console.print(f"{word}: {refusal}", markup=False)
 
 
-def _table(found: Look) -> Table:
-    # Narrow enough for 80 columns: what does not fit is cut off.
+def _table(found: Preflight) -> Table:
+    # Narrow enough for 80 columns: a wider one is cut off.
     table = Table(title="estimated memory", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for name in ("at once", "weights", "gradients", "optimizer", "activations", "peak"):

@@ -1,9 +1,8 @@
-"""The most memory that a stage's training step takes, from running it on shapes. Used by `memory`.
+"""Peak memory of a stage's training step, from a run on fake tensors. Used by `memory`.
 
-What is run is the program itself (student, teacher, losses, recomputation), so that a change there needs no
-change here; optimizers, which look at numbers, are left to `preflight.optimizer`. Running all layers of a
-deep model would take many seconds. Two or three of them do: in every phase of a step the most that is alive
-grows by the same amount with each layer.
+The traced program is the real one (student, teacher, losses, recomputation), so that a change there needs
+none here; optimizers, which depend on values, are left to `preflight.optimizer`. Models of two and three
+layers are traced and extrapolated: the peak of every phase of a step grows linearly with the layers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from trainer.losses.next_token import NextTokenLoss, cross_entropy
 from trainer.losses.sparse import DTYPES, Sample, Targets
 from trainer.models.causal_lm import freeze
 from trainer.models.subln import normalised_projections, quantise
-from trainer.preflight.fake_trace import Live, shapes_alone
+from trainer.preflight.fake_trace import LiveStorages, fake_tensors
 from trainer.preflight.meta_model import Blueprint
 from trainer.quant.ternary import held_weights
 from trainer.quant.warmup import Lambda
@@ -34,12 +33,12 @@ from trainer.training.train_step import Objective
 
 Stage = Stage19Config | Stage2Config | Stage3Config
 
-FEW, ONE_MORE = 2, 3  # layers; with one alone, the top one would be the bottom one
+FEW, ONE_MORE = 2, 3  # layers; with one, the top layer would be the bottom one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """Student and teacher on shapes, and what the student obeys."""
+    """Student and teacher, and the student's lambda."""
 
     student: nn.Module
     teacher: nn.Module
@@ -47,14 +46,23 @@ class Models:
 
 
 def step_peak(config: Config, stage: Stage, plan: Blueprint, device: Device, *, micro_batch: int) -> int:
-    """Bytes alive at most in forward and backward passes of one step: weights of student and teacher,
-    gradients, activations and logits, without the optimizer's state."""
+    """Return the peak bytes of forward and backward passes of one step.
 
-    def run(live: Live, models: Models, config: Config) -> None:
+    Weights of student and teacher, gradients, activations and logits count; the optimizer's state does not.
+
+    Args:
+        config: of the run.
+        stage: of the step.
+        plan: architecture of the models.
+        device: that computes.
+        micro_batch: sequences computed at once.
+    """
+
+    def run(live: LiveStorages, models: Models, config: Config) -> None:
         student = models.student.train()
         if device.recompute:
             recompute_layers(student)
-        _mark_the_top(student, live)
+        _mark_top_layer(student, live)
         with ExitStack() as stack:
             if stage.batch_size > micro_batch:
                 for parameter in student.parameters():  # of the micro-batches before
@@ -73,11 +81,14 @@ def step_peak(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
 
 
 def step_once(config: Config, stage: Stage, plan: Blueprint, device: Device, *, micro_batch: int) -> None:
-    """Forward and backward passes with numbers, of models with random weights and of the run's depths, on the
-    device that is the default one. Raises torch.OutOfMemoryError."""
+    """Compute real forward and backward passes of the full models with random weights, on the default device.
+
+    Raises:
+        torch.OutOfMemoryError: they do not fit.
+    """
     theirs = plan.dimensions.layers
     ours = config.stage1.keep_layers or theirs
-    shallow = _without_layers_named(config, ours)
+    shallow = _without_named_layers(config, ours)
     models = _models(shallow, plan, ours, theirs)
     student = models.student.train()
     if device.recompute:
@@ -92,9 +103,9 @@ def step_once(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
 
 
 def evaluation_peak(config: Config, plan: Blueprint, device: Device) -> int:
-    """Bytes alive at most while the held-out loss is measured, weights of both models included."""
+    """Return the peak bytes while the held-out loss is measured, weights of both models included."""
 
-    def run(live: Live, models: Models, config: Config) -> None:
+    def run(live: LiveStorages, models: Models, config: Config) -> None:
         predict = NextTokenLoss(models.student.eval())
         ids_BT = torch.zeros(config.eval.batch_size, config.data.sequence_length, dtype=torch.long)
         live.begin("forward")
@@ -105,15 +116,15 @@ def evaluation_peak(config: Config, plan: Blueprint, device: Device) -> int:
 
 
 def _over_depths(
-    config: Config, plan: Blueprint, device: Device, run: Callable[[Live, Models, Config], None]
+    config: Config, plan: Blueprint, device: Device, run: Callable[[LiveStorages, Models, Config], None]
 ) -> int:
-    """The peak at the run's depths, from those of few layers."""
+    """Return the peak at the run's depths, extrapolated from few layers."""
     theirs = plan.dimensions.layers
     ours = config.stage1.keep_layers or theirs
 
     def peaks(student: int, teacher: int) -> Mapping[str, int]:
-        shallow = _without_layers_named(config, student)
-        with shapes_alone(device.torch_device) as live:
+        shallow = _without_named_layers(config, student)
+        with fake_tensors(device.torch_device) as live:
             run(live, _models(shallow, plan, student, teacher), shallow)
             return dict(live.peaks)
 
@@ -132,8 +143,8 @@ def _over_depths(
     )
 
 
-def _without_layers_named(config: Config, layers: int) -> Config:
-    """With settings that go with any number of layers; which layer is named makes no difference to memory."""
+def _without_named_layers(config: Config, layers: int) -> Config:
+    """Replace settings that name layers, which do not matter for memory, by some that fit any depth."""
     return dataclasses.replace(
         config,
         model=dataclasses.replace(config.model, layers=layers)
@@ -153,9 +164,12 @@ def _models(config: Config, plan: Blueprint, student_layers: int, teacher_layers
     return Models(student=student, teacher=teacher, strength=strength)
 
 
-def _mark_the_top(student: nn.Module, live: Live) -> None:
-    """Tells when the last gradient of the top layer is there: activations are freed and gradients made from
-    the top down, so before that the most is alive of the one, and after the last layer of the other."""
+def _mark_top_layer(student: nn.Module, live: LiveStorages) -> None:
+    """Begin a new phase when the last gradient of the top layer is there.
+
+    The backward pass frees activations and makes gradients from the top down: before that moment activations
+    peak, after it gradients.
+    """
     left = set()
 
     def arrived(parameter: Tensor) -> None:
@@ -164,7 +178,7 @@ def _mark_the_top(student: nn.Module, live: Live) -> None:
             live.begin("backward of the others")
 
     for parameter in student.get_decoder().layers[-1].parameters():  # type: ignore[operator]
-        if parameter.ndim == 1:  # the norm of the layer's input is the last of all
+        if parameter.ndim == 1:  # the norm of the layer's input comes last
             left.add(id(parameter))
             parameter.register_post_accumulate_grad_hook(arrived)
 
@@ -174,21 +188,21 @@ def _objective(config: Config, stage: Stage, models: Models, stack: ExitStack) -
     if isinstance(stage, Stage19Config):
         return layerwise.alignment(student, teacher, DistillWeight(1.0), config.stage1_9)
     if isinstance(stage, Stage2Config):
-        taught = stage.distill.enabled
-        return pretrain.distillation(student, teacher, stage.distill) if taught else cross_entropy(student)
+        distills = stage.distill.enabled
+        return pretrain.distillation(student, teacher, stage.distill) if distills else cross_entropy(student)
     if stage.teacher.kind == "cached":
         return from_cache(student, _targets(config, stage.teacher), config.stage3, stage.teacher)
-    if stage.teacher.kind == "http":  # a teacher elsewhere leaves candidates here, some of a vocabulary
+    if stage.teacher.kind == "http":  # a remote teacher's candidates are small
         return cross_entropy(student)
     return distill.from_teacher(student, teacher, config.stage3, stack)
 
 
 def _targets(config: Config, teacher: CachedTeacherConfig) -> Callable[[int], Targets]:
-    """What caches hold of so many sequences, all of it of the first token."""
-    positions, kept = config.data.sequence_length - 1, teacher.top_k + teacher.negatives
+    """Return a cache of so many sequences, whose candidates are all the first token."""
+    positions, candidates = config.data.sequence_length - 1, teacher.top_k + teacher.negatives
 
     def sample(rows: int) -> Sample:
-        shape = rows, positions, kept
+        shape = rows, positions, candidates
         logits = torch.zeros(shape, dtype=DTYPES[teacher.dtype])
         return Sample(ids=torch.zeros(shape, dtype=torch.int32), logits=logits)
 

@@ -1,8 +1,8 @@
-"""Memory that a run certainly does not need more of, in no time. Used by `preflight.look`.
+"""Upper bound of a run's memory, in closed form. Used by `preflight` and `batch_size_search`.
 
-Estimates run the program on shapes, which takes about a second: more than a small run should wait. Where
-twice this bound is free, nobody has to know closer. The factors count copies of each width that a layer may
-keep, with a wide margin; a test holds them against the estimates.
+A trace takes about a second, which is long for a small run; where twice this bound is free it is skipped.
+The factors count copies of each width that a layer may keep, with a wide margin that a test compares with
+traces.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from trainer.preflight.trace import Stage
 
 _FLOAT = 4
 _HIDDEN, _QUERIES, _INNER, _SCORES, _LOGITS = 40, 20, 16, 10, 14
-_CHUNKS = 2**30  # of losses that are computed chunk by chunk
+_CHUNKS = 2**30  # of losses that are computed in chunks
 
 
-def at_most(config: Config, teacher: Dimensions) -> int:
-    """Bytes of the tensors of all stages, evaluations and the training of a teacher."""
+def memory_upper_bound(config: Config, teacher: Dimensions) -> int:
+    """Return a cheap upper bound on memory, in bytes, over stages, evaluations and the teacher's training."""
     student, length = student_dimensions(config, teacher), config.data.sequence_length
-    # Weights, gradients, two moments and a passing copy, all in float32; and the teacher's.
+    # Weights, gradients, two moments and a temporary copy, all in float32; and the teacher's.
     lasting = _FLOAT * (5 * student.parameters + teacher.parameters)
     sequences = max([config.eval.batch_size, *(_at_once(stage) for _, stage in stages(config))])
     if config.model.kind == "tiny":

@@ -35,19 +35,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Memory is a GiB, and one for each sequence at once; which stages were estimated."""
-    seen = list[str]()
+    estimated = list[str]()
 
     def of_stage(config, name, stage, plan, device, *, micro_batch) -> StageMemory:
-        seen.append(name)
+        estimated.append(name)
         return StageMemory(
             name=name, micro_batch=micro_batch, weights=GIB, gradients=0, optimizer=0,
             activations=micro_batch * GIB, peak=(1 + micro_batch) * GIB,
         )  # fmt: skip
 
     monkeypatch.setattr(fitting, "stage_memory", of_stage)
-    monkeypatch.setattr(batch_size_search, "at_most", lambda *_: 999 * GIB)
+    monkeypatch.setattr(batch_size_search, "memory_upper_bound", lambda *_: 999 * GIB)
     monkeypatch.setattr(batch_size_search, "free_memory", lambda device: 80 * GIB)
-    return seen
+    return estimated
 
 
 def sizes(config: Config, **more: int) -> tuple[int | None, int | None]:
@@ -121,10 +121,10 @@ def test_a_run_with_found_micro_batches_ends_where_one_without_does(
     tight = compose_config([*small, "device.auto_micro_batch=true", "device.memory_target_gib=3.5"])
     found = batch_size_search.with_micro_batches(tight, open_device(tight.device))
     assert (found.stage1_9.micro_batch_size, found.stage2.micro_batch_size) == (2, 2)
-    whole = run_small().result.metrics  # type: ignore[attr-defined]
+    full = run_small().result.metrics  # type: ignore[attr-defined]
     parts = run_small("stage1_9.micro_batch_size=2", "stage2.micro_batch_size=2").result.metrics  # type: ignore[attr-defined]
-    assert parts.final_loss == pytest.approx(whole.final_loss, rel=2e-3)
-    assert parts.effective_steps == whole.effective_steps
+    assert parts.final_loss == pytest.approx(full.final_loss, rel=2e-3)
+    assert parts.effective_steps == full.effective_steps
 
 
 def test_a_model_that_cannot_be_looked_at_is_refused_in_one_line(

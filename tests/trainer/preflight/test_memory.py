@@ -25,9 +25,9 @@ from trainer.models.subln import make_student
 from trainer.optim.build import build_optimizer
 from trainer.preflight.memory import evaluation_memory, stage_memory, stages, student_dimensions
 from trainer.preflight.meta_model import Blueprint, blueprint
-from trainer.preflight.optimizer import held
+from trainer.preflight.optimizer import optimizer_memory
 from trainer.preflight.trace import FEW
-from trainer.preflight.upper_bound import at_most
+from trainer.preflight.upper_bound import memory_upper_bound
 from trainer.stages import distill, layerwise, pretrain
 from trainer.teachers.cached import reader
 from trainer.testing.memory import peak_bytes
@@ -148,8 +148,8 @@ def test_the_estimate_is_what_tensors_take_to_a_twentieth(case: str) -> None:
     assert estimate.peak == (
         estimate.weights + estimate.gradients + estimate.optimizer + estimate.activations
     )
-    assert at_most(config, plan.dimensions) > estimate.peak
-    assert at_most(config, plan.dimensions) > evaluation_memory(config, plan, device).peak
+    assert memory_upper_bound(config, plan.dimensions) > estimate.peak
+    assert memory_upper_bound(config, plan.dimensions) > evaluation_memory(config, plan, device).peak
 
 
 def test_each_of_several_chips_takes_what_one_alone_takes_of_its_rows() -> None:
@@ -183,9 +183,9 @@ def test_the_state_of_each_optimizer_is_what_it_holds(optimizer: str) -> None:
         for tensor in values.values()
         if isinstance(tensor, torch.Tensor) and tensor.ndim
     }
-    beside = (getattr(each, "_projections", {}).values() for each in made.optimizers)  # Apollo's
-    projections = sum(tensor.nbytes for kept in beside for _, tensor in kept)
-    expected = held(plan.dimensions, config.stage2.optimizer).state
+    projected = (getattr(each, "_projections", {}).values() for each in made.optimizers)  # Apollo's
+    projections = sum(tensor.nbytes for kept in projected for _, tensor in kept)
+    expected = optimizer_memory(plan.dimensions, config.stage2.optimizer).state
     assert expected == pytest.approx(sum(state.values()) + projections, rel=0.02)
 
 

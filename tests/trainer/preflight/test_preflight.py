@@ -1,4 +1,4 @@
-"""The look before a run: refusals with status 2 and what to write, `force`, disk, and the table of `--preflight`."""
+"""The preflight check: refusals with status 2 and what to write, `force`, disk, and the table of `--preflight`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.config.compose import compose_config
 from trainer.devices.device import Device, open_device
 from trainer.preflight import fitting, preflight, resources
 from trainer.preflight.memory import StageMemory
-from trainer.preflight.preflight import Look
+from trainer.preflight.preflight import Preflight
 
 GIB = 2**30
 
@@ -40,20 +40,20 @@ def free_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return free
 
 
-def looked(config: Config, folder: Path | None = None, *, closely: bool = False) -> Look:
-    return preflight.look(config, open_device(config.device), folder, closely=closely)
+def checked(config: Config, folder: Path | None = None, *, detailed: bool = False) -> Preflight:
+    return preflight.run_preflight(config, open_device(config.device), folder, detailed=detailed)
 
 
 def test_a_small_run_is_one_line_without_an_estimate(
     small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "stage_memory", lambda *_, **__: pytest.fail("it looked closely"))
+    monkeypatch.setattr(preflight, "stage_memory", lambda *_, **__: pytest.fail("it checked detailed"))
     monkeypatch.setattr(preflight, "free_memory", lambda device: 8 * GIB)
-    found = looked(compose_config(small), tmp_path / "run")
+    found = checked(compose_config(small), tmp_path / "run")
     assert (found.refusals, found.stages) == ([], [])
-    assert preflight.line(found).startswith("preflight: memory below ")
+    assert preflight.summary_line(found).startswith("preflight: memory below ")
     assert re.search(
-        r" MiB of 8\.00 GiB free, disk [\d.]+ [KM]iB of [\d.]+ [GMK]iB free", preflight.line(found)
+        r" MiB of 8\.00 GiB free, disk [\d.]+ [KM]iB of [\d.]+ [GMK]iB free", preflight.summary_line(found)
     )
     assert not (tmp_path / "run").exists()
 
@@ -83,7 +83,7 @@ def estimates(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (preflight, fitting):
         monkeypatch.setattr(module, "stage_memory", of_stage)
         monkeypatch.setattr(module, "evaluation_memory", of_evaluation)
-    monkeypatch.setattr(preflight, "at_most", lambda *_: 999 * GIB)
+    monkeypatch.setattr(preflight, "memory_upper_bound", lambda *_: 999 * GIB)
 
 
 @pytest.mark.usefixtures("estimates")
@@ -101,7 +101,7 @@ def test_too_little_memory_names_what_makes_it_fit(
 ) -> None:
     stage = ("stage1_9.batch_size=12", "stage2.max_steps=0", "eval.batch_size=1")
     config = compose_config([*small, *stage, f"device.memory_target_gib={target}"])
-    refusal = looked(config).refusals[0]
+    refusal = checked(config).refusals[0]
     assert refusal.key == key
     assert refusal.problem.startswith("stage1_9 takes an estimated 13.0 GiB of memory (weights 0.50 GiB, ")
     assert f"and {target:.2f} GiB are free; " in refusal.problem
@@ -114,7 +114,7 @@ def test_an_evaluation_that_does_not_fit_is_told_smaller_batches_of_as_many_toke
 ) -> None:
     small_stages = ("stage1_9.micro_batch_size=1", "stage2.micro_batch_size=1")
     target = ("eval.batches=3", "eval.batch_size=8", "device.memory_target_gib=5.5")
-    (refusal,) = looked(compose_config([*small, *small_stages, *target])).refusals
+    (refusal,) = checked(compose_config([*small, *small_stages, *target])).refusals
     assert (refusal.key, refusal.problem.rpartition("; ")[2]) == (
         "eval.batch_size",
         "write 4, and eval.batches=6",
@@ -137,36 +137,36 @@ def test_a_compiled_step_is_refused_only_where_half_its_activations_do_not_fit(
     ("batch", "limit", "expected"), [(12, 5, 4), (12, 12, 12), (12, 0, None), (7, 6, 1), (1, 1, 1)]
 )
 def test_the_largest_divisor(batch: int, limit: int, expected: int | None) -> None:
-    assert fitting.largest(batch, lambda size: size <= limit) == expected
+    assert fitting.largest_divisor(batch, lambda size: size <= limit) == expected
 
 
 def test_a_full_disk_is_refused_with_fewer_checkpoints_or_another_folder(
     small: tuple[str, ...], tmp_path: Path, free_disk: list[int]
 ) -> None:
     config = compose_config([*small, "checkpoint.keep=5"])
-    found = looked(config, tmp_path)
+    found = checked(config, tmp_path)
     assert (found.refusals, found.disk.checkpoints) == ([], 6)
     one = found.disk.checkpoint
     free_disk[0] = 4 * one + 2**20
-    (refusal,) = looked(config, tmp_path).refusals
+    (refusal,) = checked(config, tmp_path).refusals
     assert (refusal.key, refusal.problem.rpartition("write ")[2]) == ("checkpoint.keep", "3")
-    assert looked(compose_config([*small, "checkpoint.keep=3"]), tmp_path).refusals == []
+    assert checked(compose_config([*small, "checkpoint.keep=3"]), tmp_path).refusals == []
     free_disk[0] = one
-    assert looked(config, tmp_path).refusals[0].key == "run_dir"
+    assert checked(config, tmp_path).refusals[0].key == "run_dir"
     never = ("checkpoint.every_seconds=0", "save_model=true")
-    assert looked(compose_config([*small, *never]), tmp_path).disk.checkpoints == 1
+    assert checked(compose_config([*small, *never]), tmp_path).disk.checkpoints == 1
 
 
 def test_checkpoints_of_the_attempt_before_are_not_counted_twice(
     small: tuple[str, ...], tmp_path: Path, free_disk: list[int]
 ) -> None:
     config = compose_config(small)
-    one = looked(config, tmp_path).disk.checkpoint
+    one = checked(config, tmp_path).disk.checkpoint
     for name in ("00000001", "00000002"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
         (tmp_path / "checkpoints" / name / "model.safetensors").write_bytes(bytes(one))
     free_disk[0] = one + 2**20
-    assert looked(config, tmp_path).refusals == []
+    assert checked(config, tmp_path).refusals == []
 
 
 def test_a_refusal_is_status_2_before_the_teacher_and_force_goes_into_the_result(
@@ -207,6 +207,9 @@ def test_an_estimate_that_fails_does_not_keep_a_run_from_starting(
     small: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "blueprint", lambda *_: 1 / 0)
-    found = looked(compose_config(small), tmp_path)
+    found = checked(compose_config(small), tmp_path)
     assert found.refusals == []
-    assert preflight.line(found) == "preflight: memory not estimated (ZeroDivisionError: division by zero)"
+    assert (
+        preflight.summary_line(found)
+        == "preflight: memory not estimated (ZeroDivisionError: division by zero)"
+    )

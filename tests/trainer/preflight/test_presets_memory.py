@@ -67,11 +67,11 @@ def test_the_table_is_what_is_estimated(model: str, tmp_path: Path) -> None:
     attention = "eager" if model == "tiny" else "sdpa"
     device = Device(torch_device=torch.device("cpu"), dtype=dtype, name="any", attention=attention)
     plan, rows = blueprint(config, device), documented()
-    assert {name for told, name in rows if told == model} == {name for name, _ in stages(config)}
+    assert {name for row, name in rows if row == model} == {name for name, _ in stages(config)}
     for name, stage in stages(config):
         memory = stage_memory(config, name, stage, plan, device)
         sizes = (memory.weights, memory.gradients, memory.optimizer, memory.activations, memory.peak)
-        told = [str(memory.micro_batch), *(f"{size / 2**30:.2f}" for size in sizes)]
-        assert [float(cell) for cell in told] == pytest.approx(
+        cells = [str(memory.micro_batch), *(f"{size / 2**30:.2f}" for size in sizes)]
+        assert [float(cell) for cell in cells] == pytest.approx(
             [float(cell) for cell in rows[model, name]], rel=0.02, abs=0.02
         )

@@ -10,7 +10,7 @@ from trainer.cost.flops import RATES
 from trainer.devices.device import Device
 from trainer.preflight import price
 from trainer.preflight.dimensions import teacher_dimensions
-from trainer.preflight.preflight import Look, line
+from trainer.preflight.preflight import Preflight, summary_line
 
 H100 = Device(
     torch_device=torch.device("cuda"), dtype=torch.bfloat16, name="NVIDIA H100 80GB HBM3", attention="sdpa"
@@ -74,6 +74,6 @@ def test_a_cpu_is_measured_and_free_and_an_unknown_gpu_has_no_time(small: tuple[
     [(42.4, "42 s"), (100, "1.7 min"), (1800, "30 min"), (9000, "2.5 h"), (90000, "25 h")],
 )
 def test_the_line_tells_them_in_units_of_their_size(seconds: float, words: str) -> None:
-    text = line(Look(seconds=seconds, usd=1.234))
+    text = summary_line(Preflight(seconds=seconds, usd=1.234))
     assert text.endswith(f"roughly {words} of training, 1.23 $")
-    assert "$" not in line(Look(seconds=seconds, usd=0.0))
+    assert "$" not in summary_line(Preflight(seconds=seconds, usd=0.0))
