@@ -1,6 +1,6 @@
 """`python -m trainer.export RUN_DIR OUT [--format packed|dense]`: the command line of `checkpoint`.
 
-What is misused is refused before torch is imported.
+Wrong arguments are refused before torch is imported.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ transformers' AutoModelForCausalLM.from_pretrained(OUT) loads, and compares the 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit status."""
-    given = _parser().parse_args(arguments)
+    """Run the command line and return the exit status."""
+    options = _parser().parse_args(arguments)
     try:
-        _refuse(given.run_dir, given.out)
-        _export(given.run_dir, given.out, packed=given.format == "packed")
+        _check(options.run_dir, options.out)
+        _export(options.run_dir, options.out, packed=options.format == "packed")
     except TrainerError as error:
         Lines(sys.stderr).write(f"export: error: {' '.join(str(error).split())}")
         return error.exit_status
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _refuse(run_dir: Path, out: Path) -> None:
+def _check(run_dir: Path, out: Path) -> None:
     if not run_dir.is_dir():
         raise ConfigError(f"there is no folder {str(run_dir)!r}", key="RUN_DIR")
     if not (run_dir / RESULT_FILE).is_file():
@@ -74,15 +74,15 @@ def _export(run_dir: Path, out: Path, *, packed: bool) -> None:
             key="RUN_DIR",
         )
     done = export(saved, out, packed=packed)
-    people = Lines(sys.stdout)
-    people.write(
+    console = Lines(sys.stdout)
+    console.write(
         f"{out}: {done.class_name}, {counted(done.ternary, 'ternary matrix', 'ternary matrices')} "
         f"{'packed' if packed else 'dense'}, "
         f"{byte_size(done.weight_bytes)}"
     )
-    people.write(f"read back: weights equal, logits differ by {done.difference:.1e} (root mean square)")
+    console.write(f"read back: weights equal, logits differ by {done.difference:.1e} (root mean square)")
     extra = ", trust_remote_code=True" if done.trusts_code else ""
-    people.write(f"load it with AutoModelForCausalLM.from_pretrained({str(out)!r}{extra})")
+    console.write(f"load it with AutoModelForCausalLM.from_pretrained({str(out)!r}{extra})")
 
 
 def _config_sha256(result: Path) -> object:

@@ -1,4 +1,4 @@
-"""A student as a folder that transformers loads. Called by `__main__`."""
+"""Export of a student as a folder that transformers loads. Called by `__main__`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Exported:
     """A checkpoint that was written and read back.
 
     Args:
-        class_name: of transformers, or of the file in the checkpoint.
+        class_name: in transformers, or in the checkpoint's own file.
         trusts_code: whether loading needs `trust_remote_code=True`.
-        ternary: matrices.
+        ternary: number of ternary matrices.
         weight_bytes: of all tensors on the disk.
-        difference: see `readback.read_back`.
+        difference: of the logits, see `readback.read_back`.
     """
 
     class_name: str
@@ -39,10 +39,15 @@ class Exported:
 
 
 def export(saved: SavedStudent, out: Path, *, packed: bool) -> Exported:
-    """Writes `out`, which must not be there or be empty, and compares what it loads as with the student.
+    """Write the checkpoint, and compare the model that it loads as with the student.
+
+    Args:
+        saved: the student.
+        out: folder to write, which must be absent or empty.
+        packed: write ternary weights at two bits each, not as floating-point numbers.
 
     Raises:
-        ConfigError: the student does not go into that format.
+        ConfigError: the format cannot hold the student.
         ExportError: the disk refuses it, it cannot be loaded, or it computes something else.
     """
     student = saved.model

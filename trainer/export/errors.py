@@ -1,4 +1,4 @@
-"""The one error of an export."""
+"""Error of an export."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from trainer.errors import TrainerError
 
 
 class ExportError(TrainerError):
-    """A checkpoint was not written, or is not what it should be."""
+    """A checkpoint that could not be written, or does not compute what the student does."""

@@ -1,8 +1,8 @@
-"""The file that a checkpoint brings along where transformers has no class for its student. Used by `target`.
+"""Source code of a class for students that transformers has none for. Used by `target`.
 
-The class is the teacher's own, with a normalisation put before the projections. Its configuration has a
-`model_type` of its own: under the teacher's, transformers would load the teacher's class in silence wherever
-`trust_remote_code` is not given, and leave the normalisations out.
+The class is the teacher's own, with a normalisation before the projections. Its configuration has a
+`model_type` of its own: under the teacher's, transformers would silently load the teacher's class without
+the normalisations wherever `trust_remote_code` is not set.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class OwnClass:
 
     Args:
         name: of the class.
-        config: a configuration that names it and the file.
-        files: their text by their names.
+        config: transformers' configuration, which names the class and its file.
+        files: source code by file name.
     """
 
     name: str
@@ -73,12 +73,12 @@ class OwnClass:
 
 
 def with_subln(student: nn.Module) -> OwnClass:
-    """The class of the student's teacher, with SubLN."""
+    """Return the class of the student's teacher, with SubLN."""
     theirs = cast(Any, student).config
     base, base_config = type(student).__name__, type(theirs).__name__
     own, own_config = f"SubLN{base}", f"SubLN{base_config}"
     model_type = f"subln_{theirs.model_type}"
-    # What transformers writes is the class's `model_type`, whatever the dictionary says.
+    # transformers writes the class's `model_type`, whatever the dictionary says.
     subclass: Any = type(own_config, (type(theirs),), {"model_type": model_type})
     named = {
         "model_type": model_type,

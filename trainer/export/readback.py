@@ -1,12 +1,11 @@
-"""What a checkpoint loads as, compared with the student that it was made from. Used by `checkpoint`.
+"""Comparison of a checkpoint, as it loads, with the student that it was made from. Used by `checkpoint`.
 
 Shapes: B sequences, T tokens, V vocabulary; I inputs of a layer.
 
-Two comparisons. As it is, the loaded model rounds elsewhere: transformers multiplies an activation by
-127/max where we divide by max/127, and what lies halfway between two of the 255 levels may fall to the
-other. In a deep model such differences grow to some hundredths of the logits, so that comparison only finds
-what is grossly wrong. With our expressions put in the place of theirs, and all else and every tensor as it
-was loaded, nothing is left that could differ.
+Two comparisons. The loaded model rounds differently: transformers multiplies an activation by 127/max where
+we divide by max/127, and a value halfway between two of the 255 levels may fall to the other. In a deep model
+this grows to some hundredths of the logits, so the first comparison finds only gross errors. The second one
+replaces their expressions by ours and keeps all else as it was loaded, so nothing may differ.
 """
 
 from __future__ import annotations
@@ -27,18 +26,23 @@ from trainer.models.subln import SubLN
 from trainer.quant.activations import int8_activation
 from trainer.quant.ternary import TernaryLinear
 
-# Root mean square of the logits' differences over that of the logits.
-AS_IT_IS = 0.3  # 30 layers of random weights: 0.05 in float32, 0.10 in bfloat16; a wrong class: about 1
-SAME_EXPRESSIONS = 1e-5  # none on the machines that it was tried on
-PROBE = (2, 64)  # sequences and tokens that the two are compared on
+# Largest root mean square of the logits' differences over that of the logits.
+LOADED_TOLERANCE = 0.3  # 30 layers of random weights: 0.05 in float32, 0.10 in bfloat16; a wrong class: 1
+EXACT_TOLERANCE = 1e-5  # the difference was 0 on every machine so far
+PROBE = (2, 64)  # sequences and tokens that are compared
 
 
 @torch.no_grad()
 def read_back(folder: Path, student: nn.Module, target: Target) -> float:
-    """The difference of the logits as they are, over their size.
+    """Return the difference of the loaded model's logits, over their size.
+
+    Args:
+        folder: of the checkpoint.
+        student: that it was made from.
+        target: class that it loads as.
 
     Raises:
-        ExportError: it cannot be loaded, a weight is another, or it computes something else.
+        ExportError: it cannot be loaded, a weight changed, or it computes something else.
     """
     with (
         _quiet(),
@@ -50,11 +54,11 @@ def read_back(folder: Path, student: nn.Module, target: Target) -> float:
         expected_BTV = run(student, ids_BT).logits.float()
         difference = _difference(loaded, ids_BT, expected_BTV)
         _use_our_expressions(student, loaded, target)
-        same = _difference(loaded, ids_BT, expected_BTV)
-    if not (difference <= AS_IT_IS and same <= SAME_EXPRESSIONS):
+        exact = _difference(loaded, ids_BT, expected_BTV)
+    if not (difference <= LOADED_TOLERANCE and exact <= EXACT_TOLERANCE):
         raise ExportError(
             f"{target.name} computes something else than the student does: its logits differ by "
-            f"{difference:.1e} of their size, and by {same:.1e} where both round alike; nothing was written"
+            f"{difference:.1e} of their size, and by {exact:.1e} where both round alike; nothing was written"
         )
     return difference
 
@@ -86,7 +90,7 @@ def _difference(model: nn.Module, ids_BT: Tensor, expected_BTV: Tensor) -> float
 
 
 def _weight(linear: nn.Module) -> Tensor:
-    """What an `AutoBitLinear`, or a linear layer, multiplies by."""
+    """Return the effective weight of an `AutoBitLinear` or a linear layer."""
     return cast(Tensor, linear.weight) * cast(Tensor, getattr(linear, "weight_scale", torch.ones(())))
 
 
@@ -124,7 +128,7 @@ def _probe(student: nn.Module) -> Tensor:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """transformers tells of progress, and that there is no GPU."""
+    """Silence transformers' progress bars and its warning of a missing GPU."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

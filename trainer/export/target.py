@@ -1,8 +1,8 @@
-"""Which class of transformers computes what a student computes. Used by `checkpoint`.
+"""Choice of the class that computes what a student computes. Used by `checkpoint`.
 
-A student without SubLN is its teacher's class, with other linear layers. A Llama with SubLN is a BitNet:
+A student without SubLN has its teacher's class, with other linear layers. A Llama with SubLN is a BitNet:
 transformers' `BitNetForCausalLM` is a Llama with a normalisation before `o_proj` and `down_proj`. For all
-others there is no class, and the checkpoint brings a file with one (`own_class`).
+others there is no class, and the checkpoint contains one (`own_class`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.models.subln import SubLN
 
 BITNET = "BitNetForCausalLM"
 
-# What a Llama's configuration has and a BitNet's means the same by.
+# Fields that mean the same in the configurations of Llama and BitNet.
 _SHARED = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "hidden_act", "max_position_embeddings", "initializer_range", "rms_norm_eps"),
@@ -34,8 +34,8 @@ class Target:
     Args:
         name: of the class.
         config: transformers' configuration of it.
-        rename: from the student's tensor names to the class's.
-        code: a file that brings the class, by its name; {} where transformers has it.
+        rename: maps the student's tensor names to the class's.
+        code: source code of the class by file name; {} for a class of transformers.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Target:
     code: dict[str, str]
 
     def module(self, name: str) -> str:
-        """What a module of the student is called in the class."""
+        """Return the class's name of a module of the student."""
         return self.rename(f"{name}.").removesuffix(".")
 
 
 def choose(student: nn.Module) -> Target:
-    """The class of transformers that is nearest to being plain."""
+    """Return the class for the student, one of transformers if it has one."""
     theirs = cast(Any, student).config
     if not any(isinstance(module, SubLN) for module in student.modules()):
         return Target(name=type(student).__name__, config=_copy(theirs), rename=str, code={})
@@ -60,8 +60,10 @@ def choose(student: nn.Module) -> Target:
 
 
 def is_llama(student: nn.Module) -> bool:
-    """Whether it computes what transformers' Llama computes, SubLN and linear layers aside, in shapes that
-    its BitNet has: no biases in the MLP, heads that fill the hidden size, no sliding window."""
+    """Return whether the student is a Llama that transformers' BitNet can express, apart from SubLN.
+
+    Its MLP has no biases, its heads fill the hidden size, and its attention has no sliding window.
+    """
     config = cast(Any, student).config
     kind = type(student).__name__
     if kind == "MistralForCausalLM":

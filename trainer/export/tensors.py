@@ -1,8 +1,8 @@
-"""A student's weights as a checkpoint has them: dense, or packed at two bits each. Used by `checkpoint`.
+"""Tensors of an exported checkpoint: dense, or packed at two bits each. Used by `checkpoint`.
 
 Shapes: O outputs, I inputs; `w_OI`. transformers' `AutoBitLinear` multiplies by `weight · weight_scale`.
-Dense, the weight is what the student multiplies by, and its scale 1. Packed, the weight is -1, 0 or 1, four
-rows to a byte: bits 2i and 2i+1 of row r hold row i·ceil(O/4) + r, plus 1.
+Dense, the weight is the student's effective one, and its scale 1. Packed, the weight is -1, 0 or 1, four rows
+to a byte: bits 2i and 2i+1 of row r hold row i·ceil(O/4) + r, plus 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ FORMAT_KEY = "--format"
 
 @torch.no_grad()
 def tensors(student: nn.Module, target: Target, *, packed: bool) -> dict[str, Tensor]:
-    """Every tensor of the checkpoint by its name; tied ones once.
+    """Return every tensor of the checkpoint by its name; tied ones once.
+
+    Args:
+        student: to export.
+        target: class whose names the tensors get.
+        packed: write ternary weights at two bits each.
 
     Raises:
         ConfigError: `packed` cannot hold a layer.
@@ -45,8 +50,10 @@ def tensors(student: nn.Module, target: Target, *, packed: bool) -> dict[str, Te
 
 
 def quantization(student: nn.Module, target: Target) -> dict[str, Any] | None:
-    """What makes transformers build `AutoBitLinear` where the student has ternary layers; None where these
-    are plain linear layers, as their inputs are not quantised."""
+    """Return the configuration for which transformers builds `AutoBitLinear` for ternary layers.
+
+    It is None if their inputs are not quantised, as they are plain linear layers then.
+    """
     if ternary_layers(student)[0].config.activations == "none":
         return None
     full = [target.rename(name) for name, module in student.named_modules() if isinstance(module, nn.Linear)]
@@ -59,14 +66,14 @@ def quantization(student: nn.Module, target: Target) -> dict[str, Any] | None:
 
 
 def pack(codes_OI: Tensor) -> Tensor:
-    """-1, 0 and 1 in the bytes of transformers' BitNet: [ceil(O/4), I], uint8."""
+    """Return codes -1, 0 and 1, [O, I], in the bytes of transformers' BitNet: [ceil(O/4), I], uint8."""
     from transformers.integrations.bitnet import pack_weights
 
     return cast(Tensor, pack_weights(codes_OI.clone()))  # it adds to its argument
 
 
 def unpack(packed: Tensor, rows: int) -> Tensor:
-    """What `pack` packed, int8, [rows, I]."""
+    """Return the codes that `pack` packed: int8, [rows, I]."""
     shifts = torch.arange(0, 2 * ROWS_PER_BYTE, 2, dtype=torch.uint8, device=packed.device)
     codes = (packed.unsqueeze(0) >> shifts.view(-1, 1, 1)) & 3
     return codes.flatten(0, 1)[:rows].to(torch.int8) - 1
@@ -95,9 +102,9 @@ def _packed(name: str, layer: TernaryLinear) -> tuple[Tensor, Tensor]:
 
 
 def _untied(student: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The state dict, without what is the same tensor under another name (a head tied to the embeddings)."""
-    seen: set[int] = set()
+    """Yield the state dict, each tensor under its first name only (a head may be tied to the embeddings)."""
+    yielded: set[int] = set()
     for name, tensor in student.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
+        if id(tensor) not in yielded:
+            yielded.add(id(tensor))
             yield name, tensor

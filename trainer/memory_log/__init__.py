@@ -1,6 +1,6 @@
-"""`memory.jsonl`: what memory a run takes, and when. Off unless `memory_log.level` says how much is told.
+"""`memory.jsonl`: memory at each point of a run. Off unless `memory_log.level` sets its detail.
 
 log.py        the points at which a line is written
-estimates.py  what attention and logits take at most, from their shapes
-hlo.py        what a compiled graph says of itself
+estimates.py  upper bounds for attention and logits, from their shapes
+hlo.py        sizes of a graph, from its text
 """

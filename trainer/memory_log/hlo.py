@@ -1,7 +1,7 @@
-"""What a graph of XLA says of its memory, from its text. Used by `memory_log.log`, at level `hlo`. Pure.
+"""Memory of an XLA graph, from its text. Used by `memory_log.log`, at level `hlo`. Pure.
 
-The text is the graph as it was recorded, before the compiler fuses operations and reuses memory: what it says
-is far above what a chip takes, and comparable between graphs: which of two takes more, and by which value.
+The text is the graph as it was recorded, before the compiler fuses operations and reuses memory. So the sizes
+are far above a chip's use, but they can be compared between graphs.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ _NAME = re.compile(r"%([\w.\-]+)")
 
 @dataclass(frozen=True, kw_only=True)
 class HloSizes:
-    """Of the graph's entry computation.
+    """Sizes of a graph's entry computation.
 
     Args:
-        text_bytes: of the whole text.
-        instructions: how many.
+        text_bytes: of the graph's text.
+        instructions: their number.
         input_bytes: of its parameters: weights, the optimizer's state, batches, numbers.
-        output_bytes: of what it returns.
-        largest_bytes: of the largest single value, whose operation and shape are `largest`.
-        unfused_peak_bytes: alive at most, were each operation run by itself in the order of the text, and
-            inputs kept throughout.
+        output_bytes: of its results.
+        largest_bytes: of the largest single value.
+        largest: operation and shape of that value.
+        unfused_peak_bytes: peak if each operation ran by itself in the order of the text, and inputs were
+            kept throughout.
     """
 
     text_bytes: int
@@ -52,7 +53,7 @@ class _Instruction:
 
 
 def hlo_sizes(text: str) -> HloSizes:
-    """Sizes of a graph. A text without an entry computation has none."""
+    """Return the sizes of a graph; all are 0 for a text without an entry computation."""
     entry = list(_entry(text))
     inputs = sum(step.size for step in entry if step.opcode == "parameter")
     values = [step for step in entry if step.opcode not in _NO_COPIES]
@@ -69,7 +70,7 @@ def hlo_sizes(text: str) -> HloSizes:
 
 
 def _peak(steps: list[_Instruction]) -> int:
-    """The most that is alive: a value lives from its making to its last use; a tuple is no copy."""
+    """Return the peak of live bytes: values live from operation to last use; tuples copy nothing."""
     last = {name: index for index, step in enumerate(steps) for name in (step.name, *step.operands)}
     dying: dict[int, int] = {}
     alive = most = 0
@@ -96,9 +97,9 @@ def _entry(text: str) -> Iterator[_Instruction]:
 
 
 def _instruction(found: re.Match[str]) -> _Instruction:
-    root, name, rest = found.groups()
-    split = _end_of_shape(rest)
-    shape, (opcode, _, operands) = rest[:split], rest[split:].strip().partition("(")
+    root, name, text = found.groups()
+    split = _end_of_shape(text)
+    shape, (opcode, _, operands) = text[:split], text[split:].strip().partition("(")
     return _Instruction(
         name=name,
         root=root is not None,
@@ -109,14 +110,14 @@ def _instruction(found: re.Match[str]) -> _Instruction:
     )
 
 
-def _end_of_shape(rest: str) -> int:
-    """Where the shape ends: behind its parentheses, if it is a tuple's, else at the first blank."""
+def _end_of_shape(text: str) -> int:
+    """Return the index behind a shape: after a tuple's parentheses, else at the first blank."""
     depth = 0
-    for index, letter in enumerate(rest):
+    for index, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
         if letter == " " and depth == 0:
             return index
-    return len(rest)
+    return len(text)
 
 
 def _bytes(shape: str) -> int:

@@ -1,8 +1,8 @@
-"""`memory.jsonl`, a JSON object per point of a run. Built by `__main__`, told by `pipeline` and `loop`.
+"""`memory.jsonl`, a JSON object per point of a run. Built by `__main__`, fed by `pipeline` and `loop`.
 
-Nothing here reads a tensor, waits for a device or records an operation: counters of the device's allocator,
-of the compiler and of the process, and shapes. On XLA a run with it compiles what one without it compiles
-(there is a test). There is no point inside a step, since a step may be one graph.
+Nothing here reads a tensor, waits for a device or records an operation: it reads counters of the allocator,
+the compiler and the process, and shapes. On XLA it does not change the compiled graphs (there is a test). No
+point is inside a step, since a step may be one graph.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ from trainer.text import Lines
 SCHEMA = 1
 LEVELS = ("basic", "tensors", "metrics", "hlo")
 WARMUP_STEPS = 2
-"""Of a stage, in each attempt at it: those that compile, the second for what is other than in the first."""
+"""First steps of a stage, in each attempt at it, which may compile."""
 
 
 class MemoryLog:
-    """The file of one run. Trouble with it is told once on stderr, and never a reason to end a run.
+    """The file of one run. A failing disk is reported once on stderr, and never ends a run.
 
     Args:
-        append: to what an earlier attempt has written.
+        path: of the file.
+        config: of the run.
+        device: whose memory is logged.
+        append: keep the lines of an earlier attempt.
 
     Raises:
-        ConfigError: the level asks for what the device does not have.
+        ConfigError: the level needs an XLA device.
     """
 
     def __init__(self, path: Path, config: Config, device: Device, *, append: bool) -> None:
@@ -59,37 +62,44 @@ class MemoryLog:
         self._graph: dict[str, Any] | None = None
 
     def models(self, student: nn.Module, teacher: nn.Module) -> None:
-        """Both are where they will be trained and asked."""
+        """Log the memory once both models are on the device."""
         self._student, self._teacher = student, teacher
         self._mark("after_model_init", "init")
 
     def begin(self, stage: str, optimizers: Sequence[Optimizer], *, done: int) -> None:
-        """A stage begins, or goes on after `done` steps.
+        """Begin a stage, or resume it.
 
         Args:
-            optimizers: as they are at any time of the stage; the list is kept.
+            stage: its name.
+            optimizers: of the stage; the list is kept, and may change.
+            done: steps before a resumed one.
         """
         self._stage, self._optimizers, self._first, self._done = stage, optimizers, done, done
         self._mark("after_optimizer_init", "init")
 
     def recorded(self) -> None:
-        """The next step is recorded, and not yet run where it is a graph."""
-        phase, _ = self._coming()
+        """Read the graph of the next step, which is recorded but not yet run."""
+        phase, _ = self._next_point()
         if self._level >= LEVELS.index("hlo") and phase in self._phases and self._student is not None:
             states = [t for t in self._states() if t.device == self._device.torch_device]
             text = self._device.recorded_graph([*self._student.parameters(), *states])
             self._graph = asdict(hlo_sizes(text))
 
-    def _coming(self) -> tuple[str, str]:
-        """Phase and point of the step that is done next; "" for one that is not told."""
+    def _next_point(self) -> tuple[str, str]:
+        """Return phase and point of the next step; "" for one that is not logged."""
         taken = self._done - self._first + 1
         if taken <= WARMUP_STEPS:
             return "warmup", "after_first_step" if taken == 1 else "after_warmup_compile"
         return ("train", "after_step") if (self._done + 1) % self._config.memory_log.every == 0 else ("", "")
 
     def stepped(self, *, saved: bool, froze: bool) -> None:
-        """A step of the stage is done; a checkpoint was begun after it, parameters were frozen."""
-        phase, point = self._coming()
+        """Log a step that is done.
+
+        Args:
+            saved: whether a checkpoint was begun after it.
+            froze: whether parameters were frozen after it.
+        """
+        phase, point = self._next_point()
         self._done += 1
         self._mark(point, phase)
         self._graph = None
@@ -103,19 +113,19 @@ class MemoryLog:
             self._write(self._line(point, phase))
 
     def _line(self, point: str, phase: str) -> dict[str, Any]:
-        counted = asdict(self._device.memory_counts())
-        used, total = counted["used_bytes"], counted["total_bytes"]
+        counts = asdict(self._device.memory_counts())
+        used, total = counts["used_bytes"], counts["total_bytes"]
         line: dict[str, Any] = {
             "schema": SCHEMA,
             "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "point": point,
             "phase": phase,
             "stage": self._stage or None,
-            "micro_step": self._done * self._parts(),
+            "micro_step": self._done * self._micro_batches(),
             "opt_step": self._done,
             "elapsed_sec": round(time.monotonic() - self._began, 3),
             "device": self._device.name,
-            "hbm": counted | {"used_pct": round(100 * used / total, 1) if used and total else None},
+            "hbm": counts | {"used_pct": round(100 * used / total, 1) if used and total else None},
         }
         if self._level >= LEVELS.index("tensors"):
             line |= {"estimates": self._estimates(), "tensors": self._tensors()}
@@ -125,13 +135,13 @@ class MemoryLog:
             line["hlo"] = self._graph
         return line
 
-    def _parts(self) -> int:
-        """Micro-batches of a step of the stage."""
+    def _micro_batches(self) -> int:
+        """Return the number of micro-batches in a step of the stage."""
         stage = getattr(self._config, self._stage, None)
         return 1 if stage is None else stage.batch_size // (stage.micro_batch_size or stage.batch_size)
 
     def _estimates(self) -> Mapping[str, Any] | None:
-        """Of the stage's passes; before the first, of an evaluation's."""
+        """Return the estimates of the stage's passes; before the first stage, of an evaluation's."""
         if self._student is None:
             return None
         stage = getattr(self._config, self._stage, None)
@@ -146,7 +156,7 @@ class MemoryLog:
         )
 
     def _tensors(self) -> dict[str, int]:
-        """Bytes of what lasts from step to step, by shape and dtype."""
+        """Return the bytes of tensors that outlast a step, by shape and dtype."""
         models = [model for model in (self._student, self._teacher) if model is not None]
         weights = [p for model in models for p in (*model.parameters(), *model.buffers())]
         gradients = [] if self._student is None else [p.grad for p in self._student.parameters()]
@@ -157,7 +167,7 @@ class MemoryLog:
         }
 
     def _states(self) -> list[Tensor]:
-        """Of the optimizers."""
+        """Return the tensors of the optimizers' state."""
         return [
             value
             for optimizer in self._optimizers
@@ -173,11 +183,11 @@ class MemoryLog:
             self._mode = "a"
         except OSError as error:
             if self._phases:
-                why = f"{str(self._path)!r} cannot be written: {error.strerror}; the run goes on without it"
-                Lines(sys.stderr).write(f"trainer: warning: {why}")
+                problem = f"{str(self._path)!r} cannot be written: {error.strerror}"
+                Lines(sys.stderr).write(f"trainer: warning: {problem}; the run goes on without it")
             self._phases = frozenset()
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    """Of distinct ones."""
+    """Return the bytes of the distinct tensors."""
     return sum({id(t): t.numel() * t.element_size() for t in tensors}.values())

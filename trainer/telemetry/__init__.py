@@ -1,10 +1,10 @@
-"""What a run tells while it trains. `__main__` builds a `Telemetry`, `pipeline` feeds it.
+"""Telemetry of a run while it trains. `__main__` builds a `Telemetry`, `pipeline` feeds it.
 
-run.py         the one object that all of it stands behind
+run.py         `Telemetry`, the interface to all of it
 line.py        a line of metrics.jsonl: numbers of the steps since the last one
-heartbeat.py   heartbeat.json: what the run is doing right now, told by a thread of its own
-health.py      whether the numbers look well: plateau, throughput, memory
-channels.py    where else it is shown: tensorboard.py, wandb_run.py
+heartbeat.py   heartbeat.json: the present phase of the run, written by a thread of its own
+health.py      checks of the numbers: plateau, throughput, memory
+channels.py    trackers: tensorboard.py, wandb_run.py
 """
 
 from __future__ import annotations

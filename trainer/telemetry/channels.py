@@ -1,4 +1,4 @@
-"""Where else a run is shown, by its configuration. Called by `__main__`."""
+"""Trackers that a run's configuration asks for. Called by `__main__`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.telemetry.wandb_run import open_wandb
 
 
 def open_channels(config: Config, folder: Path) -> list[Channel]:
-    """Those that are asked for and can be opened; one that cannot has said so on stderr."""
+    """Return the channels that are configured and could be opened; others have warned on stderr."""
     channels: list[Channel] = []
     if config.telemetry.tensorboard:
         channels.append(TensorBoard(folder / FOLDER, metrics=folder / METRICS_FILE))

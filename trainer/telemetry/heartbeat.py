@@ -1,8 +1,8 @@
-"""`heartbeat.json`: what a run is doing right now, and since when. Built by `__main__`, told by `run`.
+"""`heartbeat.json`: the present phase of a run, and its duration. Built by `__main__`, fed by `run`.
 
-A thread of its own writes it, so that it goes on while a step compiles for half an hour, or hangs. Who reads
-it tells the three apart: a file that is not written any more is a process that is gone or frozen; `compiling`
-may take long; a step that takes many times `typical_step_seconds` hangs.
+A thread of its own writes it, even while a step compiles for half an hour, or hangs. So readers can tell
+apart a process that is gone or frozen (the file is stale), a compilation (`compiling`), and a hanging step
+(many times `typical_step_seconds`).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from trainer.telemetry.line import memory_mib
 from trainer.text import Lines, atomic_write
 
 SCHEMA = 1
-CLOSING_S = 5.0  # that `close` waits for a disk that hangs
+CLOSING_S = 5.0  # timeout of `close`, for a disk that hangs
 _TYPICAL_OF = 51  # steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """What a run is doing.
+    """A phase of a run.
 
     Args:
         name: loading, compiling, training, evaluating, saving, ending or ended.
         detail: in words.
-        position: stage, step and of, where there is a step.
-        began: by the clock.
+        position: stage, step and number of steps, if there is a step.
+        began: on the monotonic clock.
     """
 
     name: str
@@ -48,14 +48,16 @@ class Phase:
 
 
 class Heartbeat:
-    """Writes the file from the first `start` to `close`, every so often and whole.
+    """A thread that writes the file periodically, from `start` to `close`.
 
-    The threads share whole values that are replaced, and no lock: a signal's exception may come anywhere in
-    the main thread, and one that came between taking a lock and holding it would leave it taken.
+    The threads share immutable values that are replaced, and no lock: a signal's exception may come anywhere
+    in the main thread, and could leave a lock taken.
 
-    Trouble with the disk is told once on stderr; it is never a reason to end a run.
+    A failing disk is reported once on stderr, and never ends a run.
 
     Args:
+        path: of the file.
+        device: whose memory is reported.
         every_s: seconds between two writes.
     """
 
@@ -66,19 +68,19 @@ class Heartbeat:
         self._steps: deque[float] = deque(maxlen=_TYPICAL_OF)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-        self._complained = False
+        self._warned = False
 
     def start(self) -> None:
-        """The first write, and the thread."""
+        """Start the thread, which writes at once."""
         self._thread.start()
 
     def enter(self, name: str, detail: str = "", **position: str | int) -> None:
-        """A phase begins, and the one before is over. Costs nothing: it is the thread that writes."""
+        """Begin a phase, which ends the one before. Cheap, as the thread does the writing."""
         if not self._over.is_set():
             self._phase = Phase(name=name, detail=detail, position=position, began=time.monotonic())
 
     def stepped(self, seconds: float | None) -> None:
-        """A step took so long; None: a stage begins, whose steps are not comparable with those before."""
+        """Record the duration of a step; None begins a stage, whose steps are not comparable with others."""
         if seconds is None:
             self._steps = deque(maxlen=_TYPICAL_OF)
         else:
@@ -86,7 +88,7 @@ class Heartbeat:
 
     @contextmanager
     def during(self, name: str, detail: str = "") -> Iterator[None]:
-        """A phase inside another, which begins again after it."""
+        """Enter a phase for the block, and return to the one before."""
         before = self._phase
         self.enter(name, detail)
         try:
@@ -95,7 +97,7 @@ class Heartbeat:
             self.enter(before.name, before.detail, **before.position)
 
     def close(self, status: int) -> None:
-        """The last write, which says that the run has ended. May be called twice."""
+        """Write that the run has ended, and stop. May be called twice."""
         if self._over.is_set():
             return
         self.enter("ended", f"exit status {status}")
@@ -104,7 +106,7 @@ class Heartbeat:
             self._thread.join(CLOSING_S)
 
     def document(self) -> dict[str, Any]:
-        """As it stands in the file."""
+        """Return the content of the file."""
         phase, steps, now = self._phase, list(self._steps), time.monotonic()
         return {
             "schema": SCHEMA,
@@ -124,18 +126,19 @@ class Heartbeat:
     def _beat(self) -> None:
         while True:
             over = self._over.is_set()
-            self._write()
+            self.write()
             if over:
                 return
             self._over.wait(self._every_s)
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write the file once."""
         try:
             with atomic_write(self._path) as draft:
                 draft.write_text(json.dumps(self.document(), indent=1) + "\n", encoding="utf-8")
         except (OSError, RuntimeError) as error:  # of the disk; of a device that has failed
-            if not self._complained:
-                self._complained = True
-                why = getattr(error, "strerror", None) or " ".join(str(error).split())
-                told = f"{str(self._path)!r} cannot be written: {why}; the run goes on"
-                Lines(sys.stderr).write(f"trainer: warning: {told}")
+            if not self._warned:
+                self._warned = True
+                reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+                message = f"{str(self._path)!r} cannot be written: {reason}; the run goes on"
+                Lines(sys.stderr).write(f"trainer: warning: {message}")

@@ -1,4 +1,4 @@
-"""A line of `metrics.jsonl`. Used by `run`."""
+"""Lines of `metrics.jsonl`. Used by `run`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Line = dict[str, Any]
 
 
 @dataclass(kw_only=True)
-class Since:
+class StepTotals:
     """Sums over the steps since the last line."""
 
     steps: int = 0
@@ -26,6 +26,7 @@ class Since:
     compile_seconds: float = 0.0
 
     def add(self, step: Step) -> None:
+        """Add one step."""
         self.steps += 1
         self.tokens += step.tokens
         self.seconds += step.seconds
@@ -34,10 +35,11 @@ class Since:
         self.compile_seconds += step.compile_seconds
 
     def line(self, flops_per_token: float, peak: float | None) -> Line:
-        """Their rates, and the means of a step.
+        """Return the rates, and the means per step.
 
         Args:
-            peak: operations per second that the device is able to; None: not known.
+            flops_per_token: operations of training per token.
+            peak: operations per second of the devices at most; None: not known.
         """
         steps, tokens_per_second = max(self.steps, 1), self.tokens / max(self.seconds, 1e-9)
         line: Line = {
@@ -53,13 +55,14 @@ class Since:
 
 @dataclass(frozen=True, kw_only=True)
 class StageLines:
-    """What the lines of one stage have in common.
+    """Lines of one stage.
 
     Args:
-        before: work of the run that lies before the stage.
-        weight: work of one of its steps.
-        total: of the whole run, in the same unit; 0: not known.
-        flops_per_token: of training in this stage.
+        device: whose memory and peak rate are reported.
+        before: work of the run before the stage, in effective steps.
+        weight: work of one of its steps, in effective steps.
+        total: work of the run, in effective steps; 0: not known.
+        flops_per_token: operations of training per token in this stage.
     """
 
     device: Device
@@ -68,8 +71,14 @@ class StageLines:
     total: float
     flops_per_token: float
 
-    def line(self, step: Step, since: Since, *, now: float) -> Line:
-        """The line of a step; `now` is in seconds since 1970."""
+    def line(self, step: Step, totals: StepTotals, *, now: float) -> Line:
+        """Return the line of a step.
+
+        Args:
+            step: the last one.
+            totals: over the steps since the last line.
+            now: seconds since 1970.
+        """
         done = (self.before + self.weight * step.step) / self.total if self.total else 1.0
         return {
             "stage": step.stage,
@@ -88,23 +97,23 @@ class StageLines:
             "grad_norm": step.grad_norm,
             **{name: value.item() for name, value in step.details.items() if not value.ndim},
             **(step.inspection.numbers if step.inspection else {}),
-            **since.line(self.flops_per_token, self._peak()),
+            **totals.line(self.flops_per_token, self._peak()),
             **memory_mib(self.device),
             "unix_seconds": round(now, 3),
         }
 
     def _peak(self) -> float | None:
-        """Of the devices of all processes."""
+        """Return the peak rate of the devices of all processes."""
         one = peak_flops_per_second(self.device)
         return None if one is None else one * self.device.ranks.world * self.device.chips
 
 
 def memory_mib(device: Device) -> dict[str, float]:
-    """Memory now and at most; what the allocator holds beyond that, where there is one."""
+    """Return memory now and at its peak, and what the allocator reserves, if there is one, in MiB."""
     reserved, now = device.reserved_memory_bytes(), device.memory_bytes()
     return {
         "memory_mib": now / MIB,
-        # The kernel brings a process's peak up to date a little later than what it uses.
+        # The kernel updates a process's peak a little later than its present use.
         "peak_memory_mib": max(now, device.peak_memory_bytes()) / MIB,
         **({} if reserved is None else {"reserved_memory_mib": reserved / MIB}),
     }

@@ -1,7 +1,7 @@
-"""The one object that a run tells everything to: `metrics.jsonl`, people, a heartbeat, other channels.
+"""Telemetry of one run: `metrics.jsonl`, lines for people, the heartbeat and other channels.
 
-Built by `__main__`, fed by `pipeline` through `watch`. Of several processes of one run, the first alone has
-one that writes; the others take `Telemetry(None, …)`, which does nothing.
+Built by `__main__`, fed by `pipeline` through `watch`. Of several processes of one run, only the first
+writes; the others have `Telemetry(None, …)`, which does nothing.
 """
 
 from __future__ import annotations
@@ -24,37 +24,38 @@ from trainer.errors import TrainerError
 from trainer.result import Result
 from trainer.telemetry.health import Health
 from trainer.telemetry.heartbeat import Heartbeat
-from trainer.telemetry.line import Since, StageLines
+from trainer.telemetry.line import StageLines, StepTotals
 from trainer.text import Lines
 from trainer.training.loop import Step
 
 
 class Channel(Protocol):
-    """Somewhere else that a run is shown. It never raises: what is shown is worth less than the run."""
+    """A tracker of runs. Its methods never raise, so that it cannot end a run."""
 
     def tag(self, stage: str) -> None:
-        """A stage begins."""
+        """Record that a stage begins."""
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """A line of `metrics.jsonl`."""
+        """Record a line of `metrics.jsonl`."""
 
     def summarise(self, metrics: Mapping[str, Any]) -> None:
-        """The run is complete."""
+        """Record the metrics of a finished run."""
 
     def close(self, status: int) -> None:
-        """It is over, with this exit status. May be called twice."""
+        """End the record with the run's exit status. May be called twice."""
 
 
 class Telemetry:
-    """The channels of one run. Use as a context manager.
+    """The channels of one run. A context manager around it.
 
     Args:
-        path: of `metrics.jsonl`, begun anew unless `append`; None: nothing is told at all.
-        every: log each that many steps, and the last of a stage.
-        dense: log each of the first so many steps of a stage.
+        path: of `metrics.jsonl`; None: nothing is written at all.
+        every: steps between two lines; the last step of a stage has one, too.
+        dense: first steps of a stage that have a line each.
+        append: keep the lines of an earlier attempt.
         channels: further ones.
-        heart: told what the run is doing; closed with it.
-        out: where people read; None: nowhere. Warnings go to stderr.
+        heartbeat: informed of every phase, and closed with the run.
+        out: stream for people; None: none. Warnings go to stderr.
     """
 
     def __init__(
@@ -65,28 +66,36 @@ class Telemetry:
         dense: int = 1,
         append: bool = False,
         channels: Sequence[Channel] = (),
-        heart: Heartbeat | None = None,
+        heartbeat: Heartbeat | None = None,
         out: TextIO | None = None,
     ) -> None:
         self._warnings = _warnings_in(path) if path and append else []
         self._file = None if path is None else path.open("a" if append else "w", encoding="utf-8")
-        self._every, self._dense, self._channels, self._heart = every, dense, channels, heart
-        self._people = Lines(None if path is None else out)
-        self._total, self._since = 0.0, Since()
+        self._every, self._dense, self._channels, self._heartbeat = every, dense, channels, heartbeat
+        self._console = Lines(None if path is None else out)
+        self._total, self._totals = 0.0, StepTotals()
 
     @property
     def warnings(self) -> tuple[Mapping[str, Any], ...]:
-        """What has looked wrong so far, in all attempts at this run."""
+        """Return the health warnings so far, of all attempts at this run."""
         return tuple(self._warnings)
 
     def plan(self, total: float) -> None:
-        """How much work there is, in the unit of `begin`'s `finished`."""
+        """Set the work of the run, in effective steps."""
         self._total = total
 
     def begin(
         self, stage: str, *, finished: float, weight: float, device: Device, flops_per_token: float = 0.0
     ) -> None:
-        """A stage begins: `finished` work is behind it, and each of its steps is `weight` more."""
+        """Begin a stage.
+
+        Args:
+            stage: its name.
+            finished: work of the run before it, in effective steps.
+            weight: work of each of its steps, in effective steps.
+            device: that it computes on.
+            flops_per_token: operations of training per token.
+        """
         self._lines = StageLines(
             device=device,
             before=finished,
@@ -94,73 +103,75 @@ class Telemetry:
             total=self._total,
             flops_per_token=flops_per_token,
         )
-        self._since, self._health = Since(), Health(stage)
-        if self._heart:
-            self._heart.stepped(None)
-            # The first step of a stage is what compiles its graph.
-            self._heart.enter("compiling" if device.compiles else "training", f"the first step of {stage}")
+        self._totals, self._health = StepTotals(), Health(stage)
+        if self._heartbeat:
+            self._heartbeat.stepped(None)
+            # The first step of a stage compiles its graph.
+            phase = "compiling" if device.compiles else "training"
+            self._heartbeat.enter(phase, f"the first step of {stage}")
         for channel in self._channels:
             channel.tag(stage)
 
     def preparing(self, what: str, fraction: float | None) -> None:
-        """Before the stages: text and teacher are loaded, or made."""
-        if self._heart:
-            self._heart.enter("loading", what if fraction is None else f"{what}, {fraction:.0%} of it done")
+        """Report the preparation of text and teacher; `fraction` is the share done, where it is known."""
+        if self._heartbeat:
+            self._heartbeat.enter(
+                "loading", what if fraction is None else f"{what}, {fraction:.0%} of it done"
+            )
 
     def during(self, phase: str, detail: str = "") -> AbstractContextManager[None]:
-        """Around what is no step: evaluating, saving."""
-        return self._heart.during(phase, detail) if self._heart else contextlib.nullcontext()
+        """Return a context for a phase other than a step: evaluating, saving."""
+        return self._heartbeat.during(phase, detail) if self._heartbeat else contextlib.nullcontext()
 
     def watch(self, step: Step) -> None:
-        """One step is done; every so often that is a line, and always where something looks wrong."""
-        self._since.add(step)
-        self._pulse(step)
+        """Record a step. It is logged if a line is due, and always if a health check warns."""
+        self._totals.add(step)
+        self._beat(step)
         if self._file is None:
             return
-        warnings = self._examine(step)
+        warnings = self._check_health(step)
         regular = step.step % self._every == 0 or step.step in (1, step.of)
         if not (regular or warnings or step.inspection or step.step <= self._dense):
             return
-        line = self._lines.line(step, self._since, now=time.time())
+        line = self._lines.line(step, self._totals, now=time.time())
         if warnings:
             line["warnings"] = warnings
-        self._since = Since()
+        self._totals = StepTotals()
         self._write(line)
         for channel in self._channels:
             channel.log(line)
         if regular:
-            told = (
-                f"{name} {line[name]:.4g}"
-                for name in ("loss", "lr", "lambda", "tokens_per_second")
-                if name in line
-            )
-            self._people.write(f"{step.stage} {step.step}/{step.of}  {'  '.join(told)}")
+            shown = [name for name in ("loss", "lr", "lambda", "tokens_per_second") if name in line]
+            numbers = "  ".join(f"{name} {line[name]:.4g}" for name in shown)
+            self._console.write(f"{step.stage} {step.step}/{step.of}  {numbers}")
         if step.inspection and step.inspection.decision:
-            self._people.write(f"{step.stage} {step.step}/{step.of}  {step.inspection.decision}")
+            self._console.write(f"{step.stage} {step.step}/{step.of}  {step.inspection.decision}")
 
     def finish(self, result: Result) -> None:
-        """The run is complete."""
+        """Report the result of a finished run."""
         for channel in self._channels:
             channel.summarise(asdict(result.metrics))
         m = result.metrics
-        self._people.write(f"final_loss {m.final_loss:.4f} ± {m.final_loss_sem:.4f} nats per token, lambda 1")
+        self._console.write(
+            f"final_loss {m.final_loss:.4f} ± {m.final_loss_sem:.4f} nats per token, lambda 1"
+        )
 
     def close(self, status: int = 0) -> None:
-        """Ends the channels; `status` is the run's exit status. May be called twice."""
+        """Close all channels with the run's exit status. May be called twice."""
         with ExitStack() as stack:
-            if self._heart:
-                self._heart.enter("ending", "closing what it is shown in")
-                stack.callback(self._heart.close, status)
+            if self._heartbeat:
+                self._heartbeat.enter("ending", "closing trackers")
+                stack.callback(self._heartbeat.close, status)
             for channel in self._channels:
                 stack.callback(channel.close, status)
             if self._file is not None:
-                # What a full disk refused is still buffered, and closing tries again; that was told already.
+                # A line that a full disk refused is still buffered, and was reported; closing tries again.
                 with contextlib.suppress(OSError):
                     self._file.close()
 
     def __enter__(self) -> Telemetry:
-        if self._heart:
-            self._heart.start()
+        if self._heartbeat:
+            self._heartbeat.start()
         return self
 
     def __exit__(
@@ -168,8 +179,8 @@ class Telemetry:
     ) -> None:
         self.close(0 if error is None else getattr(error, "exit_status", 1))
 
-    def _examine(self, step: Step) -> list[Mapping[str, Any]]:
-        """What looks wrong after this step, told."""
+    def _check_health(self, step: Step) -> list[Mapping[str, Any]]:
+        """Return the new health warnings, and print them."""
         found = self._health.step(
             step.step,
             loss=step.losses["loss"],
@@ -184,13 +195,13 @@ class Telemetry:
         self._warnings += warnings
         return warnings
 
-    def _pulse(self, step: Step) -> None:
-        """The next step begins with the end of this one."""
-        if self._heart is None:
+    def _beat(self, step: Step) -> None:
+        """Report to the heartbeat that this step ended, and the next began."""
+        if self._heartbeat is None:
             return
-        self._heart.stepped(step.seconds)
+        self._heartbeat.stepped(step.seconds)
         if step.step < step.of:
-            self._heart.enter(
+            self._heartbeat.enter(
                 "training",
                 f"step {step.step + 1} of {step.of} in {step.stage}",
                 stage=step.stage,
@@ -198,10 +209,10 @@ class Telemetry:
                 of=step.of,
             )
         else:
-            self._heart.enter("training", f"{step.stage} is done")
+            self._heartbeat.enter("training", f"{step.stage} is done")
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        # Flushed: whoever follows the file sees each line when it is written.
+        """Append a line and flush it, for readers that follow the file."""
         if self._file is None:
             return
         try:
@@ -215,6 +226,6 @@ class Telemetry:
 
 
 def _warnings_in(metrics: Path) -> list[Mapping[str, Any]]:
-    """Those of the lines that an earlier attempt has left."""
+    """Return the warnings in the lines of an earlier attempt."""
     with metrics.open(encoding="utf-8") as lines:
         return [warning for line in lines if "warnings" in line for warning in from_json(line)["warnings"]]

@@ -1,8 +1,7 @@
 """Event files for TensorBoard: each number of `metrics.jsonl` as a scalar `stage/name`. Opened by `channels`.
 
-They are made from `metrics.jsonl`, which is the truth: a run that goes on from a checkpoint writes them anew
-up to there, so that no step is in them twice. Written with tensorboardX, whose record writer has no thread of
-its own; whatever it raises is told once, and training goes on.
+A resumed run writes them anew from the lines of `metrics.jsonl`, so that no step is in them twice. The record
+writer of tensorboardX has no thread; whatever it raises is reported once, and training goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ FOLDER = "tensorboard"
 
 
 def require_package() -> None:
-    """Raises ConfigError if tensorboardX is not here."""
+    """Raise MachineError if tensorboardX is not installed."""
     if find_spec("tensorboardX") is None:
         raise MachineError(
             "needs a package that is not here; pip install 'stagesweep[tensorboard]', or write false",
@@ -32,10 +31,11 @@ def require_package() -> None:
 
 
 class TensorBoard:
-    """One run's event file in `folder`, begun anew.
+    """One run's event file.
 
     Args:
-        metrics: the lines that are there already.
+        folder: of the file, emptied first.
+        metrics: `metrics.jsonl`, whose lines are written first.
     """
 
     def __init__(self, folder: Path, *, metrics: Path) -> None:
@@ -54,10 +54,10 @@ class TensorBoard:
             self._complain(error)
 
     def tag(self, stage: str) -> None:
-        """The stage is in the scalars' names."""
+        """Do nothing: the stage is in the scalars' names."""
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Each number of the line, at the step of its stage."""
+        """Write each number of the line, at the step of its stage."""
         if self._writer is None:
             return
         try:
@@ -67,11 +67,11 @@ class TensorBoard:
             self._complain(error)
 
     def summarise(self, metrics: Mapping[str, Any]) -> None:
-        """The result, as scalars `result/name` at step 0."""
+        """Write the result, as scalars `result/name` at step 0."""
         self.log({"stage": "result", "step": 0} | {k: v for k, v in metrics.items() if v is not None})
 
     def close(self, status: int) -> None:
-        """Ends the file."""
+        """Close the file."""
         if self._writer is None:
             return
         try:
@@ -96,5 +96,5 @@ class TensorBoard:
 
     def _complain(self, error: Exception) -> None:
         self._writer = None
-        told = " ".join(str(error).split())
-        Lines(sys.stderr).write(f"trainer: warning: TensorBoard is off for this run: {told}")
+        reason = " ".join(str(error).split())
+        Lines(sys.stderr).write(f"trainer: warning: TensorBoard is off for this run: {reason}")

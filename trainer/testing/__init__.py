@@ -1,1 +1,1 @@
-"""What shows that two ways to compute the same training do. Used by tests and benchmarks, by no run."""
+"""Comparison of two ways to compute the same training. Used by tests and benchmarks, by no run."""

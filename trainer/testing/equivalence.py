@@ -1,11 +1,11 @@
-"""How alike two ways of computing the same training are: the cosines of what they compute.
+"""Similarity of two ways to compute the same training: cosines of gradients, logits and weights.
 
     a = trace(["stage2.batch_size=16"])
     b = trace(["stage2.batch_size=16", "stage2.micro_batch_size=4"])
     assert likeness(a, b).gradients > 0.999999
 
-Each trains the same student, through the stage's own code, on the same random ids, and keeps what it saw.
-A wrong configuration may still compute the right loss: hence the gradient, and what became of the weights.
+Each trains the same student, through the stage's own code, on the same random ids. A wrong configuration may
+still compute the right loss: hence the gradient and the weights.
 
 Shapes: B sequences, T tokens; `ids_BT`. All vectors are flat and float64.
 """
@@ -42,13 +42,13 @@ _TRAIN: dict[Stage, Callable[..., object]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What one way computed.
+    """Results of one training.
 
     Args:
         losses: of each step.
         gradient: of the first step, after clipping.
         logits: of the trained student on ids that it was not trained on.
-        before, after: all trained weights, at the start and after the last step.
+        before, after: all weights, at the start and after the last step.
         parameters: their names.
     """
 
@@ -62,10 +62,10 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class Likeness:
-    """Cosines, 1 where both are the same, and the largest relative difference of a step's loss.
+    """Cosines of two traces, 1 if they are equal, and the largest relative difference of a step's loss.
 
-    `updates` is of what training added to the weights. It tells far more than `weights`: after a few steps
-    those are mostly what both began with.
+    `updates` compares the changes of the weights. It is far more sensitive than `weights`, which are mostly
+    the initial ones after a few steps.
     """
 
     losses: float
@@ -78,9 +78,12 @@ class Likeness:
 def trace(
     overrides: Sequence[str], *, stage: Stage = "stage2", steps: int = 6, attention: str | None = None
 ) -> Trace:
-    """Trains a `model=tiny` that the trainer's `overrides` describe for some steps of one stage.
+    """Train a tiny model for some steps of one stage, and return its trace.
 
     Args:
+        overrides: of the trainer's configuration, with `model=tiny`.
+        stage: to train.
+        steps: optimizer steps.
         attention: transformers' implementation; None: the device's own choice.
     """
     config = compose_config([f"{stage}.max_steps={steps}", *overrides])
@@ -90,7 +93,7 @@ def trace(
     teacher, student, strength = _models(config, device)
     settings = getattr(config, stage)
     ids = _ids(config, settings.batch_size)
-    unseen_BT = next(ids)
+    held_out_BT = next(ids)
     before, losses = _flat(list(student.parameters())), list[float]()
 
     def watch(step: Step) -> None:
@@ -100,7 +103,7 @@ def trace(
         _TRAIN[stage](student, teacher, strength, settings, ids, StageContext(device=device, watch=watch))
     student.eval()
     with torch.no_grad(), device.autocast():
-        logits = run(student, device.place(unseen_BT)).logits
+        logits = run(student, device.place(held_out_BT)).logits
     return Trace(
         losses=losses,
         gradient=first.gradient,
@@ -112,7 +115,7 @@ def trace(
 
 
 def likeness(a: Trace, b: Trace) -> Likeness:
-    """Of two traces of equally many steps."""
+    """Compare two traces of equally many steps."""
     return Likeness(
         losses=max(abs(x - y) / abs(x) for x, y in zip(a.losses, b.losses, strict=True)),
         logits=_cosine(a.logits, b.logits),
@@ -123,7 +126,7 @@ def likeness(a: Trace, b: Trace) -> Likeness:
 
 
 class _FirstGradient:
-    """Keeps the gradient that an optimizer of this thread first steps with."""
+    """Hook that keeps the gradient of the first optimizer step."""
 
     gradient: Tensor
 

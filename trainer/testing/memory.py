@@ -1,4 +1,4 @@
-"""How much memory tensors took at most, counted and not sampled: the same number on every machine."""
+"""Peak memory of tensors, counted and not sampled: the same number on every machine."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from torch.utils._pytree import tree_leaves
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """Bytes of the tensors that `work` made and that were alive at once, at most.
+    """Return the peak bytes of live tensors that `work` made.
 
-    What was there before does not count, nor what an operation takes and gives back within itself.
+    Tensors that existed before do not count, nor temporary memory within an operation.
     """
     return most_bytes(work).at_once
 
 
 @dataclass(frozen=True, kw_only=True)
 class MostBytes:
-    """Bytes of the tensors that were alive at once, at most, and of the largest of them all."""
+    """Peak bytes of live tensors, and bytes of the largest single one."""
 
     at_once: int
     largest: int
 
 
 def most_bytes(work: Callable[[], object]) -> MostBytes:
-    """What `peak_bytes` counts, and the largest tensor that `work` made at any time."""
+    """Return what `peak_bytes` counts, and the size of the largest tensor that `work` made."""
     watch = _Watch()
     with watch:
         work()
@@ -50,11 +50,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = {leaf.untyped_storage().data_ptr() for leaf in _tensors((args, kwargs))}
+        inputs = {leaf.untyped_storage().data_ptr() for leaf in _tensors((args, kwargs))}
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in given:  # a view, or written in place
+            if storage.data_ptr() not in inputs:  # a view, or written in place
                 reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call] # as above
                 self._alive[storage.data_ptr()] = (reference, storage.nbytes())
                 self.largest = max(self.largest, storage.nbytes())

@@ -1,4 +1,4 @@
-"""The whole way: a run that keeps its model, its export, and the loss that transformers measures with it."""
+"""End to end: a run that keeps its model, its export, and the loss that transformers measures with it."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_transformers_measures_the_loss_of_the_run(
 
     out = tmp_path / "out"
     assert main([str(run_dir), str(out), "--format", form]) == 0
-    told = capsys.readouterr().out
-    assert f"BitNetForCausalLM, 14 ternary matrices {form}" in told
-    assert f"AutoModelForCausalLM.from_pretrained({str(out)!r})" in told
+    output = capsys.readouterr().out
+    assert f"BitNetForCausalLM, 14 ternary matrices {form}" in output
+    assert f"AutoModelForCausalLM.from_pretrained({str(out)!r})" in output
     model = AutoModelForCausalLM.from_pretrained(out)
     held_out = load_text(check([*small, "device.dtype=float32"]))[1]
     with torch.no_grad():
@@ -95,10 +95,10 @@ def refusals(run_dir: Path, tmp_path: Path) -> dict[str, tuple[list[str], str]]:
 def test_misuse_is_refused_in_one_line(
     case: str, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments, told = refusals(run_dir, tmp_path)[case]
+    arguments, problem = refusals(run_dir, tmp_path)[case]
     assert main(arguments) == 2
     error = capsys.readouterr().err
-    assert re.search(f"^export: error: .*{told}", error)
+    assert re.search(f"^export: error: .*{problem}", error)
     assert error.count("\n") == 1
     assert not (tmp_path / "new").exists()
 

@@ -19,13 +19,13 @@ def test_they_are_the_figures_of_the_guide() -> None:
 
 
 def test_where_all_logits_are_computed_there_is_no_word_of_candidates() -> None:
-    told = estimates(batch=2, heads=3, length=5, vocabulary=7)
-    assert told["logits"] == {"logits_full": {"bytes": 2 * 5 * 7 * 4, "formatted": "280 B"}}
-    assert told["attention"]["worst_case"]["bytes"] == 2 * 3 * 5 * 5 * 4
+    sizes = estimates(batch=2, heads=3, length=5, vocabulary=7)
+    assert sizes["logits"] == {"logits_full": {"bytes": 2 * 5 * 7 * 4, "formatted": "280 B"}}
+    assert sizes["attention"]["worst_case"]["bytes"] == 2 * 3 * 5 * 5 * 4
 
 
 @pytest.mark.parametrize(
-    ("size", "told"),
+    ("size", "formatted_size"),
     [
         (0, "0 B"),
         (1023, "1023 B"),
@@ -35,5 +35,5 @@ def test_where_all_logits_are_computed_there_is_no_word_of_candidates() -> None:
         (2**50, "1024.0 TiB"),
     ],
 )
-def test_bytes_for_people(size: int, told: str) -> None:
-    assert formatted(size) == told
+def test_bytes_for_people(size: int, formatted_size: str) -> None:
+    assert formatted(size) == formatted_size

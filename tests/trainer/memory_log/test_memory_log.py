@@ -41,9 +41,9 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 def test_a_run_tells_its_points_in_order_and_computes_what_it_did_without(
     run_in: Run, tmp_path: Path
 ) -> None:
-    told = ("memory_log.level=metrics", "memory_log.every=2", "checkpoint.every_steps=5")
+    overrides = ("memory_log.level=metrics", "memory_log.every=2", "checkpoint.every_steps=5")
     frozen = (*FREEZE, "auto_freeze.patience=1", "auto_freeze.threshold=1e9", "stage1_9.micro_batch_size=2")
-    with_it = run_in(tmp_path / "with", *told, *frozen)
+    with_it = run_in(tmp_path / "with", *overrides, *frozen)
     assert weights_digest(with_it) == weights_digest(run_in(tmp_path / "without", *frozen))
     assert not (tmp_path / "without" / MEMORY_FILE).exists()
 
@@ -155,16 +155,16 @@ def test_an_attempt_that_goes_on_has_its_own_warmup_and_adds_to_the_file(
     ]
 
 
-def test_a_file_that_cannot_be_written_is_told_of_once(
+def test_a_file_that_cannot_be_written_is_reported_once(
     log: Callable[..., MemoryLog], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     memory = log(tmp_path / "nowhere" / "m", "memory_log.level=tensors")
     student = build_tiny(check([]).model, vocab_size=8, sequence_length=4, attention="eager")  # type: ignore[arg-type]
     memory.models(student, student)
     memory.begin("stage2", [], done=0)
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1
-    assert "the run goes on without it" in told[0]
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 1
+    assert "the run goes on without it" in warnings[0]
 
 
 def test_graphs_are_asked_of_xla_alone(

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from trainer.telemetry.health import (
     BLOCK_SECONDS,
     BLOCK_STEPS,
-    CREEP_BLOCKS,
+    GROWTH_BLOCKS,
     PLATEAU_STEPS,
     Health,
     HealthWarning,
-    creep,
-    off_the_median,
+    memory_growth,
     plateau,
+    throughput_shift,
 )
 
 NEVER_OFF = 0.045  # of rates: (1 - a) / (1 + a) > 0.9
@@ -59,7 +59,7 @@ class TestPlateau:
     ) -> None:
         chance = random.Random(seed)
         losses = (level + chance.gauss(0, deviation) for _ in range(3000))
-        assert [w.check for w in told(fed(losses))][:1] == ["plateau"]
+        assert [w.check for w in warnings_of(fed(losses))][:1] == ["plateau"]
 
 
 class TestThroughput:
@@ -68,7 +68,7 @@ class TestThroughput:
         self, level: float, factors: Sequence[float]
     ) -> None:
         rates = [level * factor for factor in factors]
-        assert all(off_the_median(rates[:n]) is None for n in range(len(rates) + 1))
+        assert all(throughput_shift(rates[:n]) is None for n in range(len(rates) + 1))
 
     @given(
         st.lists(noise(NEVER_OFF), min_size=5, max_size=60),
@@ -79,18 +79,18 @@ class TestThroughput:
         self, before: Sequence[float], change: float, after: Sequence[float]
     ) -> None:
         rates = [100 * f for f in before] + [100 * change * f for f in after]
-        assert off_the_median(rates[:-1]) is None
-        found = off_the_median(rates)
+        assert throughput_shift(rates[:-1]) is None
+        found = throughput_shift(rates)
         assert found is not None
         assert found[0] / found[1] == pytest.approx(change, rel=0.12)
 
     @given(st.lists(st.floats(0.01, 100), max_size=7))
     def test_nothing_is_said_before_there_is_a_median(self, rates: Sequence[float]) -> None:
-        assert off_the_median(rates) is None
+        assert throughput_shift(rates) is None
 
     @pytest.mark.parametrize("odd", [[0.5, 0.5, 1.0], [0.5, 1.5, 0.5], [1.0, 0.1, 0.1]])
     def test_one_or_two_slow_blocks_are_noise(self, odd: list[float]) -> None:
-        assert off_the_median([1.0] * 20 + odd) is None
+        assert throughput_shift([1.0] * 20 + odd) is None
 
     @settings(derandomize=True, max_examples=20, deadline=None)
     @given(seeds)
@@ -98,7 +98,7 @@ class TestThroughput:
         """A shared CPU: each of 6,000 steps of about 1.5 s takes up to 33 % more or less."""
         chance = random.Random(seed)
         seconds = (1.5 * chance.uniform(0.67, 1.33) for _ in range(6000))
-        assert told(timed(seconds)) == []
+        assert warnings_of(timed(seconds)) == []
 
 
 class TestMemory:
@@ -106,22 +106,22 @@ class TestMemory:
     def test_no_memory_within_two_and_a_half_percent_creeps(
         self, level: float, factors: Sequence[float]
     ) -> None:
-        assert creep([level * factor for factor in factors]) is None
+        assert memory_growth([level * factor for factor in factors]) is None
 
     @given(
         st.integers(0, 120),
-        st.lists(noise(0.001), min_size=CREEP_BLOCKS, max_size=120),
+        st.lists(noise(0.001), min_size=GROWTH_BLOCKS, max_size=120),
         st.floats(1.05, 4),
     )
     def test_a_jump_is_no_creep(self, at: int, factors: Sequence[float], jump: float) -> None:
-        assert creep([f * (jump if i >= at else 1) for i, f in enumerate(factors)]) is None
+        assert memory_growth([f * (jump if i >= at else 1) for i, f in enumerate(factors)]) is None
 
     @given(st.floats(1e6, 1e11), st.floats(0.1, 3.0), st.lists(noise(0.001), min_size=40, max_size=120))
     def test_steady_growth_by_a_tenth_and_more_is_one(
         self, start: float, growth: float, factors: Sequence[float]
     ) -> None:
         memory = [start * (1 + growth * i / len(factors)) * f for i, f in enumerate(factors)]
-        found = creep(memory)
+        found = memory_growth(memory)
         assert found is not None
         assert found[1] > found[0] * 1.06
 
@@ -157,7 +157,7 @@ def timed(seconds: Iterator[float], memory: Callable[[int], float] = lambda step
         )
 
 
-def told(feed: Feed) -> list[HealthWarning]:
+def warnings_of(feed: Feed) -> list[HealthWarning]:
     return [warning for warnings in feed for warning in warnings]
 
 
@@ -167,7 +167,7 @@ def test_a_plateau_is_told_once_and_again_after_it_has_fallen() -> None:
             yield from (level + 0.001 * (1500 - step) for step in range(1500))
             yield from [level] * 2500
 
-    warnings = told(fed(losses()))
+    warnings = warnings_of(fed(losses()))
     assert [(w.check, w.stage) for w in warnings] == [("plateau", "stage2")] * 2
     assert 1500 < warnings[0].step <= 2600
     assert 5500 < warnings[1].step <= 6600
@@ -178,13 +178,13 @@ def test_a_plateau_is_told_once_and_again_after_it_has_fallen() -> None:
 
 def test_a_loss_that_rises_with_lambda_is_no_plateau_until_lambda_stands_still() -> None:
     rising = (0.001 * step for step in range(2500))
-    warnings = told(fed(rising, lambdas=lambda step: min(1.0, step / 1000)))
+    warnings = warnings_of(fed(rising, lambdas=lambda step: min(1.0, step / 1000)))
     assert [w.step for w in warnings] == [2000]
 
 
 def test_a_slow_down_is_told_once_while_it_lasts() -> None:
     seconds = [2.0] * 400 + [3.0] * 200 + [2.0] * 400 + [3.0] * 200
-    warnings = told(timed(iter(seconds)))
+    warnings = warnings_of(timed(iter(seconds)))
     assert [w.check for w in warnings] == ["throughput", "throughput"]
     assert 400 < warnings[0].step <= 400 + 4 * BLOCK_STEPS
     assert warnings[0].message.endswith(
@@ -195,11 +195,11 @@ def test_a_slow_down_is_told_once_while_it_lasts() -> None:
 def test_the_first_block_counts_for_nothing() -> None:
     """It compiles; and its memory is that of a process that still warms up."""
     seconds = [600.0] + [2.0] * 400
-    assert told(timed(iter(seconds))) == []
+    assert warnings_of(timed(iter(seconds))) == []
 
 
 def test_a_leak_is_told_with_its_numbers() -> None:
-    warnings = told(timed(iter([2.0] * 2000), memory=lambda step: 2**30 + step * 2**18))
+    warnings = warnings_of(timed(iter([2.0] * 2000), memory=lambda step: 2**30 + step * 2**18))
     assert [w.check for w in warnings] == ["memory"]
     assert warnings[0].message.endswith(
         "memory grows all along, from 1.01 GiB to 1.16 GiB over 40 blocks of steps"
@@ -209,6 +209,6 @@ def test_a_leak_is_told_with_its_numbers() -> None:
 def test_quick_steps_make_longer_blocks() -> None:
     """A block has 30 s, so that 3,000 steps of 20 ms are two of them and say nothing."""
     asked: list[int] = []
-    told(timed(iter([0.02] * 3100), memory=lambda step: asked.append(step) or 1.0))
+    warnings_of(timed(iter([0.02] * 3100), memory=lambda step: asked.append(step) or 1.0))
     assert len(asked) == 1
     assert asked[0] == pytest.approx(2 * BLOCK_SECONDS / 0.02, abs=2)

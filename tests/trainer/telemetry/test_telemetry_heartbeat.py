@@ -41,8 +41,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "heartbeat.json"
 
 
-def watched(path: Path, heart: Heartbeat) -> Telemetry:
-    return Telemetry(path.with_name("metrics.jsonl"), every=1, heart=heart, out=None)
+def watched(path: Path, heartbeat: Heartbeat) -> Telemetry:
+    return Telemetry(path.with_name("metrics.jsonl"), every=1, heartbeat=heartbeat, out=None)
 
 
 def test_it_goes_on_while_the_main_thread_is_stuck(path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from telemetry_steps import begun, lines_of, step
 
 from trainer import api
@@ -198,15 +199,16 @@ def test_an_offline_run_has_the_group_the_name_the_project_and_the_tags(
             "wandb.tags=[a]",
         ]
     )
+    made, values, init = [], [], wandb.init
+    monkeypatch.setattr(wandb, "init", lambda **options: made.append(init(**options)) or made[0])
     run = open_wandb(config, tmp_path)
     assert run is not None
     run.tag("stage2")
     run.log({"stage": "stage2", "loss": 3.0, "warnings": [{"check": "memory", "message": "it grows"}]})
     run.summarise({"final_loss": 2.5, "usd": None})
-    seen = []
-    run._do(lambda: seen.append((run._run.project, run._run.group, run._run.name, run._run.tags)))
-    run._do(lambda: seen.append(run._run.summary["final_loss"]))
+    run.submit(lambda: values.append((made[0].project, made[0].group, made[0].name, made[0].tags)))
+    run.submit(lambda: values.append(made[0].summary["final_loss"]))
     run.close(0)
-    (project, group, name, tags), final_loss = seen
+    (project, group, name, tags), final_loss = values
     assert (project, group, name, set(tags), final_loss) == ("p", "sweep-1", "trial-7", {"a", "stage2"}, 2.5)
     assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
