@@ -7,7 +7,6 @@ refused where there is a checkpoint, with the keys that differ.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from pydantic_core import from_json
 
 from trainer.config import Config, decisive
 from trainer.config.redaction import without_secrets
+from trainer.config.run import leaves
 from trainer.errors import ConfigError
 from trainer.text import atomic_write
 
@@ -33,7 +33,7 @@ def check(config: Config, folder: Path) -> None:
     pinned = _read(folder / CONFIG_FILE)
     if pinned is None:
         return
-    old, new = dict(_leaves(pinned)), dict(_leaves(decisive(_plain(config))))
+    old, new = dict(leaves(pinned)), dict(leaves(decisive(_plain(config))))
     keys = sorted(old.keys() | new.keys())
     pairs = {key: (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in keys}
     changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
@@ -75,14 +75,6 @@ def _plain(config: Config) -> dict[str, Any]:
     """Return the configuration as JSON holds it, and without secrets: the folder may be copied anywhere."""
     document: dict[str, Any] = without_secrets(from_json(json.dumps(asdict(config))))
     return document
-
-
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(node, Mapping) and node:
-        for key, child in node.items():
-            yield from _leaves(child, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node
 
 
 def _show(value: Any) -> str:

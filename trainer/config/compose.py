@@ -9,7 +9,7 @@ import copy
 import difflib
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 
 from trainer.config import Config, FieldError
+from trainer.config.run import leaves
 from trainer.errors import ConfigError
 
 _MODULE = "trainer.conf"
@@ -79,7 +80,7 @@ def validate(document: Any) -> Config:
 
 def keys(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return every key of the composed configuration with its value, "???" where one is required."""
-    return dict(_leaves(OmegaConf.to_container(_from_cached_files(_parse(overrides)))))
+    return dict(leaves(OmegaConf.to_container(_from_cached_files(_parse(overrides)))))
 
 
 def groups() -> dict[str, list[str]]:
@@ -248,14 +249,6 @@ def _first_refusal(error: ValidationError) -> ConfigError:
     if first["type"] == "unexpected_keyword_argument":
         return ConfigError("there is no such key", key=".".join(path))
     return ConfigError(first["msg"][0].lower() + first["msg"][1:] + got, key=".".join(path))
-
-
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(node, dict) and node:
-        for key, child in node.items():
-            yield from _leaves(child, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node
 
 
 def _nearest(name: str, valid: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -223,6 +223,15 @@ def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
     stage3 = kept["stage3"]
     teacher = {key: value for key, value in stage3["teacher"].items() if key not in TEACHER_ACCESS}
     return kept | {"device": device, "stage3": {**stage3, "teacher": teacher}}
+
+
+def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted key and the value of each leaf of a tree of mappings."""
+    if isinstance(node, Mapping) and node:
+        for key, child in node.items():
+            yield from leaves(child, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, node
 
 
 def sha256(config: Config) -> str:
