@@ -1,7 +1,7 @@
 """Four chips of XLA's CPU, in a process of their own: how a process sees its devices is settled when it starts.
 
 Tests call `in_four`, which runs this file: stages, each by chips that share the batches alone and by chips
-that share the weights too; or a whole run of the second kind.
+that share the weights too; or a full run of the second kind.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-FOUR, IN_PARTS = "device.num_chips=4", "device.parallel=fsdp"
-WAYS = {"shared": (), "in parts": (IN_PARTS,)}
+FOUR, FSDP = "device.num_chips=4", "device.parallel=fsdp"
+PARALLEL = {"replicated": (), "fsdp": (FSDP,)}
 CACHED = "stage3 cached"
-# By stage: both kinds of optimizers, and what else hangs on whole weights. At the size of Stage 2 XLA would
+# By stage: both kinds of optimizers, and what else depends on full weights. At the size of Stage 2 XLA would
 # rather exchange activations than weights, unless its outputs are annotated.
 RUNS = {
     "stage1_9": ("optimizer@stage1_9.optimizer=muon", "stage1_9.saliency.enabled=true"),
@@ -40,9 +40,9 @@ def of_stage(stage: str) -> tuple[str, ...]:
     return ("model.layers=1", "stage1.subln=ones", *shared, *RUNS[stage])
 
 
-def ways(stage: str) -> list[str]:
-    """How the chips share the stage: graphs take long to compile, and with weights in parts the batch is too."""
-    return ["in parts"] if stage == CACHED else list(WAYS)
+def strategies(stage: str) -> list[str]:
+    """How the chips share the stage: graphs take long to compile, and with FSDP the batch is sharded as well."""
+    return ["fsdp"] if stage == CACHED else list(PARALLEL)
 
 
 def trained(stage: str, *overrides: str) -> Any:
@@ -55,7 +55,7 @@ def trained(stage: str, *overrides: str) -> Any:
 
 
 def in_four(folder: Path, *stages: str, run: Sequence[str] = ()) -> dict[str, Any]:
-    """What came of stages by either kind; of a run with the overrides `run`, `folder / "whole"` is left, and
+    """What came of stages by either kind; of a run with the overrides `run`, `folder / "full"` is left, and
     `folder / "middle"`, which is what would be left had it been killed in its STEP of Stage 2, and
     `folder / "again"`, where it went on from there. `compiled` tells what was compiled in its steps then."""
     own = Path(__file__)
@@ -85,10 +85,10 @@ def _main(folder: Path, stages: Sequence[str], run: Sequence[str]) -> None:
 
     found: dict[str, Any] = {}
     for stage in stages:
-        # As any real vocabulary is: each micro-batch in some four chunks. One chip has them whole.
+        # As any real vocabulary is: each micro-batch in some four chunks. One chip needs no chunks.
         chunked._ELEMENTS = 2**14 if stage == CACHED else 2**10
-        for how in ways(stage):
-            ran = trained(stage, FOUR, *WAYS[how])
+        for how in strategies(stage):
+            ran = trained(stage, FOUR, *PARALLEL[how])
             fields = ("parts", "compiled", "launched", "chips", "rows", "kept")
             found[f"{stage} {how}"] = {field: getattr(ran, field) for field in fields} | {
                 "clipped": [float(step.details.get("qk_clipped_heads", 0)) for step in ran.steps],
@@ -97,7 +97,7 @@ def _main(folder: Path, stages: Sequence[str], run: Sequence[str]) -> None:
     if stages:
         found["odd"] = _odd_shapes()
     if run:
-        found["compiled"] = _run(folder, [*run, FOUR, IN_PARTS])
+        found["compiled"] = _run(folder, [*run, FOUR, FSDP])
     print(json.dumps(found))
 
 
@@ -128,7 +128,7 @@ def _odd_shapes() -> list[list[list[int]]]:
         def get_decoder(self) -> torch.nn.Module:
             return self
 
-    moved = open_device(check(["device=xla", FOUR, IN_PARTS]).device).move(Odd())
+    moved = open_device(check(["device=xla", FOUR, FSDP]).device).move(Odd())
     return [on_each(parameter) for parameter in moved.parameters()]
 
 
@@ -147,15 +147,15 @@ def _run(folder: Path, overrides: Sequence[str]) -> list[int]:
         if self.plan.name == "stage2":
             compiled.append(met.counter_value("UncachedCompile") or 0)
             if number == STEP and not (folder / "middle").exists():
-                shutil.copytree(folder / "whole", folder / "middle")
+                shutil.copytree(folder / "full", folder / "middle")
         return step(self, batch, number=number)
 
-    TrainStep.__call__ = watched  # type: ignore[method-assign]  # to look on
+    TrainStep.__call__ = watched  # type: ignore[method-assign]  # to observe it
     tpu_host.uses_xla = lambda *args: True
-    for name in ("whole", "again"):
+    for name in ("full", "again"):
         compiled.clear()
         program.train_in(folder / name, check([*overrides, f"run_dir={folder / name}"]), StopSignal())
-        if name == "whole":
+        if name == "full":
             shutil.copytree(folder / "middle", folder / "again")
     return [count - compiled[0] for count in compiled]
 

@@ -107,7 +107,7 @@ def rows_on_each(device: Device, size: int) -> list[list[int]]:
 def shapes_on_each(
     student: nn.Module, teacher: nn.Module, optimizers: Iterable[Optimizer]
 ) -> Iterator[tuple[str, list[list[int]]]]:
-    """The whole shape of each parameter and of each state, and after it those of what the chips have."""
+    """The full shape of each parameter and of each state, and after it those of what the chips have."""
     for model, whose in ((student, "student"), (teacher, "teacher")):
         for name, parameter in model.named_parameters():
             yield f"{whose} {name}", [list(parameter.shape), *on_each(parameter)]

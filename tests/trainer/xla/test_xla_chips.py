@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from four_chips import CACHED, RUNS, in_four, trained, ways
+from four_chips import CACHED, RUNS, in_four, strategies, trained
 
 from trainer.api import ConfigError, check
 from trainer.devices.device import open_device
@@ -30,11 +30,11 @@ OF_MATRICES = {
 def test_one_chip_and_four_have_the_same_losses_of_the_same_batches(tmp_path: Path) -> None:
     """Whether four share the batches alone, or the weights too; of these each has a quarter then."""
     four = in_four(tmp_path, *RUNS)
-    assert four.pop("odd") == [[[6, 2]] * 4, [[6, 7]] * 4]  # by columns; whole
+    assert four.pop("odd") == [[[6, 2]] * 4, [[6, 7]] * 4]  # by columns; replicated
     for stage in RUNS:
         one = trained(stage)
         assert one.chips == 1
-        for how in ways(stage):
+        for how in strategies(stage):
             ran = four[f"{stage} {how}"]
             assert (ran["chips"], ran["rows"]) == (4, [[1, 16]] * 4)
             for name, losses in one.parts.items():
@@ -44,13 +44,13 @@ def test_one_chip_and_four_have_the_same_losses_of_the_same_batches(tmp_path: Pa
             assert ran["compiled"][2:] == [0] * 5
             # The saliency curriculum observes every other step, in a graph of its own.
             assert ran["launched"][1:] == ([2, 1] * 3 if stage == "stage1_9" else [1] * 6)
-            assert replicated_on_each(ran) == (how == "shared"), (stage, how)
+            assert replicated_on_each(ran) == (how == "replicated"), (stage, how)
             # Gradients are summed up; weights are gathered, and never activations instead.
             assert ran["exchanges"]["all-to-all"] == ran["exchanges"]["collective-permute"] == 0
-            assert bool(ran["exchanges"]["all-gather"]) == (how == "in parts")
+            assert bool(ran["exchanges"]["all-gather"]) == (how == "fsdp")
         kept = {name.partition(" ")[0] for name in ran["kept"]}
         assert kept == {"student", "teacher", "exp_avg", "exp_avg_sq", "step", *OF_MATRICES[stage]}
-    assert any(four["stage3 in parts"]["clipped"])
+    assert any(four["stage3 fsdp"]["clipped"])
 
 
 def replicated_on_each(ran: dict[str, Any]) -> bool:

@@ -61,7 +61,7 @@ def sample(device: Device) -> Sample:
     return Sample(ids=ids_BPC, logits=torch.randn(ids_BPC.shape)).placed(device.place)
 
 
-def whole_logits(graph: str) -> list[str]:
+def full_logits(graph: str) -> list[str]:
     """Shapes with a number for every entry of the vocabulary at every position."""
     found = re.findall(r"\w+\[[\d,]+\]", graph)
     wanted = rf"\[(?:{BATCH},{LENGTH - 1}|{BATCH},{LENGTH}|{POSITIONS}),{VOCABULARY}\]$"
@@ -88,12 +88,12 @@ def test_logits_of_the_whole_vocabulary_are_nowhere_in_the_graph_of_sparse_disti
     student = student_of(device)
     kept = Targets(teacher=sample(device), anchor=sample(device))
     sparse = step_graph(device, student, from_cache(student, lambda rows: kept, config, teacher))
-    assert whole_logits(sparse) == []
+    assert full_logits(sparse) == []
     assert re.search(rf"\[{POSITIONS},{2 * (KEPT + DRAWN) + 1}\]", sparse)
 
     with ExitStack() as stack:
         dense = step_graph(device, student, from_teacher(student, freeze(student_of(device)), config, stack))
-    assert whole_logits(dense)
+    assert full_logits(dense)
 
 
 def test_the_batch_is_an_input_of_the_graph_and_no_part_of_it(device: Device) -> None:

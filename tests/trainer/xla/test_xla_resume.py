@@ -150,14 +150,14 @@ def test_a_run_goes_on_where_it_was_ended_on_xla_and_across_devices(attempt: Att
     assert {parameter.device.type for parameter in saved.parameters()} == {"cpu"}
 
 
-def test_a_run_that_four_chips_began_in_parts_goes_on_on_one_and_on_a_cpu(
+def test_a_run_that_four_chips_began_with_fsdp_goes_on_on_one_and_on_a_cpu(
     attempt: Attempt, small: tuple[str, ...], tmp_path: Path
 ) -> None:
     begun = [override for override in small if not override.startswith("device=")]
     four = in_four(tmp_path, run=[*begun, *RUN, "save_model=true"])
-    # In parts again: what was restored lies as it did, so that steps are the graph that they were.
+    # Sharded again: restored tensors have the same sharding, so that steps have the same graph.
     assert set(four["compiled"]) == {0}
-    full, again = ((tmp_path / folder / METRICS_FILE).read_text() for folder in ("whole", "again"))
+    full, again = ((tmp_path / folder / METRICS_FILE).read_text() for folder in ("full", "again"))
     assert losses(again) == losses(full)
 
     cpu = attempt(tmp_path / "cpu", "cpu", "save_model=true")
@@ -167,9 +167,9 @@ def test_a_run_that_four_chips_began_in_parts_goes_on_on_one_and_on_a_cpu(
 
     ours, theirs = (
         json.loads((tmp_path / folder / RESULT_FILE).read_text())["metrics"]["final_loss"]
-        for folder in ("whole", "cpu")
+        for folder in ("full", "cpu")
     )
     assert ours == pytest.approx(theirs, rel=TOLERANCE)
-    saved, expected = (load(tmp_path / folder / MODEL_FOLDER).model for folder in ("whole", "cpu"))
+    saved, expected = (load(tmp_path / folder / MODEL_FOLDER).model for folder in ("full", "cpu"))
     for ours, theirs in zip(saved.parameters(), expected.parameters(), strict=True):
         assert ours.shape == theirs.shape
