@@ -223,7 +223,7 @@ def _telemetry(config: Config, folder: Path, device: Device, *, append: bool) ->
         dense=config.telemetry.dense_steps,
         append=append,
         channels=open_channels(config, folder) if first else [],
-        heart=heartbeat if first else None,
+        heartbeat=heartbeat if first else None,
         out=sys.stdout,
     )
 
