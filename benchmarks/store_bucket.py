@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from benchmarks.fleet import Fleet, Remote, bucket, nap_space, premade
 from sweeps.experiment import Experiment
-from sweeps.search.allocation import Asking
+from sweeps.search.allocation import Allocator
 from sweeps.space.definition import Lease, Value
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
@@ -255,7 +255,7 @@ def thousand(trials: int) -> Thousand:
     return Thousand(trials=trials, status_s=status_s, first_ask_s=first, next_ask_s=following)
 
 
-class _WithoutOptimizer(Asking):
+class _WithoutOptimizer(Allocator):
     """Allocation that measures the time of `ask` outside of the optimizer."""
 
     generating_s = 0.0
@@ -265,11 +265,11 @@ class _WithoutOptimizer(Asking):
         assert self.ask("benchmark", leased=True, make=True, wait=time.sleep) is not None
         return time.monotonic() - start - self.generating_s
 
-    def _candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
+    def candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
         start = time.monotonic()
         try:
             # A model of a thousand trials takes longer than this; meanwhile the second of `ask.lock` passes.
             time.sleep(2.5)
-            return super()._candidate(records)
+            return super().candidate(records)
         finally:
             self.generating_s += time.monotonic() - start

@@ -1,6 +1,6 @@
-"""Sweeps: space, experiment, trial lifecycle, store, worker and the `sweep` command.
+"""Hyperparameter sweeps: search space, experiment, trial lifecycle, store, worker and the `sweep` command.
 
-Read in the order of the data: `space_file` → `space` → `experiment` (ask) → `overrides` → `objective`
-→ `experiment` (tell) → `export`. The trial records in the store are the only truth (`trial`, `lifecycle`,
-`storage`); `optimizer` is the one file that imports Ax and `objective` the one that knows the trainer.
+The data flows from `space` through `experiment` (ask), `worker` and `experiment` (report) to `export`. The
+trial records in the store are the only state (`trials`, `storage`); only `search.optimizer` imports Ax, and
+only `worker.program` the trainer.
 """

@@ -1,4 +1,4 @@
-"""`python -m sweeps` is the command `sweep`."""
+"""Entry point of `python -m sweeps`, which is the command `sweep`."""
 
 from sweeps.cli import main
 

@@ -1,8 +1,8 @@
-"""One sweep in one store: ask for a trial, tell how it went, list what there is.
+"""One sweep in one store: ask for a trial, report its result, list all trials.
 
-The store's records are the only truth; `records` and `upkeep` are the only ones that write them, each time
-with a compare-and-swap. `worker` and the command line call this, `lifecycle` decides what a record becomes,
-and `asking` which trial a worker gets.
+The records in the store are the only state; only `trials.repository` and `upkeep` write them, always with a
+compare-and-swap. `trials.lifecycle` decides what a record becomes, and `search.allocation` which trial a
+worker gets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
-from sweeps.search.allocation import Asking
+from sweeps.search.allocation import Allocator
 from sweeps.space import definition as space
 from sweeps.space import space_problem
 from sweeps.space.definition import Space
@@ -28,20 +28,20 @@ SWEEP_KEY = "sweep.json"
 
 
 class Experiment:
-    """A sweep that exists in `store`. Open one with `create` or `open`."""
+    """Sweep that exists in `store`, made by `create` or `open`."""
 
     def __init__(self, store: Store, space: Space) -> None:
         self.store, self.space = store, space
         self._records = Records(store)
-        self._asking = Asking(store, space, self._records)
+        self._allocator = Allocator(store, space, self._records)
 
     @classmethod
     def create(cls, store: Store, space_: Space, *, skip_if_exists: bool = False) -> Experiment:
         """Write `sweep.json` and return the new sweep.
 
         Raises:
-            InputError: there is a sweep already; with `skip_if_exists`, only if its space is another one. Or
-                the space could not be read back (half a surrogate pair in a text, for example).
+            InputError: a sweep exists already (with `skip_if_exists`: one of another space), or the space
+                could not be read back (half a surrogate pair in a text, for example).
         """
         document = {"schema": space.SCHEMA, "space": space.to_json(space_)}
         try:
@@ -71,7 +71,12 @@ class Experiment:
 
     @classmethod
     def open(cls, store: Store) -> Experiment:
-        """The sweep in `store`. Raises `SweepNotFound` or `DamagedObject`."""
+        """Return the sweep in `store`.
+
+        Raises:
+            SweepNotFound: there is none.
+            DamagedObject: its `sweep.json` cannot be read.
+        """
         try:
             data, _ = store.read(SWEEP_KEY)
         except NotFound:
@@ -92,26 +97,26 @@ class Experiment:
             raise DamagedObject(SWEEP_KEY, reason, store.location(SWEEP_KEY)) from None
 
     def trials(self) -> list[Trial]:
-        """Every trial in index order; only records that changed since the last call are read.
+        """Return every trial in index order; only records that changed since the last call are read.
 
         Raises:
             DamagedObject: a record is torn or was edited into something that it cannot be.
         """
         return self._records.all()
 
-    def lately(self) -> list[Trial]:
-        """Every trial as a listing of the last second had it, or else a new one."""
+    def recent_trials(self) -> list[Trial]:
+        """Return every trial as of a listing of the last second, or else of a new one."""
         return self._records.lately() or self.trials()
 
     def trial(self, index: int) -> Trial:
-        """One trial as it is now. Raises `InputError` where there is none of this index."""
+        """Return one trial as it is now. Raises `InputError` if there is none with this index."""
         try:
             return self._records.read(index)
         except NotFound:
             raise InputError(f"{self.store.url}: there is no trial {index}; see `sweep trials`") from None
 
     def apply(self, index: int, event: lifecycle.Event) -> Trial:
-        """Store what the event makes of the trial, and return it; races are retried on fresh records.
+        """Apply the event to the trial, store and return it; a lost race is retried on a fresh record.
 
         Raises:
             IllegalTransition: see `lifecycle.apply`.
@@ -126,18 +131,25 @@ class Experiment:
         make: bool = True,
         wait: Callable[[float], object] = time.sleep,
     ) -> Trial | None:
-        """A trial that now runs under `worker`'s name, or None when there is nothing to claim or to make.
+        """Return a trial that now runs under `worker`'s name.
 
-        A pending trial is taken first, in shuffled order; otherwise (with `make`) the next candidate is
-        generated, by one worker at a time. `wait` is called between tries with the seconds to wait, and may
-        raise to give up.
+        A random pending trial comes first; otherwise one worker at a time generates the next candidate.
+
+        Args:
+            worker: name of the asking worker.
+            leased: whether the trial expires without heartbeats.
+            make: whether a new candidate may be generated.
+            wait: called between tries with the seconds to wait; may raise to give up.
+
+        Returns:
+            The trial, or None when there is nothing to claim or to generate.
 
         Raises:
             NothingToAsk: the optimizer cannot make another candidate, though the sweep's cap allows one.
             SweepClosed: the sweep is paused or stopped, or its budget is spent.
         """
-        return self._asking.ask(redact(storable.line(worker)), leased=leased, make=make, wait=wait)
+        return self._allocator.ask(redact(storable.line(worker)), leased=leased, make=make, wait=wait)
 
     def is_full(self, records: list[Trial]) -> bool:
-        """Whether the sweep has as many trials of its own as its run cap allows; imported ones are extra."""
-        return self._asking.is_full(records)
+        """Return whether the sweep has all trials that its run cap or its grid allows."""
+        return self._allocator.is_full(records)

@@ -1,6 +1,6 @@
-"""Which trial a worker gets next: one that waits, one whose worker fell silent, or a new candidate.
+"""Allocation of trials to workers: a pending one, one whose worker fell silent, or a new candidate.
 
-`experiment.ask` is this. `optimizer` is opened only where candidates are generated, because it imports Ax.
+`experiment.ask` calls it. `optimizer` is imported only to generate candidates, because it imports Ax.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ log = logging.getLogger(__name__)
 
 ASK_KEY = "ask.lock"
 _POLL_S = (0.05, 0.25)
-# Races that are lost before the trials are listed again: what is left of an old list is mostly gone.
+# Claims lost to other workers before the trials are listed again: most of an old list is taken by then.
 _TRIES = 3
-# A trial whose record somebody else keeps locked is not tried again before this.
+# How long a trial is skipped after its record was found locked by another process.
 _STUCK_S = 30.0
-# Each takes a tenth of a second or, by the surrogate, a second; meanwhile our own trial waits.
+# Each takes 0.1 s, or 1 s by the surrogate, and delays this worker's own trial.
 _MOST_SPARE = 15
 
 
-class Asking:
-    """Claims and makes trials of one sweep, for one worker at a time."""
+class Allocator:
+    """Claims and creates trials of one sweep, for one worker at a time."""
 
     def __init__(self, store: Store, space: Space, records: Records) -> None:
         self._store, self._space, self._records = store, space, records
@@ -50,9 +50,9 @@ class Asking:
         self._lease = ObjectLease(store, ASK_KEY, heartbeat_s=times.heartbeat_s, expire_s=times.expire_s)
 
     def ask(self, worker: str, *, leased: bool, make: bool, wait: Callable[[float], object]) -> Trial | None:
-        """See `Experiment.ask`."""
+        """Return a trial that now runs under `worker`'s name; see `Experiment.ask`."""
         claim = lifecycle.Claim(worker=worker, leased=leased)
-        if (claimed := self._claim_lately_known(claim)) is not None:
+        if (claimed := self._claim_from_recent_listing(claim)) is not None:
             return claimed
         rivals: set[str] = set()
         while True:
@@ -62,21 +62,21 @@ class Asking:
             if claimed is not None:
                 return claimed
             if self._claimable(records):
-                continue  # others were faster, and have left some
+                continue  # other workers won the race, but some trials remain
             if not make or self.is_full(records):
                 return None
             with self._lease.held(worker) as mine:
-                if mine and (made := self._make_own(claim)) is not None:
-                    self._make_for_others(made, len(rivals), wait)
+                if mine and (made := self.create_claimed(claim)) is not None:
+                    self._create_for_others(made, len(rivals), wait)
                     return made
             if not mine:
                 rivals.add(self._lease.rival)
                 wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads workers out, guards nothing
 
     def is_full(self, records: list[Trial]) -> bool:
-        """Whether the sweep has as many trials of its own as its run cap or its grid allows.
+        """Return whether the sweep has as many trials of its own as its run cap or its grid allows.
 
-        Imported ones are extra, but stand for their configuration in a grid.
+        Imported trials do not count towards the run cap, but do cover their configuration in a grid.
         """
         own = sum(record.generator != "imported" for record in records)
         if self._space.run_cap is not None and own >= self._space.run_cap:
@@ -87,7 +87,7 @@ class Asking:
     def _grid(self) -> Grid | None:
         if self._space.search.method != "grid":
             return None
-        from sweeps.search.grid import Grid  # with scipy, which the other methods need only beside Ax
+        from sweeps.search.grid import Grid  # imports scipy, which the other methods need only with Ax
 
         return Grid(self._space)
 
@@ -101,27 +101,27 @@ class Asking:
                 raise SweepClosed("paused", f"{url} is paused; `sweep resume` opens it again")
             if switch.state == "stopped":
                 raise SweepClosed("stopped", f"{url} is stopped; `sweep resume` opens it again")
-            if told := budget.exceeded(self._space.budget, records, self._store.now()):
-                raise SweepClosed("spent", f"the budget of {url} is reached: {told}")
+            if exceeded := budget.exceeded(self._space.budget, records, self._store.now()):
+                raise SweepClosed("spent", f"the budget of {url} is reached: {exceeded}")
             why = brake.reason_to_pause(self._space.brake, records, since=switch.at)
             if not why or (self.is_full(records) and not self._claimable(records)):  # nothing left to save
                 return
-            control.brake(self._store, switch, why)  # of all who come to this, one does it; all look again
+            control.brake(self._store, switch, why)  # one worker's write wins; all check again
 
-    # ---- trials that are there
+    # ---- existing trials
 
-    def _claim_lately_known(self, claim: lifecycle.Claim) -> Trial | None:
-        """Claim from the last listing while it is young: the store refuses what has gone meanwhile."""
+    def _claim_from_recent_listing(self, claim: lifecycle.Claim) -> Trial | None:
+        """Claim from the last listing while it is recent: the store refuses a claim on an outdated record."""
         records = self._records.lately()
-        if not self._claimable(records) or brake.last_failed(records):  # others may have failed since
+        if not self._claimable(records) or brake.last_failed(records):  # more may have failed since
             return None
         self._must_be_open(records)
         return self._claim_one(records, claim)
 
     def _take_over(self, records: list[Trial], claim: lifecycle.Claim) -> Trial | None:
-        """Claim a trial whose worker fell silent; whoever sees it first does it.
+        """Claim a trial whose lease has expired.
 
-        One write ends the lost attempt and begins the next: a bucket takes one write a second of a name.
+        One write ends the lost attempt and begins the next: a bucket allows one write per second and object.
         """
         lease, now = self._space.lease, self._store.now()
         event = lifecycle.Expire(after_s=lease.expire_s, max_attempts=lease.max_attempts)
@@ -139,9 +139,9 @@ class Asking:
         return None
 
     def _claim_one(self, records: list[Trial], claim: lifecycle.Claim) -> Trial | None:
-        """Claim a pending trial; None if there is none, or others were faster a few times.
+        """Claim a random pending trial; None if there is none, or after `_TRIES` lost races.
 
-        At random: workers that race for one name lose time; nothing else depends on it.
+        Random order only keeps workers from racing for the same record.
         """
         pending, now = self._claimable(records), self._store.now()
         for record in random.sample(pending, min(_TRIES, len(pending))):
@@ -153,7 +153,7 @@ class Asking:
         return [record for record in records if record.status == "pending" and not self._is_stuck(record)]
 
     def _replace(self, changed: Trial) -> Trial | None:
-        """Store the trial; None where somebody was faster, or is stuck in the middle of a write of it."""
+        """Store the trial; None if another worker wrote it first, or holds its lock."""
         try:
             return self._records.replace(changed)
         except StoreConflict:
@@ -166,37 +166,41 @@ class Asking:
     def _is_stuck(self, record: Trial) -> bool:
         return self._stuck.get(record.trial, 0.0) > time.monotonic()
 
-    # ---- new ones, by who holds the lease
+    # ---- new trials, created while holding the ask lease
 
-    def _make_own(self, claim: lifecycle.Claim) -> Trial | None:
-        """Generate the next candidate and store it as running; None if somebody else was faster."""
+    def create_claimed(self, claim: lifecycle.Claim) -> Trial | None:
+        """Generate the next candidate and store it as running.
+
+        Returns:
+            The trial, or None if the sweep is full, a trial became claimable, or its index was taken.
+        """
         records = self._records.all()
         if self.is_full(records) or self._claimable(records):
             return None
-        return self._make_one(records, claim)
+        return self._create(records, claim)
 
-    def _make_one(self, records: list[Trial], claim: lifecycle.Claim | None = None) -> Trial | None:
+    def _create(self, records: list[Trial], claim: lifecycle.Claim | None = None) -> Trial | None:
         """Generate the next candidate and store it, claimed or pending; None if its index was taken."""
         index = records[-1].trial + 1 if records else 0
-        parameters, generator = self._candidate(records)
+        parameters, generator = self.candidate(records)
         now = self._store.now()
         fresh = Trial(trial=index, status="pending", parameters=parameters, generator=generator, created=now)
         try:
             return self._records.create(fresh if claim is None else lifecycle.apply(fresh, claim, now))
         except AlreadyExists:
-            log.info("trial %d was made by another worker; adopting it", index)
+            log.info("trial %d was created by another worker first", index)
         except Busy as error:
-            log.warning("trial %d cannot be made: %s", index, error)
+            log.warning("trial %d cannot be created: %s", index, error)
         return None
 
-    def _make_for_others(self, made: Trial, rivals: int, wait: Callable[[float], object]) -> None:
-        """Generate pending trials for those who wait for the lease as we did.
+    def _create_for_others(self, made: Trial, rivals: int, wait: Callable[[float], object]) -> None:
+        """Generate pending trials for the workers that wait for the lease.
 
-        In a bucket the lease changes hands every two seconds or so, since its name takes one change a second;
-        sixteen workers that start together would wait for half a minute. Each trial is stored before the next
-        is generated: it is the candidate that its taker would have been given. Our own trial, which is
-        running already, waits meanwhile: this ends before its heartbeat is overdue, and whatever goes wrong
-        here is no reason not to run it.
+        In a bucket the lease changes hands about every two seconds (one write per second and object), so
+        sixteen workers that start together would wait half a minute. Each trial is stored before the next is
+        generated, so a worker gets the same candidate as if it had held the lease itself. This worker's own
+        trial is already running and waits: this ends before its heartbeat is overdue, and errors are logged
+            only.
         """
         if self._store.write_interval_s == 0:
             return
@@ -206,18 +210,19 @@ class Asking:
             for count in itertools.count():
                 if newest is None or count >= _spare(newest, rivals) or time.monotonic() >= until:
                     return
-                wait(0.0)  # whoever is told to go goes
+                wait(0.0)  # raises once the worker is asked to stop
                 records = self._records.lately()
                 if not records or newest.generator == "botorch":
                     records = self._records.all()
                     self._must_be_open(records)
                 if self.is_full(records):
                     return
-                newest = self._make_one(records)
+                newest = self._create(records)
         except (Exception, Interrupted) as error:  # noqa: BLE001 - see above
-            log.info("no more trials are made for others: %s", error)
+            log.info("no more trials are created for other workers: %s", error)
 
-    def _candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
+    def candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
+        """Return the next trial's parameters and what generated them."""
         if self._space.baseline is not None and all(r.generator == "imported" for r in records):
             return dict(self._space.baseline), "baseline"
         if self._grid is not None:
@@ -232,10 +237,10 @@ class Asking:
 
 
 def _spare(newest: Trial, rivals: int) -> int:
-    """How many trials are made for others, where `rivals` had the lease before us, one after another.
+    """Return how many trials to create for others after `rivals` other workers held the lease.
 
-    A point of the Sobol sequence is the same whenever it is made: nothing is lost if nobody takes it yet. The
-    surrogate's candidate knows less the earlier it is made: the longer the queue was, the more of them.
+    A point of the Sobol sequence does not depend on when it is drawn, so spare ones cost nothing. A candidate
+    of the surrogate is better the later it is made, so their number follows the length of the queue.
     """
     if newest.generator == "botorch":
         return min(rivals - 1, _MOST_SPARE)

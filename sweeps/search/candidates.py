@@ -1,6 +1,6 @@
-"""Which candidate comes next, as far as the records decide it: no Ax, no randomness but the seed's.
+"""Choice of the next candidate from the records, without Ax and deterministic given the seed.
 
-`optimizer` lends it the points of the Sobol sequence and of the surrogate, and gets back whole parameters
+`optimizer` passes in the points of the Sobol sequence and of the surrogate, and gets back complete parameters
 that are allowed and new.
 """
 
@@ -31,7 +31,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordDelta:
-    """What is new about the records; `anew` where everything learnt before must be forgotten first."""
+    """New and changed records since the last call; with `anew`, all earlier state must be dropped first."""
 
     anew: bool
     changed: Sequence[Trial]
@@ -39,16 +39,19 @@ class RecordDelta:
 
 
 class Candidates:
-    """The records of a sweep, and what to propose after them.
+    """Records of a sweep, and the candidates to propose after them.
 
     Args:
-        sobol: the point at a position of the Sobol sequence, or None where it has no further one.
-        surrogate: from the new trial's index and the candidates that were proposed just now, points to try in
-            turn; none where the surrogate fails.
+        space: the search space.
+        encoding: translates parameters to points on the axes of the search.
+        outcomes: the metrics that count.
+        sobol: returns the point at a position of the Sobol sequence, or None past its end.
+        surrogate: yields points to try in turn, given the new trial's index and the candidates proposed in
+            this call; yields none if the surrogate fails.
 
     Attributes:
-        records: all that were observed, in index order.
-        points: those that lie in this space, as the search sees them, by index.
+        records: all observed records, in index order.
+        points: by index, the encoded parameters of the records that lie in this space.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class Candidates:
         self._start_over()
 
     def observe(self, trials: Sequence[Trial]) -> RecordDelta:
-        """Take in all records of the sweep, in index order, and tell what is new since the last call."""
+        """Take in all records of the sweep, in index order, and return what is new since the last call."""
         follows = all(_may_follow(old, new) for old, new in zip(self.records, trials, strict=False))
         anew = not follows or len(trials) < len(self.records)
         if anew:
@@ -85,18 +88,18 @@ class Candidates:
         self._taken: set[Hashable] = set()
 
     def _add(self, record: Trial) -> None:
-        """Imported results may be of another space: kept from being repeated, but not learnt from."""
+        """Add a record; an imported one outside this space is never proposed again, but not learned from."""
         self.records.append(record)
         self._taken.add(self._domain.identity(record.parameters))
         if (point := self._encoding.encode(record.parameters)) is not None:
             self.points[record.trial] = point
 
     def known(self) -> list[Trial]:
-        """The records that the search learns from."""
+        """Return the records that the search learns from."""
         return [record for record in self.records if record.trial in self.points]
 
     def waiting(self, found: Sequence[Candidate]) -> Iterator[tuple[int, dict[str, Value], list[str]]]:
-        """What has no result (yet), records before candidates: a place of its own, point, missing metrics."""
+        """Yield (index, point, missing metrics) of records, then candidates, without complete results."""
         for index, record in enumerate(self.records):
             if (missing := self._outcomes.missing(record)) and record.trial in self.points:
                 yield index, self.points[record.trial], missing
@@ -105,7 +108,11 @@ class Candidates:
                 yield index, point, list(self._outcomes.names.values())
 
     def next(self, found: Sequence[Candidate]) -> Candidate:
-        """The candidate after the records and those that were found just now. Raises `NothingToAsk`."""
+        """Return the candidate that follows the records and the candidates `found` so far in this call.
+
+        Raises:
+            NothingToAsk: the space is used up, or no new candidate was found in `SOBOL_ATTEMPTS` attempts.
+        """
         index = len(self.records) + len(found)
         taken = self._taken | {self._domain.identity(candidate.parameters) for candidate in found}
         left = self._left(taken)
@@ -126,7 +133,7 @@ class Candidates:
         )
 
     def _left(self, taken: set[Hashable]) -> list[dict[str, Value]]:
-        """The unused configurations of a small finite space; empty where they cannot be listed."""
+        """Return the unused configurations of a small finite space; [] if they cannot be listed."""
         if self._configurations is None:
             return []
         left = [parameters for identity, parameters in self._configurations.items() if identity not in taken]
@@ -147,7 +154,7 @@ class Candidates:
         return live + len(found) >= self._search.sobol and complete >= max(1, self._search.sobol // 2)
 
     def _first_candidates(self, count: int) -> Iterator[dict[str, Value]]:
-        """The middle of the space unless there is a baseline, then the Sobol sequence from where it is."""
+        """Yield the middle of the space unless there is a baseline, then the Sobol points from `count` on."""
         if count == 0 and not self._has_baseline:
             yield self._domain.middle()
         if not self._encoding.axes:
@@ -164,7 +171,7 @@ class Candidates:
 
 
 def _may_follow(old: Trial, new: Trial) -> bool:
-    """Whether what was made of the old record can become that of the new one (a retried trial's cannot)."""
+    """Return whether state built from the old record can be updated to the new one (not after a retry)."""
     if old is new:
         return True
     if (old.trial, old.generator, old.parameters) != (new.trial, new.generator, new.parameters):

@@ -1,7 +1,4 @@
-"""Running numerical code so that it gives the same answer twice and says nothing: seeds, threads, silence.
-
-Only `optimizer` uses it, around its calls of Ax. Each of these is a context that puts back what it changed.
-"""
+"""Contexts for reproducible, silent numerical code: seeds, threads, logging."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  
 
 
 def stable_seed(*parts: int | str) -> int:
-    """A number from 0 to 2^32 - 1 that is the same for the same parts on every machine and Python."""
+    """Return a number from 0 to 2^32 - 1 that depends on the parts alone, on every machine and Python."""
     text = "/".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
@@ -28,7 +25,7 @@ def stable_seed(*parts: int | str) -> int:
 def seeded(seed: int) -> Iterator[None]:
     """Seed Python's, NumPy's and torch's global generators.
 
-    CUDA's are left alone: forking those would create a context of some hundred MiB on the trial's device.
+    CUDA's are left alone: forking them would create a CUDA context of some hundred MiB on the trial's device.
     """
     python, legacy = random.getstate(), np.random.get_state()
     try:
@@ -44,7 +41,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread: matrices of a few hundred rows are 10 to 50 times slower on many busy ones."""
+    """Compute on one thread: on many busy ones, matrices of a few hundred rows take 10 to 50 times longer."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -56,13 +53,13 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def _pools() -> ThreadpoolController:
-    """The pools of BLAS and OpenMP, looked up once: that walks through all loaded libraries."""
+    """Return the thread pools of BLAS and OpenMP; finding them walks through all loaded libraries."""
     return ThreadpoolController()
 
 
 @contextmanager
 def silence(logger_name: str) -> Iterator[None]:
-    """Drop all warnings, and what the loggers under `logger_name` say."""
+    """Drop all warnings, and all messages of the loggers under `logger_name`."""
     logger = logging.getLogger(logger_name)
     propagate, handlers = logger.propagate, logger.handlers
     logger.propagate, logger.handlers = False, [logging.NullHandler()]

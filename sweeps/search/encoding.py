@@ -1,9 +1,9 @@
-"""A space's parameters in the words of the search: safe names, and floats between 0 and 1.
+"""Encoding of a space's parameters for Ax: safe names, and floats between 0 and 1.
 
-`optimizer` makes Ax parameters of the axes here, and passes every value through `encode` and `decode`. Why Ax
-does not get the ranges as they are: it refuses ranges narrower than 1.5e-5 (a learning rate from 1e-6 to
-1e-5), lists every integer of a range (gigabytes for 1 to 10^8), optimises its acquisition function in the
-given units, and its SymPy takes a parameter called `beta` for a function.
+`optimizer` makes Ax parameters of the axes here, and passes every value through `encode` and `decode`. Ax
+does not get the ranges themselves, because it refuses ranges narrower than 1.5e-5 (a learning rate from 1e-6
+to 1e-5), lists every integer of a range (gigabytes for 1 to 10^8), optimises its acquisition function in the
+original units, and its SymPy takes a parameter called `beta` for a function.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sweeps.space.definition import Choice, Range, Value, same_value
 from sweeps.space.domain import Domain, from_unit, to_unit
 
 WIDE = 100
-"""Integer ranges wider than this are searched as floats and rounded."""
+"""Integer ranges at least this wide are searched as floats and rounded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A numeric axis: floats from 0 to 1, or the integers themselves."""
+    """Numeric axis: floats from 0 to 1, or the integers themselves."""
 
     name: str
     bounds: tuple[float, float] = (0.0, 1.0)
@@ -33,7 +33,7 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """A discrete axis; `dependents` are the axes that exist only under a value."""
+    """Discrete axis; `dependents` are the axes that exist only under a value."""
 
     name: str
     values: tuple[Value, ...]
@@ -46,10 +46,9 @@ Axis = Interval | Options
 
 
 class Encoding:
-    """Translates between the searched parameters of a domain and the axes of the search.
+    """Translation between the searched parameters of a domain and the axes of the search.
 
     Attributes:
-        domain: as given.
         axes: one for every searched parameter, in the same order.
         names: the parameter of each axis.
         constraints: the parameter constraints in the axes' names and units, as text.
@@ -68,17 +67,17 @@ class Encoding:
         self.constraints = tuple(self._scaled(constraint) for constraint in domain.constraints)
 
     def encode(self, parameters: Mapping[str, Value]) -> dict[str, Value] | None:
-        """The searched parameters among these on their axes; None if they are not of this space."""
+        """Return the searched parameters on their axes; None if they do not belong to this space."""
         if self.domain.misfit(parameters) is not None:
             return None
         active = self.domain.active(parameters)
         return {self._names[name]: self._encoded(name, parameters[name]) for name in active}
 
     def filled(self, point: Mapping[str, Value], seed: int) -> dict[str, Value]:
-        """The point on all axes, those that are switched off at places drawn from the seed.
+        """Return the point on all axes, with a value drawn from the seed on each inactive axis.
 
-        The surrogate sees all axes. Were they always in the middle when switched off, it would take every
-        other place for unknown land; spread out, they show that nothing depends on them.
+        The surrogate sees all axes. With inactive axes always in the middle, it would take the rest of each
+        for unexplored; with them spread out, it learns that nothing depends on them.
         """
         return {
             axis.name: point[axis.name] if axis.name in point else _drawn(axis, stable_seed(seed, axis.name))
@@ -86,7 +85,7 @@ class Encoding:
         }
 
     def decode(self, point: Mapping[str, Value]) -> dict[str, Value]:
-        """The whole parameters at a point: active ones only, fixed ones included, members of the space."""
+        """Return the active and fixed parameters at a point, rounded and within bounds."""
         values = {}
         for name, axis in self._names.items():
             if axis in point:
@@ -97,13 +96,13 @@ class Encoding:
         return self.domain.complete(values)
 
     def value(self, axis: str, at: Value) -> Value:
-        """What a place on an axis stands for, rounded and within bounds like any parameter."""
+        """Return the parameter value at a position on an axis, rounded and within bounds."""
         name = self.names[axis]
-        place = from_unit(self._units[name], float(at)) if name in self._units else at
-        return self.domain.member(name, place)
+        value = from_unit(self._units[name], float(at)) if name in self._units else at
+        return self.domain.member(name, value)
 
     def _unit_range(self, parameter: Range) -> Range:
-        """The float range that 0 to 1 stands for."""
+        """Return the float range that 0 to 1 stands for."""
         if parameter.kind == "int" and self.domain.rounding(parameter.name) is round:
             # Half a step on either side gives the first and the last integer the same share as the others.
             return replace(parameter, min=parameter.min - 0.4999, max=parameter.max + 0.4999)
@@ -128,7 +127,7 @@ class Encoding:
         )
 
     def _encoded(self, name: str, value: Value) -> Value:
-        """Raises ValueError or TypeError for a value of another space."""
+        """Encode one value. Raises ValueError or TypeError for a value of another space."""
         parameter = self.domain.searched[name]
         if isinstance(parameter, Choice):
             if not any(same_value(value, member) for member in parameter.values):
@@ -139,9 +138,9 @@ class Encoding:
         return to_unit(self._units[name], value) if name in self._units else int(value)
 
     def _scaled(self, constraint: Linear) -> str:
-        """The constraint over axes, its largest coefficient 1, as the samplers' tolerances expect.
+        """Return the constraint over axes, scaled to a largest coefficient of 1 for the samplers' tolerances.
 
-        Where it constrains a float, it is a little tighter than the user's: Ax may overstep it by 1e-8.
+        A constraint on a float is 1e-7 tighter than the user's, because Ax may overstep it by 1e-8.
         """
         searched = [self.domain.searched[name] for name in constraint.coefficients]
         margin = 1e-7 if any(isinstance(p, Range) and p.kind == "float" for p in searched) else 0.0
@@ -158,7 +157,7 @@ class Encoding:
 
 
 def _drawn(axis: Axis, seed: int) -> Value:
-    """A place on the axis, uniform over seeds from 0 to 2^32 - 1."""
+    """Return a position on the axis, uniform over seeds from 0 to 2^32 - 1."""
     if isinstance(axis, Options):
         return axis.values[seed * len(axis.values) >> 32]
     low, high = axis.bounds
@@ -170,7 +169,7 @@ def _is_unit(parameter: Range) -> bool:
 
 
 def _kind(parameter: Choice) -> str:
-    """Ax's word for the type of the values; integers among floats are floats."""
+    """Return Ax's name for the type of the values; integers among floats are floats."""
     for kind in (bool, int, str):
         if all(type(value) is kind for value in parameter.values):
             return kind.__name__

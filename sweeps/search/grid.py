@@ -1,7 +1,4 @@
-"""Grid search: every configuration of a finite space once, in the order of the file. Used by `asking`.
-
-Ablations ask for it: nothing is searched for, and no comparison may be left out.
-"""
+"""Grid search: every configuration of a finite space once, in the order of the file (for ablations)."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from sweeps.trials.record import Trial
 
 
 class Grid:
-    """The configurations of a space whose parameters are choices, integers and fixed values.
+    """Configurations of a space whose parameters are choices, integers and fixed values.
 
-    The last parameter varies fastest; one that a condition switches off does not multiply the rest.
+    The last parameter varies fastest; an inactive conditional parameter adds no configurations.
 
     Raises:
         ValueError: the space is infinite, or has more than `domain.ENUMERABLE` configurations.
@@ -29,6 +26,6 @@ class Grid:
         self.configurations: Mapping[Hashable, dict[str, Value]] = found
 
     def left(self, records: Sequence[Trial]) -> list[dict[str, Value]]:
-        """The configurations that no trial has, imported ones included, in order."""
+        """Return the configurations that no trial has, imported trials included, in order."""
         taken = {self._domain.identity(record.parameters) for record in records}
         return [dict(found) for identity, found in self.configurations.items() if identity not in taken]

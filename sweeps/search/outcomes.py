@@ -1,7 +1,4 @@
-"""Which of a trial's metrics the search looks at, and what it makes of them: no Ax here.
-
-`optimizer` tells Ax objectives, constraints and results in these words.
-"""
+"""Metrics that the search uses, and the results and constraints derived from them, without Ax."""
 
 from __future__ import annotations
 
@@ -20,28 +17,27 @@ from sweeps.trials.record import Status, Trial
 SURVIVAL = "survival"
 """Name of the metric that is 1 for a trial with results and 0 for one that `has_failed`."""
 
-
 Goals = Mapping[str, bool | None]
-"""For each metric whether less of it is better; None where neither is."""
+"""For each metric, whether lower is better; None if it is no objective."""
 
 
 def has_failed(record: Trial) -> bool:
-    """Whether the trial's own parameters are at fault; lost workers say nothing about its region."""
+    """Return whether the trial failed by its own parameters; a lost worker says nothing about them."""
     return record.status == "failed" and record.failure != "lost"
 
 
 class Outcomes:
-    """The metrics that count: those of the objectives, then those of outcome constraints.
+    """Metrics that count: those of the objectives, then those of outcome constraints.
 
     Attributes:
-        names: the search's name of each metric.
-        lower_is_better: for each objective's name.
-        goals: whether less is better, for every name; None where it is no objective, as for survival.
-        objective: all objectives, as Ax writes them.
-        constraints: the outcome constraints in these names, as text.
+        names: the search's name (`m0`, `m1`, …) of each metric.
+        lower_is_better: whether lower is better, by each objective's name.
+        goals: the same for every name; None for one that is no objective, such as survival.
+        objective: all objectives in Ax's syntax.
+        constraints: the outcome constraints in Ax's syntax.
 
     Raises:
-        SpaceError: for a bound relative to the baseline.
+        SpaceError: a bound is relative to the baseline.
     """
 
     def __init__(self, space: Space) -> None:
@@ -50,8 +46,8 @@ class Outcomes:
         metrics = dict.fromkeys([*space.metrics(), *constrained])
         self.names: Mapping[str, str] = MappingProxyType({m: f"m{i}" for i, m in enumerate(metrics)})
         self.lower_is_better = {self.names[o.metric]: o.goal == "minimize" for o in space.objectives}
-        told = (*self.names.values(), SURVIVAL)
-        self.goals: Goals = {name: self.lower_is_better.get(name) for name in told}
+        tracked = (*self.names.values(), SURVIVAL)
+        self.goals: Goals = {name: self.lower_is_better.get(name) for name in tracked}
         self.objective = ", ".join(f"-{name}" if low else name for name, low in self.lower_is_better.items())
         self.constraints = tuple(self._renamed(constraint) for constraint in constraints)
         self._bounded = {
@@ -59,19 +55,19 @@ class Outcomes:
         }
 
     def means(self, record: Trial) -> dict[str, float]:
-        """The finite results of a trial that ended with any, by the search's names."""
+        """Return the finite results of a completed or early-stopped trial, by the search's names."""
         if record.status not in ("completed", "early_stopped"):
             return {}
         found = ((name, record.metrics.get(metric)) for metric, name in self.names.items())
         return {name: float(mean) for name, mean in found if mean is not None and math.isfinite(mean)}
 
     def missing(self, record: Trial) -> list[str]:
-        """Names of the metrics that the trial has no result for (yet)."""
+        """Return the names of the metrics that the trial has no result for (yet)."""
         means = self.means(record)
         return [name for name in self.names.values() if name not in means]
 
-    def ending(self, record: Trial) -> Status | None:
-        """As what the end of a trial is told to Ax; None while it has not ended."""
+    def final_status(self, record: Trial) -> Status | None:
+        """Return the status that Ax is given for an ended trial; None while it has not ended."""
         if not record.finished:
             return None
         if record.status == "completed":
@@ -81,9 +77,10 @@ class Outcomes:
         return "early_stopped" if self.means(record) else "abandoned"
 
     def table(self, records: Sequence[Trial]) -> list[tuple[Trial, str, float, float]]:
-        """Every result as (record, name, mean, standard error), survival included, NaN for an unknown error.
+        """Return every result as (record, name, mean, standard error), survival included.
 
-        A metric's errors count only if all its results have one: Ax cannot fit known beside unknown noise.
+        The standard error is NaN if unknown, and for a metric of which any result lacks one: Ax cannot fit
+        known and unknown noise of one metric together.
         """
         rows = [(record, name, mean) for record in records for name, mean in self.means(record).items()]
         metrics = {name: metric for metric, name in self.names.items()}
@@ -95,15 +92,16 @@ class Outcomes:
         ]
         return [*results, *((record, SURVIVAL, mean, math.nan) for record, mean in self.survival(records))]
 
-    def learnt(self, records: Sequence[Trial]) -> list[str]:
-        """The constraints that follow from the results: the front's bounds, and to survive."""
+    def derived_constraints(self, records: Sequence[Trial]) -> list[str]:
+        """Return the constraints that follow from the results: bounds of the front, and survival."""
         return [*self.thresholds(records), *([f"{SURVIVAL} >= 0.5"] if self.survival(records) else [])]
 
     def thresholds(self, records: Iterable[Trial]) -> list[str]:
-        """Bounds of the front that several objectives are searched for, where the user set none.
+        """Return bounds on the Pareto front of several objectives, where the user set none.
 
-        For each objective the worst result that is no outlier, or that lies on the present front, and a tenth
-        of the range beyond. Ax takes the worst on the front alone, and so hardly looks beyond its ends.
+        The bound of an objective is its worst result that is no outlier or lies on the current front, plus a
+        tenth of the range. Ax's own default is the worst on the front, and so hardly explores beyond its
+        ends.
         """
         if len(self.lower_is_better) < 2:
             return []
@@ -119,9 +117,10 @@ class Outcomes:
         ]
 
     def survival(self, records: Sequence[Trial]) -> list[tuple[Trial, float]]:
-        """Which trials failed and which did not; empty where none failed.
+        """Return each record with 1.0 if it has results or 0.0 if it failed; [] if none failed.
 
-        A diverged or out-of-memory trial has no loss, but as a constraint it says what its region is like.
+        A diverged or out-of-memory trial has no loss, but as a constraint it tells the search about its
+        region.
         """
         ended = [(r, 0.0 if has_failed(r) else 1.0) for r in records if has_failed(r) or self.means(r)]
         return ended if any(not survived for _, survived in ended) else []
@@ -132,7 +131,11 @@ class Outcomes:
 
 
 def _worst(costs: npt.NDArray[np.float64]) -> list[float]:
-    """For each column of trials x objectives, the largest that counts, and a tenth of the range beyond it."""
+    """Return the largest cost that counts of each objective, plus a tenth of the range.
+
+    Args:
+        costs: [trials, objectives], lower is better.
+    """
     no_worse = (costs[:, None] <= costs[None]).all(axis=-1)
     better = (costs[:, None] < costs[None]).any(axis=-1)
     on_front = ~np.any(no_worse & better, axis=0, keepdims=True).T

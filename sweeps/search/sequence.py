@@ -1,7 +1,4 @@
-"""One scrambled Sobol sequence through the allowed points of a space, by position: no Ax here.
-
-`optimizer` draws from it, and lends it the function that makes Ax generate points.
-"""
+"""Scrambled Sobol sequence through the allowed points of a space, by position, without Ax."""
 
 from __future__ import annotations
 
@@ -15,16 +12,21 @@ DRAWS = 100 * BATCH
 
 Point = Mapping[str, Value]
 Draw = Callable[[int, int, int, int], tuple[list[Point], int]]
-"""(points wanted, draws allowed, seed of the scrambling, position to start from) → the points, and the
-position after them. Once the draws are used up, the points come from a random walk that the seed starts."""
+"""Function of (points wanted, draws allowed, scrambling seed, start position) that returns the points and the
+position after them. Once the draws are used up, the points come from a seeded random walk."""
 
 
 class SobolSequence:
-    """A function of the seed alone, however it is read.
+    """Sobol sequence that depends on the seed alone, in whatever order its positions are read.
 
-    It is drawn in batches and remembered: points that break constraints are left out, so that a position
-    cannot be jumped to. Where nearly all points break them, Ax walks through the polytope instead, but takes
-    every step of a batch in the same direction; then each point is a walk of its own.
+    Points are drawn in batches and cached, because points that break constraints are skipped and so a
+    position cannot be computed directly. If nearly all points break them, Ax samples by a random walk through
+    the polytope, which takes every step of a batch in the same direction; each point is then a walk of its
+    own.
+
+    Args:
+        draw: generates points.
+        seed: of the sweep.
     """
 
     def __init__(self, draw: Draw, seed: int) -> None:
@@ -34,7 +36,7 @@ class SobolSequence:
         self._walks = False
 
     def __getitem__(self, position: int) -> Point:
-        """The point at a position, counted from 0. Passes on what `draw` raises."""
+        """Return the point at a position, counted from 0. Raises what `draw` raises."""
         while len(self._points) <= position:
             self._points += self._walk() if self._walks else self._batch()
         return self._points[position]

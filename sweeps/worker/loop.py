@@ -251,7 +251,7 @@ def _next(experiment: Experiment, me: str, stop: Stop, watcher: Watcher, limits:
             continue
         if limits.leave_when_idle:
             return None
-        others = experiment.lately()  # as `ask` has just seen them: a listing is billed
+        others = experiment.recent_trials()  # as `ask` has just listed them: a listing is billed
         running = {
             (other.trial, other.attempt): other.heartbeat
             for other in others

@@ -1,4 +1,4 @@
-"""A sweep as a file that Ax's own client loads. `ax_export` calls this."""
+"""Export of a sweep to a file that Ax's own client loads, for `ax_export`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,22 @@ def write_client(
     outcome_constraints: Sequence[str],
     trials: Iterable[tuple[Trial, Mapping[str, Value], Mapping[str, tuple[float, float | None]]]],
 ) -> list[int]:
-    """Write an experiment for `Client.load_from_json_file`; see `ax_export`, which calls this.
+    """Write an experiment for `Client.load_from_json_file`.
 
-    Returns the indices of the trials that Ax did not take. Raises `SpaceError` where it refuses the space.
+    Args:
+        path: the file to write.
+        name: of the experiment.
+        axes: Ax's parameters.
+        constraints: parameter constraints in Ax's syntax.
+        objective: all objectives in Ax's syntax.
+        outcome_constraints: in Ax's syntax.
+        trials: of each, its record, its point on the axes, and (mean, standard error) of each metric.
+
+    Returns:
+        Indices of the trials that Ax refused.
+
+    Raises:
+        SpaceError: Ax refuses the space.
     """
     left_out = []
     with silence("ax"):

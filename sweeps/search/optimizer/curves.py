@@ -1,4 +1,4 @@
-"""Whether a running trial falls behind the others, by Ax's rule. `early_stopping` calls this."""
+"""Ax's rule for running trials that fall behind the others, for `early_stopping`."""
 
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ def falls_behind(
     curves: Mapping[int, Sequence[tuple[float, float]]],
     done: Container[int],
 ) -> bool:
-    """Whether Ax would stop the trial: its last loss is among the worst of those at the same step.
+    """Return whether Ax would stop the trial: its last loss is among the worst of those at the same step.
 
     Args:
         early: the percentile, the first step that counts, and how many completed trials there must be.
-        trial: whose last point is judged.
-        curves: losses of all trials by index; Ax interpolates between the steps of each.
-        done: the completed ones.
+        trial: index of the trial to judge by its last point.
+        curves: (step, loss) points of all trials by index; Ax interpolates between the steps.
+        done: indices of the completed trials.
 
-    Returns False where Ax cannot tell: a heartbeat must not die of it.
+    Returns:
+        False also where Ax fails, with a warning: a heartbeat must not die of it.
     """
     axis = Interval(name="trial", bounds=(0.0, 2.0**53))
     with silence("ax"):
         experiment = new_experiment("curves", [axis], [], {"loss": True})
         experiment.optimization_config = optimization_config_from_string("-loss")
-        rows, told = [], {}
+        rows, ax_trials = [], {}
         for index, curve in curves.items():
-            told[index] = experiment.new_trial().add_arm(Arm(parameters={"trial": float(index)}))
-            told[index].mark_running(no_runner_required=True)
+            ax_trials[index] = experiment.new_trial().add_arm(Arm(parameters={"trial": float(index)}))
+            ax_trials[index].mark_running(no_runner_required=True)
             if index in done:
-                told[index].mark_completed()
-            at, arm = told[index].index, told[index].arm.name
+                ax_trials[index].mark_completed()
+            at, arm = ax_trials[index].index, ax_trials[index].arm.name
             rows += [DataRow(at, arm, "loss", "loss", loss, math.nan, step=step) for step, loss in curve]
         experiment.attach_data(Data(data_rows=rows))
         strategy = PercentileEarlyStoppingStrategy(
@@ -57,7 +58,7 @@ def falls_behind(
             min_progression=early.min_step,
             min_curves=early.min_trials,
         )
-        at = told[trial].index
+        at = ax_trials[trial].index
         try:
             return at in strategy.should_stop_trials_early({at}, experiment)
         except SURROGATE_FAILURES as error:

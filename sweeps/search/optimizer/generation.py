@@ -1,4 +1,4 @@
-"""Candidates for a sweep: Sobol's points first, then a surrogate's. `asking` and `sweep init` call this."""
+"""Candidates for a sweep: points of the Sobol sequence first, then of a surrogate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SURROGATE_ATTEMPTS = 2
 
 
 def check(space: Space) -> None:
-    """Raise SpaceError where Ax would refuse the space; `sweep init` calls it before compute is spent."""
+    """Raise SpaceError if Ax would refuse the space; `sweep init` calls it before compute is spent."""
     try:
         Optimizer(space).generate()
     except NothingToAsk as error:
@@ -37,13 +37,13 @@ def check(space: Space) -> None:
 
 
 class Optimizer:
-    """Proposes candidates for one sweep.
+    """Generator of candidates for one sweep.
 
     The middle of the space (unless there is a baseline) and scrambled Sobol points come first, until there
     are `search.sobol` live trials (neither failed nor abandoned, the baseline not counted) and half as many
     have results. A Gaussian process over all results proposes the rest. Pending, running, abandoned and
-    failed trials are pending points for it: their neighbourhood loses its attraction, so that workers do not
-    follow each other into one place.
+    failed trials are pending points for it, which makes their neighbourhood less attractive, so that workers
+    do not all search the same region.
 
     Raises:
         SpaceError: Ax cannot search this space.
@@ -53,7 +53,7 @@ class Optimizer:
         self._space = space
         self._encoding = Encoding(Domain(space))
         self._outcomes = Outcomes(space)
-        blank = self._new_experiment()  # what the Sobol sequence is drawn from, whatever the records
+        blank = self._new_experiment()  # the Sobol sequence is drawn from it, independent of the records
         self._sobol = SobolSequence(partial(sobol.draw, blank), space.search.seed)
         self._candidates = Candidates(
             space, self._encoding, self._outcomes, sobol=self._sobol_point, surrogate=self._surrogate_points
@@ -61,7 +61,7 @@ class Optimizer:
         self._start_over()
 
     def observe(self, trials: Sequence[Trial]) -> None:
-        """Take in all records of the sweep, in index order; only what is new since the last call costs."""
+        """Take in all records of the sweep, in index order; only new and changed ones cost time."""
         delta = self._candidates.observe(trials)
         if delta.anew:
             self._start_over()
@@ -71,10 +71,10 @@ class Optimizer:
             self._attach(record)
 
     def generate(self, count: int = 1) -> list[Candidate]:
-        """Propose candidates that no observed trial has, failed and abandoned ones included.
+        """Return `count` candidates that no observed trial has, failed and abandoned ones included.
 
         Raises:
-            NothingToAsk: the space is finite and used up.
+            NothingToAsk: the space is used up, or its constraints leave nothing new to find.
         """
         found: list[Candidate] = []
         with one_thread(), silence("ax"):
@@ -83,13 +83,13 @@ class Optimizer:
         return found
 
     def view(self) -> SurrogateView:
-        """A fresh fit of all results, for `insight` to ask. Raises one of SURROGATE_FAILURES."""
+        """Return a view of a fresh fit to all results. Raises one of SURROGATE_FAILURES."""
         with one_thread(), silence("ax"), seeded(stable_seed(self._space.search.seed, "view")):
-            records = {trial.index: index for index, trial in self._told.items()}
+            records = {trial.index: index for index, trial in self._ax_trials.items()}
             return SurrogateView(self._fitted(), self._encoding, self._outcomes, records)
 
     def _start_over(self) -> None:
-        self._told: dict[int, Any] = {}  # index of the record → Ax's trial
+        self._ax_trials: dict[int, Any] = {}  # index of the record → Ax's trial
         self._ax = self._new_experiment()
 
     def _new_experiment(self) -> Experiment:
@@ -99,12 +99,12 @@ class Optimizer:
         if (point := self._candidates.points.get(record.trial)) is None:
             return
         metadata = self._metadata(point, record.trial)
-        self._told[record.trial] = observations.attach(self._ax, point, metadata)
+        self._ax_trials[record.trial] = observations.attach(self._ax, point, metadata)
         self._settle(record)
 
     def _settle(self, record: Trial) -> None:
-        if (trial := self._told.get(record.trial)) is not None:
-            observations.settle(trial, self._outcomes.ending(record))
+        if (trial := self._ax_trials.get(record.trial)) is not None:
+            observations.settle(trial, self._outcomes.final_status(record))
 
     def _pending(self, found: Sequence[Candidate]) -> dict[str, list[Any]]:
         waiting = (
@@ -118,7 +118,7 @@ class Optimizer:
         return observations.metadata(point, filled)
 
     def _surrogate_points(self, index: int, found: Sequence[Candidate]) -> Iterator[Point]:
-        """Maximisers of the acquisition function, from different starts; none if the surrogate fails."""
+        """Yield maximisers of the acquisition function, from different seeds; none if the surrogate fails."""
         seed, pending = self._space.search.seed, self._pending(found)
         try:
             with seeded(stable_seed(seed, index, "fit")):
@@ -131,9 +131,9 @@ class Optimizer:
             log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
 
     def _fitted(self) -> Any:
-        told = self._candidates.known()
-        data = observations.results(self._outcomes, told, self._told)
-        return fitted(self._ax, data, goal(self._outcomes, *self._outcomes.learnt(told)))
+        records = self._candidates.known()
+        data = observations.results(self._outcomes, records, self._ax_trials)
+        return fitted(self._ax, data, goal(self._outcomes, *self._outcomes.derived_constraints(records)))
 
     def _sobol_point(self, position: int) -> Point | None:
         try:

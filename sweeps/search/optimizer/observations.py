@@ -1,4 +1,4 @@
-"""Trial records into an Ax experiment, and the points that have no result yet. Called by `generation`."""
+"""Trial records as trials and data of an Ax experiment, and the points without results."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sweeps.trials.record import Trial
 
 Metadata = Mapping[str, Any]
 Waiting = Iterable[tuple[Mapping[str, Value], Metadata, Sequence[str]]]
-"""Points, with their metadata and the metrics that they lack."""
+"""Points with their metadata and the metrics that they lack."""
 
 
 def attach(experiment: Experiment, point: Mapping[str, Value], metadata: Metadata) -> Any:
-    """A running trial of Ax's at the point."""
+    """Add a running Ax trial at the point, and return it."""
     arm = Arm(parameters=dict(point))
     trial = experiment.new_trial(
         GeneratorRun([arm], candidate_metadata_by_arm_signature={arm.signature: dict(metadata)})
@@ -32,33 +32,35 @@ def attach(experiment: Experiment, point: Mapping[str, Value], metadata: Metadat
 
 
 def settle(trial: Any, ending: str | None) -> None:
-    """Tell Ax how a trial ended, if it did."""
+    """Mark an Ax trial as ended with this status; None leaves it running."""
     match ending:
         case "completed":
             trial.mark_completed()
         case "failed":
             trial.mark_failed()
         case "early_stopped":
-            trial.mark_early_stopped(unsafe=True)  # "safe" wants data on the experiment; ours is apart
+            trial.mark_early_stopped(unsafe=True)  # "safe" wants data attached to the experiment
         case "abandoned":
             trial.mark_abandoned()
 
 
-def results(outcomes: Outcomes, told: Sequence[Trial], trials: Mapping[int, Any]) -> Data:
-    """All results in index order, whatever the order they came in.
+def results(outcomes: Outcomes, records: Sequence[Trial], trials: Mapping[int, Any]) -> Data:
+    """Return all results in index order.
 
     Args:
-        trials: Ax's, by the record's index.
+        outcomes: the metrics that count.
+        records: in index order.
+        trials: Ax's trials, by the record's index.
     """
     rows = []
-    for record, name, mean, sem in outcomes.table(told):
+    for record, name, mean, sem in outcomes.table(records):
         trial = trials[record.trial]
         rows.append(DataRow(trial.index, trial.arm.name, name, name, mean, sem))
     return Data(data_rows=rows)
 
 
 def pending(experiment: Experiment, outcomes: Outcomes, waiting: Waiting) -> dict[str, list[Any]]:
-    """Points without a result, by metric, of those that the space has."""
+    """Return the points without a result, by metric; points outside the search space are left out."""
     found: dict[str, list[ObservationFeatures]] = {name: [] for name in outcomes.names.values()}
     for point, metadata, missing in waiting:
         if experiment.search_space.check_membership(point):
@@ -68,5 +70,5 @@ def pending(experiment: Experiment, outcomes: Outcomes, waiting: Waiting) -> dic
 
 
 def metadata(point: Mapping[str, Value], filled: Mapping[str, Value]) -> dict[str, Any]:
-    """Where Ax's model of all axes sees a point that lacks some: at `filled`, which has them all."""
+    """Return metadata that gives Ax a full point (`filled`) in place of one that lacks inactive axes."""
     return {Keys.FULL_PARAMETERIZATION: dict(filled)} if len(filled) > len(point) else {}

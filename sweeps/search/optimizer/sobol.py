@@ -1,4 +1,4 @@
-"""Points of Ax's Sobol generator, as `sequence.SobolSequence` draws them. Called by `generation`."""
+"""Points of Ax's Sobol generator, for `sequence.SobolSequence`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from botorch.exceptions.errors import InfeasibilityError
 from sweeps.search.sequence import Point
 
 EXHAUSTED = (SearchSpaceExhausted, InfeasibilityError)
-"""What a draw raises where there are no further points."""
+"""Errors of a draw when there are no further points."""
 
 
 def draw(blank: Experiment, n: int, draws: int, seed: int, start: int) -> tuple[list[Point], int]:
-    """Points from Ax's Sobol generator, and the position in the sequence after them.
+    """Draw points from Ax's Sobol generator.
 
     Args:
-        blank: an experiment without trials: what is drawn depends on no record.
-        draws: how many may be thrown away as they break constraints.
+        blank: an experiment without trials, so that the points depend on no record.
+        n: how many points to return.
+        draws: how many points may be drawn and rejected because they break constraints.
+        seed: of the scrambling.
+        start: position in the sequence of the first draw.
+
+    Returns:
+        The points, and the position in the sequence after them.
     """
     adapter = Generators.SOBOL(
         experiment=blank,

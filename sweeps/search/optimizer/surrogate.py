@@ -1,4 +1,4 @@
-"""Ax's own choice of surrogate and acquisition function, fitted to all results. Called by `generation`."""
+"""Ax's own choice of surrogate and acquisition function, fitted to all results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from botorch.exceptions.errors import BotorchError
 from linear_operator.utils.errors import NotPSDError  # type: ignore[import-untyped]  # ships no types
 
 SURROGATE_FAILURES = (AxError, BotorchError, NotPSDError, ArithmeticError, RuntimeError, ValueError)
-"""What a fit or an acquisition may die of: the candidate then comes from Sobol, no trial is stopped early."""
+"""Errors of a fit or an acquisition: the candidate then comes from Sobol, and no trial is stopped early."""
 
 
 def fitted(experiment: Experiment, data: Data, goal: OptimizationConfig) -> Any:
-    """Ax's adapter of "fast", fresh: nothing is warm-started. Raises one of SURROGATE_FAILURES."""
+    """Return a new adapter of Ax's method "fast", without warm start. Raises one of SURROGATE_FAILURES."""
     choice = GenerationStrategyDispatchStruct(
         method="fast", initialization_budget=0, initialize_with_center=False, torch_device="cpu"
     )
@@ -28,7 +28,7 @@ def fitted(experiment: Experiment, data: Data, goal: OptimizationConfig) -> Any:
         experiment=experiment,
         data=data,
         optimization_config=goal,
-        # Ax's name for: data of every trial counts. Abandoned ones have none, failed ones their survival.
+        # This makes data of every trial count. Abandoned ones have none, failed ones only their survival.
         data_loader_config=DataLoaderConfig(fit_abandoned=True),
         **spec.generator_kwargs,
     )

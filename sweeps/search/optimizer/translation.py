@@ -1,4 +1,4 @@
-"""A space's axes and goals in Ax's words. Called by the package's other modules."""
+"""Axes and goals of a space as Ax objects."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sweeps.search.encoding import Axis, Encoding, Interval
 from sweeps.search.outcomes import Goals, Outcomes
 
 REFUSALS = (AxError, ValueError, TypeError)
-"""What Ax may raise of a space that it cannot search."""
+"""Errors of Ax for a space that it cannot search."""
 
 
 def blank_experiment(name: str, encoding: Encoding, outcomes: Outcomes) -> Experiment:
-    """A sweep's experiment without trials. Raises SpaceError where Ax refuses the space."""
+    """Return a sweep's experiment without trials. Raises SpaceError if Ax refuses the space."""
     try:
         with silence("ax"):
             experiment = new_experiment(name, encoding.axes, encoding.constraints, outcomes.goals)
@@ -34,7 +34,7 @@ def blank_experiment(name: str, encoding: Encoding, outcomes: Outcomes) -> Exper
 
 
 def new_experiment(name: str, axes: Iterable[Axis], constraints: Iterable[str], goals: Goals) -> Experiment:
-    """An Ax experiment without trials, over the metrics of which less is better, more is, or neither."""
+    """Return an Ax experiment without trials, with a tracking metric for each of the goals."""
     struct = ExperimentStruct([parameter(axis) for axis in axes], list(constraints), name, None, None, None)
     experiment = experiment_from_struct(struct)
     for metric, lower_is_better in goals.items():
@@ -42,13 +42,13 @@ def new_experiment(name: str, axes: Iterable[Axis], constraints: Iterable[str], 
     return experiment
 
 
-def goal(outcomes: Outcomes, *learnt: str) -> OptimizationConfig:
-    """The objectives and the constraints: the user's, and those `learnt` from the results."""
-    return optimization_config_from_string(outcomes.objective, [*outcomes.constraints, *learnt])
+def goal(outcomes: Outcomes, *derived: str) -> OptimizationConfig:
+    """Return the objectives with the user's constraints and those `derived` from the results."""
+    return optimization_config_from_string(outcomes.objective, [*outcomes.constraints, *derived])
 
 
 def parameter(axis: Axis) -> RangeParameterConfig | ChoiceParameterConfig:
-    """An axis as a parameter of Ax."""
+    """Return an axis as a parameter of Ax."""
     if isinstance(axis, Interval):
         scaling = "log" if axis.log else "linear"
         return RangeParameterConfig(axis.name, axis.bounds, axis.kind, scaling=scaling)

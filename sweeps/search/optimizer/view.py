@@ -1,4 +1,4 @@
-"""Ax's own analyses of a fitted surrogate, in the space's and the trials' words. `insight` asks for them."""
+"""Ax's own analyses of a fitted surrogate, by the space's parameters and trials, for `insight`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from sweeps.space.definition import Value
 
 
 class SurrogateView:
-    """Ax's own analyses of its fitted surrogate, in the space's and the trials' words.
+    """Analyses of one fitted surrogate.
 
     Args:
-        records: the record's index of each of Ax's trials.
+        adapter: Ax's adapter, fitted.
+        encoding: names the parameter of each axis.
+        outcomes: names the metrics.
+        records: index of the record, by the index of Ax's trial.
     """
 
     def __init__(
@@ -30,10 +33,10 @@ class SurrogateView:
         self._metrics = {name: metric for metric, name in outcomes.names.items()}
 
     def sensitivities(self, order: str) -> dict[str, dict[str, float]]:
-        """Sobol's indices ("first" or "total") of every metric, by parameter."""
+        """Return the Sobol indices of every metric by parameter; `order` is "first" or "total"."""
         with one_thread(), silence("ax"), seeded(0):
-            # Ax's default of 10,000 plain samples takes minutes on a busy core; these say the same to two
-            # digits.
+            # Ax's default of 10,000 plain samples takes minutes on a busy core; 1024 quasi-random ones agree
+            # with it to two digits.
             found = ax_parameter_sens(
                 self._adapter,
                 list(self._metrics),
@@ -44,27 +47,27 @@ class SurrogateView:
             )
         parameters = self._encoding.names.values()
         shares = {metric: dict.fromkeys(parameters, 0.0) for metric in self._metrics.values()}
-        for name, told in found.items():
-            for feature, value in told.items():
+        for name, by_feature in found.items():
+            for feature, value in by_feature.items():
                 axis = feature.partition("_OH_PARAM_")[0]  # one axis per option of an unordered choice
                 shares[self._metrics[name]][self._encoding.names[axis]] += float(value)
         return shares
 
     def cross_validated(self) -> Iterator[tuple[int, str, float, float, float]]:
-        """(trial, metric, observed, predicted without it, standard deviation of that)."""
+        """Yield (trial, metric, observed mean, leave-one-out prediction, its standard deviation)."""
         with one_thread(), silence("ax"):
             folds = cross_validate(self._adapter)
         for fold in folds:
-            told = dict(zip(fold.observed.data.metric_signatures, fold.observed.data.means, strict=True))
+            observed = dict(zip(fold.observed.data.metric_signatures, fold.observed.data.means, strict=True))
             guess = fold.predicted
             for at, name in enumerate(guess.metric_signatures):
-                if name in self._metrics and name in told:
+                if name in self._metrics and name in observed:
                     index = self._records[int(fold.observed.features.trial_index)]
                     spread = math.sqrt(max(float(guess.covariance[at, at]), 0.0))
-                    yield index, self._metrics[name], float(told[name]), float(guess.means[at]), spread
+                    yield index, self._metrics[name], float(observed[name]), float(guess.means[at]), spread
 
     def predict(self, points: Sequence[Mapping[str, Value]]) -> dict[str, list[tuple[float, float]]]:
-        """(mean, standard deviation) of every metric at points of all axes."""
+        """Return (mean, standard deviation) of every metric at each of the points, which have all axes."""
         with one_thread(), silence("ax"):
             means, covariances = self._adapter.predict([ObservationFeatures(dict(p)) for p in points])
         spreads = {name: [math.sqrt(max(v, 0.0)) for v in covariances[name][name]] for name in self._metrics}

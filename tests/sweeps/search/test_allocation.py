@@ -148,14 +148,14 @@ def test_the_sobol_phase_does_not_grow_because_its_points_are_made_early(space, 
 @pytest.mark.parametrize("state", ["paused", "stopped"])
 def test_a_sweep_that_was_closed_meanwhile_gets_no_more(space, clock, state, monkeypatch):
     experiment = searching(space, clock)
-    make_own = allocation.Asking._make_own
+    create_claimed = allocation.Allocator.create_claimed
 
     def close(self, claim):
-        made = make_own(self, claim)
+        made = create_claimed(self, claim)
         control.write(experiment.store, state, by="test")
         return made
 
-    monkeypatch.setattr(allocation.Asking, "_make_own", close)
+    monkeypatch.setattr(allocation.Allocator, "create_claimed", close)
     assert ask_after(experiment, "a", "b", "c").status == "running"
     assert statuses(experiment) == "cccr"
 
@@ -168,23 +168,23 @@ def test_a_budget_that_was_spent_meanwhile_makes_no_more(space, clock):
     assert statuses(experiment) == "cccr"
 
 
-def test_a_worker_that_is_told_to_go_meanwhile_still_has_its_trial_in_hand(bucket):
-    def told(seconds: float) -> None:
+def test_a_worker_that_is_interrupted_meanwhile_still_gets_its_trial(bucket):
+    def interrupt(seconds: float) -> None:
         raise Interrupted("SIGTERM")
 
-    record = ask_after(bucket, "other", wait=told)
+    record = ask_after(bucket, "other", wait=interrupt)
     assert (record.trial, record.worker, record.status) == (0, "me", "running")
 
 
 def test_whatever_goes_wrong_with_the_others_trials_ours_is_run(bucket, monkeypatch):
-    candidate = allocation.Asking._candidate
+    candidate = allocation.Allocator.candidate
 
     def broken(self, records):
         if records:
             raise RuntimeError("no memory")
         return candidate(self, records)
 
-    monkeypatch.setattr(allocation.Asking, "_candidate", broken)
+    monkeypatch.setattr(allocation.Allocator, "candidate", broken)
     assert ask_after(bucket, "other").trial == 0
     assert statuses(bucket) == "r"
 
@@ -195,13 +195,13 @@ def test_it_ends_before_the_first_heartbeat_is_overdue(space, monkeypatch):
     endless = replace(space, run_cap=None, lease=replace(space.lease, heartbeat_s=0.4))
     experiment = Experiment.create(Bucket(), endless)
     made = []
-    candidate = allocation.Asking._candidate
+    candidate = allocation.Allocator.candidate
 
     def timed(self, records):
         made.append(time.monotonic())
         return candidate(self, records)
 
-    monkeypatch.setattr(allocation.Asking, "_candidate", timed)
+    monkeypatch.setattr(allocation.Allocator, "candidate", timed)
     ask_after(experiment, "other")
     assert len(made) > 1
     assert made[-1] - made[1] < 0.2 + 0.1
