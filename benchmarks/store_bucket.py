@@ -251,7 +251,7 @@ def thousand(trials: int) -> Thousand:
         first = asking.own_share()
         time.sleep(2.5)  # the trial
         following = asking.own_share()
-        asking._lease.settle()  # before the bucket is gone
+        asking.lease.settle()  # before the bucket is gone
     return Thousand(trials=trials, status_s=status_s, first_ask_s=first, next_ask_s=following)
 
 

@@ -33,7 +33,7 @@ class Experiment:
     def __init__(self, store: Store, space: Space) -> None:
         self.store, self.space = store, space
         self._records = Records(store)
-        self._allocator = Allocator(store, space, self._records)
+        self.allocator = Allocator(store, space, self._records)
 
     @classmethod
     def create(cls, store: Store, space_: Space, *, skip_if_exists: bool = False) -> Experiment:
@@ -148,8 +148,8 @@ class Experiment:
             NothingToAsk: the optimizer cannot make another candidate, though the sweep's cap allows one.
             SweepClosed: the sweep is paused or stopped, or its budget is spent.
         """
-        return self._allocator.ask(redact(storable.line(worker)), leased=leased, make=make, wait=wait)
+        return self.allocator.ask(redact(storable.line(worker)), leased=leased, make=make, wait=wait)
 
     def is_full(self, records: list[Trial]) -> bool:
         """Return whether the sweep has all trials that its run cap or its grid allows."""
-        return self._allocator.is_full(records)
+        return self.allocator.is_full(records)

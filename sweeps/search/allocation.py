@@ -39,7 +39,11 @@ _MOST_SPARE = 15
 
 
 class Allocator:
-    """Claims and creates trials of one sweep, for one worker at a time."""
+    """Claims and creates trials of one sweep, for one worker at a time.
+
+    Attributes:
+        lease: held while candidates are generated.
+    """
 
     def __init__(self, store: Store, space: Space, records: Records) -> None:
         self._store, self._space, self._records = store, space, records
@@ -47,7 +51,7 @@ class Allocator:
         self._stuck: dict[int, float] = {}  # index → the monotonic time until when it is left out
         times = space.lease
         self._silence = Silence(times.expire_s)
-        self._lease = ObjectLease(store, ASK_KEY, heartbeat_s=times.heartbeat_s, expire_s=times.expire_s)
+        self.lease = ObjectLease(store, ASK_KEY, heartbeat_s=times.heartbeat_s, expire_s=times.expire_s)
 
     def ask(self, worker: str, *, leased: bool, make: bool, wait: Callable[[float], object]) -> Trial | None:
         """Return a trial that now runs under `worker`'s name; see `Experiment.ask`."""
@@ -65,12 +69,12 @@ class Allocator:
                 continue  # other workers won the race, but some trials remain
             if not make or self.is_full(records):
                 return None
-            with self._lease.held(worker) as mine:
+            with self.lease.held(worker) as mine:
                 if mine and (made := self.create_claimed(claim)) is not None:
                     self._create_for_others(made, len(rivals), wait)
                     return made
             if not mine:
-                rivals.add(self._lease.rival)
+                rivals.add(self.lease.rival)
                 wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads workers out, guards nothing
 
     def is_full(self, records: list[Trial]) -> bool:

@@ -31,9 +31,9 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordDelta:
-    """New and changed records since the last call; with `anew`, all earlier state must be dropped first."""
+    """New and changed records since the last call; with `reset`, all earlier state must be dropped first."""
 
-    anew: bool
+    reset: bool
     changed: Sequence[Trial]
     added: Sequence[Trial]
 
@@ -72,15 +72,15 @@ class Candidates:
     def observe(self, trials: Sequence[Trial]) -> RecordDelta:
         """Take in all records of the sweep, in index order, and return what is new since the last call."""
         follows = all(_may_follow(old, new) for old, new in zip(self.records, trials, strict=False))
-        anew = not follows or len(trials) < len(self.records)
-        if anew:
+        reset = not follows or len(trials) < len(self.records)
+        if reset:
             self._start_over()
         known = len(self.records)
         changed = [new for old, new in zip(self.records, trials, strict=False) if old.status != new.status]
         self.records[:known] = trials[:known]
         for record in trials[known:]:
             self._add(record)
-        return RecordDelta(anew=anew, changed=changed, added=trials[known:])
+        return RecordDelta(reset=reset, changed=changed, added=trials[known:])
 
     def _start_over(self) -> None:
         self.records: list[Trial] = []

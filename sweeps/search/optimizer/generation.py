@@ -45,6 +45,9 @@ class Optimizer:
     failed trials are pending points for it, which makes their neighbourhood less attractive, so that workers
     do not all search the same region.
 
+    Attributes:
+        experiment: Ax's, with a trial for every observed record that lies in this space.
+
     Raises:
         SpaceError: Ax cannot search this space.
     """
@@ -56,14 +59,14 @@ class Optimizer:
         blank = self._new_experiment()  # the Sobol sequence is drawn from it, independent of the records
         self._sobol = SobolSequence(partial(sobol.draw, blank), space.search.seed)
         self._candidates = Candidates(
-            space, self._encoding, self._outcomes, sobol=self._sobol_point, surrogate=self._surrogate_points
+            space, self._encoding, self._outcomes, sobol=self.sobol_point, surrogate=self.surrogate_points
         )
         self._start_over()
 
     def observe(self, trials: Sequence[Trial]) -> None:
         """Take in all records of the sweep, in index order; only new and changed ones cost time."""
         delta = self._candidates.observe(trials)
-        if delta.anew:
+        if delta.reset:
             self._start_over()
         for record in delta.changed:
             self._settle(record)
@@ -90,7 +93,7 @@ class Optimizer:
 
     def _start_over(self) -> None:
         self._ax_trials: dict[int, Any] = {}  # index of the record → Ax's trial
-        self._ax = self._new_experiment()
+        self.experiment = self._new_experiment()
 
     def _new_experiment(self) -> Experiment:
         return blank_experiment(self._space.name, self._encoding, self._outcomes)
@@ -99,7 +102,7 @@ class Optimizer:
         if (point := self._candidates.points.get(record.trial)) is None:
             return
         metadata = self._metadata(point, record.trial)
-        self._ax_trials[record.trial] = observations.attach(self._ax, point, metadata)
+        self._ax_trials[record.trial] = observations.attach(self.experiment, point, metadata)
         self._settle(record)
 
     def _settle(self, record: Trial) -> None:
@@ -111,13 +114,13 @@ class Optimizer:
             (point, self._metadata(point, index), missing)
             for index, point, missing in self._candidates.waiting(found)
         )
-        return observations.pending(self._ax, self._outcomes, waiting)
+        return observations.pending(self.experiment, self._outcomes, waiting)
 
     def _metadata(self, point: Mapping[str, Value], index: int) -> dict[str, Any]:
         filled = self._encoding.filled(point, stable_seed(self._space.search.seed, index, "inactive"))
         return observations.metadata(point, filled)
 
-    def _surrogate_points(self, index: int, found: Sequence[Candidate]) -> Iterator[Point]:
+    def surrogate_points(self, index: int, found: Sequence[Candidate]) -> Iterator[Point]:
         """Yield maximisers of the acquisition function, from different seeds; none if the surrogate fails."""
         seed, pending = self._space.search.seed, self._pending(found)
         try:
@@ -133,9 +136,11 @@ class Optimizer:
     def _fitted(self) -> Any:
         records = self._candidates.known()
         data = observations.results(self._outcomes, records, self._ax_trials)
-        return fitted(self._ax, data, goal(self._outcomes, *self._outcomes.derived_constraints(records)))
+        derived = self._outcomes.derived_constraints(records)
+        return fitted(self.experiment, data, goal(self._outcomes, *derived))
 
-    def _sobol_point(self, position: int) -> Point | None:
+    def sobol_point(self, position: int) -> Point | None:
+        """Return the point at a position of the Sobol sequence; None past its end."""
         try:
             return self._sobol[position]
         except sobol.EXHAUSTED:

@@ -1,4 +1,4 @@
-"""Trials for those who wait: what the holder of the ask lock makes beside its own, and when it stops."""
+"""Trials that the holder of the ask lock creates for waiting workers, and when it stops."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def bucket(space, clock) -> Experiment:
 def ask_after(experiment: Experiment, *holders: str, worker: str = "me", wait=time.sleep):
     """Ask while others hold the lock, one after another."""
     store, holders_left = experiment.store, list(holders)
-    experiment._asking._lease.settle()
+    experiment.allocator.lease.settle()
 
     def step(seconds: float) -> None:
         if not holders_left:
@@ -103,12 +103,12 @@ def test_the_run_cap_holds(space, clock):
 
 @pytest.fixture
 def _cheap_surrogate(monkeypatch):
-    """Who makes a candidate, and when, is asked here, and not where it lies: points that cost no fit."""
+    """Points of the surrogate that cost no fit: these tests are about who creates a candidate, and when."""
 
     def points(self, index, found):
-        yield self._sobol_point(20 + index)
+        yield self.sobol_point(20 + index)
 
-    monkeypatch.setattr(Optimizer, "_surrogate_points", points)
+    monkeypatch.setattr(Optimizer, "surrogate_points", points)
 
 
 def searching(space, clock, **rest) -> Experiment:

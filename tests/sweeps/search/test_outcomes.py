@@ -98,7 +98,7 @@ def test_survival_is_told_only_where_a_trial_failed():
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "survival"),
     [
         ("diverged", 0.0),
         ("out_of_memory", 0.0),
@@ -108,8 +108,8 @@ def test_survival_is_told_only_where_a_trial_failed():
         ("lost", None),
     ],
 )
-def test_a_trial_that_only_lost_its_workers_says_nothing_about_its_region(failure, told):
+def test_a_trial_that_only_lost_its_workers_says_nothing_about_its_region(failure, survival):
     done, failed = trial(0, eval__loss=1.0), replace(trial(1, "failed"), failure=failure)
-    expected = [(done, 1.0), (failed, told)] if told is not None else []
+    expected = [(done, 1.0), (failed, survival)] if survival is not None else []
     assert outcomes().survival([done, failed]) == expected
-    assert has_failed(failed) == (told is not None)
+    assert has_failed(failed) == (survival is not None)

@@ -1,4 +1,4 @@
-"""Which results the optimizer learns from, and that each way of reporting them leaves it able to go on."""
+"""Results that the optimizer learns from; whatever is reported, it can go on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from sweeps.search.optimizer import Optimizer
+from sweeps.search.outcomes import Outcomes
 from sweeps.space.definition import Objective, Program, Range, Search, Space, Value
 from sweeps.trials.record import Attempt, Status, Trial
 
@@ -60,7 +61,7 @@ def valley(p: Mapping[str, float]) -> float:
 
 @functools.cache
 def plain() -> list[Trial]:
-    """A search of which nothing is told but the loss: three trials from Sobol, two from the surrogate."""
+    """A search that reports the loss alone: three trials from Sobol, two from the surrogate."""
     return search(space(), lambda i, p: ("completed", {"loss": valley(p)}), 5)
 
 
@@ -131,8 +132,8 @@ def test_nothing_that_is_not_finite_reaches_ax():
     infinite = replace(records[1], metrics={"loss": math.inf})
     optimizer = Optimizer(space())
     optimizer.observe([broken, infinite, *records[2:]])
-    assert not optimizer._outcomes.means(broken)
-    assert not optimizer._outcomes.means(infinite)
+    assert not Outcomes(space()).means(broken)
+    assert not Outcomes(space()).means(infinite)
     assert optimizer.generate()[0].generator == "botorch"
 
 
@@ -190,29 +191,29 @@ def test_a_constraint_over_several_metrics_is_taken():
     assert generators(search(space(constraints=("a + 2*b >= 0.5", "b <= 0.9")), report, 5)) == "sssbb"
 
 
-def test_lost_and_preempted_trials_are_not_told_to_ax_as_failed():
-    """Whoever only lost its workers is proposed around like an abandoned trial; what diverged is avoided."""
+def test_lost_and_preempted_trials_are_not_failed_for_ax():
+    """A trial that only lost its workers counts like an abandoned one; the region of a diverged one is avoided."""
     records = plain()[:4]
     history = (
         Attempt(attempt=1, worker="spot", start=0.0, end=1.0, reason="released"),
         Attempt(attempt=2, worker="dead", start=1.0, end=2.0, reason="expired"),
     )
     ended = replace(records[3], metrics={}, history=history)
-    ways = {
+    records_by_end = {
         "lost": replace(ended, status="failed", failure="lost"),
         "abandoned": replace(ended, status="abandoned"),
         "diverged": replace(ended, status="failed", failure="diverged"),
         "crashed": replace(ended, status="failed", failure="crashed"),
         "preempted": replace(ended, status="pending"),
     }
-    proposed, told = {}, {}
-    for way, record in ways.items():
+    proposed, ax_status = {}, {}
+    for end, record in records_by_end.items():
         optimizer = Optimizer(space())
         optimizer.observe([*records[:3], record])
-        if way != "preempted":
-            proposed[way] = optimizer.generate()[0].parameters
-        told[way] = optimizer._ax.trials[3].status.name
-    assert told == {
+        if end != "preempted":
+            proposed[end] = optimizer.generate()[0].parameters
+        ax_status[end] = optimizer.experiment.trials[3].status.name
+    assert ax_status == {
         "lost": "ABANDONED",
         "abandoned": "ABANDONED",
         "diverged": "FAILED",

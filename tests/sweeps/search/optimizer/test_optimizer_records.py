@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from sweeps.errors import NothingToAsk
-from sweeps.search.optimizer import Candidate, Optimizer
+from sweeps.search.optimizer import Candidate, Optimizer, observations
 from sweeps.space.definition import Choice, Objective, Program, Range, Search, Space, Value
 from sweeps.trials.record import Trial
 
@@ -165,7 +165,7 @@ def test_another_process_with_another_hash_seed_proposes_the_same():
         "module = importlib.util.module_from_spec(spec); sys.modules['tests_records'] = module\n"
         "spec.loader.exec_module(module)\n"
     )
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", loader + script],
         env=os.environ | {"PYTHONHASHSEED": "12345", "PYTHONPATH": str(here.parents[4])},
         capture_output=True,
@@ -174,7 +174,7 @@ def test_another_process_with_another_hash_seed_proposes_the_same():
         timeout=100,
     )
     expected = [(c.generator, dict(c.parameters)) for c in proposed(6)]
-    assert told.stdout.strip() == str(expected)
+    assert process.stdout.strip() == str(expected)
 
 
 def test_a_retried_trial_makes_the_optimizer_start_over():
@@ -182,9 +182,9 @@ def test_a_retried_trial_makes_the_optimizer_start_over():
     failed = [*records[:6], replace(records[6], status="failed", metrics={}, error="NaN")]
     retried = [*records[:6], replace(records[6], status="pending", metrics={})]
     lived = Optimizer(space())
-    for seen in (failed, retried):
-        lived.observe(seen)
-        assert lived.generate() == ask(seen)
+    for observed in (failed, retried):
+        lived.observe(observed)
+        assert lived.generate() == ask(observed)
     lived.observe(records)
     assert lived.generate() == proposed(7, 1)
 
@@ -207,16 +207,20 @@ def test_a_corrected_result_is_learnt():
     assert lived.generate() == ask(corrected)
 
 
-def test_records_are_told_only_once(monkeypatch: pytest.MonkeyPatch):
-    told: list[int] = []
-    attach = Optimizer._attach
-    monkeypatch.setattr(
-        Optimizer, "_attach", lambda self, record: (told.append(record.trial), attach(self, record))[1]
-    )
+def test_records_are_attached_only_once(monkeypatch: pytest.MonkeyPatch):
+    attached: list[int] = []
+    attach = observations.attach
+
+    def record_index(*arguments):
+        trial = attach(*arguments)
+        attached.append(trial.index)
+        return trial
+
+    monkeypatch.setattr(observations, "attach", record_index)
     lived = Optimizer(space())
     for count in (3, 3, 5, 7):
         lived.observe(history(count))
-    assert told == list(range(7))
+    assert attached == list(range(7))
 
 
 def test_results_of_another_space_are_not_learnt_from_and_not_repeated():
