@@ -19,7 +19,7 @@ from sweeps.space.overrides import to_overrides
 from sweeps.text.printable import escape_controls, escape_json
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact
-from sweeps.worker.loop import Watcher
+from sweeps.worker.trial_run import Watcher
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -1,1 +1,1 @@
-"""A worker: its loop, the heartbeat, the program of a trial and what came of it."""
+"""Worker: its loop, the run of a trial, the heartbeat, the trial's program and its outcome."""

@@ -1,7 +1,7 @@
-"""Whether a running trial is worth finishing: its last loss against those of the others at the same step.
+"""Early stopping: compares a running trial's last loss with those of other trials at the same step.
 
-Asked after each heartbeat, where the space has `early_terminate`. Ax decides, in `search.optimizer`,
-and is imported only once enough other trials have come as far. The same records give the same answer.
+Runs after each heartbeat if the space has `early_terminate`. Ax decides, in `search.optimizer`, and is
+imported only once enough other trials have reached the step. The same records give the same answer.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ Curve = tuple[tuple[float, float], ...]
 """Losses as (step, loss), by ascending step."""
 
 _COMPARED = ("completed", "early_stopped", "running")
-"""Whose losses count. Those of failed trials are garbage, those of pending ones will be run again."""
+"""Statuses of trials whose losses count: failed trials' are meaningless, pending trials will run again."""
 
 
 def should_stop(space: Space, record: Trial, records: Sequence[Trial]) -> str | None:
-    """Why the running trial should be stopped, in one line; None where it should go on.
+    """Return why the running trial should be stopped, in one line, or None.
 
-    Never before `min_step`, and never before `min_trials` others have come as far and as many are completed.
-    The logged loss is what counts, whatever the objective: lower is better.
+    No trial stops before `min_step`, before `min_trials` others have reached its step, or before that many
+    are completed. The logged loss decides, whatever the objective: lower is better.
 
     Args:
-        record: the trial as its last heartbeat left it.
-        records: all trials of the sweep; that of the judged one may be older, and is not looked at.
+        space: of the sweep.
+        record: the trial after its last heartbeat.
+        records: all trials of the sweep; the entry of the trial itself may be outdated and is ignored.
     """
     early = space.early_terminate
     if early is None or not record.curve:
@@ -45,14 +46,14 @@ def should_stop(space: Space, record: Trial, records: Sequence[Trial]) -> str | 
         return None
     return (
         f"loss {loss:.5g} at step {step:g} is among the worst {early.percentile:g} % "
-        f"of {as_far + 1} trials that have come as far"
+        f"of {as_far + 1} trials that reached this step"
     )
 
 
 def _around(curve: Curve, step: float) -> Curve:
-    """The points on both sides of a step, or the one there: all that Ax needs to interpolate the loss.
+    """Return the point at a step, or those on both sides of it: all that Ax needs to interpolate the loss.
 
-    Of a hundred whole curves it would make a table of some thousand steps, at every heartbeat.
+    From a hundred complete curves it would build a table of thousands of steps at every heartbeat.
     """
     after = bisect_left(curve, (step,))
     if after < len(curve) and curve[after][0] == step:

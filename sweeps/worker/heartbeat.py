@@ -1,8 +1,7 @@
-"""The heartbeat of one running trial, in a thread of its own, so that a long step is not a silence.
+"""Heartbeat of one running trial, in a thread of its own, so that a long step does not look like a dead one.
 
-`worker` keeps one beating from the claim to the report. It tells the store that the worker lives and what its
-program says of itself, and finds out what the worker's main thread must know: that somebody else has the
-trial now, or that the trial is not worth finishing.
+The thread runs from the claim to the report. It renews the lease, stores the program's progress, and finds
+out whether another worker has taken the trial over or the trial should be stopped early.
 """
 
 from __future__ import annotations
@@ -31,12 +30,17 @@ T = TypeVar("T")
 
 
 class HeartbeatThread:
-    """Beats while the block runs, whatever goes wrong in a beat.
+    """Context that sends heartbeats until it is left, whatever goes wrong in one of them.
 
     Args:
-        experiment: the worker's; the thread reads and writes through one of its own, so no cache is shared.
+        experiment: the worker's; the thread opens one of its own, so that no cache is shared.
         record: the claimed trial.
-        show: called with the program's progress, for people to see.
+        show: called with the program's progress, to show it to people.
+
+    Attributes:
+        folder: the run folder of the attempt.
+        lost: whether another worker has the trial now.
+        stop_reason: why the trial should be stopped early; "" while it should go on.
     """
 
     def __init__(
@@ -45,14 +49,12 @@ class HeartbeatThread:
         self._experiment = Experiment(experiment.store, experiment.space)
         self._record, self._show = record, show
         self._done = threading.Event()
-        self._complaints: dict[str, str] = {}
+        self._last_errors: dict[str, str] = {}  # by problem: an error that repeats is logged once
         self._thread = threading.Thread(target=self._beat, name=f"heart-{record.trial}", daemon=True)
         self.folder: Path = experiment.store.folder(run_prefix(record.trial, record.attempt))
         self._losses = progress_log.LossCurve(self.folder)
         self.lost = False
-        """Whether somebody else has the trial now."""
-        self.verdict = ""
-        """Why the trial should be stopped early; "" while it should go on."""
+        self.stop_reason = ""
 
     def __enter__(self) -> HeartbeatThread:
         self._thread.start()
@@ -64,11 +66,11 @@ class HeartbeatThread:
 
     @property
     def wants_stop(self) -> bool:
-        """Whether the program should be stopped, for one reason or the other."""
-        return self.lost or bool(self.verdict)
+        """Return whether the program should be stopped."""
+        return self.lost or bool(self.stop_reason)
 
     def curve(self) -> tuple[progress_log.Point, ...]:
-        """Return the losses that the program has logged so far; () where they cannot be read."""
+        """Return the (step, loss) points that the program has logged; () if they cannot be read."""
         return self._try("its losses could not be read", self._losses.points, ())
 
     def _beat(self) -> None:
@@ -88,47 +90,47 @@ class HeartbeatThread:
                 return
 
     def _try(self, problem: str, act: Callable[[], T], otherwise: T) -> T:
-        """Return what the call gives, or `otherwise` and a line in the log where it raises.
+        """Return `act()`, or log its exception and return `otherwise`.
 
-        Even SystemExit: a watcher or a library may raise anything, and a heart that ends loses the trial.
+        Even SystemExit is caught: a watcher or a library may raise anything, and without heartbeats the trial
+        is lost.
         """
         try:
             return act()
         except BaseException as error:  # noqa: BLE001 - see above
-            with suppress(BaseException):  # not even a log on a full disk
-                said = storable.line(storable.raised(error))
-                if self._complaints.get(problem) != said:
-                    self._complaints[problem] = said
-                    log.warning("trial %d: %s: %s", self._record.trial, problem, said)
+            with suppress(BaseException):  # such as a log on a full disk
+                message = storable.line(storable.raised(error))
+                if self._last_errors.get(problem) != message:
+                    self._last_errors[problem] = message
+                    log.warning("trial %d: %s: %s", self._record.trial, problem, message)
             return otherwise
 
     def _send(self, progress: Mapping[str, Value]) -> bool:
-        """Send one heartbeat; False once the trial is somebody else's."""
+        """Send one heartbeat; False once another worker has the trial."""
         record = self._record
-        beat = lifecycle.Heartbeat(worker=record.worker or "", attempt=record.attempt)
-        said = replace(beat, progress=progress, curve=self.curve())
+        bare = lifecycle.Heartbeat(worker=record.worker or "", attempt=record.attempt)
+        beat = replace(bare, progress=progress, curve=self.curve())
         try:
             try:
-                beaten = self._experiment.apply(record.trial, said)
+                stored = self._experiment.apply(record.trial, beat)
             except (IllegalTransition, NotFound, StoreUnavailable):
                 raise
-            except Exception as error:  # noqa: BLE001 - what its program says must not hide that we live
-                said_wrong = storable.line(storable.raised(error))
-                log.warning("trial %d: its progress could not be stored: %s", record.trial, said_wrong)
-                beaten = self._experiment.apply(record.trial, beat)
+            except Exception as error:  # noqa: BLE001 - progress that cannot be stored must not lose the lease
+                message = storable.line(storable.raised(error))
+                log.warning("trial %d: its progress could not be stored: %s", record.trial, message)
+                stored = self._experiment.apply(record.trial, bare)
         except IllegalTransition as refused:
             log.info("trial %d is lost: %s", record.trial, refused.why)
             return False
         except NotFound:
             log.warning("the record of trial %d is gone", record.trial)
             return False
-        self._try("it could not be judged, it goes on", partial(self._judge, beaten), None)
+        self._try("early stopping could not be checked", partial(self._check_early_stopping, stored), None)
         return True
 
-    def _judge(self, record: Trial) -> None:
-        """Ask whether the trial is worth finishing, where the sweep wants that asked."""
-        if self.verdict or self._experiment.space.early_terminate is None or not record.curve:
+    def _check_early_stopping(self, record: Trial) -> None:
+        if self.stop_reason or self._experiment.space.early_terminate is None or not record.curve:
             return
         from sweeps.worker.early_stopping import should_stop
 
-        self.verdict = should_stop(self._experiment.space, record, self._experiment.trials()) or ""
+        self.stop_reason = should_stop(self._experiment.space, record, self._experiment.trials()) or ""

@@ -1,10 +1,10 @@
-"""Run a command that dies with the worker that started it: `python guard.py PARENT_PID COMMAND…`.
+"""Guard process that ends a command when its worker dies: `python parent_death.py PARENT_PID COMMAND…`.
 
-A small parent between the worker and the command. It leads the process group, passes the command's end on,
-and asks the kernel to be told when the worker dies; then it kills the whole group, whatever the command
-started in it. Without it, a worker that is killed with SIGKILL would leave its trainer behind, computing for
-a trial that somebody else has taken over. Only Linux can do this; elsewhere the command simply runs.
-`subprocess_run` starts this file by its path and without site-packages, because every trial pays for it.
+It stands between the worker and the command, leads the process group and exits with the command's status. It
+asks the kernel for a signal at the worker's death and then kills the process group. Without it, a worker that
+is killed with SIGKILL would leave its trainer running on a trial that another worker has taken over. Only
+Linux supports this; elsewhere the command simply runs. `process` starts this file by its path and without
+site-packages, because every trial pays for its start.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ def main(argv: list[str]) -> NoReturn:
 
         signal.signal(_PARENT_DIED, lambda *_: os.killpg(0, signal.SIGKILL))
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(_PARENT_DIED), 0, 0, 0)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != parent:  # it died before prctl
             os._exit(1)
     child = os.fork()
     if child == 0:
         _become(command)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, signal.SIG_IGN)  # they go to the whole group; the command decides
+        signal.signal(signum, signal.SIG_IGN)  # they go to the process group; the command decides
     _, status = os.waitpid(child, 0)
     _end_like(status)
 
 
 def _become(command: list[str]) -> NoReturn:
-    """Turn into the command, with the signals as a shell would leave them: Python ignores two of them."""
+    """Exec the command with the signal handlers that a shell would give it: Python ignores two signals."""
     for signum in (signal.SIGPIPE, signal.SIGXFSZ, _PARENT_DIED):
         signal.signal(signum, signal.SIG_DFL)
     try:
@@ -51,7 +51,7 @@ def _become(command: list[str]) -> NoReturn:
 
 
 def _end_like(status: int) -> NoReturn:
-    """End with the wait status of the command, a signal by the same signal, without a second core dump."""
+    """Exit with the command's status, or die by the same signal, without a second core dump."""
     if not os.WIFSIGNALED(status):
         os._exit(os.waitstatus_to_exitcode(status))
     import resource

@@ -1,7 +1,7 @@
-"""One program in a process of its own: started, watched, stopped, and its last words kept.
+"""Program in a child process: start, wait, stop, and the end of its log.
 
-`objective` uses it for the trainer and for commands. The child leads a process group, so that stopping it
-stops whatever it started; its output goes to a log file in the trial's run folder.
+The child leads a process group, so that stopping it also stops whatever it started; its output goes to a log
+file in the trial's run folder.
 """
 
 from __future__ import annotations
@@ -35,8 +35,15 @@ def run(
 ) -> int:
     """Run `argv` to its end and return its exit status, negative for a signal (as `subprocess` does).
 
-    When `should_stop()` turns true, or the caller is interrupted, the child gets SIGTERM and `grace_s`
-    seconds to leave in order, then SIGKILL. Whatever it leaves running in its process group is killed.
+    When `should_stop()` turns true, or the caller is interrupted, the child gets SIGTERM and, `grace_s`
+    seconds later, SIGKILL. Whatever it leaves running in its process group is killed.
+
+    Args:
+        argv: the command.
+        log_file: to which stdout and stderr are appended.
+        env: variables to add to this process's environment.
+        should_stop: polled every 0.1 s.
+        grace_s: seconds between SIGTERM and SIGKILL.
 
     Raises:
         EnvironmentFault: this machine cannot start a process (no memory, no disk).
@@ -59,7 +66,7 @@ def run(
 def last_lines(log_file: Path, count: int = LAST_LINES, max_bytes: int = 8192) -> str:
     """Return the end of the log, at most `count` lines and `max_bytes` bytes; "" if there is none.
 
-    It begins with a whole word: of a secret that is cut in two nobody could say that it is one.
+    It starts at a word boundary, so that no secret is cut in two and then goes unrecognised.
     """
     try:
         with open_regular(log_file) as file:
@@ -75,7 +82,7 @@ def last_lines(log_file: Path, count: int = LAST_LINES, max_bytes: int = 8192) -
 
 
 def describe_exit(status: int) -> str:
-    """An exit status in words."""
+    """Return an exit status in words."""
     if status >= 0:
         return f"exited with status {status}"
     try:
@@ -104,7 +111,7 @@ def _start(argv: Sequence[str], log_file: Path, env: Mapping[str, str]) -> subpr
 
 
 def _open_at_once(name: str, flags: int) -> int:
-    """Open without waiting for somebody to read, where a pipe stands; what is written then waits as ever."""
+    """Open without waiting for a reader if the file is a pipe; writes block as usual."""
     fd = os.open(name, flags | os.O_NONBLOCK, 0o666)
     os.set_blocking(fd, True)
     return fd

@@ -1,7 +1,7 @@
-"""What a trial runs: the trainer, a command line, or a Python function. The one file that knows `trainer`.
+"""Program of a trial: the trainer, a command line, or a Python function. Only this module imports `trainer`.
 
-`worker` calls `run`, `sweep init` calls `check`. The trainer and commands run in a process of their own, so
-that a crash or an out-of-memory kill is a failed trial with its last words in the record, not a dead worker.
+The trainer and commands run in a child process, so that a crash or an out-of-memory kill is a failed trial
+with the end of its log in the record, not a dead worker.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from sweeps.worker.result import (
     NotStarted,
     Outcome,
     Preempted,
-    checked,
-    died,
+    check_metrics,
+    classify_exit,
     needed_metrics,
     read_refusal,
     read_result,
     was_limited,
-    was_told_to_go,
+    was_preempted,
 )
 from sweeps.worker.signals import Stop
 from sweeps.worker.transient import network_was_lost
@@ -45,17 +45,24 @@ log = logging.getLogger(__name__)
 
 LOG_FILE = "log.txt"
 PYTHON = "${python}"
-"""In a command: the Python that the worker itself runs in, wherever it lies on that machine."""
+"""Placeholder in a command for the Python that the worker itself runs in."""
 
-CONFIG_FILE = "config.json"  # with which the trainer refuses to go on with other parameters
+CONFIG_FILE = "config.json"  # the trainer refuses to resume a folder whose config differs
 
 
 def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Callable[[], bool]) -> Outcome:
     """Run one trial to its end, with its files in `folder`.
 
-    The program is stopped when `stop` is requested (the worker has to go) or `wants_stop()` turns true
-    (somebody else has the trial now, or it is not worth finishing). A Python function runs in this thread,
-    and only `stop` can interrupt it.
+    The program is stopped when `stop` is requested (the worker has to leave) or `wants_stop()` turns true
+    (another worker has the trial now, or it should stop early). A Python function runs in this thread, and
+    only `stop` can interrupt it.
+
+    Args:
+        space: of the sweep, with its program.
+        record: the claimed trial.
+        folder: the run folder of the attempt.
+        stop: the worker's stop request.
+        wants_stop: polled while the program runs.
 
     Raises:
         EnvironmentFault: this machine cannot run the program.
@@ -68,8 +75,8 @@ def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Ca
 
     if should_stop():
         return Preempted(detail="before the program was started")
-    for left_over in (RESULT_FILE, METRICS_FILE, CONFIG_FILE):  # of a record that was lost, its index reused
-        (folder / left_over).unlink(missing_ok=True)
+    for name in (RESULT_FILE, METRICS_FILE, CONFIG_FILE):  # of a lost record whose index was reused
+        (folder / name).unlink(missing_ok=True)
     argv, env = _command(space, record, folder)
     if problem := startable.problem(argv):
         return NotStarted(detail=problem)
@@ -82,14 +89,14 @@ def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Ca
             "the program was ended because it may not write such large files here (SIGXFSZ); lift the limit "
             "(ulimit -f) and start this worker again"
         )
-    if should_stop() or was_told_to_go(status):
+    if should_stop() or was_preempted(status):
         return Preempted(detail=f"the program {process.describe_exit(status)}")
     stated = read_refusal(folder / RESULT_FILE)
-    return stated or died(status, log_file, argv, is_trainer=space.program.kind == "trainer")
+    return stated or classify_exit(status, log_file, argv, is_trainer=space.program.kind == "trainer")
 
 
 def require_startable(space: Space) -> None:
-    """Make sure that the sweep's program is here, as far as that can be told without running it.
+    """Make sure that the sweep's program is here, as far as can be checked without running it.
 
     Raises:
         CannotStart: the command's program or script is not here, or the function cannot be loaded.
@@ -104,41 +111,52 @@ def require_startable(space: Space) -> None:
 
 
 def cannot_start(problem: str) -> CannotStart:
-    """The error of a worker that cannot start the sweep's program."""
+    """Return the error of a worker that cannot start the sweep's program."""
     return CannotStart(f"program: {problem}; start this in the folder and the environment of the program")
 
 
 def check(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
     """Make sure that the program can start with each of the sampled parameters, before compute is spent.
 
-    Raises:
-        InputError: naming the override, the command or the function that cannot work.
-    """
-    program = space.program
-    require_startable(space)
-    if program.kind == "trainer":
-        from trainer import api
-        from trainer.errors import ConfigError
+    Args:
+        space: of the sweep, with its program.
+        probes: parameters of sampled trials.
 
-        for metric in needed_metrics(space):
-            if metric not in api.METRICS:
-                known = f"known are: {', '.join(api.METRICS)}"
-                hint = nearest(metric, api.METRICS)
-                section = "objectives" if metric in space.metrics() else "outcome_constraints"
-                raise InputError(
-                    f"{section}: the trainer reports no {metric!r}; "
-                    + (hint if hint == known else f"{hint} ({known})")
-                )
-        for parameters in probes:
-            overrides = [*program.overrides, *to_overrides(parameters)]
-            try:
-                api.check(overrides, processes=program.processes)
-            except ConfigError as error:
-                raise InputError(f"the trainer refuses this space: {error}") from None
+    Raises:
+        InputError: names the override, the command or the function that cannot work.
+    """
+    require_startable(space)
+    if space.program.kind == "trainer":
+        _check_trainer(space, probes)
+
+
+def _check_trainer(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
+    from trainer import api
+    from trainer.errors import ConfigError
+
+    for metric in needed_metrics(space):
+        if metric not in api.METRICS:
+            known = f"known are: {', '.join(api.METRICS)}"
+            hint = nearest(metric, api.METRICS)
+            section = "objectives" if metric in space.metrics() else "outcome_constraints"
+            raise InputError(
+                f"{section}: the trainer reports no {metric!r}; "
+                + (hint if hint == known else f"{hint} ({known})")
+            )
+    for parameters in probes:
+        try:
+            api.check(trainer_overrides(space, parameters), processes=space.program.processes)
+        except ConfigError as error:
+            raise InputError(f"the trainer refuses this space: {error}") from None
 
 
 def prepare(space: Space, threads: int, report: Callable[[str, float | None], None]) -> None:
-    """Build what all trials share (corpus, tokenizer, teacher) with that many threads, unless it is there.
+    """Build what all trials share (corpus, tokenizer, teacher), unless it exists.
+
+    Args:
+        space: of the sweep, with its program.
+        threads: how many threads of the CPU to use.
+        report: called with the current step and its finished fraction, None if that is unknown.
 
     Raises:
         EnvironmentFault: it cannot be built on this machine.
@@ -154,11 +172,13 @@ def prepare(space: Space, threads: int, report: Callable[[str, float | None], No
 
 
 def tpu_misfits(*, tpu: bool) -> list[tuple[str, str, bool]]:
-    """What keeps the trainer from computing through torch_xla with the versions that are installed here: what
-    is wrong, the command that mends it, and whether nothing works until then.
+    """Return the installed versions that keep the trainer from computing through torch_xla.
 
     Args:
-        tpu: on a TPU; otherwise on XLA's own CPU device.
+        tpu: whether to check for a TPU; otherwise for XLA's own CPU device.
+
+    Returns:
+        Of each: what is wrong, the command that fixes it, and whether nothing works until then.
     """
     from trainer import api
 
@@ -166,7 +186,7 @@ def tpu_misfits(*, tpu: bool) -> list[tuple[str, str, bool]]:
 
 
 def trainer_overrides(space: Space, parameters: Mapping[str, Value]) -> list[str]:
-    """The trial's overrides as one would type them behind `python -m trainer`."""
+    """Return the trial's overrides for the command line of `python -m trainer`."""
     return [*space.program.overrides, *to_overrides(parameters)]
 
 
@@ -179,15 +199,15 @@ def _command(space: Space, record: Trial, folder: Path) -> tuple[list[str], dict
         overrides = [*trainer_overrides(space, record.parameters), *identity]
         return api.command(overrides, folder, processes=space.program.processes), env
     argv: list[str] = []
-    told = {PYTHON: sys.executable, "${run_dir}": str(folder), "${trial}": str(record.trial)}
+    values = {PYTHON: sys.executable, "${run_dir}": str(folder), "${trial}": str(record.trial)}
     for word in space.program.command:
-        argv += to_overrides(record.parameters) if word == "${overrides}" else [_filled(word, told)]
+        argv += to_overrides(record.parameters) if word == "${overrides}" else [_filled(word, values)]
     return argv, env
 
 
-def _filled(word: str, told: Mapping[str, str]) -> str:
-    """The word with its placeholders replaced, all at once: what replaces one is not looked through again."""
-    return re.sub("|".join(map(re.escape, told)), lambda found: told[found[0]], word)
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    """Return the word with all placeholders replaced in one pass, so that no value is expanded again."""
+    return re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], word)
 
 
 def _run_function(space: Space, record: Trial, stop: Stop) -> Outcome:
@@ -195,39 +215,39 @@ def _run_function(space: Space, record: Trial, stop: Stop) -> Outcome:
     try:
         with stop.interruptible():
             metrics = function(dict(record.parameters))
-        return checked(space, metrics, f"the dict that {space.program.function} returned")
+        return check_metrics(space, metrics, f"the dict that {space.program.function} returned")
     except Interrupted as interrupted:
         return Preempted(detail=str(interrupted))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever it raises fails its trial, not us
-        said, words = storable.raised(error), _last_words()
-        failure: Failure = "out_of_memory" if OUT_OF_MEMORY.search(said) else "crashed"
-        again = failure == "crashed" and network_was_lost(words)
-        return Failed(error=f"{said}\n{words}", failure=failure, again=again)
+    except BaseException as error:  # noqa: BLE001 - whatever it raises fails its trial, not the worker
+        message, lines = storable.raised(error), _last_traceback_lines()
+        failure: Failure = "out_of_memory" if OUT_OF_MEMORY.search(message) else "crashed"
+        retryable = failure == "crashed" and network_was_lost(lines)
+        return Failed(error=f"{message}\n{lines}", failure=failure, retryable=retryable)
 
 
-def _last_words() -> str:
-    """The end of the traceback of the exception that is being handled."""
+def _last_traceback_lines() -> str:
+    """Return the end of the traceback of the exception that is being handled."""
     try:
-        words = traceback.format_exc()
-    except Exception:  # noqa: BLE001 - it is made of texts that the user's classes make
+        lines = traceback.format_exc()
+    except Exception:  # noqa: BLE001 - it calls methods of the user's classes
         return "(no traceback: the exception cannot be printed)"
-    return "\n".join(words.strip().splitlines()[-process.LAST_LINES :])
+    return "\n".join(lines.strip().splitlines()[-process.LAST_LINES :])
 
 
 def _load_function(spelled: str) -> Callable[[dict[str, Value]], Any]:
     module_name, _, name = spelled.partition(":")
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` does: a user's module lies where the worker is started
+        sys.path.insert(0, "")  # as `python -m` does, to import a user's module from the current folder
     try:
         function = getattr(importlib.import_module(module_name), name)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may fail in any way meanwhile
-        told = " ".join(f"{type(error).__name__}: {error}".split())
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
         raise CannotStart(
-            f"program.function: {spelled!r} cannot be loaded from this folder: {told}; start this in the "
+            f"program.function: {spelled!r} cannot be loaded from this folder: {problem}; start this in the "
             "folder of the module, or name that in PYTHONPATH"
         ) from None
     if not callable(function):
         raise CannotStart(f"program.function: {spelled!r} is not a function")
-    return function  # type: ignore[no-any-return]  # it is checked as far as Python can
+    return function  # type: ignore[no-any-return]  # its signature cannot be checked

@@ -1,7 +1,4 @@
-"""How a trial's program ended: its result file or its exit status, judged.
-
-`objective` runs programs and asks here what to make of their end; `sweep tell` reads a result with it.
-"""
+"""Outcome of a trial's program, from its result file or its exit status."""
 
 from __future__ import annotations
 
@@ -27,50 +24,52 @@ log = logging.getLogger(__name__)
 
 RESULT_FILE = "result.json"
 MAX_METRICS = 10_000
-"""Of one trial; the objectives come first."""
+"""Limit for one trial; the objectives come first."""
 
 _EXIT_CONFIG, _EXIT_DIVERGED, _EXIT_PREEMPTED = 2, 70, 75
 
 _NOT_HERE = "trainer: error: not on this machine: "
-"""How the line begins with which the trainer says that it is the machine that does not fit."""
+"""Start of the trainer's error line when the machine, not the configuration, is at fault."""
 
 _TRAINER_REFUSED = re.compile(r"^trainer: error: .*$", re.MULTILINE)
-"""The line with which `python -m trainer` refuses a configuration; its exit status alone may be anybody's."""
+"""Line with which `python -m trainer` refuses a configuration; the exit status alone is ambiguous."""
 
 OUT_OF_MEMORY = re.compile(r"\bMemoryError\b|OutOfMemoryError|[Oo]ut of memory|RESOURCE_EXHAUSTED")
-"""How Python, torch, CUDA and XLA say that memory was short."""
+"""Out-of-memory messages of Python, torch, CUDA and XLA."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """The program reported metrics; all objectives and constrained metrics are there and finite."""
+    """Success: the program reported metrics; all objectives and constrained metrics are finite."""
 
     metrics: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The program is at fault. The first line of `error` says how, the rest are its last words.
+    """Failure of the program. The first line of `error` says how, the rest is the end of its log.
 
     Args:
-        again: whether another attempt may go better: a signal ended it, or the network was lost.
+        error: for people.
+        failure: its kind.
+        retryable: whether another attempt may succeed: a signal ended it, or the network was lost.
     """
 
     error: str
     failure: Failure
-    again: bool = False
+    retryable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preempted:
-    """The program was stopped from outside and nothing is wrong with the trial."""
+    """Preemption: the program was stopped from outside and nothing is wrong with the trial."""
 
     detail: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotStarted:
-    """The program never began: its worker's fault, unless that has run it before."""
+    """Start failure: the program never began; the worker's fault, unless it has run the program before."""
 
     detail: str
 
@@ -79,7 +78,7 @@ Outcome = Completed | Failed | Preempted | NotStarted
 
 
 def read_result(space: Space, file: Path) -> Outcome:
-    """Return what the program's result file says; a file that cannot be read is a failure of the trial."""
+    """Return the outcome in the program's result file; a file that cannot be read fails the trial."""
     try:
         document = json_reader.read(file)
     except FileNotFoundError:
@@ -92,9 +91,12 @@ def read_result(space: Space, file: Path) -> Outcome:
 
 
 def parse_result(space: Space, document: Any, where: str) -> Completed | Failed:
-    """The outcome in a `result.json`: `{"status": "completed", "metrics": {…}}`, or the metrics alone.
+    """Return the outcome in a `result.json`: `{"status": "completed", "metrics": {…}}`, or the metrics alone.
 
-    See `stated_failure` for the other statuses.
+    Args:
+        space: of the sweep.
+        document: the parsed JSON; see `stated_failure` for the other statuses.
+        where: the file, for error messages.
     """
     if not isinstance(document, dict):
         return _broken(f"{where}: not a JSON object")
@@ -102,14 +104,14 @@ def parse_result(space: Space, document: Any, where: str) -> Completed | Failed:
         return stated
     if (status := document.get("status", "completed")) != "completed":
         return _broken(f"{where}: status is {status!r:.200}")
-    return checked(space, document.get("metrics", document), where)
+    return check_metrics(space, document.get("metrics", document), where)
 
 
 def stated_failure(document: Any, where: str) -> Failed | None:
-    """What a program says of its own failure; None where it states none.
+    """Return the failure that a program states in its result, or None.
 
     `{"status": "refused", "error": "…"}` refuses the configuration. `{"status": "failed", "error": "…",
-    "failure": "…"}` says what it died of; without a kind it crashed.
+    "failure": "…"}` names the kind of failure; the default is a crash.
     """
     if not isinstance(document, dict) or document.get("status") not in ("refused", "failed"):
         return None
@@ -121,17 +123,22 @@ def stated_failure(document: Any, where: str) -> Failed | None:
 
 
 def read_refusal(file: Path) -> Failed | None:
-    """The refusal or failure that a program wrote before it ended with another status than 0, if it did."""
+    """Return the refusal or failure that a program wrote before a non-zero exit, or None."""
     try:
         return stated_failure(json_reader.read(file), str(file))
     except (OSError, ValueError):
         return None
 
 
-def checked(space: Space, metrics: Any, where: str) -> Completed | Failed:
-    """Return the metrics if all that the sweep needs are there and finite, else why the trial has failed.
+def check_metrics(space: Space, metrics: Any, where: str) -> Completed | Failed:
+    """Return the metrics if all that the sweep needs are present and finite, else a failure.
 
-    Names that no record can hold are left out, with a warning.
+    Names that a record cannot hold are left out, with a warning.
+
+    Args:
+        space: of the sweep.
+        metrics: as the program reported them.
+        where: their origin, for error messages.
     """
     if not isinstance(metrics, Mapping):
         return _broken(f"{where}: metrics is not an object of names and numbers")
@@ -149,14 +156,14 @@ def checked(space: Space, metrics: Any, where: str) -> Completed | Failed:
 
 
 def _numbers(metrics: Mapping[Any, Any], needed: Sequence[str], where: str) -> dict[str, float | None]:
-    """The metrics that a record can hold, those that are needed first."""
+    """Return the metrics that a record can hold, the needed ones first."""
     names = [*(name for name in needed if name in metrics), *(name for name in metrics if name not in needed)]
     numbers: dict[str, float | None] = {}
     unfit: list[str] = []
-    for given in names:
-        value, name = metrics[given], str(given)
+    for key in names:
+        value, name = metrics[key], str(key)
         if isinstance(value, bool | str) or not hasattr(value, "__float__"):
-            continue  # notes beside the numbers are welcome, but nothing here can use them
+            continue  # notes are allowed, but not stored
         if storable.is_name(name) and len(numbers) < MAX_METRICS:
             numbers[name] = storable.number(value)
         else:
@@ -170,23 +177,23 @@ def _numbers(metrics: Mapping[Any, Any], needed: Sequence[str], where: str) -> d
     return numbers
 
 
-def was_told_to_go(status: int) -> bool:
-    """Whether the program ended by a polite signal: this machine is going, and our own may be under way."""
-    polite = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    return status == _EXIT_PREEMPTED or any(status in (-signum, 128 + signum) for signum in polite)
+def was_preempted(status: int) -> bool:
+    """Return whether a termination signal ended the program: the machine is probably being preempted."""
+    terminating = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    return status == _EXIT_PREEMPTED or any(status in (-signum, 128 + signum) for signum in terminating)
 
 
 def was_limited(status: int) -> bool:
-    """Return whether the program wrote a larger file than this machine's limit allows (`ulimit -f`).
+    """Return whether the program exceeded this machine's limit on the size of a file (`ulimit -f`).
 
-    Without such a limit the status is the program's own affair, and must not end one worker after another.
+    Without such a limit the status has another meaning, and must not end one worker after another.
     """
     is_limited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
     return is_limited and status in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
 
 
 def needed_metrics(space: Space) -> tuple[str, ...]:
-    """The metrics without which a trial cannot be judged: those of objectives and outcome constraints."""
+    """Return the metrics that every trial must report: those of objectives and outcome constraints."""
     constrained = (
         name for text in space.outcome_constraints for name in constraints.parse(text).coefficients
     )
@@ -194,40 +201,43 @@ def needed_metrics(space: Space) -> tuple[str, ...]:
 
 
 def _broken(error: str) -> Failed:
-    """The program ended well and yet broke its contract: trying again would not help."""
+    """Return the failure of a program that exited with 0 and broke its contract: a retry would not help."""
     return Failed(error=error, failure="bad_config")
 
 
-def died(status: int, log_file: Path, argv: Sequence[str], *, is_trainer: bool) -> Failed | NotStarted:
-    """What a program that did not end well died of, by its exit status and its last words.
+def classify_exit(
+    status: int, log_file: Path, argv: Sequence[str], *, is_trainer: bool
+) -> Failed | NotStarted:
+    """Return why a program failed, from its exit status and the end of its log.
 
     Args:
         status: as `subprocess` gives it, negative for a signal.
+        log_file: the program's output.
         argv: the program's command.
-        is_trainer: whether it is this project's trainer, whose words are known.
+        is_trainer: whether it is this project's trainer, whose messages are known.
     """
-    words = process.last_lines(log_file)
-    last = words.splitlines()[-1] if words else ""
+    output = process.last_lines(log_file)
+    last = output.splitlines()[-1] if output else ""
     if status == _EXIT_DIVERGED:
-        return Failed(error=f"diverged: {last}\n{words}", failure="diverged")
-    if is_trainer and status == _EXIT_CONFIG and (lines := _TRAINER_REFUSED.findall(words)):
+        return Failed(error=f"diverged: {last}\n{output}", failure="diverged")
+    if is_trainer and status == _EXIT_CONFIG and (lines := _TRAINER_REFUSED.findall(output)):
         if lines[-1].startswith(_NOT_HERE):
             return NotStarted(detail=lines[-1].removeprefix(_NOT_HERE))
-        return Failed(error=f"config refused: {lines[-1]}\n{words}", failure="bad_config")
+        return Failed(error=f"config refused: {lines[-1]}\n{output}", failure="bad_config")
     if never := startable.never_began(argv, status, last):
         return NotStarted(detail=never)
-    said = f"; its last words: {last}" if last else " without a word"
-    error = f"the program {process.describe_exit(status)}{said}\n{words}".strip()
+    ending = f"; its last words: {last}" if last else " without a word"
+    error = f"the program {process.describe_exit(status)}{ending}\n{output}".strip()
     signum = _signal(status)
-    if signum == signal.SIGKILL:  # by the host; what the device refuses is told in words, and comes again
-        return Failed(error=error, failure="out_of_memory", again=True)
-    if OUT_OF_MEMORY.search(words):
+    if signum == signal.SIGKILL:  # by the host's OOM killer; a device reports in words, and would again
+        return Failed(error=error, failure="out_of_memory", retryable=True)
+    if OUT_OF_MEMORY.search(output):
         return Failed(error=error, failure="out_of_memory")
-    again = signum is not None or network_was_lost(words)
-    return Failed(error=error, failure="crashed", again=again)
+    retryable = signum is not None or network_was_lost(output)
+    return Failed(error=error, failure="crashed", retryable=retryable)
 
 
 def _signal(status: int) -> int | None:
-    """The signal that ended the program, or a program that it ran (as shells tell it); None if none did."""
+    """Return the signal that ended the program or, in a shell's encoding, its child; None if none did."""
     number = -status if status < 0 else status - 128
     return number if number in signal.valid_signals() else None

@@ -1,7 +1,7 @@
-"""Where an earlier attempt of a trial got to, for the next one: its checkpoints. Called by `worker`.
+"""Checkpoints of an earlier attempt of a trial, fetched for the next one.
 
-Whatever a program keeps in `checkpoints/` of its run folder is there again when the trial is taken over, here
-or on another machine. It is for the program to tell whether it can use it: the trainer verifies each file.
+The content of `checkpoints/` in the run folder is restored when the trial is taken over, here or on another
+machine. The program decides whether it can use it: the trainer verifies each file.
 """
 
 from __future__ import annotations
@@ -18,29 +18,33 @@ from sweeps.trials.record import Trial, run_prefix
 log = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
-_INCOMING = ".incoming"  # hidden: half of it must not be uploaded as this attempt's own
+_INCOMING = ".incoming"  # hidden, so that a partial copy is not uploaded as this attempt's own
 
 
 def bring_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
-    """Fill `checkpoints/` of the run folder with those of the newest earlier attempt that has left any.
+    """Copy the checkpoints of the newest earlier attempt that has any into the run folder.
+
+    Args:
+        store: of the sweep.
+        record: the claimed trial.
+        folder: the run folder of its present attempt.
 
     Returns:
-        That attempt, or None where the trial begins anew.
+        The earlier attempt, or None if the trial starts from scratch.
 
     Raises:
         EnvironmentFault: the folder cannot be written.
     """
     try:
-        # Of a record that was lost, its index reused: of other parameters.
-        for left_over in (folder / CHECKPOINTS, folder / _INCOMING):
-            if left_over.exists():
-                shutil.rmtree(left_over)
+        for stale in (folder / CHECKPOINTS, folder / _INCOMING):  # of a lost record whose index was reused
+            if stale.exists():
+                shutil.rmtree(stale)
         for attempt in range(record.attempt - 1, 0, -1):
             if _bring(store, run_prefix(record.trial, attempt), folder):
-                log.info("trial %d: attempt %d has left checkpoints", record.trial, attempt)
+                log.info("trial %d resumes from the checkpoints of attempt %d", record.trial, attempt)
                 return attempt
     except StoreUnavailable as error:
-        log.warning("trial %d begins anew, its earlier attempts are out of reach: %s", record.trial, error)
+        log.warning("trial %d starts over: earlier checkpoints cannot be read: %s", record.trial, error)
     except OSError as error:
         raise EnvironmentFault(
             f"{folder}: cannot be written: {(error.strerror or str(error)).lower()}; free some space, or let "
@@ -50,7 +54,7 @@ def bring_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
 
 
 def _bring(store: Store, prefix: str, folder: Path) -> bool:
-    """All or nothing of an attempt's checkpoints, also where the worker is told to go in the middle of it."""
+    """Fetch an attempt's checkpoints, all or none even if interrupted; False if it has none."""
     incoming = folder / _INCOMING
     try:
         found = fetch_files(store, prefix, incoming, below=f"{CHECKPOINTS}/")

@@ -1,6 +1,4 @@
-"""Whether a trial's run folder still takes writes. `worker` asks where a program failed: a full disk or a
-read-only mount is the machine's fault, and the next program would fail there, too.
-"""
+"""Check for a writable run folder after a failed program: a full or read-only disk is no fault of a trial."""
 
 from __future__ import annotations
 
@@ -11,11 +9,11 @@ from pathlib import Path
 from sweeps.errors import EnvironmentFault
 
 _PROBE = ".writable"
-_BYTES = 4096  # a block: less may fit into what a full disk keeps for small files
+_BYTES = 4096  # a block: less may still fit on a full disk
 
 
 def require_writable(folder: Path) -> None:
-    """Write a block into the folder and remove it again.
+    """Write a block to the folder and remove it again.
 
     Raises:
         EnvironmentFault: nothing can be written there.
@@ -27,9 +25,9 @@ def require_writable(folder: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        what = (error.strerror or type(error).__name__).lower()
+        problem = (error.strerror or type(error).__name__).lower()
         raise EnvironmentFault(
-            f"{folder}: cannot write: {what}; no trial fails for that: free the disk, lift the limit "
+            f"{folder}: cannot write: {problem}; no trial fails for that: free the disk, lift the limit "
             "(ulimit -f) or mount it for writing, and start this worker again"
         ) from error
     finally:

@@ -1,7 +1,7 @@
-"""SIGTERM, SIGHUP and Ctrl-C for a worker: a flag everywhere, an exception only where it is safe.
+"""Handling of SIGTERM, SIGHUP and Ctrl-C in a worker: a flag, and an exception only where that is safe.
 
-An exception out of a signal handler in the middle of a write would tear what is being done; a flag alone
-would not end a user's Python function. So the handler sets the flag, and raises only inside `interruptible`.
+An exception raised by a signal handler could interrupt a write halfway; a flag alone would not end a user's
+Python function. So the handler sets the flag, and raises only inside `interruptible`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from types import FrameType
 from sweeps.errors import EXIT_PREEMPTED, Interrupted
 
 ECHO_S = 5.0
-"""Engines signal every process of a job, and those above a worker pass that on: SIGTERM again so soon is the
-same notice, and no reason to leave without handing the trial back."""
+"""Seconds in which another SIGTERM is the same notice: engines signal every process of a job, and a worker's
+parents pass the signal on."""
 
-_LEFT = b"sweep: told twice: left at once; a trial in hand goes on elsewhere when its lease has run out\n"
+_EXITING = (
+    b"sweep: second signal: exiting immediately; a trial in hand is resumed once its lease has expired\n"
+)
 
 
 class Stop:
-    """Whether this worker was told to go, and by what."""
+    """Request to a worker to stop, by a signal or by `request`."""
 
     def __init__(self) -> None:
         self._by = ""
@@ -32,28 +34,29 @@ class Stop:
 
     @property
     def requested(self) -> bool:
+        """Return whether the worker should stop."""
         return bool(self._by)
 
     @property
     def by(self) -> str:
-        """The name of the signal, "" if none came."""
+        """Return the name of the signal or other source of the request; "" if there is none."""
         return self._by
 
     def listen(self) -> None:
-        """Take SIGTERM, SIGINT and SIGHUP from now on. Only the main thread may call this."""
+        """Install the handlers of SIGTERM, SIGINT and SIGHUP. Only the main thread may call this."""
         signal.signal(signal.SIGTERM, self._handle)
         signal.signal(signal.SIGINT, self._handle)
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup the terminal's end means nothing
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored under nohup
             signal.signal(signal.SIGHUP, self._handle)
 
     def request(self, by: str) -> None:
-        """Ask the worker to go."""
+        """Ask the worker to stop; only the first request counts."""
         if not self._by:
             self._by, self._at = by, time.monotonic()
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """A block that a request ends at once with `Interrupted`."""
+        """Raise `Interrupted` in the block as soon as a request comes, or at once if there is one."""
         self._may_raise = True
         try:
             if self._by:
@@ -71,8 +74,8 @@ class Stop:
         if self._by:
             if signum == signal.SIGTERM and time.monotonic() - self._at < ECHO_S:
                 return
-            os.write(2, _LEFT)  # print() may be what was interrupted
-            os._exit(EXIT_PREEMPTED)  # told twice: no time left; the program dies with us, the lease expires
+            os.write(2, _EXITING)  # the signal may have interrupted print()
+            os._exit(EXIT_PREEMPTED)  # no time left: the program dies with this process, the lease expires
         self.request(signal.Signals(signum).name)
         if self._may_raise:
             self._may_raise = False

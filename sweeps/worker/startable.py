@@ -1,7 +1,7 @@
-"""Whether a command can be started by this worker at all: its program and its script are there.
+"""Checks of a command that cannot start on this machine, before it runs and from how it ended.
 
-Only what is certain counts, because it ends the worker: a command that cannot be found here, and the words of
-Python or the shell for a program that never began. `objective` asks before and after it runs a command.
+Only certain cases count, because they end the worker: a program or script that is missing, and the error
+messages of Python or the shell for a program that never began.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _NO_MODULE = re.compile(
 
 
 @dataclass(frozen=True)
-class _Started:
-    """What a Python command line starts: a script, a module, or neither (`-c`, standard input)."""
+class _Target:
+    """Script or module that a Python command line starts, or neither (`-c`, standard input)."""
 
     script: str | None = None
     module: str | None = None
 
 
 def problem(argv: Sequence[str]) -> str:
-    """Return what keeps the command from being started in this folder, in one clause; "" if nothing is known.
+    """Return why the command cannot start in this folder, in one clause; "" if nothing is known.
 
     Args:
-        argv: the command; a word with `${…}` in it is not judged, since a trial will fill it in.
+        argv: the command; words with `${…}` are ignored, since each trial fills them in.
     """
     program = argv[0]
     if "${" not in program and shutil.which(program) is None:
@@ -51,44 +51,45 @@ def problem(argv: Sequence[str]) -> str:
 
 
 def never_began(argv: Sequence[str], status: int, last_line: str) -> str:
-    """Return why the command never began, judged by how it ended, in one clause; "" if it did begin.
+    """Return why the command never began, from how it ended, in one clause; "" if it did begin.
 
     Args:
+        argv: the command.
         status: its exit status, as `subprocess` gives it.
-        last_line: the last one that it left in its log.
+        last_line: the last line of its log.
     """
-    said = f": {last_line}" if last_line else ""
+    detail = f": {last_line}" if last_line else ""
     if status == _NOT_FOUND:
-        return f"a program was not found (exit status {status}){said}"
+        return f"a program was not found (exit status {status}){detail}"
     if status == _CANNOT_EXECUTE:
-        return f"a program could not be executed (exit status {status}){said}"
+        return f"a program could not be executed (exit status {status}){detail}"
     if status == _USAGE and _NO_SCRIPT.fullmatch(last_line):
         return last_line
     module = _python(argv).module
-    if status == _FAILED and module and (told := _NO_MODULE.fullmatch(last_line)):
-        missing = told["module"] or told["child"]
-        # `pkg.train` may want its package, or `__main__` in it; what they import in turn is not judged.
+    if status == _FAILED and module and (found := _NO_MODULE.fullmatch(last_line)):
+        missing = found["module"] or found["child"]
+        # `pkg.train` needs its package, and perhaps `__main__` in it; what those import is not checked.
         if f"{module}.__main__".startswith(f"{missing}.") or missing == f"{module}.__main__":
             return last_line
     return ""
 
 
-def _python(argv: Sequence[str]) -> _Started:
-    """What Python is asked to run; nothing where the program is not Python."""
+def _python(argv: Sequence[str]) -> _Target:
+    """Return what a Python command line starts; nothing if the program is not Python."""
     if not _PYTHON.fullmatch(Path(argv[0]).name):
-        return _Started()
+        return _Target()
     words = iter(argv[1:])
     for word in words:
         if word == "-" or (word.startswith("--") and word != "--check-hash-based-pycs"):
-            return _Started()
+            return _Target()
         if word == "--check-hash-based-pycs":
             next(words, None)
         elif not word.startswith("-"):
-            return _Started(script=word)
+            return _Target(script=word)
         elif (found := re.fullmatch(r"-[^cmWX]*([cmWX])(.*)", word)) is not None:
             value = found[2] or next(words, "")
             if found[1] == "m":
-                return _Started(module=value)
+                return _Target(module=value)
             if found[1] == "c":
-                return _Started()
-    return _Started()
+                return _Target()
+    return _Target()

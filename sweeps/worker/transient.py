@@ -1,7 +1,7 @@
-"""Which ends of a program may go better next time, on this machine or another: lost networks.
+"""Detection of transient failures: lost network connections, after which another attempt may succeed.
 
-`result` and `objective` ask. An ordinary exception comes again, and is not worth another attempt; so only
-what libraries say of a broken connection counts, and not, for example, every word "timeout".
+An ordinary exception would come again. So only what libraries report of a broken connection counts, and not,
+for example, every word "timeout".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NAMES = (
     r"|EndpointConnectionError|LocalEntryNotFoundError|gaierror|DistNetworkError"
 )
 _EXCEPTION = re.compile(rf"^(?:\w+\.)*(?:{_NAMES})(?::|$)", re.MULTILINE)
-"""As the last line of a traceback names it."""
+"""Exception in the last line of a traceback."""
 
 _WORDS = re.compile(
     r"\b(?:connection (?:was )?(?:reset|refused|aborted|timed out|closed by (?:the )?(?:peer|remote))"
@@ -25,10 +25,10 @@ _WORDS = re.compile(
     r"|ncclRemoteError|ncclSystemError|watchdog caught collective operation timeout)",
     re.IGNORECASE,
 )
-_LINES = 5  # such a message may have some lines more than the exception's own
+_LINES = 5  # the message of such an exception may have several lines
 
 
-def network_was_lost(last_words: str) -> bool:
-    """Whether a program's last words, or an exception's with its name, tell of a lost connection."""
-    end = "\n".join(last_words.splitlines()[-_LINES:])
+def network_was_lost(output: str) -> bool:
+    """Return whether the end of a program's output, or a traceback, reports a lost connection."""
+    end = "\n".join(output.splitlines()[-_LINES:])
     return bool(_EXCEPTION.search(end) or _WORDS.search(end))

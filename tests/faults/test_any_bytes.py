@@ -20,7 +20,7 @@ from what_programs_write import FUNCTION, SPACE, Sweep, add_pending, must_be_sou
 from sweeps.experiment import Experiment
 from sweeps.storage.local import LocalStore
 from sweeps.trials.lifecycle import Abandon
-from sweeps.worker.result import was_told_to_go
+from sweeps.worker.result import was_preempted
 
 CASES = 10_000
 BATCH = 100
@@ -197,7 +197,7 @@ tables = st.tuples(
 ) | st.tuples(st.just(".csv"), csv_tables | st.binary(max_size=200))
 NOT_STARTED = (126, 127)  # by these the worker learns that the program cannot start here, and leaves
 # A polite signal hands the trial back.
-statuses = st.integers(1, 255).filter(lambda status: status not in NOT_STARTED and not was_told_to_go(status))
+statuses = st.integers(1, 255).filter(lambda status: status not in NOT_STARTED and not was_preempted(status))
 lines = st.lists(spelled(metrics | values), max_size=4).map(b"\n".join)
 
 WAYS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Batches, Any], None], int]] = {

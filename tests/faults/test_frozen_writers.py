@@ -17,8 +17,9 @@ from sweeps.storage.local import LocalStore
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete
 from sweeps.trials.record import Trial
-from sweeps.worker import loop
+from sweeps.worker import backoff, loop
 from sweeps.worker.signals import Stop
+from sweeps.worker.trial_run import TrialRun
 
 TRIALS = 4
 FUNCTIONS = str(Path(__file__).parents[1] / "sweeps" / "functions")
@@ -170,7 +171,7 @@ def test_a_report_is_tried_again_until_its_record_can_be_had(sweep, monkeypatch)
         return real(key, data, expected)
 
     monkeypatch.setattr(sweep.store, "replace", busy)
-    monkeypatch.setattr(loop, "_pauses", lambda: iter([0.0] * 9))
+    monkeypatch.setattr(backoff, "delays", lambda: iter([0.0] * 9))
     done = Complete(worker="me", attempt=record.attempt, metrics={"loss": 0.5})
-    assert loop._report(sweep, record, done, Stop(), Silent()) == "completed"
+    assert TrialRun(sweep, record, Stop(), Silent()).report(done) == "completed"
     assert sweep.trial(0).metrics == {"loss": 0.5}

@@ -213,7 +213,7 @@ class TestMetricsFiles:
             file.write(b'\n{"step": 2, "loss": 3.0}\n')
         tracemalloc.start()
         try:
-            losses = progress_log.curve(tmp_path)
+            losses = progress_log.LossCurve(tmp_path).points()
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

@@ -26,7 +26,8 @@ from sweeps.space.definition import Fixed, Lease, Objective, Program, Range, Sea
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials.lease import ObjectLease
-from sweeps.worker import loop
+from sweeps.worker import loop, program
+from sweeps.worker.result import Completed
 from sweeps.worker.signals import Stop
 
 LIMITED = """
@@ -108,7 +109,7 @@ def test_a_run_folder_that_cannot_be_made_hands_the_trial_back(tmp_path):
 @pytest.mark.timeout(60)
 def test_a_result_waits_for_a_read_only_folder_no_longer_than_its_lease(tmp_path, broken_disk, monkeypatch):
     sweep = Experiment.create(LocalStore(tmp_path / "store"), space("true", heartbeat_s=0.3, expire_s=1.5))
-    monkeypatch.setattr(loop.program, "run", lambda *args, **options: completed(broken_disk, tmp_path))
+    monkeypatch.setattr(program, "run", lambda *args, **options: completed(broken_disk, tmp_path))
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="choose a folder that you may write to"):
         run(sweep)
@@ -116,9 +117,9 @@ def test_a_result_waits_for_a_read_only_folder_no_longer_than_its_lease(tmp_path
     assert [record.status for record in sweep.trials()] == ["running"]  # until its lease has expired
 
 
-def completed(broken_disk, folder: Path) -> loop.Completed:
+def completed(broken_disk, folder: Path) -> Completed:
     broken_disk(folder, errno.EROFS)
-    return loop.Completed(metrics={"loss": 1.0})
+    return Completed(metrics={"loss": 1.0})
 
 
 def test_a_program_ended_for_the_size_of_its_files_costs_its_trial_no_attempt(monkeypatch):

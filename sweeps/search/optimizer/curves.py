@@ -62,5 +62,5 @@ def falls_behind(
         try:
             return at in strategy.should_stop_trials_early({at}, experiment)
         except SURROGATE_FAILURES as error:
-            log.warning("trial %d goes on, because it could not be judged: %s", trial, error)
+            log.warning("trial %d continues: early stopping failed to judge it: %s", trial, error)
             return False

@@ -1,4 +1,4 @@
-"""Early stopping: who is compared with whom, when nobody is stopped yet, and a worker that stops a program."""
+"""Early stopping: the trials compared, when none is stopped yet, and a worker that stops a program."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ ANY = st.floats(allow_nan=False, allow_infinity=False)
 
 
 class Silence:
-    """A watcher to whom nothing matters."""
+    """A watcher that ignores every call."""
 
     def __getattr__(self, name: str):
-        return lambda *told: None
+        return lambda *arguments: None
 
 
 def descent(last_step: int, floor: float, every: int = 5) -> tuple[tuple[float, float], ...]:
@@ -75,7 +75,7 @@ def five(status: str = "completed", last_step: int = 50) -> list[Trial]:
 class TestWhoIsStopped:
     def test_one_among_the_worst_half_is_stopped_for_a_reason_in_one_line(self, stopping):
         why = should_stop(stopping, trial(9, "running", descent(20, floor=4.5)), five())
-        assert why == "loss 4.9762 at step 20 is among the worst 50 % of 6 trials that have come as far"
+        assert why == "loss 4.9762 at step 20 is among the worst 50 % of 6 trials that reached this step"
 
     def test_one_among_the_better_half_goes_on(self, stopping):
         assert should_stop(stopping, trial(9, "running", descent(20, floor=0.5)), five()) is None
@@ -163,15 +163,15 @@ class TestWhenNobodyIsStopped:
             "record = Trial(trial=1, status='running', parameters={}, generator='sobol', curve=((50.0, 1.0),))\n"
             "print(should_stop(space, record, [record]), {'torch', 'ax', 'pandas'} & set(sys.modules))"
         )
-        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert told.stdout == "None set()\n"
+        process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert process.stdout == "None set()\n"
 
 
 class TestAtEveryHeartbeat:
     @settings(max_examples=25, deadline=None)
     @given(data=st.data())
     def test_whole_curves_and_their_points_around_the_step_lead_to_the_same_verdict(self, data):
-        """Ax is shown two points of each curve; shown all of them, it says the same."""
+        """Ax gets two points of each curve; given all of them, it decides the same."""
         curves = data.draw(st.lists(st.dictionaries(STEPS, LOSSES, min_size=1), min_size=4, max_size=8))
         others = {i: tuple(sorted(curve.items())) for i, curve in enumerate(curves)}
         judged = tuple(sorted(data.draw(st.dictionaries(STEPS, LOSSES, min_size=1)).items()))
@@ -179,8 +179,8 @@ class TestAtEveryHeartbeat:
         space = replace(TOY, early_terminate=early)
         records = [trial(i, "completed", curve) for i, curve in others.items()]
         as_far = sum(curve[0][0] <= judged[-1][0] <= curve[-1][0] for curve in others.values())
-        whole = as_far >= early.min_trials and falls_behind(early, 9, others | {9: judged}, set(others))
-        assert (should_stop(space, trial(9, "running", judged), records) is not None) is whole
+        stops = as_far >= early.min_trials and falls_behind(early, 9, others | {9: judged}, set(others))
+        assert (should_stop(space, trial(9, "running", judged), records) is not None) is stops
 
     @settings(deadline=None)
     @given(curves=st.lists(st.dictionaries(ANY, ANY, min_size=1, max_size=6), min_size=2, max_size=5))
@@ -197,7 +197,7 @@ class TestAtEveryHeartbeat:
 
         monkeypatch.setattr(PercentileEarlyStoppingStrategy, "should_stop_trials_early", refuse)
         assert should_stop(stopping, trial(9, "running", descent(20, floor=50.0)), five()) is None
-        assert "trial 9 goes on, because it could not be judged: no idea" in caplog.text
+        assert "trial 9 continues: early stopping failed to judge it: no idea" in caplog.text
 
     def test_the_same_records_give_the_same_answer(self, stopping):
         judged = trial(9, "running", descent(20, floor=4.5))
@@ -272,7 +272,7 @@ class TestAWorker:
         assert tally.ended == {"completed": 5, "early_stopped": 1}
         (attempt,) = records[3].history
         assert (attempt.reason, attempt.worker != "") == ("early_stopped", True)
-        assert attempt.detail == "loss 9 at step 4 is among the worst 50 % of 4 trials that have come as far"
+        assert attempt.detail == "loss 9 at step 4 is among the worst 50 % of 4 trials that reached this step"
         assert (records[3].curve[-1], dict(records[3].metrics)) == ((4.0, 9.0), {})
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)

@@ -1,4 +1,4 @@
-"""The worker's loop: what it reports, when it leaves, when it waits, and how it loses a trial quietly."""
+"""The worker's loop and the runs of its trials: reports, leaving, waiting, and trials lost to other workers."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from sweeps.experiment import Experiment
 from sweeps.space.definition import Brake, Budget, Lease, Program
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials import control
-from sweeps.trials.lifecycle import Abandon, Claim, Complete, Heartbeat
+from sweeps.trials.lifecycle import Abandon, Claim, Complete, Heartbeat, Release
 from sweeps.trials.record import Trial
-from sweeps.worker import loop
+from sweeps.worker import backoff, loop, trial_run
 from sweeps.worker.signals import Stop
 
 
 class Diary:
-    """A watcher that keeps what it was told."""
+    """A watcher that records every call."""
 
     def __init__(self) -> None:
-        self.told: list[tuple] = []
+        self.events: list[tuple] = []
 
     def started(self, record) -> None:
-        self.told.append(("started", record.trial))
+        self.events.append(("started", record.trial))
 
     def progressed(self, record, progress) -> None:
-        self.told.append(("progressed", record.trial, dict(progress)))
+        self.events.append(("progressed", record.trial, dict(progress)))
 
     def ended(self, record) -> None:
-        self.told.append(("ended", record.trial, record.status))
+        self.events.append(("ended", record.trial, record.status))
 
     def dropped(self, record, why) -> None:
-        self.told.append(("dropped", record.trial))
+        self.events.append(("dropped", record.trial))
 
     def waiting(self, why) -> None:
-        self.told.append(("waiting", why))
+        self.events.append(("waiting", why))
 
     def closed(self, why) -> None:
-        self.told.append(("closed", why))
+        self.events.append(("closed", why))
 
 
 def _index(argument: object) -> int | None:
@@ -73,7 +73,7 @@ def test_it_works_until_the_cap_and_reports_every_trial(experiment):
     tally, diary = work(experiment)
     assert tally.ended == {"completed": 8}
     assert {record.status for record in experiment.trials()} == {"completed"}
-    assert diary.told[:2] == [("started", 0), ("ended", 0, "completed")]
+    assert diary.events[:2] == [("started", 0), ("ended", 0, "completed")]
 
 
 def test_max_trials_is_for_this_worker(experiment):
@@ -129,7 +129,7 @@ def test_a_program_that_says_75_hands_the_trial_back_and_the_worker_goes(command
 
 def test_a_program_that_is_ended_with_its_worker_hands_the_trial_back_for_free(command_space, monkeypatch):
     """A machine that goes ends everything at once; our own signal comes a moment after the program's."""
-    monkeypatch.setattr(loop, "SIGNAL_S", 30.0)
+    monkeypatch.setattr(trial_run, "SIGNAL_DELAY_S", 30.0)
     stop = Stop()
     space = replace(
         command_space, program=Program(kind="command", command=("sh", "-c", "kill $$", "${overrides}"))
@@ -149,7 +149,7 @@ def test_a_program_that_is_ended_with_its_worker_hands_the_trial_back_for_free(c
 
 
 def test_a_program_that_always_says_75_does_not_go_round_for_ever(command_space, monkeypatch):
-    monkeypatch.setattr(loop, "SIGNAL_S", 0.0)
+    monkeypatch.setattr(trial_run, "SIGNAL_DELAY_S", 0.0)
     space = replace(
         command_space,
         program=Program(kind="command", command=("sh", "-c", "exit 75", "${overrides}")),
@@ -185,15 +185,15 @@ def test_heartbeats_renew_the_lease_and_carry_the_progress(command_space):
     watching = Experiment.open(experiment.store)
     thread = threading.Thread(target=work, args=(experiment,))
     thread.start()
-    deadline, seen = time.monotonic() + 10, []
+    deadline, observed = time.monotonic() + 10, []
     while thread.is_alive() and time.monotonic() < deadline:
-        seen += [
+        observed += [
             (record.heartbeat, dict(record.progress)) for record in watching.trials() if record.heartbeat
         ]
         time.sleep(0.05)
     thread.join()
-    assert len({heartbeat for heartbeat, _ in seen}) >= 3
-    assert {"stage": "2", "step": 3, "of": 9, "done": 0.4} in [progress for _, progress in seen]
+    assert len({heartbeat for heartbeat, _ in observed}) >= 3
+    assert {"stage": "2", "step": 3, "of": 9, "done": 0.4} in [progress for _, progress in observed]
 
 
 def test_a_worker_that_was_taken_over_stops_its_program_and_reports_nothing(command_space):
@@ -211,14 +211,14 @@ def test_a_worker_that_was_taken_over_stops_its_program_and_reports_nothing(comm
     def take_over(record) -> None:
         Diary.started(diary, record)
         other = Experiment.open(experiment.store)
-        other.apply(0, loop.lifecycle.Release(worker=record.worker, attempt=1))
+        other.apply(0, Release(worker=record.worker, attempt=1))
         other.apply(0, Claim(worker="other"))
         other.apply(0, Complete(worker="other", attempt=2, metrics={"loss": 0.5}))
 
     diary.started = take_over
     tally, _ = work(experiment, watcher=diary)
     assert tally.ended == {"dropped": 1}
-    assert ("dropped", 0) in diary.told
+    assert ("dropped", 0) in diary.events
     record = experiment.trial(0)
     assert (record.status, dict(record.metrics)) == ("completed", {"loss": 0.5})
 
@@ -237,7 +237,7 @@ class TestLeaving:
         diary.waiting = beat
         tally, _ = work(sweep, watcher=diary)
         assert tally.ended == {"completed": 7}
-        assert diary.told[-1] == ("waiting", "waiting for a sign of life of 1 trial elsewhere")
+        assert diary.events[-1] == ("waiting", "waiting for a heartbeat of 1 trial elsewhere")
         assert sweep.trial(record.trial).status == "running"
 
     def test_it_outwaits_the_lease_of_a_dead_one_and_takes_over(self, experiment):
@@ -254,19 +254,19 @@ class TestLeaving:
         Experiment.open(sweep.store).ask("other")
         while sweep.ask("me", leased=False) is not None:
             pass  # up to the cap
-        listed, looks = [], []
+        listed, listings_so_far = [], []
         real = sweep.store.list
         monkeypatch.setattr(sweep.store, "list", lambda prefix: listed.append(prefix) or real(prefix))
         stop, diary = Stop(), Diary()
 
-        def look(why: str) -> None:
-            looks.append(len(listed))
-            if len(looks) == 4:
+        def count_listings(why: str) -> None:
+            listings_so_far.append(len(listed))
+            if len(listings_so_far) == 4:
                 stop.request("SIGTERM")
 
-        diary.waiting = look
+        diary.waiting = count_listings
         work(sweep, watcher=diary, stop=stop)
-        assert looks == [1, 2, 3, 4]
+        assert listings_so_far == [1, 2, 3, 4]
 
     def test_it_does_not_wait_for_a_person_who_asked(self, experiment):
         Experiment.open(experiment.store).ask("me", leased=False)
@@ -307,7 +307,7 @@ class TestLimits:
         Experiment.open(experiment.store).ask("other")
         tally, diary = work(experiment, leave_when_idle=True)
         assert tally.ended == {"completed": 7}
-        assert not [told for told in diary.told if told[0] == "waiting"]
+        assert not [event for event in diary.events if event[0] == "waiting"]
 
 
 class TestSteering:
@@ -321,7 +321,7 @@ class TestSteering:
 
         diary.started = stop_it
         assert work(experiment, watcher=diary)[0].ended == {"completed": 3}
-        assert diary.told[-1][0] == "closed"
+        assert diary.events[-1][0] == "closed"
 
     def test_a_paused_sweep_makes_its_workers_wait_until_it_is_resumed(self, experiment, monkeypatch):
         monkeypatch.setattr(loop, "_PAUSED_POLL_S", 0.01)
@@ -334,7 +334,7 @@ class TestSteering:
 
         diary.waiting = resume
         assert work(experiment, watcher=diary)[0].ended == {"completed": 8}
-        assert "is paused" in diary.told[0][1]
+        assert "is paused" in diary.events[0][1]
 
     def test_an_abandoned_trial_is_stopped_where_it_runs(self, command_space):
         space = replace(
@@ -360,7 +360,7 @@ class TestSteering:
         _, diary = work(sweep)
         steps = [record.metrics["effective_steps"] for record in sweep.trials()]
         assert sum(steps) >= 60 > sum(steps[:-1])
-        assert "effective_steps are spent" in diary.told[-1][1]
+        assert "effective_steps are spent" in diary.events[-1][1]
 
 
 class TestTheMachineIsAtFault:
@@ -437,7 +437,7 @@ class TestTheMachineIsAtFault:
         "where",
         [
             "sweeps.worker.program.run",
-            "sweeps.worker.loop.bring_checkpoints",
+            "sweeps.worker.trial_run.bring_checkpoints",
         ],
         ids=["running", "fetching"],
     )
@@ -465,7 +465,7 @@ class TestTheMachineIsAtFault:
         assert "trial 3 is given up here" in caplog.text
 
     def test_a_result_is_kept_until_the_store_answers_again(self, experiment, monkeypatch):
-        monkeypatch.setattr(loop, "_pauses", lambda: iter([0.0] * 5))
+        monkeypatch.setattr(backoff, "delays", lambda: iter([0.0] * 5))
         refused = []
         original = Experiment.apply
 
@@ -480,7 +480,7 @@ class TestTheMachineIsAtFault:
         assert refused == [0, 0, 0]
 
     def test_a_store_that_stays_away_is_told_at_last(self, experiment, monkeypatch):
-        monkeypatch.setattr(loop, "_pauses", lambda: iter([0.0] * 2))
+        monkeypatch.setattr(backoff, "delays", lambda: iter([0.0] * 2))
         original = Experiment.apply
 
         def away(self, index, event):
@@ -493,10 +493,10 @@ class TestTheMachineIsAtFault:
             work(experiment)
 
     def test_pauses_grow_and_end(self):
-        pauses = list(loop._pauses())
+        pauses = list(backoff.delays())
         assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
         assert max(pauses) == 60.0
-        assert loop.PATIENCE_S <= sum(pauses) <= loop.PATIENCE_S + 60
+        assert backoff.RETRY_FOR_S <= sum(pauses) <= backoff.RETRY_FOR_S + 60
 
     def test_a_run_that_says_nan_keeps_its_heart(self, command_space):
         """A diverging program logs NaN; its worker must not fall silent over that."""
@@ -519,13 +519,13 @@ class TestTheMachineIsAtFault:
         (record,) = experiment.trials()
         assert (record.status, record.attempt) == ("completed", 1)
 
-    @pytest.mark.parametrize("said", ["", '{"stage": "stage2", "step": 1, "of": 9, "loss": 1.0}'])
+    @pytest.mark.parametrize("line", ["", '{"stage": "stage2", "step": 1, "of": 9, "loss": 1.0}'])
     def test_a_run_that_compiles_or_hangs_for_longer_than_the_lease_keeps_its_heart(
-        self, said, command_space
+        self, line, command_space
     ):
         """The worker beats for it; whether it hangs is for people to judge (or for `early_terminate`)."""
         code = (
-            f"echo '{said}' > \"$SWEEP_RUN_DIR/metrics.jsonl\"; sleep 3; "
+            f"echo '{line}' > \"$SWEEP_RUN_DIR/metrics.jsonl\"; sleep 3; "
             'echo \'{"loss": 1}\' > "$SWEEP_RUN_DIR/result.json"'
         )
         space = replace(

@@ -1,4 +1,4 @@
-"""Running one trial: what counts as a result, and how each way of dying is told."""
+"""Running one trial: what counts as a result, and how every failure is reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sweeps.space.definition import Objective, Program
 from sweeps.trials.record import Trial
 from sweeps.worker import program as objective
 from sweeps.worker import progress_log
-from sweeps.worker.result import Completed, Failed, NotStarted, Preempted, died
+from sweeps.worker.result import Completed, Failed, NotStarted, Preempted, classify_exit
 from sweeps.worker.signals import Stop
 
 RECORD = Trial(
@@ -127,7 +127,7 @@ class TestCommands:
         assert "no metric 'peak_memory_gib'" in run(constrained, tmp_path).error
 
     @pytest.mark.parametrize(
-        ("code", "told"),
+        ("code", "message"),
         [
             ("print('boom'); raise SystemExit(3)", "exited with status 3; its last words: boom"),
             ("raise SystemExit(1)", "exited with status 1 without a word"),
@@ -142,10 +142,10 @@ class TestCommands:
         ],
         ids=["status", "silent", "sigkill", "sigsegv", "no-result", "list", "says-failed", "text", "bool", "torn"],
     )  # fmt: skip
-    def test_every_way_of_failing_says_what_happened(self, space, tmp_path, code, told):
+    def test_every_way_of_failing_says_what_happened(self, space, tmp_path, code, message):
         outcome = run(python(space, code), tmp_path)
         assert isinstance(outcome, Failed)
-        assert told in outcome.error
+        assert message in outcome.error
 
     @pytest.mark.parametrize(
         ("code", "failure"),
@@ -185,7 +185,7 @@ class TestCommands:
         assert run(python(space, code), tmp_path).failure == failure
 
     @pytest.mark.parametrize(
-        ("document", "status", "told", "failure"),
+        ("document", "status", "message", "failure"),
         [
             ({"status": "refused", "error": "n is odd"}, 2, "config refused: n is odd", "bad_config"),
             ({"status": "refused"}, 0, "config refused: without a reason", "bad_config"),
@@ -197,29 +197,29 @@ class TestCommands:
         ids=["refused", "refused-politely", "failed-of-its-config", "failed", "failed-politely", "unknown"],
     )  # fmt: skip
     def test_what_a_program_says_of_its_own_failure_counts(
-        self, space, tmp_path, document, status, told, failure
+        self, space, tmp_path, document, status, message, failure
     ):
         code = f"{write(repr(document))}; raise SystemExit({status})"
-        assert run(python(space, code), tmp_path) == Failed(error=told, failure=failure)
+        assert run(python(space, code), tmp_path) == Failed(error=message, failure=failure)
 
     @pytest.mark.parametrize(
-        ("override", "failure", "told"),
+        ("override", "failure", "message"),
         [
             ("stage2.optimiser.lr=1", "bad_config", "config refused: trainer: error: stage2.optimiser"),
             ("--help=1", "bad_config", "config refused: trainer: error: there is no option --help=1"),
         ],
         ids=["key", "option"],
     )
-    def test_the_trainer_refuses_in_its_own_words(self, space, tmp_path, override, failure, told):
+    def test_the_trainer_refuses_in_its_own_words(self, space, tmp_path, override, failure, message):
         program = Program(kind="trainer", overrides=("model=tiny", override))
         outcome = run(replace(space, program=program, parameters=()), tmp_path)
         assert outcome.failure == failure
-        assert outcome.error.startswith(told)
+        assert outcome.error.startswith(message)
 
     def test_status_2_of_the_trainer_without_its_words_refuses_nothing(self, tmp_path):
         log = tmp_path / "log.txt"
         log.write_text("python: error while loading shared libraries\n")
-        assert died(2, log, ["python", "-m", "trainer"], is_trainer=True).failure == "crashed"
+        assert classify_exit(2, log, ["python", "-m", "trainer"], is_trainer=True).failure == "crashed"
 
     @pytest.mark.parametrize(
         ("code", "again"),
@@ -361,35 +361,35 @@ class TestCurve:
             "half a li",
         ]
         (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-        assert progress_log.curve(tmp_path) == ((1.0, 4.0), (2.0, 3.0))
+        assert progress_log.LossCurve(tmp_path).points() == ((1.0, 4.0), (2.0, 3.0))
 
     def test_programs_without_stages_have_one_too(self, tmp_path):
         (tmp_path / "metrics.jsonl").write_text('{"step": 5, "loss": 1.5}\n')
-        assert progress_log.curve(tmp_path) == ((5.0, 1.5),)
+        assert progress_log.LossCurve(tmp_path).points() == ((5.0, 1.5),)
 
     def test_a_long_run_is_thinned_so_that_records_stay_small(self, tmp_path):
         (tmp_path / "metrics.jsonl").write_text(
             "\n".join(json.dumps({"step": i, "loss": i}) for i in range(10_000))
         )
-        curve = progress_log.curve(tmp_path)
+        curve = progress_log.LossCurve(tmp_path).points()
         assert 32 <= len(curve) <= 64
         assert curve[0] == (0.0, 0.0)
 
     def test_nothing_written_is_no_curve(self, tmp_path):
-        assert progress_log.curve(tmp_path) == ()
+        assert progress_log.LossCurve(tmp_path).points() == ()
 
 
 class TestCheck:
     @pytest.mark.parametrize(
-        ("spelled", "told"),
+        ("spelled", "message"),
         [
             ("no_such_module:f", "cannot be loaded"),
             ("objectives_for_tests:nothing", "cannot be loaded"),
             ("objectives_for_tests:NOT_CALLABLE", "is not a function"),
         ],
     )
-    def test_a_function_that_is_not_there_is_refused(self, space, spelled, told):
-        with pytest.raises(InputError, match=told):
+    def test_a_function_that_is_not_there_is_refused(self, space, spelled, message):
+        with pytest.raises(InputError, match=message):
             objective.check(replace(space, program=Program(kind="function", function=spelled)), [])
 
     def test_a_command_that_is_not_there_is_refused(self, command_space):
@@ -415,7 +415,7 @@ class TestCheck:
             objective.check(gone, [])
 
     @pytest.mark.parametrize(
-        ("processes", "overrides", "told"),
+        ("processes", "overrides", "message"),
         [
             (2, (), "device.parallel: 2 processes were started"),
             (1, ("device.parallel=ddp",), "device.parallel: ddp shares a run among processes"),
@@ -426,11 +426,11 @@ class TestCheck:
             ),
         ],
     )
-    def test_processes_that_cannot_share_a_trial_are_refused(self, space, processes, overrides, told):
+    def test_processes_that_cannot_share_a_trial_are_refused(self, space, processes, overrides, message):
         steps = ("stage1_9.max_steps=0",)
         program = Program(kind="trainer", overrides=(*steps, *overrides), processes=processes)
         shared = replace(space, program=program, objectives=(Objective(metric="final_loss"),))
-        with pytest.raises(InputError, match=re.escape(told)):
+        with pytest.raises(InputError, match=re.escape(message)):
             objective.check(shared, [{}])
 
     def test_processes_that_can_share_a_trial_are_accepted(self, space):

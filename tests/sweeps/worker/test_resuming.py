@@ -1,4 +1,4 @@
-"""What an earlier attempt has left is there for the next one: all of a checkpoint, or nothing of it."""
+"""Checkpoints of an earlier attempt are there for the next one, each complete or not at all."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def claimed(attempt: int, trial: int = 3) -> Trial:
 
 
 def leave(store: Store, attempt: int, files: dict[str, str], trial: int = 3) -> Path:
-    """What an attempt had in its run folder when its worker died."""
+    """Write the run folder of an attempt whose worker died."""
     folder = store.folder(run_prefix(trial, attempt))
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def test_a_bucket_that_is_out_of_reach_makes_the_trial_begin_anew(gcs: FakeGcs, 
     gcs.faults.add(Fault(action="status", operation="get", name="*model", status=503, times=None))
     assert bring_checkpoints(elsewhere, claimed(2), folder) is None
     assert list(folder.iterdir()) == []
-    assert "begins anew" in caplog.text
+    assert "starts over" in caplog.text
 
 
 def test_a_folder_that_cannot_be_written_is_the_machines_fault(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_a_folder_that_cannot_be_written_is_the_machines_fault(tmp_path: Path) -
 
 
 class Silent:
-    """A watcher that says nothing."""
+    """A watcher that ignores every call."""
 
     def __getattr__(self, name: str):
-        return lambda *given: None
+        return lambda *arguments: None
 
 
 def test_a_worker_that_takes_a_trial_over_gives_its_program_the_checkpoints(command_space) -> None:
@@ -199,14 +199,14 @@ def test_a_worker_that_is_told_to_go_while_it_fetches_hands_the_trial_back(
     stop = Stop()
     copy = shutil.copyfile
 
-    def told(source: Path, target: Path) -> None:
+    def copy_and_signal(source: Path, target: Path) -> None:
         copy(source, target)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
 
     before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     stop.listen()
-    monkeypatch.setattr(shutil, "copyfile", told)
+    monkeypatch.setattr(shutil, "copyfile", copy_and_signal)
     try:
         tally = work(experiment, stop=stop, watcher=Silent())
     finally:

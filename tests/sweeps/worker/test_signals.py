@@ -1,4 +1,4 @@
-"""A worker that is told to go: the same notice twice is one, a second notice is no time left."""
+"""Stop signals of a worker: an echo of the same notice is ignored, a second notice exits immediately."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ import sys
 
 import pytest
 
-from sweeps.worker import signals as stopping
+from sweeps.worker import signals
 
-TOLD = """
+PROGRAM = """
 import os, signal, sys, time
-from sweeps.worker import signals as stopping
-stopping.ECHO_S = float(sys.argv[1])
-stop = stopping.Stop()
+from sweeps.worker import signals
+signals.ECHO_S = float(sys.argv[1])
+stop = signals.Stop()
 stop.listen()
 for name in sys.argv[2:]:
     os.kill(os.getpid(), signal.Signals[name])
 print(stop.by, flush=True)
 """
 
-LEFT = "sweep: told twice: left at once; a trial in hand goes on elsewhere when its lease has run out\n"
+EXITING = "sweep: second signal: exiting immediately; a trial in hand is resumed once its lease has expired\n"
 
 
 @pytest.mark.parametrize(
-    ("window", "signals", "status", "said", "left"),
+    ("window", "sent", "status", "stdout", "stderr"),
     [
-        pytest.param("60", ["SIGTERM", "SIGTERM"], 0, "SIGTERM\n", "", id="one notice through two ways"),
-        pytest.param("0", ["SIGTERM", "SIGTERM"], 75, "", LEFT, id="again, later"),
-        pytest.param("60", ["SIGINT", "SIGINT"], 75, "", LEFT, id="Ctrl-C twice is a person"),
+        pytest.param("60", ["SIGTERM", "SIGTERM"], 0, "SIGTERM\n", "", id="one notice by two paths"),
+        pytest.param("0", ["SIGTERM", "SIGTERM"], 75, "", EXITING, id="again, later"),
+        pytest.param("60", ["SIGINT", "SIGINT"], 75, "", EXITING, id="Ctrl-C twice is a person"),
     ],
 )
-def test_the_same_notice_twice_is_one(window, signals, status, said, left):
-    assert stopping.ECHO_S < 30.0  # the shortest notice that a machine gets
+def test_the_same_notice_twice_is_one(window, sent, status, stdout, stderr):
+    assert signals.ECHO_S < 30.0  # the shortest notice that a machine gets
     ran = subprocess.run(
-        [sys.executable, "-c", TOLD, window, *signals],
+        [sys.executable, "-c", PROGRAM, window, *sent],
         capture_output=True,
         text=True,
         env=os.environ,
         check=False,
     )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (status, said, left)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (status, stdout, stderr)
 
 
 def test_the_handlers_are_left_alone_until_it_listens():
     before = signal.getsignal(signal.SIGTERM)
-    assert not stopping.Stop().requested
+    assert not signals.Stop().requested
     assert signal.getsignal(signal.SIGTERM) is before

@@ -1,4 +1,4 @@
-"""What can be told of a command that cannot be started here, before it runs and by how it ended."""
+"""Commands that cannot start here, detected before they run and by how they ended."""
 
 from __future__ import annotations
 
