@@ -1,1 +1,1 @@
-"""Trials as a table, and in the formats of other tools."""
+"""Export of trials: as a table, and in the formats of other tools."""

@@ -1,8 +1,8 @@
-"""The sweep as an Ax experiment for those who go on with Ax itself: `sweep export --ax ax.json`.
+"""Export of the sweep as an Ax experiment: `sweep export --ax ax.json`.
 
-`Client.load_from_json_file` of Ax reads it. Parameters stand in the user's units, under their names with `__`
-for each dot (Ax takes a dot for arithmetic); parameters with one value are left out. `optimizer` does the
-talking to Ax; the sweep's own search goes through no such file, because Ax is a function of the records.
+`Client.load_from_json_file` of Ax reads it. Parameters are in the user's units, under their names with `__`
+for each dot (Ax parses dots); parameters with one value are left out. The sweep's own search uses no such
+file.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from sweeps.space.domain import Domain
 from sweeps.trials.record import Trial
 
 Outcome = dict[str, tuple[float, float | None]]
+"""Mean and standard error of each metric."""
 
 
 def write(path: Path, space: Space, records: Sequence[Trial]) -> list[int]:
-    """Write the experiment to `path`, whole or not at all.
+    """Write the experiment to `path` atomically.
 
     Returns:
-        The indices of the trials that Ax did not take, because they lack a parameter.
+        Indices of the trials that Ax refused, because they lack a parameter.
 
     Raises:
-        InputError: Ax refuses the space as it is, or `path` is a folder.
+        InputError: Ax refuses the space, or `path` is a folder.
         StoreUnavailable: the file cannot be written.
     """
     from sweeps.search.optimizer import write_client
@@ -65,7 +66,7 @@ def write(path: Path, space: Space, records: Sequence[Trial]) -> list[int]:
 
 
 def safe(name: str) -> str:
-    """A name that Ax's expressions take for one."""
+    """Return the name as an identifier for Ax's expressions."""
     return re.sub(r"\W", "__", name)
 
 
@@ -104,14 +105,14 @@ def _point(record: Trial, domain: Domain) -> dict[str, Value]:
 
 
 def _outcome(record: Trial, metrics: Sequence[str]) -> Outcome:
-    """(mean, standard error or None) of every metric that counts, under its safe name."""
     found: Mapping[str, float | None] = record.metrics if record.status == "completed" else {}
-    told: Outcome = {}
+    outcome: Outcome = {}
     for metric in metrics:
         mean, sem = found.get(metric), found.get(f"{metric}_sem")
         if mean is not None and math.isfinite(mean):
-            told[safe(metric)] = (mean, sem if sem is not None and math.isfinite(sem) and sem >= 0 else None)
-    return told
+            is_known = sem is not None and math.isfinite(sem) and sem >= 0
+            outcome[safe(metric)] = (mean, sem if is_known else None)
+    return outcome
 
 
 def _text(constraint: Linear) -> str:

@@ -1,16 +1,16 @@
-"""What mattered, as the surrogate sees it, as data: sensitivities, cross-validation, marginal effects.
+"""Analyses of the surrogate as data: sensitivities, cross-validation, marginal effects.
 
-`sweep report` adds it to the exported document, so that `analysis` shows it without Ax:
+`sweep report` adds them to the exported document, so that `analysis` shows them without Ax:
 
-    {"trials": how many results it was fitted to, "note": why there is nothing (else ""),
+    {"trials": number of results it was fitted to, "note": why there are no analyses (else ""),
      "metrics": {METRIC: {"sensitivity": {PARAMETER: {"first", "total"}},
                           "cross_validation": [{"trial", "observed", "predicted", "predicted_sd"}],
                           "marginal": {PARAMETER: [{"value", "mean", "sd"}]}}}}
 
-Sensitivities are Sobol's indices: the share of the fitted metric's variance over the space that a parameter
+Sensitivities are Sobol indices: the share of the fitted metric's variance over the space that a parameter
 explains by itself (first) and together with others (total). A marginal effect is the prediction with the
-parameter moved to a value in all trials, averaged over them; `sd` is the surrogate's own uncertainty,
-averaged likewise.
+parameter set to a value in all trials, averaged over them; `sd` is the surrogate's uncertainty, averaged
+likewise.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ if TYPE_CHECKING:
 
 LEAST = 4
 MOST = 400
-"""Beyond so many results a fit takes minutes; below LEAST it says nothing."""
+"""Limits on the number of results: fewer say nothing, more take minutes to fit."""
 
-PLACES = 11
+POSITIONS = 11
+"""Points of the curve of a numeric parameter's marginal effect."""
+
 BACKGROUND = 48
-"""Trials over which a marginal effect is averaged, the last ones."""
+"""Number of latest trials over which a marginal effect is averaged."""
 
 
 def insight(space: Space, records: Sequence[Trial]) -> dict[str, Any]:
-    """The document above. Never raises for want of a surrogate: `note` then says why there is none."""
+    """Return the document above; if the surrogate cannot be fitted, its `note` says why."""
     results = sum(record.status == "completed" for record in records)
     empty: dict[str, Any] = {"trials": results, "note": "", "metrics": {}}
     if results < LEAST:
@@ -84,7 +86,7 @@ def _metrics(space: Space, records: Sequence[Trial], view: SurrogateView) -> dic
 def _marginal(
     space: Space, records: Sequence[Trial], view: SurrogateView
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(metric, parameter, a place of its curve)."""
+    """Yield (metric, parameter, a point of its curve)."""
     encoding = Encoding(Domain(space))
     done = [record for record in records if record.status == "completed"][-BACKGROUND:]
     encoded = [(record.trial, encoding.encode(record.parameters)) for record in done]
@@ -94,30 +96,31 @@ def _marginal(
         if point is not None
     ]
     for axis in encoding.axes:
-        for place in _places(axis):
-            for metric, told in view.predict([point | {axis.name: place} for point in points]).items():
+        for position in _positions(axis):
+            predictions = view.predict([point | {axis.name: position} for point in points])
+            for metric, predicted in predictions.items():
                 yield (
                     metric,
                     encoding.names[axis.name],
                     {
-                        "value": encoding.value(axis.name, place),
-                        "mean": statistics.fmean(mean for mean, _ in told),
-                        "sd": statistics.fmean(spread for _, spread in told),
+                        "value": encoding.value(axis.name, position),
+                        "mean": statistics.fmean(mean for mean, _ in predicted),
+                        "sd": statistics.fmean(spread for _, spread in predicted),
                     },
                 )
 
 
-def _places(axis: Axis) -> list[Value]:
-    """Where along an axis its effect is shown: every option, or even steps."""
+def _positions(axis: Axis) -> list[Value]:
+    """Return the positions on an axis at which its effect is shown: every option, or even steps."""
     if not isinstance(axis, Interval):
         return list(axis.values)
     low, high = axis.bounds
     if axis.kind == "int":
-        count = min(PLACES, int(high - low) + 1)
+        count = min(POSITIONS, int(high - low) + 1)
         return list(dict.fromkeys(round(low + (high - low) * i / max(1, count - 1)) for i in range(count)))
-    return [low + (high - low) * i / (PLACES - 1) for i in range(PLACES)]
+    return [low + (high - low) * i / (POSITIONS - 1) for i in range(POSITIONS)]
 
 
 def _share(value: float) -> float | None:
-    """A share of the variance between 0 and 1, None where nothing varies; estimates may stray a little."""
+    """Return a share of the variance clipped to 0 to 1, or None if nothing varies."""
     return min(1.0, max(0.0, value)) if math.isfinite(value) else None

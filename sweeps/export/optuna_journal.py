@@ -1,7 +1,6 @@
-"""The sweep as an Optuna journal, for those who know optuna-dashboard: `sweep export --optuna journal.log`.
+"""Export of the sweep as an Optuna journal for optuna-dashboard: `sweep export --optuna journal.log`.
 
-It is a copy at one moment, written by Optuna itself: `optuna-dashboard journal.log` opens it. Optuna is no
-dependency of ours; whoever wants this has it.
+It is a snapshot, written by Optuna itself, which is an optional dependency.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ STATES = {
 
 
 def write(path: Path, space: Space, records: Sequence[Trial]) -> None:
-    """Write the journal to `path`, whole or not at all; what was there is replaced.
+    """Write the journal to `path` atomically; an existing file is replaced.
 
     Raises:
         InputError: Optuna is not installed, or `path` is a folder.
@@ -85,14 +84,14 @@ def _frozen(optuna: Any, space: Space, record: Trial, distributions: dict[str, A
     state = optuna.trial.TrialState[STATES[record.status]]
     values = [record.metrics.get(objective.metric) for objective in space.objectives]
     if record.status == "completed" and None in values:
-        state = optuna.trial.TrialState.FAIL  # it reported no result that the study could hold
+        state = optuna.trial.TrialState.FAIL  # a complete trial of Optuna needs all values
     complete = state == optuna.trial.TrialState.COMPLETE
     inside = {
         name: value
         for name, value in record.parameters.items()
         if name in distributions and _contains(distributions[name], value)
     }
-    told = {
+    attributes = {
         "status": record.status,
         "generator": record.generator,
         "attempt": record.attempt,
@@ -111,14 +110,14 @@ def _frozen(optuna: Any, space: Space, record: Trial, distributions: dict[str, A
         datetime_complete=_time(record.ended or record.created) if state.is_finished() else None,
         params=inside,
         distributions={name: distributions[name] for name in inside},
-        user_attrs=told,
+        user_attrs=attributes,
         system_attrs={},
         intermediate_values={int(step): loss for step, loss in record.curve},
     )
 
 
 def _contains(distribution: Any, value: Any) -> bool:
-    """Whether Optuna takes the value; imported trials may lie outside the space."""
+    """Return whether Optuna accepts the value; imported trials may lie outside the space."""
     try:
         return bool(distribution._contains(distribution.to_internal_repr(value)))
     except (ValueError, TypeError):
@@ -126,5 +125,5 @@ def _contains(distribution: Any, value: Any) -> bool:
 
 
 def _time(seconds: float) -> datetime:
-    """Optuna's times have no zone and are local; ours are the store's, shown in UTC."""
+    """Return the store's time as a datetime in UTC without a time zone, as Optuna wants it."""
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)

@@ -1,7 +1,7 @@
-"""The trials as tables: nested documents for JSON, flat rows for CSV and Parquet, and the best trial.
+"""Trials as tables: nested documents for JSON, flat rows for CSV and Parquet, and the best trial.
 
-The command line, the report and `analysis/` (through exported files) read what is made here. A flat row has
-the columns TRIAL_COLUMNS, then `param.<name>` per parameter, then one column per metric.
+A flat row has the columns TRIAL_COLUMNS, then `param.<name>` per parameter, then one column per metric.
+`analysis/` reads the exported files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PARAMETER, METRIC = "param.", "metric."
 
 
 def document(space: Space, url: str, trials: Sequence[Trial]) -> dict[str, Any]:
-    """The whole sweep as one JSON object: what `sweep export TABLE.json` writes and the report is made of."""
+    """Return the sweep as one JSON object, as `sweep export TABLE.json` writes it."""
     return {
         "schema": SCHEMA,
         "name": space.name,
@@ -39,7 +39,7 @@ def document(space: Space, url: str, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def nested(record: Trial) -> dict[str, Any]:
-    """One trial as `sweep trials --format json` shows it."""
+    """Return one trial as `sweep trials --format json` shows it."""
     return {
         "trial": record.trial,
         "status": record.status,
@@ -52,7 +52,7 @@ def nested(record: Trial) -> dict[str, Any]:
 
 
 def flat(record: Trial) -> dict[str, Any]:
-    """One trial as a row. A metric that is called like a column of the table gets the prefix `metric.`."""
+    """Return one trial as a row. A metric named like another column gets the prefix `metric.`."""
     row: dict[str, Any] = {
         "trial": record.trial,
         "status": record.status,
@@ -68,7 +68,7 @@ def flat(record: Trial) -> dict[str, Any]:
 
 
 def seconds(record: Trial) -> float | None:
-    """How long the present or last attempt took or has taken to its last heartbeat, by the store's clock."""
+    """Return the seconds that the last attempt took, or has taken until its last heartbeat."""
     end = record.ended if record.ended is not None else record.heartbeat
     if record.started is None or end is None:
         return None
@@ -76,12 +76,12 @@ def seconds(record: Trial) -> float | None:
 
 
 def counts(trials: Sequence[Trial]) -> dict[str, int]:
-    """How many trials are in each status, zeros included, in the order of a trial's life."""
+    """Return the number of trials by status, zeros included."""
     return {status: sum(record.status == status for record in trials) for status in STATUSES}
 
 
 def best(space: Space, trials: Sequence[Trial]) -> Trial | None:
-    """The completed trial that is best by the first objective among those within the outcome constraints."""
+    """Return the best completed trial by the first objective, among those within the outcome constraints."""
     objective = space.objectives[0]
     bounds = [constraints.parse(text) for text in space.outcome_constraints]
 
@@ -102,7 +102,7 @@ def best(space: Space, trials: Sequence[Trial]) -> Trial | None:
 
 
 def write(path: Path, space: Space, url: str, trials: Sequence[Trial]) -> None:
-    """Write the table to `path`, in the format of its suffix, whole or not at all.
+    """Write the table to `path` atomically, in the format of its suffix.
 
     Raises:
         InputError: the suffix is none of .csv, .parquet, .json.
@@ -119,7 +119,11 @@ def write(path: Path, space: Space, url: str, trials: Sequence[Trial]) -> None:
 
 
 def replace_file(path: Path, write_draft: Callable[[Path], object]) -> None:
-    """Let `write_draft` fill a file that then takes the name `path`, whole or not at all.
+    """Replace the file at `path` atomically.
+
+    Args:
+        path: the file.
+        write_draft: writes the content to the temporary file that it is given.
 
     Raises:
         InputError: `path` is a folder.
@@ -138,10 +142,10 @@ def replace_file(path: Path, write_draft: Callable[[Path], object]) -> None:
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """TRIAL_COLUMNS, then the parameters, then the metrics, each in order of appearance."""
-    seen = dict.fromkeys(key for row in rows for key in row)
-    parameters = [name for name in seen if name.startswith(PARAMETER)]
-    metrics = [name for name in seen if name not in TRIAL_COLUMNS and not name.startswith(PARAMETER)]
+    """Return TRIAL_COLUMNS, then the parameters, then the metrics, each in order of appearance."""
+    names = dict.fromkeys(key for row in rows for key in row)
+    parameters = [name for name in names if name.startswith(PARAMETER)]
+    metrics = [name for name in names if name not in TRIAL_COLUMNS and not name.startswith(PARAMETER)]
     return [*TRIAL_COLUMNS, *parameters, *metrics]
 
 
@@ -160,7 +164,7 @@ def _write_parquet(draft: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _column(values: list[Any]) -> list[Any]:
-    """One type per column, as Parquet wants it: integers and floats become floats, other mixtures text."""
+    """Convert mixed values to one type for Parquet: integers and floats to floats, other mixtures to text."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) <= 1:
         return values

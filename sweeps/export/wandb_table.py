@@ -1,7 +1,7 @@
-"""The trials as a table in a run of Weights & Biases: `sweep export --wandb PROJECT`.
+"""Export of the trials as a table in a run of Weights & Biases: `sweep export --wandb PROJECT`.
 
-The run belongs to the sweep's group, beside the runs of its trials (`wandb.mode` of the trainer). wandb's own
-environment variables count: WANDB_MODE=offline writes a folder that `wandb sync` sends later.
+The run belongs to the sweep's group, like the runs of its trials (`wandb.mode` of the trainer). wandb's own
+environment variables apply: WANDB_MODE=offline writes a folder that `wandb sync` uploads later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from sweeps.trials.record import Trial
 
 
 def log(project: str, space: Space, url: str, records: Sequence[Trial]) -> str:
-    """Log the table; returns where it is: the run's address, or the folder of an offline run.
+    """Log the table.
+
+    Returns:
+        The run's URL, or the folder of an offline run.
 
     Raises:
         InputError: there is no trial yet, or the project's name is empty.
@@ -39,11 +42,11 @@ def log(project: str, space: Space, url: str, records: Sequence[Trial]) -> str:
             job_type="trials",
             config={"url": url, "objectives": {o.metric: o.goal for o in space.objectives}},
             settings=wandb.Settings(silent=True),
-            # wandb reads them once in a process, when it is first used; what counts is what they say now.
+            # wandb reads the variables once per process, at its first use; their present values count.
             mode=_mode(),
             dir=os.environ.get("WANDB_DIR"),
         )
-        # One type per column: what is missing or mixed is told as text or left empty.
+        # Cells of other types become text, missing ones stay empty.
         data = [[_cell(row.get(name)) for name in names] for row in rows]
         run.log({"trials": wandb.Table(columns=names, data=data, allow_mixed_types=True)})
         run.finish()
@@ -53,8 +56,8 @@ def log(project: str, space: Space, url: str, records: Sequence[Trial]) -> str:
 
 
 def _mode() -> Literal["online", "offline", "disabled", "shared"] | None:
-    said = os.environ.get("WANDB_MODE")
-    return next((mode for mode in ("online", "offline", "disabled", "shared") if mode == said), None)
+    value = os.environ.get("WANDB_MODE")
+    return next((mode for mode in ("online", "offline", "disabled", "shared") if mode == value), None)
 
 
 def _cell(value: object) -> object:

@@ -1,7 +1,7 @@
-"""The command line with which any worker starts this Hydra application for one trial; `sweeping` calls it.
+"""Command line with which a worker starts this Hydra application for one trial.
 
-It is part of the sweep's record: whoever joins with `sweep worker`, in a folder with the same code, runs the
-same.
+It is part of the sweep's record: a worker that joins with `sweep worker`, in a folder with the same code,
+runs the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sweeps.space.overrides import quote
 
 CALLBACK = "sweeps.hydra_app.callback.WriteResult"
 
-OURS = (
+SWEEP_SETTINGS = (
     "hydra/sweeper",
     "hydra.sweeper",
     "hydra/launcher",
@@ -29,22 +29,22 @@ OURS = (
     "hydra.sweep.",
     "hydra.run.",
 )
-"""Settings of the search and not of a trial. A sweep that was started with others is still the same sweep."""
+"""Prefixes of settings of the search, not of a trial: with other values it is still the same sweep."""
 
 
 def command(
     metrics: Sequence[str], fixed: Sequence[str], hydra_overrides: Sequence[str], argv: Sequence[str]
 ) -> list[str]:
-    """The `program.command` of the sweep.
+    """Return the `program.command` of the sweep.
 
     Args:
-        metrics: names of what the task function returns.
+        metrics: names of the task function's return values.
         fixed: overrides that are the same in all trials.
-        hydra_overrides: those of Hydra's own configuration.
-        argv: what this application was started with, for its options.
+        hydra_overrides: overrides of Hydra's own configuration.
+        argv: command line of this process, for its options.
 
     Raises:
-        InputError: it was not started from a file, a module or a command.
+        InputError: the application was not started from a file, a module or a command.
     """
     names = ",".join(quote(name) for name in metrics)
     return [
@@ -53,19 +53,18 @@ def command(
         "hydra.mode=RUN",
         f"hydra.run.dir=${{oc.env:{RUN_DIR}}}",
         f"+hydra.callbacks.stagesweep={{_target_:{CALLBACK},metrics:[{names}]}}",
-        *(override for override in hydra_overrides if not override.lstrip("+~").startswith(OURS)),
+        *(override for override in hydra_overrides if not override.lstrip("+~").startswith(SWEEP_SETTINGS)),
         *fixed,
         "${overrides}",
     ]
 
 
 def _started_by(main: ModuleType) -> list[str]:
-    """The application as `python -m module`, a script or a command; `${python}` is the worker's own "
-    "Python."""
+    """Return the application as `python -m module`, a script or a command, with `${python}` for Python."""
     if main.__spec__ is not None:
         return ["${python}", "-m", main.__spec__.name.removesuffix(".__main__")]
     if not getattr(main, "__file__", None):
-        raise InputError("hydra/sweeper=stagesweep: workers start the application anew; put it into a file")
+        raise InputError("hydra/sweeper=stagesweep: workers start the application again; put it into a file")
     file = Path(str(main.__file__)).resolve()
     found = shutil.which(file.name)
     if found is not None and Path(found).resolve() == file:
@@ -75,7 +74,7 @@ def _started_by(main: ModuleType) -> list[str]:
 
 
 def _options(argv: Sequence[str]) -> list[str]:
-    """Which configuration the application reads, where its command line says so."""
+    """Return the options of the command line that choose the application's configuration."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options = (("-cp", "--config-path"), ("-cn", "--config-name"), ("-cd", "--config-dir"))
     for short, long in options:

@@ -1,6 +1,6 @@
-"""In the application of a trial: what its task function returned becomes `result.json` in the run folder.
+"""Hydra callback that writes a trial's task function's return value to `result.json` in the run folder.
 
-`app` puts it on the application's command line as a Hydra callback, so that the application needs no change.
+`app` puts it on the application's command line, so that the application needs no change.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ RUN_DIR = "SWEEP_RUN_DIR"
 
 
 class WriteResult(Callback):
-    """Writes the result where the worker looks for it.
+    """Callback that writes the result for the worker.
 
     Args:
-        metrics: names of what the task function returns: of its one number, or of a tuple's members.
+        metrics: names of the task function's return values: of one number, or of a tuple's members.
     """
 
     def __init__(self, metrics: Sequence[str]) -> None:
         self.metrics = [str(name) for name in metrics]
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Write nothing for a task that raised: its traceback is in the log, and its exit status says so."""
+        """Write `result.json`, except for a task that raised: its exit status and the log say so."""
         if job_return.status is not JobStatus.COMPLETED:
             return
         folder = Path(os.environ[RUN_DIR])
@@ -43,24 +43,27 @@ class WriteResult(Callback):
 
 
 def result(returned: Any, metrics: Sequence[str]) -> dict[str, Any]:
-    """The document for what a task function returned. What is no number is told in the status, which
-    fails the trial with these words; a number that is not finite becomes null, a trial that diverged."""
-    told: Mapping[Any, Any]
+    """Return the result document for a task function's return value.
+
+    A value that is no number fails the trial, with the reason in the status. A number that is not finite
+    becomes null: the trial diverged.
+    """
+    values: Mapping[Any, Any]
     if isinstance(returned, Mapping):
-        told = returned
+        values = returned
     elif isinstance(returned, tuple | list):
         if len(returned) != len(metrics):
             return _failed(
                 f"returned {counted(len(returned), 'value')} for {counted(len(metrics), 'metric')}; "
                 "name each in hydra.sweeper.metric"
             )
-        told = dict(zip(metrics, returned, strict=True))
+        values = dict(zip(metrics, returned, strict=True))
     elif len(metrics) == 1:
-        told = {metrics[0]: returned}
+        values = {metrics[0]: returned}
     else:
         return _failed(f"returned one value for the metrics {', '.join(metrics)}; return a tuple or a dict")
     found: dict[str, float | None] = {}
-    for name, value in told.items():
+    for name, value in values.items():
         number = _number(value)
         if number is not None:
             found[str(name)] = number if math.isfinite(number) else None
@@ -70,7 +73,7 @@ def result(returned: Any, metrics: Sequence[str]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """A number of Python's, NumPy's or torch's; None for anything else."""
+    """Return a number of Python, NumPy or torch as a float; None for anything else."""
     if isinstance(value, bool | str) or not hasattr(value, "__float__"):
         return None
     try:

@@ -1,8 +1,7 @@
-"""`hydra.sweeper.params` and the overrides of the command line, as `parameters:` of a search space file.
+"""Conversion of `hydra.sweeper.params` and command-line overrides to `parameters:` of a search space file.
 
-`sweeping` calls `read`; `space_file` then judges the result as it does a file's. Three ways of saying a
-parameter are understood, because people know them: Hydra's overrides (as for the Optuna sweeper), Ax's
-dictionaries (as for the Ax sweeper), and those of a search space file.
+`space_file` then validates the result. A parameter may be given by a Hydra override (as for the Optuna
+sweeper), by one of Ax's dictionaries (as for the Ax sweeper), or as in a search space file.
 """
 
 from __future__ import annotations
@@ -25,33 +24,31 @@ AX_KEYS = {"type", "bounds", "values", "value", "log_scale", "value_type", "is_o
 def read(
     params: Mapping[str, Any], arguments: Sequence[str], config_loader: ConfigLoader | None
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """What to search, by key, and the overrides that are the same in all trials.
+    """Return the searched parameters by key, and the overrides that are the same in all trials.
 
     Args:
         params: `hydra.sweeper.params`.
-        arguments: overrides of the command line; they go before `params` of the same key.
-        config_loader: Hydra's, which knows what `glob` may find.
+        arguments: overrides of the command line; they take precedence over `params`.
+        config_loader: Hydra's, which resolves `glob`.
 
     Raises:
         InputError: a parameter cannot be searched.
     """
     searched: dict[str, dict[str, Any]] = {}
     fixed: dict[str, str] = {}
-    for key, told in params.items():
-        if isinstance(told, Mapping):
-            searched[key] = _from_ax(key, told) if "type" in told else dict(told)
-        elif isinstance(told, list):
-            searched[key] = _choice(key, told)
-        elif isinstance(told, str):
-            _sort(_parse([f"{key}={told}"], config_loader)[0], searched, fixed)
-        elif told is None:
-            raise InputError(
-                f"hydra.sweeper.params.{key}: says nothing; write interval(…), choice(…) or a value"
-            )
+    for key, param in params.items():
+        if isinstance(param, Mapping):
+            searched[key] = _from_ax(key, param) if "type" in param else dict(param)
+        elif isinstance(param, list):
+            searched[key] = _choice(key, param)
+        elif isinstance(param, str):
+            _add(_parse([f"{key}={param}"], config_loader)[0], searched, fixed)
+        elif param is None:
+            raise InputError(f"hydra.sweeper.params.{key}: is empty; write interval(…), choice(…) or a value")
         else:
-            fixed[key] = to_overrides({key: told})[0]
+            fixed[key] = to_overrides({key: param})[0]
     for override in _parse(arguments, config_loader):
-        _sort(override, searched, fixed)
+        _add(override, searched, fixed)
     return searched, list(fixed.values())
 
 
@@ -62,8 +59,8 @@ def _parse(lines: Sequence[str], config_loader: ConfigLoader | None) -> list[Ove
         raise InputError(" ".join(str(error).split())) from None
 
 
-def _sort(override: Override, searched: dict[str, dict[str, Any]], fixed: dict[str, str]) -> None:
-    """The override to its kind; a later one of the same key replaces an earlier one of either kind."""
+def _add(override: Override, searched: dict[str, dict[str, Any]], fixed: dict[str, str]) -> None:
+    """Add the override to the searched or the fixed ones, in place of an earlier one with the same key."""
     key = override.get_key_element()
     bare = key.lstrip("+~")
     if not override.is_sweep_override():
@@ -107,11 +104,11 @@ def _range(key: str, low: Any, high: Any, *, log: bool) -> dict[str, Any]:
 
 
 def _choice(key: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Numbers in order are neighbours to the surrogate; anything else is not."""
+    """Return a choice, ordered (so that neighbours are similar for the surrogate) if its values ascend."""
     for value in values:
         if not isinstance(value, bool | int | float | str):
-            told = "null" if value is None else "a list or a mapping"
-            raise InputError(f"{key}: {told} cannot be a choice; write a config group, or name the cases")
+            kind = "null" if value is None else "a list or a mapping"
+            raise InputError(f"{key}: {kind} cannot be a choice; write a config group, or name the cases")
     if len(values) == 1:
         return {"value": values[0]}
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
@@ -122,24 +119,24 @@ def _choice(key: str, values: Sequence[Any]) -> dict[str, Any]:
     return {"values": numbers, "ordered": True} if numbers == sorted(numbers) else {"values": numbers}
 
 
-def _from_ax(key: str, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Ax's own words for a parameter."""
+def _from_ax(key: str, param: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert one of Ax's dictionaries."""
     where = f"hydra.sweeper.params.{key}"
-    if unknown := set(told) - AX_KEYS:
-        raise InputError(f"{where}: unknown key {sorted(map(str, unknown))[0]!r} beside type:")
-    match told["type"]:
+    if unknown := set(param) - AX_KEYS:
+        raise InputError(f"{where}: unknown key {sorted(map(str, unknown))[0]!r} next to type:")
+    match param["type"]:
         case "range":
-            bounds = told.get("bounds")
+            bounds = param.get("bounds")
             if not isinstance(bounds, list) or len(bounds) != 2:
                 raise InputError(f"{where}: write bounds: [low, high]")
             low, high = bounds
-            if told.get("value_type") == "float":
+            if param.get("value_type") == "float":
                 low, high = float(low), float(high)
-            return _range(key, low, high, log=bool(told.get("log_scale")))
+            return _range(key, low, high, log=bool(param.get("log_scale")))
         case "choice":
-            values: list[Value] = list(told.get("values") or ())
+            values: list[Value] = list(param.get("values") or ())
             found = _choice(key, values)
-            return found | ({"ordered": bool(told["is_ordered"])} if "is_ordered" in told else {})
+            return found | ({"ordered": bool(param["is_ordered"])} if "is_ordered" in param else {})
         case "fixed":
-            return {"value": told.get("value")}
-    raise InputError(f"{where}: type is {told['type']!r}; write range, choice or fixed")
+            return {"value": param.get("value")}
+    raise InputError(f"{where}: type is {param['type']!r}; write range, choice or fixed")

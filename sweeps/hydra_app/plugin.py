@@ -1,7 +1,7 @@
-"""What Hydra finds: this file is installed as `hydra_plugins/stagesweep.py` (see pyproject.toml).
+"""Hydra sweeper plugin, installed as `hydra_plugins/stagesweep.py` (see pyproject.toml).
 
-Hydra takes plugins from the namespace package `hydra_plugins` alone, and imports all of them in every
-application: whatever costs time is imported when a sweep begins.
+Hydra loads plugins only from the namespace package `hydra_plugins`, and imports all of them in every
+application: slow imports wait until a sweep begins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ConfigStore.instance().store(
 
 
 class StageSweeper(Sweeper):
-    """A worker of a sweep that lives in a folder or a bucket, in place of Hydra's own loop over jobs."""
+    """Worker of a sweep in a folder or a bucket, in place of Hydra's own loop over jobs."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
@@ -29,11 +29,11 @@ class StageSweeper(Sweeper):
         self.hydra_context: HydraContext | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Hydra's call before `sweep`; the task function itself runs in the trials' own processes."""
+        """Keep the configuration; Hydra calls this before `sweep`. Trials run in processes of their own."""
         self.config, self.hydra_context = config, hydra_context
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Make the sweep or go on with it, until nothing is left to do; the best trial's metrics."""
+        """Create or resume the sweep, run its trials, and return the best trial's metrics."""
         from sweeps.hydra_app.sweeping import sweep
 
         if self.config is None or self.hydra_context is None:

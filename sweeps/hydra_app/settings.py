@@ -1,4 +1,4 @@
-"""What stands under `hydra.sweeper` with `hydra/sweeper=stagesweep`. `plugin` registers it."""
+"""Configuration under `hydra.sweeper` with `hydra/sweeper=stagesweep`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TARGET = "hydra_plugins.stagesweep.StageSweeper"
 
 @dataclass
 class LeaseConf:
-    """`lease:` of a search space file; None: its default."""
+    """Section `lease:` of a search space file; None: its default."""
 
     heartbeat_s: float | None = None
     expire_s: float | None = None
@@ -19,7 +19,7 @@ class LeaseConf:
 
 @dataclass
 class BudgetConf:
-    """`budget:` of a search space file; None: no limit."""
+    """Section `budget:` of a search space file; None: no limit."""
 
     effective_steps: float | None = None
     device_hours: float | None = None
@@ -29,7 +29,7 @@ class BudgetConf:
 
 @dataclass
 class BrakeConf:
-    """`brake:` of a search space file; None: its default, 0: never."""
+    """Section `brake:` of a search space file; None: its default, 0: never."""
 
     first: int | None = None
     later: int | None = None
@@ -37,17 +37,18 @@ class BrakeConf:
 
 @dataclass
 class StageSweeperConf:
-    """The sweeper's settings; what is not said has the default of a search space file.
+    """Settings of the sweeper; omitted ones have the defaults of a search space file.
 
     Args:
         storage: folder or URL of the sweeps; None: SWEEP_STORAGE, or ./sweep-store.
-        name: the sweep's, under `storage`. The same name, settings and overrides go on with the same sweep.
-        metric: what the task function returns, by name: one, or a list for a tuple; of a dict, its keys.
+        name: of the sweep under `storage`. The same name, settings and overrides resume the same sweep.
+        metric: name of the task function's return value, or a list of names for a tuple or a dict's keys.
         direction: minimize or maximize, or a list of them, one per metric.
-        n_trials: of the whole sweep, all workers together; None: no end.
+        n_trials: limit for the sweep, all workers together; None: no limit.
         method, sobol, seed: see `search:` of a search space file; None: its default.
-        params: what to search, by key: overrides (`interval(1, 5)`, `choice(a, b)`, `tag(log, interval(…))`),
-            Ax's dictionaries (`{type: range, bounds: […]}`), or those of a search space file (`{min, max}`).
+        params: searched parameters by key: overrides (`interval(1, 5)`, `choice(a, b)`,
+            `tag(log, interval(…))`), Ax's dictionaries (`{type: range, bounds: […]}`), or those of a search
+            space file (`{min, max}`).
         parameter_constraints, outcome_constraints, baseline, lease, budget, brake: as in a search space file.
     """
 

@@ -1,8 +1,7 @@
-"""The sweep behind `hydra/sweeper=stagesweep`: made or found, and worked on like any other.
+"""Sweep behind `hydra/sweeper=stagesweep`: created or opened, and worked on like any other.
 
-`plugin` calls `sweep`. Trials run as processes of their own (see `app`), here as on every worker that joins
-with `sweep worker`; this process is one worker among them. A second call with the same settings goes on where
-the first was ended.
+Trials run in processes of their own (see `app`), here as on every worker that joins with `sweep worker`; this
+process is one of the workers. A second call with the same settings resumes the sweep.
 """
 
 from __future__ import annotations
@@ -36,26 +35,28 @@ LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 def sweep(
     settings: Mapping[str, Any], config: DictConfig, config_loader: ConfigLoader, arguments: Sequence[str]
 ) -> dict[str, float | None] | None:
-    """Work until nothing is left; the metrics of the best trial, None without one.
+    """Run trials until none is left, and return the metrics of the best one.
 
     Args:
         settings: `StageSweeperConf`, without its target.
         config: the application's, composed for the sweep.
-        arguments: the overrides of the command line, Hydra's own not among them.
+        config_loader: Hydra's.
+        arguments: overrides of the command line, without those of Hydra's own configuration.
 
     Raises:
-        SystemExit: as `sweep worker` ends: 2 for wrong input, 75 when told to go, 1 where all trials failed.
+        SystemExit: with the status of `sweep worker`: 2 for wrong input, 75 after a stop signal, 1 if no
+            trial has a result.
     """
     plain = OmegaConf.to_container(OmegaConf.create(dict(settings)), resolve=True)
     try:
-        experiment = _made(cast("dict[str, Any]", plain), config, config_loader, arguments)
-        return _worked(experiment, config)
+        experiment = _create_or_open(cast("dict[str, Any]", plain), config, config_loader, arguments)
+        return _work(experiment, config)
     except SweepError as error:
         echo(f"sweep: error: {error}", err=True)
         raise SystemExit(error.exit_status) from None
 
 
-def _made(
+def _create_or_open(
     settings: Mapping[str, Any], config: DictConfig, config_loader: ConfigLoader, arguments: Sequence[str]
 ) -> Experiment:
     from sweeps.cli.resolve import exists, new_store
@@ -76,7 +77,7 @@ def _made(
     _compose(space, fixed, config, config_loader)
     store = new_store(settings["storage"], space.name)
     if exists(store):
-        experiment = _the_same(Experiment.open(store), space)
+        experiment = _require_same(Experiment.open(store), space)
     else:
         experiment = create_sweep(space, settings["storage"], skip_if_exists=True)
     url = experiment.store.url
@@ -84,8 +85,8 @@ def _made(
     return experiment
 
 
-def _the_same(found: Experiment, space: Space) -> Experiment:
-    """The sweep that is there, if it is this one. In a bucket its lease is longer than what was asked for."""
+def _require_same(found: Experiment, space: Space) -> Experiment:
+    """Return the existing sweep if it has this space, the lease apart, which is longer in a bucket."""
     there, here = to_json(found.space), to_json(space)
     if other := [key for key in here | there if key != "lease" and here.get(key) != there.get(key)]:
         raise InputError(
@@ -101,7 +102,17 @@ def space_of(
     fixed: Sequence[str],
     hydra_overrides: Sequence[str],
 ) -> Space:
-    """The search space that the settings describe, judged as a search space file is. Raises `InputError`."""
+    """Return the search space of the settings, validated like a search space file.
+
+    Args:
+        settings: `StageSweeperConf` as plain data.
+        searched: searched parameters by key, as in a search space file.
+        fixed: overrides that are the same in all trials.
+        hydra_overrides: overrides of Hydra's own configuration.
+
+    Raises:
+        InputError: they do not describe a valid space.
+    """
     from sweeps.space.space_file import loads
 
     metrics = _listed(settings["metric"])
@@ -115,29 +126,27 @@ def space_of(
         "name": re.sub(r"[^A-Za-z0-9._-]", "-", str(settings["name"])),
         "objectives": [{"metric": m, "goal": g} for m, g in zip(metrics, goals, strict=True)],
         "program": {"command": app.command(metrics, fixed, hydra_overrides, sys.argv[1:])},
-        "parameters": {key: dict(told) for key, told in searched.items()},
+        "parameters": {key: dict(parameter) for key, parameter in searched.items()},
     }
     search = {key: settings[key] for key in ("method", "sobol", "seed") if settings[key] is not None}
-    said = {
-        section: {key: value for key, value in settings[section].items() if value is not None}
-        for section in ("lease", "budget", "brake")
-    }
-    told = {key: settings[key] for key in ("parameter_constraints", "outcome_constraints", "baseline")} | said
+    sections = {key: settings[key] for key in ("parameter_constraints", "outcome_constraints", "baseline")}
+    for section in ("lease", "budget", "brake"):
+        sections[section] = {key: value for key, value in settings[section].items() if value is not None}
     document |= {"search": search} if search else {}
     document |= {"run_cap": settings["n_trials"]} if settings["n_trials"] is not None else {}
-    document |= {key: value for key, value in told.items() if value}
+    document |= {key: value for key, value in sections.items() if value}
     try:
         return loads(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), "hydra.sweeper")
     except SpaceError as error:
         raise InputError(f"hydra.sweeper: {error.key}: {error.problem}") from None
 
 
-def _listed(told: Any) -> list[str]:
-    return [str(item) for item in told] if isinstance(told, list) else [str(told)]
+def _listed(value: Any) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 def _compose(space: Space, fixed: Sequence[str], config: DictConfig, config_loader: ConfigLoader) -> None:
-    """The configuration of some trials, so that a misspelt key fails before compute is spent."""
+    """Compose the configuration of some trials, so that a misspelt key fails before compute is spent."""
     from sweeps.space.probes import probes
 
     for parameters in probes(space):
@@ -145,11 +154,11 @@ def _compose(space: Space, fixed: Sequence[str], config: DictConfig, config_load
         try:
             config_loader.load_sweep_config(master_config=config, sweep_overrides=overrides)
         except (HydraException, OmegaConfBaseException) as error:
-            told = " ".join(str(error).split())
-            raise InputError(f"the application refuses {' '.join(overrides)}: {told}") from None
+            problem = " ".join(str(error).split())
+            raise InputError(f"the application refuses {' '.join(overrides)}: {problem}") from None
 
 
-def _worked(experiment: Experiment, config: DictConfig) -> dict[str, float | None] | None:
+def _work(experiment: Experiment, config: DictConfig) -> dict[str, float | None] | None:
     from sweeps.cli.progress import watcher
     from sweeps.worker.loop import Limits, work
     from sweeps.worker.signals import Stop
@@ -160,7 +169,7 @@ def _worked(experiment: Experiment, config: DictConfig) -> dict[str, float | Non
     stop = Stop()
     stop.listen()
     with watcher(experiment) as watching:
-        # Whoever waits for the application's end is told, rather than that it waits for a person.
+        # The caller waits for this process, so it leaves rather than wait for a person to resume the sweep.
         tally = work(experiment, stop=stop, watcher=watching, limits=Limits(leave_when_braked=True))
     if tally.preempted_by:
         echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
@@ -179,6 +188,6 @@ def _worked(experiment: Experiment, config: DictConfig) -> dict[str, float | Non
     (folder / "optimization_results.yaml").write_text(
         yaml.safe_dump(found, sort_keys=False), encoding="utf-8"
     )
-    told = " ".join(to_overrides(best.parameters))
-    echo(f"sweep: best trial {best.trial}: {told}", err=True)
+    overrides = " ".join(to_overrides(best.parameters))
+    echo(f"sweep: best trial {best.trial}: {overrides}", err=True)
     return dict(best.metrics)
