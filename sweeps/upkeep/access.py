@@ -1,7 +1,4 @@
-"""Whether this machine can read and write the sweep's store, and whether the two agree on the time.
-
-`doctor` calls `examine`. The probe object is removed again.
-"""
+"""Checks of this machine's access to the sweep's store: reading, writing, and the clocks."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from sweeps.upkeep.finding import Finding
 
 PROBE_KEY = ".doctor"
 _TRIES = 5
-_OFFSET_TOLD_S = 5.0
-"""The service tells the time in whole seconds: less than this may be rounding and a slow network."""
+_OFFSET_NOTED_S = 5.0
+"""The service reports its time in whole seconds: less than this may be rounding and a slow network."""
 _OFFSET_HARMFUL_S = 300.0
 """Credentials are refused when the clocks are further apart than five minutes."""
 
 
 def examine(store: Store) -> tuple[dict[str, str], list[Finding]]:
-    """Facts about the store, by name, and what is wrong with it. Raises `StoreUnavailable`."""
+    """Return facts about the store by name, and findings. Raises `StoreUnavailable`."""
     facts = {"store": store.url}
     findings = list(_writable(store))
     offset_s = clock_offset(store)
@@ -31,7 +28,7 @@ def examine(store: Store) -> tuple[dict[str, str], list[Finding]]:
 
 
 def clock_offset(store: Store) -> float:
-    """The store's time minus this machine's, in seconds."""
+    """Return the store's time minus this machine's, in seconds."""
     before = time.time()
     there = store.now()
     return there - (before + time.time()) / 2
@@ -49,14 +46,14 @@ def _writable(store: Store) -> Iterator[Finding]:
             where=store.url,
             remedy="ask for the right to create, overwrite and delete objects; workers need it",
         )
-    # Another doctor was faster every time: somebody can write, and our own writes reached the store.
+    # Another `sweep doctor` won each race, but this machine's writes reached the store.
 
 
 def _probe(store: Store) -> bool:
-    """Write and remove the probe; False if another doctor was faster."""
+    """Write and remove the probe; False if another `sweep doctor` interfered."""
     try:
         try:
-            _, version = store.read(PROBE_KEY)  # of a doctor that was interrupted
+            _, version = store.read(PROBE_KEY)  # left by an interrupted `sweep doctor`
         except NotFound:
             version = store.create(PROBE_KEY, b"probe")
         store.delete(PROBE_KEY, version)
@@ -66,7 +63,7 @@ def _probe(store: Store) -> bool:
 
 
 def _clock(store: Store, offset_s: float) -> Iterator[Finding]:
-    if abs(offset_s) < _OFFSET_TOLD_S:
+    if abs(offset_s) < _OFFSET_NOTED_S:
         return
     side = "behind" if offset_s > 0 else "ahead of"
     yield Finding(

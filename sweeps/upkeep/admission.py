@@ -1,7 +1,6 @@
-"""Which rows of a table may become trials: columns given a meaning, cells checked against the space.
+"""Validation of an imported table: matches columns with the space and checks every cell against it.
 
-Pure: `importing` reads the table before and writes the trials after. Every problem is told at once, one line
-each, since whoever brings a table of a hundred rows does not want to hear of them one by one.
+Pure functions. All problems are reported at once, one line each.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _STATUS = "status"
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One row that may become a trial: the active parameters in the space's order, and finite metrics."""
+    """Valid row: the active parameters in the space's order, and the metrics."""
 
     parameters: Mapping[str, Value]
     metrics: Mapping[str, float | None]
@@ -37,7 +36,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Admitted:
-    """What a table gives: its results in order, and how many rows did not complete, by their status."""
+    """Valid table: its results in order, and the number of rows that did not complete, by status."""
 
     results: tuple[Result, ...]
     left_out: Mapping[str, int]
@@ -45,21 +44,20 @@ class Admitted:
 
 @dataclass(kw_only=True)
 class _Columns:
-    """The column of every parameter and metric that the table has."""
+    """Column of every parameter and metric in the table."""
 
     parameters: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, str] = field(default_factory=dict)
 
 
 def admit(table: Table, space: Space) -> Admitted:
-    """The completed rows of the table as results of this space.
+    """Return the completed rows of the table as results of this space.
 
-    A parameter's column is called `param.<name>` or like the parameter, a metric's like the metric or
-    `metric.<name>`. A parameter with a fixed value needs no column, one that is switched off by another
-    must be empty.
+    A parameter's column is called `param.<name>` or `<name>`, a metric's `<name>` or `metric.<name>`. A fixed
+    parameter needs no column; an inactive conditional parameter must be empty.
 
     Raises:
-        TableError: with every problem of every row; then nothing of the table is good enough.
+        TableError: lists every problem of every row.
     """
     problems: list[str] = []
     columns = _columns(table, space, problems)
@@ -68,24 +66,24 @@ def admit(table: Table, space: Space) -> Admitted:
     results: list[Result] = []
     left_out: Counter[str] = Counter()
     for row in table.rows:
-        told: list[str] = []
+        in_row: list[str] = []
         status = str(row.cells.get(_STATUS) or "completed")
         if status not in STATUSES:
-            told.append(f"{_STATUS}: {status!r} is none of {', '.join(STATUSES)}")
+            in_row.append(f"{_STATUS}: {status!r} is none of {', '.join(STATUSES)}")
         elif status != "completed":
             left_out[status] += 1
             continue
         else:
-            parameters = _parameters(row, columns, space, told)
-            results.append(Result(parameters=parameters, metrics=_metrics(row, columns, space, told)))
-        problems += [f"{table.file}:{row.number}: {problem}" for problem in told]
+            parameters = _parameters(row, columns, space, in_row)
+            results.append(Result(parameters=parameters, metrics=_metrics(row, columns, space, in_row)))
+        problems += [f"{table.file}:{row.number}: {problem}" for problem in in_row]
     if problems:
         raise TableError(table.file, problems)
     return Admitted(results=tuple(results), left_out=MappingProxyType(dict(left_out)))
 
 
 def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
-    """Find out what each column is; those that only describe a trial, or have no name, are passed over."""
+    """Match the columns with parameters and metrics; others of an exported table are ignored."""
     names = [parameter.name for parameter in space.parameters]
     needed = needed_metrics(space)
     found = _Columns()
@@ -113,24 +111,30 @@ def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
                 other = found.metrics[name]
                 problems.append(f"{table.file}: {column}: says the same as {other}; keep one of the two")
             found.metrics[name] = column
-    for parameter in space.parameters:
-        if parameter.name not in found.parameters and _is_wanted(parameter, space):
-            like = nearest(parameter.name, table.columns)
-            problems.append(f"{table.file}: no column {PARAMETER}{parameter.name} ({like})")
-    for metric in needed:
-        if metric not in found.metrics:
-            told = METRIC + metric if metric in TRIAL_COLUMNS else metric
-            problems.append(f"{table.file}: no column {told} ({nearest(metric, table.columns)})")
+    problems += _missing_columns(table, space, found)
     return found
 
 
-def _is_wanted(parameter: Parameter, space: Space) -> bool:
-    """Whether a table must have the column: a conditional parameter may be switched off in every row."""
+def _missing_columns(table: Table, space: Space, found: _Columns) -> list[str]:
+    problems = []
+    for parameter in space.parameters:
+        if parameter.name not in found.parameters and _is_required(parameter, space):
+            like = nearest(parameter.name, table.columns)
+            problems.append(f"{table.file}: no column {PARAMETER}{parameter.name} ({like})")
+    for metric in needed_metrics(space):
+        if metric not in found.metrics:
+            column = METRIC + metric if metric in TRIAL_COLUMNS else metric
+            problems.append(f"{table.file}: no column {column} ({nearest(metric, table.columns)})")
+    return problems
+
+
+def _is_required(parameter: Parameter, space: Space) -> bool:
+    """Return whether a table must have the column; a conditional parameter may be inactive in every row."""
     return not isinstance(parameter, Fixed) and parameter.name not in space.parents()
 
 
 def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) -> dict[str, Value]:
-    """The active parameters of the row; what does not fit is told in `problems`."""
+    """Return the active parameters of the row; append what does not fit to `problems`."""
     values: dict[str, Value] = {}
     wrong: set[str] = set()
     for parameter in space.parameters:
@@ -175,7 +179,7 @@ def _broken_constraints(values: Mapping[str, Value], space: Space) -> list[str]:
 
 
 def _value(parameter: Parameter, cell: Cell) -> Value:
-    """The cell as a value of the parameter. Raises ValueError with a clause."""
+    """Return the cell as a value of the parameter. Raises ValueError, whose message is a clause."""
     if isinstance(parameter, Range):
         number = _number(cell)
         if number is None or not math.isfinite(number):
@@ -189,13 +193,13 @@ def _value(parameter: Parameter, cell: Cell) -> Value:
         return int(number)
     allowed = parameter.values if isinstance(parameter, Choice) else (parameter.value,)
     for member in allowed:
-        if _means(cell, member):
+        if _matches(cell, member):
             return member
     raise ValueError(f"{_shown(cell):.80} is not among its values ({', '.join(map(_shown, allowed))})")
 
 
-def _means(cell: Cell, member: Value) -> bool:
-    """Whether the cell says `member`, which in a text file is a matter of reading."""
+def _matches(cell: Cell, member: Value) -> bool:
+    """Return whether the cell, which may be text, stands for `member`."""
     if isinstance(member, str):
         return str(cell) == member.strip()
     if isinstance(member, bool):
@@ -205,7 +209,7 @@ def _means(cell: Cell, member: Value) -> bool:
 
 
 def _metrics(row: Row, columns: _Columns, space: Space, problems: list[str]) -> dict[str, float | None]:
-    """Every metric of the row that is a number, and the needed ones without fail."""
+    """Return every numeric metric of the row; append missing needed ones to `problems`."""
     needed = needed_metrics(space)
     metrics: dict[str, float | None] = {}
     for name, column in columns.metrics.items():
@@ -216,13 +220,13 @@ def _metrics(row: Row, columns: _Columns, space: Space, problems: list[str]) -> 
             problems.append(
                 f"{column}: {'empty' if cell is None else f'{cell!r:.80} is not a finite number'}"
             )
-        elif number is not None:  # notes beside the numbers are welcome, but nothing here can use them
+        elif number is not None:  # columns of text are ignored
             metrics[name] = number if finite else None
     return metrics
 
 
 def _number(cell: Cell) -> int | float | None:
-    """The cell as a number, which may be infinite or NaN; None for anything else."""
+    """Return the cell as a number, which may be infinite or NaN; None for anything else."""
     if cell is None or isinstance(cell, bool):
         return None
     if not isinstance(cell, str):
@@ -238,7 +242,7 @@ def _number(cell: Cell) -> int | float | None:
 
 
 _LARGEST_INT = 2**53
-"""Beyond it a float is no longer exact, and no count of steps or tokens in a table is as large."""
+"""Limit of exact floats; no count of steps or tokens in a table is as large."""
 
 
 def _shown(value: Cell) -> str:

@@ -1,6 +1,6 @@
-"""What is wrong with the records and the runs of a sweep, pure: a survey in, findings out.
+"""Diagnosis of the records and runs of a sweep: pure functions from a survey to findings.
 
-`doctor` calls `examine`. What `repair` can mend is told with `sweep repair` as its remedy.
+Findings that `sweep repair` can repair name it as their remedy.
 """
 
 from __future__ import annotations
@@ -22,11 +22,17 @@ _FORGOTTEN_S = 24 * 3600.0
 _REPAIR = "`sweep repair`"
 
 Where = Callable[[str], str]
-"""From a key to the place where a person finds the object."""
+"""Function from a key to the object's location for people."""
 
 
 def examine(survey: Survey, space: Space, where: Where) -> list[Finding]:
-    """Every finding, records before runs."""
+    """Return every finding, records before runs.
+
+    Args:
+        survey: of the store.
+        space: of the sweep.
+        where: returns an object's location for people, by key.
+    """
     return [
         *_records(survey, where),
         *_braked(survey, where),
@@ -50,7 +56,7 @@ def _records(survey: Survey, where: Where) -> Iterator[Finding]:
     if survey.damaged_control is not None:
         yield Finding(
             kind="torn",
-            what=f"is the sweep paused? ({survey.damaged_control[0]}); workers stop at it",
+            what=f"the sweep's switch cannot be read ({survey.damaged_control[0]}); workers stop at it",
             where=where(control.KEY),
             remedy=f"{_REPAIR} moves it to quarantine/, and the sweep goes on; then pause it if you meant to",
         )
@@ -58,7 +64,7 @@ def _records(survey: Survey, where: Where) -> Iterator[Finding]:
         record = "" if oddity.index is None else f" as the record of trial {oddity.index}"
         yield Finding(
             kind="strange",
-            what=f"what stands there cannot be read{record}: {oddity.reason}; workers stop at it",
+            what=f"this object cannot be read{record}: {oddity.reason}; workers stop at it",
             where=where(oddity.key),
             remedy=f"put the original back, or let {_REPAIR} move it to quarantine/ as it is",
         )
@@ -75,7 +81,7 @@ def _records(survey: Survey, where: Where) -> Iterator[Finding]:
             level="note",
             what=f"an earlier version wrote {_trials([stored.index for stored in outdated])}",
             where=where(outdated[0].key),
-            remedy=f"{_REPAIR} writes them anew, once no older worker runs any more",
+            remedy=f"{_REPAIR} rewrites them, once no older worker runs any more",
         )
 
 
@@ -135,7 +141,7 @@ def _silent(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
 
 
 def _duplicates(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
-    """Equal parameters in trials that were generated here; an import may well hold repeated measurements."""
+    """Yield trials with equal parameters, except imported ones, which may be repeated measurements."""
     domain = Domain(space)
     alike: defaultdict[Hashable, list[Trial]] = defaultdict(list)
     for record in survey.trials():
@@ -156,7 +162,7 @@ def _duplicates(survey: Survey, space: Space, where: Where) -> Iterator[Finding]
 
 
 def _outside(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
-    """Parameters that the space does not have: a record was edited, or is another sweep's."""
+    """Yield trials whose parameters are outside the space: edited, or of another sweep."""
     domain = Domain(space)
     for record in survey.trials():
         if (misfit := domain.misfit(record.parameters)) is None:
@@ -179,7 +185,7 @@ def _runs(survey: Survey, where: Where) -> Iterator[Finding]:
             level="note",
             what=f"files of {counted(len(superseded), 'attempt')} left; later ones completed the trials",
             where=where(superseded[0].prefix),
-            remedy=f"{_REPAIR} tells their size and removes them",
+            remedy=f"{_REPAIR} reports their size and removes them",
         )
     if halves := survey.half_uploads():
         yield Finding(
@@ -187,7 +193,7 @@ def _runs(survey: Survey, where: Where) -> Iterator[Finding]:
             level="note",
             what=f"{counted(len(halves), 'upload')} cut short: objects are left that no manifest names",
             where=where(halves[0].prefix),
-            remedy=f"they are never read; {_REPAIR} tells their size and removes them",
+            remedy=f"they are never read; {_REPAIR} reports their size and removes them",
         )
 
 
@@ -206,7 +212,7 @@ def _leftovers(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
             level="note",
             what="a writer was killed before its draft took a record's place",
             where=str(draft),
-            remedy=f"the record is whole; {_REPAIR} removes the draft",
+            remedy=f"the record is intact; {_REPAIR} removes the draft",
         )
     for foreign in survey.foreign:
         yield Finding(
@@ -219,7 +225,7 @@ def _leftovers(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
 
 
 def _trials(indices: list[int]) -> str:
-    """`trial 3`, `trials 3 and 7`, or the first few of many."""
+    """Return `trial 3`, `trials 3 and 7`, or the first few of many."""
     if len(indices) == 1:
         return f"trial {indices[0]}"
     if len(indices) > 6:

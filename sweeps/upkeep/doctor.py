@@ -1,6 +1,6 @@
-"""`sweep doctor`: everything that is wrong with this machine, with the store and with the sweep in it.
+"""Diagnosis of this machine, the store and the sweep in it, for `sweep doctor`.
 
-The parts are in `machine`, `access` and `ailments`; a part that cannot be looked at is itself a finding.
+The checks are in `machine`, `access` and `diagnostics`; one that cannot be made is itself a finding.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from sweeps.upkeep.inventory import survey
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """Facts by name, in the order to be shown, and findings, problems first."""
+    """Facts by name, in the order to show them, and findings, problems first."""
 
     facts: Mapping[str, str]
     findings: tuple[Finding, ...]
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is wrong; notes do not count."""
+        """Return whether nothing is wrong; notes do not count."""
         return all(finding.level == "note" for finding in self.findings)
 
 
 def examine(open_sweep: Callable[[], Experiment], *, expected: bool) -> Diagnosis:
-    """Look at everything.
+    """Run all checks.
 
     Args:
-        open_sweep: opens the sweep that is meant.
-        expected: whether somebody named a sweep; without one, a missing sweep is only worth a note.
+        open_sweep: opens the sweep to check.
+        expected: whether the user named a sweep; otherwise a missing sweep is only a note.
     """
     facts, findings = machine.examine()
     try:
@@ -43,8 +43,8 @@ def examine(open_sweep: Callable[[], Experiment], *, expected: bool) -> Diagnosi
         facts |= store_facts
         findings += store_findings
         found = survey(experiment.store)
-        told = [f"{count} {status}" for status, count in counts(found.trials()).items() if count]
-        facts["trials"] = ", ".join(told) or "none"
+        by_status = [f"{count} {status}" for status, count in counts(found.trials()).items() if count]
+        facts["trials"] = ", ".join(by_status) or "none"
         findings += diagnostics.examine(found, experiment.space, experiment.store.location)
     except SweepNotFound as error:
         findings.append(_about("sweep", error, level="problem" if expected else "note"))
@@ -55,5 +55,5 @@ def examine(open_sweep: Callable[[], Experiment], *, expected: bool) -> Diagnosi
 
 
 def _about(kind: str, error: Exception, *, level: Level = "problem") -> Finding:
-    """An error of ours as a finding: its message says where, what, and what to do."""
+    """Return one of our errors as a finding; its message says where, what, and what to do."""
     return Finding(kind=kind, level=level, what=str(error), where=kind)

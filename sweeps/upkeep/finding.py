@@ -1,4 +1,4 @@
-"""One thing that the doctor has to say: made by `machine`, `access` and `ailments`, shown by the CLI."""
+"""Finding of `sweep doctor`: made by `machine`, `access` and `diagnostics`, shown by the CLI."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 Level = Literal["problem", "note"]
-"""A problem is wrong and makes `sweep doctor` exit with 1; a note is good to know, and no harm is done."""
+"""A problem makes `sweep doctor` exit with 1; a note is harmless."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What is wrong, where, and what to do about it.
+    """Problem or note, with its location and remedy.
 
     Args:
         kind: a short word for programs, such as `torn` or `expired`.
+        level: whether it is a problem.
+        what: what is wrong, in one line.
         where: an object's location, a file, or the part of the machine.
-        remedy: what a person does next; "" where nothing needs to be done.
+        remedy: what a person should do; "" if nothing.
     """
 
     kind: str

@@ -1,7 +1,7 @@
-"""`sweep import`: earlier results become completed trials, so that the search need not find out again.
+"""Import of earlier results as completed trials, for `sweep import`.
 
 All rows are checked before the first trial is written, and the trials are written while `ask.lock` is held,
-so that workers go on meanwhile. Should the writing be cut short, a second import writes what is missing:
+so that workers may go on meanwhile. If the import is interrupted, a second one writes what is missing:
 results that the sweep has already are recognised.
 """
 
@@ -34,17 +34,17 @@ log = logging.getLogger(__name__)
 
 _POLL_S = (0.05, 0.25)
 PATIENCE_S = 300.0
-"""How long to wait for whoever generates candidates: a fit to a thousand trials takes less than a minute."""
+"""Limit of the wait for the ask lease, in seconds: a fit to a thousand trials takes less than a minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """What an import did.
+    """Result of an import.
 
     Args:
         trials: indices of the new trials, in the table's order.
-        known: how many rows the sweep had already.
-        left_out: how many rows did not complete, by their status.
+        known: number of rows that the sweep had already.
+        left_out: number of rows that did not complete, by status.
     """
 
     trials: tuple[int, ...]
@@ -56,12 +56,14 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
     """Write the completed rows of the table as completed trials of the sweep.
 
     Args:
-        worker: who holds the lease meanwhile.
-        again: write rows that the sweep has already a second time, as repeated measurements.
+        experiment: the sweep.
+        path: the table.
+        worker: name under which the ask lease is held.
+        again: import rows that the sweep has already once more, as repeated measurements.
 
     Raises:
         TableError: something in the table does not fit; nothing was written.
-        StoreUnavailable: the store failed, or others kept the lease for `PATIENCE_S`.
+        StoreUnavailable: the store failed, or others held the lease for `PATIENCE_S`.
     """
     admitted = admit(tables.read(path), experiment.space)
     results = _without_secrets(admitted.results)
@@ -73,7 +75,7 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
 
 
 def _without_secrets(results: Sequence[Result]) -> list[Result]:
-    """The results with names of metrics as a record has them."""
+    """Return the results without secrets in the names of metrics."""
     names = redact_names(dict.fromkeys(name for result in results for name in result.metrics))
     return [
         replace(result, metrics={names[name]: v for name, v in result.metrics.items() if name in names})
@@ -89,7 +91,7 @@ def _add(
     again: bool,
     wait: Callable[[float], object] = time.sleep,
 ) -> tuple[list[int], int]:
-    """Store the results under the lease; returns the new indices, and how many were known."""
+    """Store the results under the ask lease, and return the new indices and the number of known rows."""
     leases = experiment.space.lease
     lease = ObjectLease(
         experiment.store,
@@ -108,13 +110,13 @@ def _add(
         if time.monotonic() > deadline:
             raise StoreUnavailable(
                 f"{experiment.store.location(ASK_KEY)}: held by others for {PATIENCE_S:.0f} s; "
-                "import again when they are done, or look at `sweep doctor`"
+                "import again when they are done, or see `sweep doctor`"
             )
         wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads waiters out, guards nothing
 
 
 def _unknown(space: Space, records: Sequence[Trial], results: Sequence[Result]) -> list[Result]:
-    """The results that no trial has; equal rows of one table count as often as they stand there."""
+    """Return the results that no trial has; each of several equal rows counts."""
     domain = Domain(space)
     names = {name for result in results for name in result.metrics}
     present = Counter(
@@ -133,28 +135,28 @@ def _unknown(space: Space, records: Sequence[Trial], results: Sequence[Result]) 
 
 
 def _identity(domain: Domain, result: Result, names: Iterable[str]) -> Hashable:
-    """Equal for results with the same parameters and the same metrics, as far as the table has them."""
+    """Return a key that is equal for results with equal parameters and metrics (those of the table)."""
     return domain.identity(result.parameters), frozenset(
         (name, value) for name in names if (value := result.metrics.get(name)) is not None
     )
 
 
 def _write_all(experiment: Experiment, index: int, results: Sequence[Result]) -> list[int]:
-    """Write the results as trials from `index` on; returns their indices."""
+    """Write the results as trials from `index` on, and return their indices."""
     written: list[int] = []
     for result in results:
         try:
             index = _create(experiment, index, result)
         except StoreUnavailable as error:
-            told = f"{len(written)} of {counted(len(results), 'row')} imported: import again for the rest"
-            raise StoreUnavailable(f"{error}; {told}") from error
+            state = f"{len(written)} of {counted(len(results), 'row')} imported: import again for the rest"
+            raise StoreUnavailable(f"{error}; {state}") from error
         written.append(index)
         index += 1
     return written
 
 
 def _create(experiment: Experiment, index: int, result: Result) -> int:
-    """Write one completed trial at `index`, or at the next one that is free."""
+    """Write one completed trial at `index` or the next free one, and return its index."""
     store, now = experiment.store, experiment.store.now()
     while True:
         record = Trial(
@@ -169,7 +171,7 @@ def _create(experiment: Experiment, index: int, result: Result) -> int:
         try:
             store.create(trial.key(index), trial.encode(record, uuid.uuid4().hex))
         except AlreadyExists:
-            log.info("trial %d was made by somebody who took the lease over", index)
+            log.info("trial %d was created by another worker that took the lease over", index)
             index += 1
         else:
             return index

@@ -1,6 +1,6 @@
-"""Everything that lies in a sweep's store, read once and judged: what `ailments` and `repair` go by.
+"""Survey of all objects in a sweep's store, for `diagnostics` and `repair`.
 
-Unlike `Experiment.trials` this does not stop at a record that cannot be read. It changes nothing.
+Unlike `Experiment.trials` it does not stop at a record that cannot be read. It changes nothing.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
 _QUARANTINED = re.compile(rf"{QUARANTINE}(\d{{6}})\.json-.*")
 _FIELDS = frozenset(field.name for field in fields(Trial)) | {"schema"}
 _DRAFT_AGE_S = 3600.0
-"""A write takes milliseconds, on a struggling mount minutes: an older draft has lost its writer."""
+"""The writer of a draft this old is dead: a write takes milliseconds, on a struggling mount minutes."""
 
 State = Literal["sound", "outdated", "newer", "torn"]
-"""sound: as this version writes it. outdated: readable, but of an earlier version. newer: of a later one."""
+"""sound: as this version writes it. outdated, newer: of an earlier or later version. torn: unreadable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRecord:
-    """A trial's record as it lies in the store; `trial` is None where it cannot be read, for `reason`."""
+    """Stored record of a trial; if it cannot be read, `trial` is None and `reason` says why."""
 
     index: int
     key: str
@@ -50,7 +50,7 @@ class StoredRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class AskLock:
-    """The lease of whoever generates candidates, as its holder last wrote it."""
+    """Lease for generating candidates, as its holder last wrote it."""
 
     version: str
     holder: str
@@ -59,9 +59,9 @@ class AskLock:
 
 @dataclass(frozen=True, kw_only=True)
 class Oddity:
-    """What stands in an object's place in a folder and can never be read: a pipe, a folder, a loop of links.
+    """Unreadable entry in place of an object of a folder: a pipe, a folder, a loop of links.
 
-    `index` is the trial whose record it should be, if it should be one.
+    `index` is the trial whose record it should be, or None.
     """
 
     key: str
@@ -71,16 +71,20 @@ class Oddity:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What there is, at the store's time `now`.
+    """Content of a store.
 
     Args:
+        now: the store's time of the survey.
+        records: stored records by index.
+        runs: run folders of all attempts.
         halves: of runs in a bucket, the objects that no manifest names and that nobody uploads any more.
         foreign: keys among records and runs that no version of this program writes.
-        quarantined: indices of records that were moved aside.
-        drafts: files that writers who were killed left behind (in a folder only).
-        oddities: what stands in place of records and of the sweep's other objects (in a folder only).
-        switch: of the sweep; None where it cannot be read.
+        quarantined: indices of records that were moved to quarantine.
+        ask_lock: the lease for generating candidates, if it exists.
+        drafts: temporary files of killed writers (in a folder only).
+        oddities: unreadable entries in place of objects (in a folder only).
         damaged_control: why `control.json` cannot be read, with its bytes and version; None if it can.
+        switch: of the sweep; None if it cannot be read.
     """
 
     now: float
@@ -96,46 +100,46 @@ class Survey:
     switch: control.Switch | None = None
 
     def of_state(self, state: State) -> list[StoredRecord]:
-        """The records of that state, in index order."""
+        """Return the records of that state, in index order."""
         return [stored for stored in self.records.values() if stored.state == state]
 
     def outdated(self) -> list[StoredRecord]:
-        """Records to be written anew; a running trial's worker does that with its next heartbeat."""
+        """Return the records to rewrite; a running trial's worker does that with its next heartbeat."""
         running = {record.trial for record in self.trials() if record.status == "running"}
         return [stored for stored in self.of_state("outdated") if stored.index not in running]
 
     def trials(self) -> list[Trial]:
-        """Every trial whose record can be read, in index order."""
+        """Return every trial whose record can be read, in index order."""
         return [stored.trial for stored in self.records.values() if stored.trial is not None]
 
     def expired(self, expire_s: float) -> list[Trial]:
-        """Running trials whose worker has been silent for longer than its lease."""
+        """Return the running trials whose lease has expired; `expire_s` is in seconds."""
         return [record for record in self.trials() if lifecycle.is_stale(record, self.now, expire_s)]
 
     def dead_lock(self, expire_s: float) -> AskLock | None:
-        """The ask lock, if its holder has been silent for longer than its lease."""
+        """Return the ask lock if its holder has not renewed it for `expire_s` seconds, else None."""
         lock = self.ask_lock
         if lock is None or abs(self.now - lock.renewed) <= expire_s:  # false for NaN, too
             return None
         return lock
 
     def superseded_runs(self) -> list[RunFolder]:
-        """Runs of attempts after which another attempt completed the trial."""
+        """Return the runs of attempts after which another attempt completed the trial."""
         completed = {r.trial: r.attempt for r in self.trials() if r.status == "completed"}
         return [run for run in self.runs if run.attempt < completed.get(run.index, 0)]
 
     def half_uploads(self) -> list[RunFolder]:
-        """What uploads that were cut short have left, but for runs that are superseded or ownerless."""
+        """Return the leftovers of interrupted uploads, except of superseded and ownerless runs."""
         others = {run.prefix for run in (*self.superseded_runs(), *self.ownerless_runs())}
         return [run for run in self.halves if run.prefix not in others]
 
     def ownerless_runs(self) -> list[RunFolder]:
-        """Runs of trials that have no record at all, not even a damaged one."""
+        """Return the runs of trials that have no record at all, not even a damaged one."""
         known = self.records.keys() | self._odd_records()
         return [run for run in self.runs if run.index not in known]
 
     def gaps(self) -> list[int]:
-        """Indices below the highest that have neither a record nor one in quarantine."""
+        """Return the indices below the highest that have neither a record nor one in quarantine."""
         known = self.records.keys() | self.quarantined | self._odd_records()
         return sorted(set(range(max(self.records, default=-1) + 1)) - known)
 
@@ -144,7 +148,7 @@ class Survey:
 
 
 def survey(store: Store) -> Survey:
-    """Read what lies in the store. Raises `StoreUnavailable`."""
+    """Read all objects of the store. Raises `StoreUnavailable`."""
     oddities = tuple(_oddities(store))
     odd = {oddity.key for oddity in oddities}
     entries = [entry for entry in store.list(trial.PREFIX) if "/".join(entry.key.split("/")[:2]) not in odd]
@@ -175,12 +179,12 @@ def survey(store: Store) -> Survey:
 
 
 def local_root(store: Store) -> Path | None:
-    """The sweep's folder, where the store is one."""
+    """Return the sweep's folder, or None if the store is a bucket."""
     return Path(local_path(store.url)) if isinstance(store, LocalStore) else None
 
 
 def _oddities(store: Store) -> Iterator[Oddity]:
-    """Whatever has the name of a record, of the switch or of the lease, and is no file."""
+    """Yield entries with the name of a record, the switch or the lease that are no files."""
     if not isinstance(store, LocalStore):
         return
     names = (f"{trial.PREFIX}{name}" for name in _names(Path(local_path(store.url), trial.PREFIX)))
@@ -191,7 +195,7 @@ def _oddities(store: Store) -> Iterator[Oddity]:
 
 
 def _in_quarantine(store: Store) -> set[str]:
-    """What was moved aside; empty folders, too, which a listing does not show."""
+    """Return the keys in quarantine, including empty folders, which a listing does not show."""
     keys = {entry.key for entry in store.list(QUARANTINE)}
     if (root := local_root(store)) is not None:
         keys |= {f"{QUARANTINE}{name}" for name in _names(root / QUARANTINE)}
@@ -207,11 +211,11 @@ def _names(folder: Path) -> list[str]:
 
 def _records(store: Store, keys: Mapping[int, str]) -> dict[int, StoredRecord]:
     found = zip(sorted(keys), store.read_many([keys[index] for index in sorted(keys)]), strict=True)
-    # None: gone since the listing.
-    return {i: _judged(i, keys[i], *content) for i, content in found if content is not None}
+    # None: deleted since the listing.
+    return {i: _classified(i, keys[i], *content) for i, content in found if content is not None}
 
 
-def _judged(index: int, key: str, data: bytes, version: str) -> StoredRecord:
+def _classified(index: int, key: str, data: bytes, version: str) -> StoredRecord:
     state: State
     record, reason = None, ""
     try:
@@ -248,9 +252,8 @@ def _ask_lock(store: Store) -> AskLock | None:
         document = json_reader.parse(data)
         return AskLock(version=version, holder=str(document["holder"]), renewed=float(document["renewed"]))
     except (ValueError, KeyError, TypeError, OverflowError):
-        return AskLock(
-            version=version, holder="somebody unknown", renewed=0.0
-        )  # free to take, as `lease` says
+        # Like `lease`, take it for expired.
+        return AskLock(version=version, holder="somebody unknown", renewed=0.0)
 
 
 def _drafts(store: Store, now: float) -> list[Path]:

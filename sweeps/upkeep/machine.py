@@ -1,6 +1,6 @@
-"""Whether this machine can work on a sweep: versions, devices, the trainer's cache folder.
+"""Checks of this machine: versions, devices, the trainer's cache folder.
 
-`doctor` calls `examine`. Nothing heavy is imported: versions come from the installed packages' metadata.
+Nothing slow is imported: versions come from the metadata of the installed packages.
 """
 
 from __future__ import annotations
@@ -23,23 +23,27 @@ from sweeps.worker import program
 
 DISTRIBUTION = "stagesweep"
 CACHE_VARIABLE = "STAGESWEEP_CACHE"
-"""As `trainer.cache` reads it, which no file here may import; a test compares the two."""
+"""As in `trainer.cache`, which this package may not import; a test compares the two."""
 
-_TOLD = ("torch", "ax-platform", "transformers", "gcsfs", "torch_xla", "libtpu", "jax")
+_PACKAGES = ("torch", "ax-platform", "transformers", "gcsfs", "torch_xla", "libtpu", "jax")
 _TPU_NODES = ("dev/accel0", "dev/vfio/0")
 _CACHE_ADVICE = f"let {CACHE_VARIABLE} name a folder that you may write to"
 _SCARCE_BYTES = 2**30
 _SMI = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
-_SMI_PATIENCE_S = 20
+_SMI_TIMEOUT_S = 20
 
 
 def examine(root: Path = Path("/")) -> tuple[dict[str, str], list[Finding]]:
-    """Facts about this machine, by name, and what is wrong with it. `root` is where its devices are."""
+    """Return facts about this machine by name, and findings.
+
+    Args:
+        root: folder with the device nodes, `dev/…`.
+    """
     facts = {"python": platform.python_version()}
-    facts |= {name: version for name in _TOLD if (version := _version(name)) is not None}
+    facts |= {name: version for name in _PACKAGES if (version := _version(name)) is not None}
     findings = list(_versions())
-    facts["devices"], told = _devices(root)
-    findings += told
+    facts["devices"], device_findings = _devices(root)
+    findings += device_findings
     try:
         folder = cache_folder()
     except RuntimeError as error:  # no home directory
@@ -51,12 +55,12 @@ def examine(root: Path = Path("/")) -> tuple[dict[str, str], list[Finding]]:
 
 
 def cache_folder() -> Path:
-    """Where the trainer keeps corpora, tokenizers and teachers. Raises RuntimeError without a home."""
+    """Return the trainer's folder of corpora, tokenizers and teachers. Raises RuntimeError without a home."""
     return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/stagesweep").expanduser().absolute()
 
 
 def shown_bytes(count: int | None) -> str:
-    """A size for people; None is one that nobody knows."""
+    """Return a size in bytes for people; None is an unknown size."""
     if count is None:
         return "of unknown size"
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
@@ -69,14 +73,14 @@ def shown_bytes(count: int | None) -> str:
 
 
 def _versions() -> Iterator[Finding]:
-    """Every package that is needed here, and Python itself, against the ranges that this program names."""
+    """Compare Python and every required package with the ranges of versions in this package's metadata."""
     try:
         about = metadata.metadata(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         yield Finding(
             kind="version",
             level="note",
-            what=f"{DISTRIBUTION} runs from its sources, so nobody knows which versions it needs",
+            what=f"{DISTRIBUTION} runs from its sources, so the versions that it needs are not known",
             where=platform.node(),
             remedy="install it: pip install -e .",
         )
@@ -110,7 +114,7 @@ def _version(name: str) -> str | None:
 
 
 def _devices(root: Path) -> tuple[str, list[Finding]]:
-    """The accelerators of this machine in words, and what keeps torch from using them."""
+    """Return this machine's accelerators in words, and findings about their use by torch."""
     gpus, findings = _gpus()
     tpu = next((node for node in _TPU_NODES if (root / node).exists()), None)
     if tpu and _version("torch_xla") is None:
@@ -141,9 +145,9 @@ def _gpus() -> tuple[list[str], list[Finding]]:
     if shutil.which(_SMI[0]) is None:
         return [], []
     try:
-        ran = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_PATIENCE_S, check=False)
-        said = (ran.stdout + ran.stderr).strip() or f"exit status {ran.returncode}"
-        failed = "" if ran.returncode == 0 else said
+        ran = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=False)
+        output = (ran.stdout + ran.stderr).strip() or f"exit status {ran.returncode}"
+        failed = "" if ran.returncode == 0 else output
     except (OSError, subprocess.TimeoutExpired) as error:
         failed = str(error)
     if failed:
@@ -151,7 +155,7 @@ def _gpus() -> tuple[list[str], list[Finding]]:
             kind="device",
             what=f"nvidia-smi fails: {' '.join(failed.split())[:200]}",
             where=platform.node(),
-            remedy="mend the NVIDIA driver; until then trials run on the CPU",
+            remedy="repair the NVIDIA driver; until then trials run on the CPU",
         )
         return [], [broken]
     gpus = [" ".join(line.split()) for line in ran.stdout.splitlines() if line.strip()]
@@ -170,19 +174,19 @@ def _gpus() -> tuple[list[str], list[Finding]]:
 
 
 def _cache(folder: Path) -> Iterator[Finding]:
-    there = folder
+    existing = folder
     try:
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        with tempfile.TemporaryFile(dir=there) as probe:
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        with tempfile.TemporaryFile(dir=existing) as probe:
             probe.write(b"probe")
     except OSError as error:
         what = f"the trainer's cache cannot be written: {error.strerror or error}"
-        yield Finding(kind="cache", what=what, where=str(there), remedy=_CACHE_ADVICE)
+        yield Finding(kind="cache", what=what, where=str(existing), remedy=_CACHE_ADVICE)
         return
-    if (free := shutil.disk_usage(there).free) < _SCARCE_BYTES:
+    if (free := shutil.disk_usage(existing).free) < _SCARCE_BYTES:
         what = f"only {shown_bytes(free)} are free where the trainer keeps its cache"
         yield Finding(
-            kind="cache", what=what, where=str(there), remedy=f"free some space, or {_CACHE_ADVICE}"
+            kind="cache", what=what, where=str(existing), remedy=f"free some space, or {_CACHE_ADVICE}"
         )
 
 
@@ -193,5 +197,5 @@ def _size(folder: Path) -> int:
             try:
                 total += os.lstat(os.path.join(path, name)).st_size  # noqa: PTH118 - many small files
             except OSError:
-                continue  # removed while we looked
+                continue  # removed in the meantime
     return total

@@ -1,8 +1,8 @@
-"""`sweep repair`: what can be mended in a sweep without guessing, planned first and done when it is wanted.
+"""Repair of a sweep without guessing, planned first (`plan`) and done on request (`carry_out`).
 
-Every step names the version that it saw, so a worker that is at the same object wins, and the step says so.
-No record is deleted: a torn one is moved to `quarantine/`, and nothing is made up in its place. A second
-repair finds nothing to do. The command line calls `plan` and `carry_out`.
+Every step checks the version of the object that it changes, so a concurrent worker wins, and the step reports
+that. No record is deleted: a torn one is moved to `quarantine/`, and nothing is made up in its place. A
+second repair finds nothing to do.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ Kind = Literal["torn", "strange", "expired", "outdated", "lock", "superseded", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mend:
-    """One step of a repair: `what` will be done, and where. `carry_out` does it."""
+class RepairStep:
+    """Step of a repair: `what` will be done, and where. `carry_out` does it."""
 
     kind: Kind
     what: str
     where: str
-    step: Callable[[], object] = field(repr=False, compare=False)
+    action: Callable[[], object] = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a step went; `told` says why where it was not done."""
+    """Result of a step; `reason` says why it was not done."""
 
-    mend: Mend
+    step: RepairStep
     state: Literal["done", "overtaken", "failed"]
-    told: str = ""
+    reason: str = ""
 
 
-def plan(experiment: Experiment, survey: Survey) -> list[Mend]:
-    """What to do about what the survey found; foreign objects and newer records are left alone."""
+def plan(experiment: Experiment, survey: Survey) -> list[RepairStep]:
+    """Return the steps that repair the sweep; foreign objects and newer records are left alone."""
     store = experiment.store
     return [
         *_quarantine(store, survey),
@@ -65,42 +65,42 @@ def plan(experiment: Experiment, survey: Survey) -> list[Mend]:
     ]
 
 
-def carry_out(mend: Mend) -> Outcome:
-    """Do one step. Nothing is raised for a store that fails: the next step may well work."""
+def carry_out(step: RepairStep) -> Outcome:
+    """Do one step. A store's error is returned, not raised: the next step may succeed."""
     try:
-        mend.step()
+        step.action()
     except (StoreConflict, NotFound, IllegalTransition) as error:
-        return Outcome(mend=mend, state="overtaken", told=str(error))
+        return Outcome(step=step, state="overtaken", reason=str(error))
     except (SweepError, ValueError, OSError) as error:
-        return Outcome(mend=mend, state="failed", told=str(error))
-    return Outcome(mend=mend, state="done")
+        return Outcome(step=step, state="failed", reason=str(error))
+    return Outcome(step=step, state="done")
 
 
 # ---- torn objects
 
 
-def _quarantine(store: Store, survey: Survey) -> Iterator[Mend]:
+def _quarantine(store: Store, survey: Survey) -> Iterator[RepairStep]:
     now = survey.now
     for stored in survey.of_state("torn"):
-        told = f"{stored.reason}{_left(survey, stored)}"
-        yield Mend(
+        reason = f"{stored.reason}{_hint_at_results(survey, stored)}"
+        yield RepairStep(
             kind="torn",
-            what=f"move the record of trial {stored.index} to {QUARANTINE}: {told}",
+            what=f"move the record of trial {stored.index} to {QUARANTINE}: {reason}",
             where=store.location(stored.key),
-            step=partial(_move_aside, store, stored.key, stored.data, stored.version, now),
+            action=partial(_move_aside, store, stored.key, stored.data, stored.version, now),
         )
     if survey.damaged_control is not None:
         reason, data, version = survey.damaged_control
-        yield Mend(
+        yield RepairStep(
             kind="torn",
             what=f"move it to {QUARANTINE}, which lets the sweep go on: {reason}",
             where=store.location(control.KEY),
-            step=partial(_move_aside, store, control.KEY, data, version, now),
+            action=partial(_move_aside, store, control.KEY, data, version, now),
         )
 
 
-def _left(survey: Survey, stored: StoredRecord) -> str:
-    """A hint at results that a person may want to save; we do not guess which parameters they belong to."""
+def _hint_at_results(survey: Survey, stored: StoredRecord) -> str:
+    """Return a hint at results that a person may want to save; their parameters are not known."""
     prefix = f"{RUNS}{stored.index:06d}/"
     results = [
         entry.key
@@ -112,72 +112,72 @@ def _left(survey: Survey, stored: StoredRecord) -> str:
     return f" ({results[-1]} may hold its results)" if results else ""
 
 
-def _aside(key: str, now: float) -> str:
+def _quarantine_key(key: str, now: float) -> str:
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     return f"{QUARANTINE}{key.rpartition('/')[2]}-{stamp}"
 
 
-def _set_aside(store: Store, survey: Survey) -> Iterator[Mend]:
-    """What is no file cannot be copied: it is renamed as it is."""
+def _set_aside(store: Store, survey: Survey) -> Iterator[RepairStep]:
+    """Yield steps that rename entries that are no files, and so cannot be copied."""
     if not isinstance(store, LocalStore):
         return
     for oddity in survey.oddities:
-        yield Mend(
+        yield RepairStep(
             kind="strange",
-            what=f"move what stands there to {QUARANTINE}: {oddity.reason}",
+            what=f"move this entry to {QUARANTINE}: {oddity.reason}",
             where=store.location(oddity.key),
-            step=partial(store.set_aside, oddity.key, _aside(oddity.key, survey.now)),
+            action=partial(store.set_aside, oddity.key, _quarantine_key(oddity.key, survey.now)),
         )
 
 
 def _move_aside(store: Store, key: str, data: bytes, version: str, now: float) -> None:
-    """Copy, then remove the version that was copied; an interruption in between leaves both, never none."""
-    aside = _aside(key, now)
+    """Copy, then delete the version that was copied; an interruption leaves both, never none."""
+    aside = _quarantine_key(key, now)
     copy = store.create(aside, data)
     try:
         store.delete(key, version)
     except StoreConflict:
-        store.delete(aside, copy)  # it was mended meanwhile, and the copy is of no use
+        store.delete(aside, copy)  # it was repaired in the meantime
         raise
 
 
 # ---- records
 
 
-def _hand_back(experiment: Experiment, survey: Survey) -> Iterator[Mend]:
+def _hand_back(experiment: Experiment, survey: Survey) -> Iterator[RepairStep]:
     lease = experiment.space.lease
     event = lifecycle.Expire(after_s=lease.expire_s, max_attempts=lease.max_attempts)
     for record in survey.expired(lease.expire_s):
-        yield Mend(
+        yield RepairStep(
             kind="expired",
-            what=f"take trial {record.trial} back from {record.worker}, which is silent",
+            what=f"take trial {record.trial} back from {record.worker}, whose lease has expired",
             where=experiment.store.location(trial.key(record.trial)),
-            step=partial(experiment.apply, record.trial, event),
+            action=partial(experiment.apply, record.trial, event),
         )
 
 
-def _rewrite(store: Store, survey: Survey) -> Iterator[Mend]:
+def _rewrite(store: Store, survey: Survey) -> Iterator[RepairStep]:
     for stored in survey.outdated():
-        yield Mend(
+        yield RepairStep(
             kind="outdated",
-            what=f"write the record of trial {stored.index} as this version writes it",
+            what=f"rewrite the record of trial {stored.index} as this version writes it",
             where=store.location(stored.key),
-            step=partial(_write_anew, store, stored),
+            action=partial(_rewrite_record, store, stored),
         )
 
 
-def _write_anew(store: Store, stored: StoredRecord) -> None:
+def _rewrite_record(store: Store, stored: StoredRecord) -> None:
     if stored.trial is not None:
         store.replace(stored.key, trial.encode(stored.trial, uuid.uuid4().hex), stored.version)
 
 
-# ---- what is left over
+# ---- leftovers
 
 
-def _unlock(experiment: Experiment, survey: Survey) -> Iterator[Mend]:
+def _unlock(experiment: Experiment, survey: Survey) -> Iterator[RepairStep]:
     if (lock := survey.dead_lock(experiment.space.lease.expire_s)) is None:
         return
-    yield Mend(
+    yield RepairStep(
         kind="lock",
         what=f"remove the lease that {lock.holder} left behind",
         where=experiment.store.location(ASK_KEY),
@@ -185,34 +185,34 @@ def _unlock(experiment: Experiment, survey: Survey) -> Iterator[Mend]:
     )
 
 
-def _remove_runs(store: Store, survey: Survey) -> Iterator[Mend]:
+def _remove_runs(store: Store, survey: Survey) -> Iterator[RepairStep]:
     for run in survey.superseded_runs():
         taken = shown_bytes(run_files.size(store, run))
-        yield Mend(
+        yield RepairStep(
             kind="superseded",
             what=f"remove {taken} of trial {run.index}'s attempt {run.attempt}: a later one completed it",
             where=store.location(run.prefix),
-            step=partial(run_files.remove, store, run),
+            action=partial(run_files.remove, store, run),
         )
 
 
-def _remove_halves(store: Store, survey: Survey) -> Iterator[Mend]:
+def _remove_halves(store: Store, survey: Survey) -> Iterator[RepairStep]:
     for run in survey.half_uploads():
         taken = f"{shown_bytes(run_files.size(store, run))} ({counted(len(run.entries), 'object')})"
-        yield Mend(
+        yield RepairStep(
             kind="half",
             what=f"remove {taken} of trial {run.index}'s attempt {run.attempt}: an upload was cut short, "
             "no manifest names them",
             where=store.location(run.prefix),
-            step=partial(run_files.remove, store, run),
+            action=partial(run_files.remove, store, run),
         )
 
 
-def _remove_drafts(survey: Survey) -> Iterator[Mend]:
+def _remove_drafts(survey: Survey) -> Iterator[RepairStep]:
     for draft in survey.drafts:
-        yield Mend(
+        yield RepairStep(
             kind="draft",
             what="remove the draft of a writer that was killed",
             where=str(draft),
-            step=partial(Path.unlink, draft, missing_ok=True),
+            action=partial(Path.unlink, draft, missing_ok=True),
         )

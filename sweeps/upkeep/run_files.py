@@ -1,6 +1,6 @@
-"""The files of one attempt's run: how much they take, and removing them, in a folder or in a bucket.
+"""Files of one attempt's run: their size and removal, in a folder or in a bucket.
 
-`repair` calls it. Runs hold checkpoints of gigabytes: their size comes from the file system, not by reading.
+Runs hold checkpoints of gigabytes: their size comes from the file system, without reading them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sweeps.upkeep.runs import RunFolder
 
 
 def size(store: Store, run: RunFolder) -> int | None:
-    """Bytes that the run's entries take; None where the store cannot say."""
+    """Return the size of the run's entries in bytes; None if the store does not know it."""
     root = local_root(store)
     if root is not None:
         return _folder_size(root / run.prefix)
@@ -39,7 +39,7 @@ def remove(store: Store, run: RunFolder) -> None:
     if root is not None:
         _remove_folder(root / run.prefix)
         return
-    # The manifest first: what is left of an interrupted removal must not look like a whole run.
+    # The manifest first: the rest of an interrupted removal must not look like a complete run.
     for entry in sorted(run.entries, key=lambda entry: not entry.key.endswith(f"/{MANIFEST}")):
         try:
             store.delete(entry.key, entry.version)
@@ -55,7 +55,7 @@ def _folder_size(folder: Path) -> int:
             try:
                 total += (Path(path) / name).lstat().st_size
             except OSError:
-                continue  # removed while we looked
+                continue  # removed in the meantime
     return total
 
 

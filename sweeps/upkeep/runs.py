@@ -1,7 +1,4 @@
-"""What attempts have left in the store, `runs/000012/attempt-1/…`, and what of it an upload left half done.
-
-`survey` reads it, `run_files` takes its size and removes it.
-"""
+"""Run folders of attempts in the store, `runs/000012/attempt-1/…`, and leftovers of interrupted uploads."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ RUNS = "runs/"
 
 _ATTEMPT = re.compile(rf"({RUNS}(\d{{6}})/attempt-(\d+))/.+")
 _UPLOAD_AGE_S = 3600.0
-"""A worker uploads for a quarter of an hour after its trial at most: an older half has lost its uploader."""
+"""The uploader of an object this old is done: a worker uploads for 15 minutes after its trial at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """What an attempt left: the objects under `runs/000012/attempt-1/`, or some of them."""
+    """Objects of an attempt, under `runs/000012/attempt-1/`, or some of them."""
 
     index: int
     attempt: int
@@ -33,7 +30,7 @@ class RunFolder:
 
 
 def run_folders(entries: Iterable[Entry]) -> list[RunFolder]:
-    """The entries that are an attempt's, by attempt."""
+    """Group the entries of attempts by attempt; others are left out."""
     folders: dict[str, list[Entry]] = {}
     names: dict[str, tuple[int, int]] = {}
     for entry in entries:
@@ -49,9 +46,13 @@ def run_folders(entries: Iterable[Entry]) -> list[RunFolder]:
 def half_uploads(
     store: Store, runs: Sequence[RunFolder], trials: Iterable[Trial], now: float
 ) -> list[RunFolder]:
-    """Of each run in a bucket the old objects that no manifest names, where nobody uploads any more.
+    """Return the leftovers of interrupted uploads: old objects of runs in a bucket that no manifest names.
 
-    A folder on this machine has none: there, the run folder is the place itself.
+    Args:
+        store: of the sweep; a local folder has no uploads.
+        runs: all run folders.
+        trials: all trials; runs of running ones are left out.
+        now: the store's time.
     """
     if not isinstance(store, Bucket):
         return []
@@ -63,13 +64,13 @@ def half_uploads(
 
 
 def _unnamed(run: RunFolder, content: tuple[bytes, str] | None, now: float) -> RunFolder:
-    """The run with its old objects alone that the manifest does not name, if there is one."""
+    """Return the run with only its old objects that are not in the manifest."""
     named = {f"{run.prefix}/{MANIFEST}"}
     if content is not None:
         try:
             files = manifest.decode(content[0])
         except ValueError:
-            return replace(run, entries=())  # of a later version, perhaps: not ours to judge
+            return replace(run, entries=())  # perhaps of a later version
         named |= {f"{run.prefix}/{stored.object}" for stored in files.values()}
     old = (entry for entry in run.entries if entry.key not in named and now - entry.updated > _UPLOAD_AGE_S)
     return replace(run, entries=tuple(old))

@@ -1,7 +1,7 @@
 """Tables of results as plain rows, from CSV, Parquet, and JSON as `sweep export` and `sweep trials` write it.
 
-`importing` reads with it. What a cell means, only `admission` knows: here every cell is as it stands in the
-file, an empty one None. Rows are numbered as a person counts them: lines of a CSV file, else from 1.
+Cells are not interpreted here; an empty one is None. Rows are numbered for people: by line in a CSV file,
+else from 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Cell = bool | int | float | str | None
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row; a column that it lacks is like an empty cell."""
+    """Row of a table; a missing column is like an empty cell."""
 
     number: int
     cells: Mapping[str, Cell]
@@ -35,7 +35,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """All rows of a file, and every column that any of them has, in order of appearance."""
+    """Rows of a file, and every column of any row, in order of appearance."""
 
     file: str
     columns: tuple[str, ...]
@@ -43,7 +43,7 @@ class Table:
 
 
 class TableError(InputError):
-    """A table cannot be taken in: nothing was changed.
+    """Error of a table that cannot be imported; nothing was changed.
 
     Args:
         file: the file's name as the user gave it.
@@ -65,7 +65,7 @@ class TableError(InputError):
 
 
 def read(path: Path) -> Table:
-    """The table in the file, in the format of its suffix. Raises `TableError`."""
+    """Read a file in the format of its suffix. Raises `TableError`."""
     readers = {".csv": _read_csv, ".parquet": _read_parquet, ".json": _read_json}
     reader = readers.get(path.suffix.lower())
     if reader is None:
@@ -84,15 +84,15 @@ def _read_csv(path: Path) -> list[Row]:
             reader = csv.reader(file, strict=True)
             header = [csv_format.text_of(cell) for cell in next(reader, [])]
             _check_header(path, header)
-            # A quoted cell may hold line ends: the row is where its last line is.
+            # A quoted cell may contain newlines: the row is numbered by its last line.
             numbered = [(reader.line_num, [*map(csv_format.text_of, cells)]) for cells in reader if cells]
     except (csv.Error, UnicodeDecodeError) as error:
         raise TableError(str(path), [f"{path}: not a CSV file in UTF-8: {error}"]) from None
     if ragged := [(number, len(cells)) for number, cells in numbered if len(cells) != len(header)]:
-        told = [
+        problems = [
             f"{path}:{n}: {counted(cells, 'cell')}, but the header has {len(header)}" for n, cells in ragged
         ]
-        raise TableError(str(path), told)
+        raise TableError(str(path), problems)
     return [_row(number, dict(zip(header, cells, strict=True))) for number, cells in numbered]
 
 
@@ -108,11 +108,11 @@ def _read_parquet(path: Path) -> list[Row]:
     from pyarrow import parquet
 
     try:
-        open_regular(path).close()  # refuses a pipe, which would be waited for
+        open_regular(path).close()  # refuses a pipe, which would block
         table = parquet.read_table(path)
     except pyarrow.ArrowException as error:
         raise TableError(str(path), [f"{path}: not a Parquet file: {_one_line(error)}"]) from None
-    # pandas writes NaN for what is missing.
+    # pandas writes NaN for missing values.
     return [_row(number, _nan_is_empty(cells)) for number, cells in enumerate(table.to_pylist(), 1)]
 
 
@@ -129,7 +129,7 @@ def _read_json(path: Path) -> list[Row]:
 
 
 def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested trial as a row of the flat table; a row that is flat already stays as it is."""
+    """Flatten a nested trial to a row; a flat row stays as it is."""
     flat = dict(row)
     for field, prefix in (("parameters", PARAMETER), ("metrics", METRIC)):
         if isinstance(row.get(field), dict):

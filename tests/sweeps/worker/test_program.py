@@ -222,7 +222,7 @@ class TestCommands:
         assert classify_exit(2, log, ["python", "-m", "trainer"], is_trainer=True).failure == "crashed"
 
     @pytest.mark.parametrize(
-        ("code", "again"),
+        ("code", "retryable"),
         [
             ("raise KeyError('lr')", False),
             ("raise SystemExit(3)", False),
@@ -236,8 +236,8 @@ class TestCommands:
         ],
         ids=["exception", "status", "memory", "network", "sigkill", "sigsegv", "137", "255", "device-memory"],
     )
-    def test_only_what_may_go_better_is_tried_again(self, space, tmp_path, code, again):
-        assert run(python(space, code), tmp_path).again is again
+    def test_only_what_may_go_better_is_tried_again(self, space, tmp_path, code, retryable):
+        assert run(python(space, code), tmp_path).retryable is retryable
 
     def test_the_last_fifty_lines_are_kept(self, space, tmp_path):
         outcome = run(python(space, "[print('line', i) for i in range(200)]; raise SystemExit(1)"), tmp_path)
