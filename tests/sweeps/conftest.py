@@ -13,7 +13,7 @@ from sweeps.storage.memory import MemoryStore
 
 
 class Clock:
-    """A clock that moves when it is told to."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self) -> None:
         self.seconds = 1_000_000.0
@@ -54,7 +54,7 @@ def experiment(space: Space, clock: Clock) -> Experiment:
 
 @pytest.fixture(autouse=True)
 def _functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objectives lie beside this file and are found as a user's are: through the import path."""
+    """Objectives are modules in this folder, and are found as a user's are: through the import path."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "functions"))
     monkeypatch.chdir(tmp_path)
     for name in ("SWEEP_STORAGE", "SWEEP_NAME"):

@@ -1,4 +1,4 @@
-"""What may stand in a file's place without being one. Test modules import it."""
+"""Entries of a file system in place of a file that are none. Test modules import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking and telling: every index once, the cap for the whole sweep, damage named, races lost quietly."""
+"""Asking and reporting: every index once, one cap for the sweep, damage named, races lost quietly."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class TestReading:
         with pytest.raises(DamagedObject, match="it says trial 0"):
             experiment.trials()
 
-    def test_foreign_objects_beside_the_records_are_left_alone(self, experiment):
+    def test_foreign_objects_among_the_records_are_left_alone(self, experiment):
         experiment.store.create("trials/notes.txt", b"hello")
         experiment.store.create("trials/000000.json.bak", b"{")
         assert experiment.trials() == []

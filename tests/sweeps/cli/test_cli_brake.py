@@ -150,7 +150,7 @@ def test_ask_says_why_too(sweep, braked):
     assert "has paused itself: 3 trials in a row failed with" in ran.err
 
 
-def test_a_refusal_can_be_told(sweep, space_file):
+def test_a_refusal_can_be_reported(sweep, space_file):
     url = sweep("init", str(space_file)).out.strip()
     sweep("ask")
     Path("r.json").write_text('{"status": "refused", "error": "n is odd"}')

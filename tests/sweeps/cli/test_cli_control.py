@@ -12,8 +12,8 @@ from sweeps.trials.lifecycle import Fail
 
 
 def state(sweep) -> str:
-    told = [line.split()[1] for line in sweep("status").out.splitlines() if line.startswith("state")]
-    return told[0].rstrip(";") if told else "running"
+    states = [line.split()[1] for line in sweep("status").out.splitlines() if line.startswith("state")]
+    return states[0].rstrip(";") if states else "running"
 
 
 def test_the_switch_is_turned_and_shown(sweep, space_file):
@@ -64,7 +64,7 @@ def test_a_trial_is_abandoned(sweep, space_file):
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "expected"),
     [
         (["retry", "0"], "only a failed, stopped or abandoned trial can be tried again"),
         (["abandon", "0"], "it has ended"),
@@ -73,13 +73,13 @@ def test_a_trial_is_abandoned(sweep, space_file):
     ],
     ids=["retry-completed", "abandon-completed", "retry-none", "abandon-none"],
 )
-def test_what_makes_no_sense_is_one_line_and_status_2(sweep, finished, argv, told):
+def test_what_makes_no_sense_is_one_line_and_status_2(sweep, finished, argv, expected):
     ran = sweep(*argv)
     assert (ran.status, ran.err.count("\n")) == (2, 1)
-    assert told in ran.err
+    assert expected in ran.err
 
 
-def test_a_damaged_switch_is_told_and_not_guessed(sweep, space_file, tmp_path):
+def test_a_damaged_switch_is_reported_and_not_guessed(sweep, space_file, tmp_path):
     sweep("init", str(space_file))
     (tmp_path / "sweep-store" / "toy" / "control.json").write_text('{"state": "go"}')
     ran = sweep("worker")

@@ -1,4 +1,4 @@
-"""What a pool costs is told before it starts, and above the limit nothing starts without a yes."""
+"""The cost of a pool is printed before it starts, and above the limit nothing starts without a yes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     from runners.local import Local
 
     sizes: list[int] = []
-    monkeypatch.setattr(Local, "up", lambda self, pool, tell: sizes.append(pool.workers) or 0)
+    monkeypatch.setattr(Local, "up", lambda self, pool, report: sizes.append(pool.workers) or 0)
     return sizes
 
 
-def test_dollars_an_hour_are_told_and_what_is_left_after_the_first_trial(
+def test_dollars_an_hour_are_reported_and_what_is_left_after_the_first_trial(
     sweep, space_file, started, monkeypatch
 ):
     sweep("init", str(space_file))
@@ -61,7 +61,7 @@ def test_above_the_limit_nothing_starts_without_a_yes(sweep, space_file, started
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         (("--price", "RunPod"), "--price: the rates that ship with stagesweep: 'RunPod' is several"),
         (("--price", "abacus"), "no device 'abacus'"),
@@ -70,11 +70,11 @@ def test_above_the_limit_nothing_starts_without_a_yes(sweep, space_file, started
     ],
     ids=str,
 )
-def test_a_price_that_nobody_knows_is_refused(sweep, space_file, started, options, told):
+def test_a_price_that_nobody_knows_is_refused(sweep, space_file, started, options, expected):
     sweep("init", str(space_file))
     ran = sweep("launch", "local", "--devices", "none", *options)
     assert (ran.status, started) == (2, [])
-    assert told in ran.err
+    assert expected in ran.err
 
 
 def test_an_accelerator_is_looked_up_at_its_kind_of_price():

@@ -77,11 +77,11 @@ def workers() -> list[int]:
 def test_two_workers_do_the_sweep_and_leave_no_file_behind(sweep, space_file, environment):
     experiment = made(sweep, space_file)
     with start(environment, "--workers", "2") as launched:
-        _, told = launched.communicate(timeout=100)
-    assert launched.returncode == 0, told
+        _, stderr = launched.communicate(timeout=100)
+    assert launched.returncode == 0, stderr
     assert [record.status for record in experiment.trials()] == ["completed"] * 5
-    assert "sweep: 2 workers, 1 thread each" in told
-    assert told.count("has no work left") == 2
+    assert "sweep: 2 workers, 1 thread each" in stderr
+    assert stderr.count("has no work left") == 2
     assert pool() is None
 
 
@@ -92,9 +92,9 @@ def test_a_killed_worker_is_replaced_and_the_sweep_is_done(sweep, space_file, en
     with start(environment, "--workers", "1") as launched:
         wait_for(lambda: any(record.status == "running" for record in experiment.trials()))
         os.kill(workers()[0], signal.SIGKILL)
-        _, told = launched.communicate(timeout=100)
-    assert launched.returncode == 0, told
-    assert "worker 1 crashed (signal 9)" in told
+        _, stderr = launched.communicate(timeout=100)
+    assert launched.returncode == 0, stderr
+    assert "worker 1 crashed (signal 9)" in stderr
     assert [record.status for record in experiment.trials()] == ["completed"] * 5
 
 
@@ -105,9 +105,9 @@ def test_sigterm_brings_the_pool_down_and_the_trial_back(sweep, space_file, envi
         wait_for(Path(environment["STARTED"]).exists)
         pids = workers()
         launched.terminate()
-        _, told = launched.communicate(timeout=60)
-    assert launched.returncode == 75, told
-    assert "SIGTERM: the pool is down" in told
+        _, stderr = launched.communicate(timeout=60)
+    assert launched.returncode == 75, stderr
+    assert "SIGTERM: the pool is down" in stderr
     assert [record.status for record in experiment.trials()] == ["pending"]
     assert not any(psutil.pid_exists(pid) for pid in pids)
     assert pool() is None
@@ -117,9 +117,9 @@ def test_sigterm_brings_the_pool_down_and_the_trial_back(sweep, space_file, envi
 def test_a_detached_pool_outlives_its_starter_and_down_ends_it(sweep, space_file, environment):
     experiment = made(sweep, space_file, "sleeps")
     with start(environment, "--workers", "1", "--detach") as launched:
-        _, told = launched.communicate(timeout=60)
-    assert launched.returncode == 0, told
-    assert "`sweep down` ends it" in told
+        _, stderr = launched.communicate(timeout=60)
+    assert launched.returncode == 0, stderr
+    assert "`sweep down` ends it" in stderr
     wait_for(Path(environment["STARTED"]).exists)
     there = pool()
     assert there is not None
@@ -161,9 +161,9 @@ def test_a_program_that_every_worker_refuses_ends_with_2(sweep, space_file, envi
     made(sweep, space_file)
     environment["PYTHONPATH"] = str(ROOT)  # where the function is not found
     with start(environment, "--workers", "1") as launched:
-        _, told = launched.communicate(timeout=60)
-    assert launched.returncode == 2, told
-    assert "rejected its input" in told
+        _, stderr = launched.communicate(timeout=60)
+    assert launched.returncode == 2, stderr
+    assert "rejected its input" in stderr
 
 
 def test_a_dry_run_prints_lines_for_a_shell_and_starts_nothing(sweep, space_file, tmp_path):
@@ -260,12 +260,12 @@ def test_by_default_each_visible_device_has_a_worker(sweep, space_file, monkeypa
     sweep("init", str(space_file))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     lines = sweep("launch", "local", "--dry-run").out.splitlines()
-    told = [dict(word.split("=", 1) for word in shlex.split(line) if "=" in word) for line in lines]
-    assert [each.get("CUDA_VISIBLE_DEVICES") for each in told] == workers
+    variables = [dict(word.split("=", 1) for word in shlex.split(line) if "=" in word) for line in lines]
+    assert [each.get("CUDA_VISIBLE_DEVICES") for each in variables] == workers
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         (("--devices", "0,1", "--workers", "3"), "--workers: 3 workers would share 2 accelerators"),
         (("--devices", "0,0"), "each once"),
@@ -281,8 +281,8 @@ def test_by_default_each_visible_device_has_a_worker(sweep, space_file, monkeypa
     ],
     ids=str,
 )
-def test_a_pool_that_makes_no_sense_is_refused(sweep, space_file, options, told):
+def test_a_pool_that_makes_no_sense_is_refused(sweep, space_file, options, expected):
     sweep("init", str(space_file))
     ran = sweep("launch", "local", *options)
     assert ran.status == 2
-    assert told in ran.err
+    assert expected in ran.err

@@ -42,7 +42,7 @@ class TestInit:
         assert "another search space" in ran.err
 
     @pytest.mark.parametrize(
-        ("change", "told"),
+        ("change", "expected"),
         [
             (("name: toy", "nam: toy"), "space.yaml:1: nam: unknown key"),
             (("min: 0.0, max: 1.0", "min: 1.0, max: 0.0"), "space.yaml:5: parameters.x"),
@@ -51,12 +51,12 @@ class TestInit:
         ],
         ids=["misspelt-key", "reversed-bounds", "misspelt-function", "infinite-cap"],
     )
-    def test_a_wrong_space_is_one_line_status_2_and_no_sweep(self, sweep, space_file, change, told):
+    def test_a_wrong_space_is_one_line_status_2_and_no_sweep(self, sweep, space_file, change, expected):
         space_file.write_text(space_file.read_text().replace(*change))
         ran = sweep("init", str(space_file))
         assert ran.status == 2
         assert one_line(ran.err)
-        assert told in ran.err
+        assert expected in ran.err
         assert not Path("sweep-store").exists()
 
     def test_a_misspelt_trainer_key_fails_before_any_compute(self, sweep, space_file):
@@ -141,7 +141,7 @@ class TestAskAndTell:
         assert ran.status == 0
         return json.loads(ran.out)
 
-    def tell(self, sweep, index: int, document) -> object:
+    def report(self, sweep, index: int, document) -> object:
         Path("r.json").write_text(json.dumps(document))
         return sweep("tell", str(index), "--result", "r.json")
 
@@ -149,48 +149,48 @@ class TestAskAndTell:
         sweep("init", str(space_file))
         for _ in range(5):
             asked = self.ask(sweep)
-            told = self.tell(sweep, asked["trial"], {"metrics": {"loss": asked["parameters"]["x"]}})
-            assert (told.status, told.out) == (0, f"trial {asked['trial']} is completed\n")
+            expected = self.report(sweep, asked["trial"], {"metrics": {"loss": asked["parameters"]["x"]}})
+            assert (expected.status, expected.out) == (0, f"trial {asked['trial']} is completed\n")
         ran = sweep("ask", "--format", "json")
         assert (ran.status, json.loads(ran.out)) == (1, None)
 
     def test_the_same_report_twice_is_no_harm_and_another_one_is_refused(self, sweep, space_file):
         sweep("init", str(space_file))
         self.ask(sweep)
-        assert self.tell(sweep, 0, {"loss": 1.0}).status == 0
-        assert self.tell(sweep, 0, {"loss": 1.0}).status == 0
-        refused = self.tell(sweep, 0, {"loss": 2.0})
+        assert self.report(sweep, 0, {"loss": 1.0}).status == 0
+        assert self.report(sweep, 0, {"loss": 1.0}).status == 0
+        refused = self.report(sweep, 0, {"loss": 2.0})
         assert (refused.status, one_line(refused.err)) == (2, True)
-        assert "told before: it is completed" in refused.err
+        assert "was reported before: it is completed" in refused.err
 
-    def test_a_failure_can_be_told(self, sweep, space_file):
+    def test_a_failure_can_be_reported(self, sweep, space_file):
         sweep("init", str(space_file))
         self.ask(sweep)
         assert (
-            self.tell(sweep, 0, {"status": "failed", "error": "out of memory"}).out == "trial 0 is failed\n"
+            self.report(sweep, 0, {"status": "failed", "error": "out of memory"}).out == "trial 0 is failed\n"
         )
 
     @pytest.mark.parametrize(
-        ("document", "told"),
+        ("document", "expected"),
         [({"acc": 1}, "no metric 'loss'"), ([], "not a JSON object"), ({"loss": "x"}, "not a finite number")],
     )
-    def test_a_wrong_result_file_leaves_the_trial_open(self, sweep, space_file, document, told):
+    def test_a_wrong_result_file_leaves_the_trial_open(self, sweep, space_file, document, expected):
         sweep("init", str(space_file))
         self.ask(sweep)
-        ran = self.tell(sweep, 0, document)
+        ran = self.report(sweep, 0, document)
         assert (ran.status, one_line(ran.err)) == (2, True)
-        assert told in ran.err
-        assert self.tell(sweep, 0, {"loss": 1.0}).status == 0
+        assert expected in ran.err
+        assert self.report(sweep, 0, {"loss": 1.0}).status == 0
 
     def test_an_unknown_trial_and_a_missing_file(self, sweep, space_file):
         sweep("init", str(space_file))
         assert sweep("tell", "0", "--result", "none.json").status == 2
-        assert "there is no trial 9" in self.tell(sweep, 9, {"loss": 1}).err
+        assert "there is no trial 9" in self.report(sweep, 9, {"loss": 1}).err
 
-    def test_a_workers_trial_cannot_be_told_by_others(self, sweep, space_file):
+    def test_a_workers_trial_cannot_be_reported_by_others(self, sweep, space_file):
         url = sweep("init", str(space_file)).out.strip()
         Experiment.open(LocalStore(url)).ask("worker-1")
-        ran = self.tell(sweep, 0, {"loss": 1.0})
+        ran = self.report(sweep, 0, {"loss": 1.0})
         assert ran.status == 2
         assert "being run by worker-1" in ran.err
 
@@ -209,7 +209,7 @@ run_cap: 2
 
 class TestMetricsOfTheTrainer:
     @pytest.mark.parametrize(
-        ("metric", "constrained", "told"),
+        ("metric", "constrained", "expected"),
         [
             ("finl_loss", "usd", "no 'finl_loss'; did you mean `final_loss`?"),
             ("accuracy", "usd", "no 'accuracy'; known are: final_loss, "),
@@ -218,7 +218,7 @@ class TestMetricsOfTheTrainer:
         ids=["misspelt", "unknown", "constraint"],
     )
     def test_a_metric_that_it_does_not_report_is_refused_before_compute(
-        self, sweep, tmp_path, metric, constrained, told
+        self, sweep, tmp_path, metric, constrained, expected
     ):
         file = tmp_path / "trained.yaml"
         file.write_text(TRAINER_SPACE.replace("METRIC", metric).replace("CONSTRAINED", constrained))
@@ -226,7 +226,7 @@ class TestMetricsOfTheTrainer:
         assert (ran.status, ran.out) == (2, "")
         assert one_line(ran.err)
         section = "objectives" if constrained == "usd" else "outcome_constraints"
-        assert f"error: {section}: the trainer reports {told}" in ran.err
+        assert f"error: {section}: the trainer reports {expected}" in ran.err
         assert "tokens_per_second" in ran.err  # all of them are listed
         assert not Path("sweep-store").exists()
 
@@ -264,7 +264,7 @@ class TestRunCapAndSobol:
         assert len(warnings) == warned
         assert all(f"run_cap {cap}" in line for line in warnings)
 
-    def test_of_a_space_that_is_refused_nothing_but_why_is_told(self, sweep, space_file):
+    def test_of_a_space_that_is_refused_nothing_but_why_is_reported(self, sweep, space_file):
         space_file.write_text(space_file.read_text().replace("paraboloid", "parabloid"))
         ran = sweep("init", self.space(space_file, "{sobol: 4}", 4))
         assert ran.status == 2
@@ -301,9 +301,9 @@ class TestSecrets:
         space_file.write_text("\n".join(lines))
         sweep("init", str(space_file))
         ran = sweep("worker", "--max-trials", "1")
-        told = sweep("trials", "--format", "json").out
+        expected = sweep("trials", "--format", "json").out
         records = "".join(p.read_text() for p in (tmp_path / "sweep-store").rglob("0*.json"))
-        for text in (ran.err, ran.out, told, records):
+        for text in (ran.err, ran.out, expected, records):
             assert "tok-9f8e7d6c5b4a" not in text
             assert "p4ssw0rd" not in text
-        assert "diverged: *** https://***@h" in told
+        assert "diverged: *** https://***@h" in expected

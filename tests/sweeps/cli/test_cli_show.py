@@ -140,15 +140,15 @@ class TestPareto:
             "knee": None,
         }  # fmt: skip
 
-    def test_a_budget_is_answered_beside_the_front(self, sweep, tmp_path):
+    def test_a_budget_is_answered_with_the_front(self, sweep, tmp_path):
         rows = "\n".join(f"{s},200,{loss}" for s, loss in ((50, 7.52), (100, 6.92), (200, 6.39), (500, 5.39)))
         (tmp_path / "t.csv").write_text(f"stage1_9_steps,stage2_steps,loss\n{rows}\n")
         asked = ("pareto", "--table", "t.csv", "--compute", "effective_steps", "--y", "loss", "--budget")
-        told = sweep(*asked, "800", "--baseline", "7.83", "--chances").out
-        assert "800 effective_steps buy loss 5.9" in told
-        assert "with 300 steps of Stage 1.9 and 200 of Stage 2" in told
-        assert "0.103" in told  # the efficiency of the first
-        assert "hypervolume" in told
+        expected = sweep(*asked, "800", "--baseline", "7.83", "--chances").out
+        assert "800 effective_steps buy loss 5.9" in expected
+        assert "with 300 steps of Stage 1.9 and 200 of Stage 2" in expected
+        assert "0.103" in expected  # the efficiency of the first
+        assert "hypervolume" in expected
         document = json.loads(sweep(*asked, "9000", "--format", "json").out)
         assert list(document)[-1] == "budget"
         assert document["budget"]["stage1_9_steps"] == 4400
@@ -174,7 +174,7 @@ class TestPareto:
         assert "objectives" not in json.loads(alone.out)
 
     @pytest.mark.parametrize(
-        ("argv", "told"),
+        ("argv", "expected"),
         [
             (["--table", "t.csv", "--x", "a", "--compute", "usd", "--y", "b"], "give one of them"),
             (["--table", "t.csv", "--compute", "hours", "--y", "loss"], "the measures are"),
@@ -186,11 +186,11 @@ class TestPareto:
         ],
         ids=["two-names", "no-measure", "no-curve", "misspelt-column", "no-file", "no-axes", "nan-baseline"],
     )
-    def test_wrong_input_is_one_line_and_status_2(self, sweep, tmp_path, argv, told):
+    def test_wrong_input_is_one_line_and_status_2(self, sweep, tmp_path, argv, expected):
         (tmp_path / "t.csv").write_text("cost,loss\n1,3\n")
         ran = sweep("pareto", *argv)
         assert (ran.status, ran.err.count("\n")) == (2, 1)
-        assert told in ran.err
+        assert expected in ran.err
 
 
 class TestExportAndReport:
@@ -215,7 +215,7 @@ class TestExportAndReport:
         assert (ran.status, ran.err.count("\n")) == (2, 1)
         assert "--optuna JOURNAL" in ran.err
 
-    def test_another_suffix_is_refused_and_an_unwritable_place_told(self, sweep, finished):
+    def test_another_suffix_is_refused_and_an_unwritable_path_reported(self, sweep, finished):
         assert sweep("export", "t.xlsx").status == 2
         ran = sweep("export", "no/such/folder/t.csv")
         assert (ran.status, ran.err.count("\n")) == (1, 1)
@@ -237,9 +237,10 @@ class TestExportAndReport:
 
     def test_status_tells_dollars_where_there_are_any(self, sweep, finished):
         assert "$" not in sweep("status").out
-        told = sweep("status", "--device", "v6e-4", "--spot").out
+        expected = sweep("status", "--device", "v6e-4", "--spot").out
         assert (
-            "cost    $0.00 so far, about $0.00 when all 5 are done, GCP v6e-4 at $1.70 an hour spot" in told
+            "cost    $0.00 so far, about $0.00 when all 5 are done, GCP v6e-4 at $1.70 an hour spot"
+            in expected
         )
         assert list(json.loads(sweep("status", "--device", "v6e-4", "--format", "json").out)) == [
             *("url", "name", "run_cap", "trials", "best", "state", "why"),
@@ -302,7 +303,7 @@ class TestWhichSweep:
         assert "--name with one of a, b" in ran.err
 
     @pytest.mark.parametrize(
-        ("argv", "told"),
+        ("argv", "expected"),
         [
             (["--storage", "s3://bucket/x"], "unknown storage s3://"),
             (["--name", "../x"], "one folder's name"),
@@ -314,10 +315,10 @@ class TestWhichSweep:
             (["--storage", "x" * 300], "file name too long"),
         ],
     )
-    def test_what_cannot_be_meant_is_refused(self, sweep, finished, argv, told):
+    def test_what_cannot_be_meant_is_refused(self, sweep, finished, argv, expected):
         ran = sweep("status", *argv)
         assert (ran.status, ran.err.count("\n")) == (2, 1)
-        assert told in ran.err
+        assert expected in ran.err
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """`sweep launch tpu-vm` as people call it: a sweep over VMs of a (fake) service, one of them taken away.
 
-The VMs' work is done here, a trial for each look of the keeper, by what their start-up script would start.
+The VMs' work is done here, a trial for each poll of the keeper, by what their start-up script would start.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_a_sweep_is_done_over_vms_that_are_taken_away(
     assert "HF_TOKEN" not in os.environ
 
 
-def test_what_is_missing_is_told_in_one_line(sweep: Callable[..., object], space_file: Path, monkeypatch):
+def test_what_is_missing_is_reported_in_one_line(sweep: Callable[..., object], space_file: Path, monkeypatch):
     sweep("init", str(space_file))
     ran = sweep("launch", "tpu-vm")
     assert ran.status == 2

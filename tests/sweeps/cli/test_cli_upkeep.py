@@ -72,16 +72,16 @@ def test_a_table_that_does_not_fit_is_wrong_input_with_a_line_for_each_problem(s
 
 
 def test_the_doctor_finds_a_finished_sweep_in_order(sweep, finished):
-    seen = sweep("doctor")
-    assert "nothing is wrong" in seen.out
-    assert seen.status == 0
-    assert "trials        5 completed" in seen.out
+    ran = sweep("doctor")
+    assert "nothing is wrong" in ran.out
+    assert ran.status == 0
+    assert "trials        5 completed" in ran.out
 
 
 def test_the_doctor_says_what_is_wrong_where_and_how_to_mend_it(sweep, torn):
-    seen = sweep("doctor")
-    assert seen.status == 1
-    lines = seen.out.splitlines()
+    ran = sweep("doctor")
+    assert ran.status == 1
+    lines = ran.out.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("problem: the record of trial 2"))
     assert lines[at + 1].endswith("trials/000002.json")
     assert "sweep repair" in lines[at + 2]
@@ -89,9 +89,9 @@ def test_the_doctor_says_what_is_wrong_where_and_how_to_mend_it(sweep, torn):
 
 
 def test_the_doctors_json_is_one_document(sweep, torn):
-    seen = sweep("doctor", "--format", "json")
-    document = json.loads(seen.out)
-    assert (seen.status, document["clean"]) == (1, False)
+    ran = sweep("doctor", "--format", "json")
+    document = json.loads(ran.out)
+    assert (ran.status, document["clean"]) == (1, False)
     (finding,) = (f for f in document["findings"] if f["level"] == "problem")
     assert finding.keys() == {"kind", "level", "what", "where", "remedy"}
     assert finding["kind"] == "torn"
@@ -99,9 +99,9 @@ def test_the_doctors_json_is_one_document(sweep, torn):
 
 
 def test_without_a_sweep_the_doctor_looks_at_the_machine(sweep):
-    seen = sweep("doctor")
-    assert seen.status == 0
-    assert "note: ./sweep-store: no sweep here" in seen.out
+    ran = sweep("doctor")
+    assert ran.status == 0
+    assert "note: ./sweep-store: no sweep here" in ran.out
     named = sweep("doctor", "--storage", "nowhere")
     assert named.status == 1
     assert "problem: nowhere: no sweep here" in named.out
@@ -111,21 +111,21 @@ def test_the_doctor_knows_the_engines_and_none_is_a_problem(sweep, monkeypatch):
     from runners.pools.engines import ENGINES
 
     monkeypatch.setenv("PATH", "/nowhere")
-    seen = sweep("doctor", "--format", "json")
-    engines = {told.pop("engine"): told for told in json.loads(seen.out)["engines"]}
+    ran = sweep("doctor", "--format", "json")
+    engines = {health.pop("engine"): health for health in json.loads(ran.out)["engines"]}
     assert list(engines) == list(ENGINES)
     assert engines["local"]["state"] == "ready"
     assert engines["slurm"]["state"] == "missing"
-    assert all(told["remedy"] for told in engines.values() if told["state"] != "ready")
+    assert all(health["remedy"] for health in engines.values() if health["state"] != "ready")
     assert "launch slurm" in sweep("doctor").out
-    assert seen.status == 0
+    assert ran.status == 0
 
 
 def test_a_damaged_sweep_file_is_a_finding(sweep, finished):
     (Path(finished) / "sweep.json").write_text("{")
-    seen = sweep("doctor")
-    assert seen.status == 1
-    assert "sweep.json: damaged" in seen.out
+    ran = sweep("doctor")
+    assert ran.status == 1
+    assert "sweep.json: damaged" in ran.out
 
 
 def test_a_repair_says_first_does_then_and_is_done(sweep, torn):
@@ -138,7 +138,7 @@ def test_a_repair_says_first_does_then_and_is_done(sweep, torn):
     assert (done.status, done.out.partition(":")[0]) == (0, "done")
     (aside,) = (torn.parents[1] / "quarantine").iterdir()
     assert aside.read_bytes() == data
-    assert sweep("repair").out == "there is nothing to mend\n"
+    assert sweep("repair").out == "there is nothing to repair\n"
     assert sweep("doctor").status == 0
 
 
@@ -170,6 +170,6 @@ def test_a_step_that_fails_is_failed_work(sweep, torn, monkeypatch):
 
 def test_nothing_here_loads_torch_or_ax():
     rooms = "sweeps.cli.upkeep, sweeps.upkeep.doctor, sweeps.upkeep.repair, sweeps.upkeep.importing"
-    told = f"import sys, {rooms}; print(sorted({{'torch', 'ax', 'pandas', 'pyarrow'}} & set(sys.modules)))"
-    ran = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    code = f"import sys, {rooms}; print(sorted({{'torch', 'ax', 'pandas', 'pyarrow'}} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"

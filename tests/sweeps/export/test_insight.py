@@ -60,25 +60,25 @@ def records() -> list[Trial]:
 
 
 @pytest.fixture(scope="module")
-def told(records: list[Trial]) -> dict[str, Any]:
+def document(records: list[Trial]) -> dict[str, Any]:
     return insight(SPACE, records)
 
 
-def test_it_is_a_document_that_json_holds(told: dict[str, Any]) -> None:
-    assert list(told) == ["trials", "note", "metrics"]
-    assert (told["trials"], told["note"], list(told["metrics"])) == (16, "", ["loss"])
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
+def test_it_is_a_document_that_json_holds(document: dict[str, Any]) -> None:
+    assert list(document) == ["trials", "note", "metrics"]
+    assert (document["trials"], document["note"], list(document["metrics"])) == (16, "", ["loss"])
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
 
 
-def test_what_mattered_is_what_the_function_depends_on(told: dict[str, Any]) -> None:
-    shares = told["metrics"]["loss"]["sensitivity"]
+def test_what_mattered_is_what_the_function_depends_on(document: dict[str, Any]) -> None:
+    shares = document["metrics"]["loss"]["sensitivity"]
     assert set(shares) == {"lr", "steps", "schedule"}
     assert shares["lr"]["total"] > 0.6
     assert shares["steps"]["total"] < shares["schedule"]["total"] < shares["lr"]["total"]
 
 
-def test_marginal_effects_have_the_functions_shape_in_the_users_units(told: dict[str, Any]) -> None:
-    curves = told["metrics"]["loss"]["marginal"]
+def test_marginal_effects_have_the_functions_shape_in_the_users_units(document: dict[str, Any]) -> None:
+    curves = document["metrics"]["loss"]["marginal"]
     values = [row["value"] for row in curves["lr"]]
     assert (values[0], values[-1]) == pytest.approx((1e-3, 1e-1))
     lowest = min(curves["lr"], key=lambda row: row["mean"])
@@ -89,8 +89,8 @@ def test_marginal_effects_have_the_functions_shape_in_the_users_units(told: dict
     assert all(row["sd"] >= 0 for rows in curves.values() for row in rows)
 
 
-def test_every_result_was_predicted_without_itself(told: dict[str, Any], records: list[Trial]) -> None:
-    rows = told["metrics"]["loss"]["cross_validation"]
+def test_every_result_was_predicted_without_itself(document: dict[str, Any], records: list[Trial]) -> None:
+    rows = document["metrics"]["loss"]["cross_validation"]
     assert {row["trial"]: row["observed"] for row in rows} == pytest.approx(
         {record.trial: record.metrics["loss"] for record in records if record.metrics}
     )
@@ -100,13 +100,13 @@ def test_every_result_was_predicted_without_itself(told: dict[str, Any], records
 
 
 @pytest.mark.parametrize("count", [0, 1, LEAST - 1, MOST + 1])
-def test_too_few_and_too_many_results_are_told(count: int, records: list[Trial]) -> None:
+def test_too_few_and_too_many_results_are_reported(count: int, records: list[Trial]) -> None:
     found = insight(SPACE, [records[0]] * count)
     assert found["metrics"] == {}
     assert " results " in found["note"]
 
 
-def test_a_space_without_a_choice_is_told(records: list[Trial]) -> None:
+def test_a_space_without_a_choice_is_reported(records: list[Trial]) -> None:
     fixed = Space(
         name="case",
         objectives=SPACE.objectives,

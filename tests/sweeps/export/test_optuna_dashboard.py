@@ -33,7 +33,7 @@ SPACE = Space(
 
 
 def record(index: int, status: str = "completed", **fields: Any) -> Trial:
-    told: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "parameters": {"stage1_9.lr": 1e-2, "steps": 7 + index, "schedule": "cosine", "seed": 0},
         "generator": "sobol",
         "created": 5.0,
@@ -41,8 +41,8 @@ def record(index: int, status: str = "completed", **fields: Any) -> Trial:
         "ended": None if status in ("pending", "running") else 20.0,
     }
     if status == "completed":
-        told["metrics"] = {"loss": 3.0 - index, "score": 0.5 - index / 10, "loss_sem": 0.25}
-    return Trial(trial=index, status=status, **(told | fields))
+        defaults["metrics"] = {"loss": 3.0 - index, "score": 0.5 - index / 10, "loss_sem": 0.25}
+    return Trial(trial=index, status=status, **(defaults | fields))
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +105,8 @@ def test_it_shows_every_trial_in_its_state_with_its_values(study: dict[str, Any]
     assert [trial["state"] for trial in study["trials"]] == states
     first, second, failed, *_ = study["trials"]
     assert (first["values"], second["values"]) == ([3.0, 0.5], [2.0, 0.4])
-    told = {told["name"]: told["param_external_value"] for told in second["params"]}
-    assert told == {"stage1_9.lr": "0.01", "steps": "8", "schedule": "cosine", "seed": "0"}
+    values = {param["name"]: param["param_external_value"] for param in second["params"]}
+    assert values == {"stage1_9.lr": "0.01", "steps": "8", "schedule": "cosine", "seed": "0"}
     words = {word["key"]: word["value"] for word in failed["user_attrs"]}
     assert (words["status"], words["error"]) == ("failed", "diverged at step 3")
     assert {word["key"]: word["value"] for word in first["user_attrs"]}["loss_sem"] == "0.25"
@@ -114,7 +114,7 @@ def test_it_shows_every_trial_in_its_state_with_its_values(study: dict[str, Any]
 
 def test_it_shows_the_ranges_and_the_learning_curve(study: dict[str, Any]) -> None:
     first = study["trials"][0]
-    ranges = {told["name"]: told["distribution"] for told in first["params"]}
+    ranges = {param["name"]: param["distribution"] for param in first["params"]}
     assert ranges["stage1_9.lr"] | {"step": None} == {
         "type": "FloatDistribution",
         "low": 1e-3,

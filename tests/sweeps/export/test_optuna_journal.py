@@ -27,7 +27,7 @@ PARAMETERS = {"lr": 1e-2, "steps": 7, "schedule": "cosine", "seed": 0}
 
 
 def record(index: int, status: str = "completed", **fields: object) -> Trial:
-    told: dict[str, object] = {
+    defaults: dict[str, object] = {
         "parameters": PARAMETERS,
         "generator": "sobol",
         "started": 10.0,
@@ -35,8 +35,8 @@ def record(index: int, status: str = "completed", **fields: object) -> Trial:
         "created": 5.0,
     }
     if status == "completed":
-        told["metrics"] = {"loss": 3.0 + index, "score": 0.5, "loss_sem": 0.1}
-    return Trial(trial=index, status=status, **(told | fields))  # type: ignore[arg-type]  # a table of cases
+        defaults["metrics"] = {"loss": 3.0 + index, "score": 0.5, "loss_sem": 0.1}
+    return Trial(trial=index, status=status, **(defaults | fields))  # type: ignore[arg-type]  # a table of cases
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_what_lies_outside_the_space_is_kept_as_words(study) -> None:
     assert imported.user_attrs["outside.lr"] == 5.0
 
 
-def test_writing_again_replaces_it_and_leaves_nothing_beside(tmp_path: Path) -> None:
+def test_writing_again_replaces_it_and_leaves_no_other_file(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     for count in (2, 1):
         optuna_journal.write(tmp_path / "journal.log", SPACE, [record(i) for i in range(count)])

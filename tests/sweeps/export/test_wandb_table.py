@@ -43,7 +43,7 @@ def test_every_trial_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
-def test_nothing_to_log_is_told() -> None:
+def test_nothing_to_log_is_reported() -> None:
     with pytest.raises(InputError, match="no trials"):
         wandb_table.log("project", SPACE, "url", [])
     with pytest.raises(InputError, match="empty"):

@@ -1,4 +1,4 @@
-"""A small Hydra application in a folder of its own, with the plugin where Hydra looks for it."""
+"""A small Hydra application in a folder of its own, with the plugin where Hydra finds it."""
 
 from __future__ import annotations
 

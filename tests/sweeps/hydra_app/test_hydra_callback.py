@@ -26,8 +26,8 @@ RETURNED = [
 
 @pytest.mark.parametrize(("returned", "metrics", "expected"), RETURNED, ids=[str(r[0]) for r in RETURNED])
 def test_numbers_become_metrics(returned: Any, metrics: list[str], expected: dict[str, Any]) -> None:
-    told = result(returned, metrics)
-    assert (told["status"], told["metrics"]) == ("completed", expected)
+    document = result(returned, metrics)
+    assert (document["status"], document["metrics"]) == ("completed", expected)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_numbers_become_metrics(returned: Any, metrics: list[str], expected: dic
     ids=str,
 )
 def test_anything_else_fails_the_trial_with_words(returned: Any, metrics: list[str], why: str) -> None:
-    told = result(returned, metrics)
-    assert told["status"].startswith("failed: the task function")
-    assert why in told["status"]
+    document = result(returned, metrics)
+    assert document["status"].startswith("failed: the task function")
+    assert why in document["status"]
 
 
 def test_a_task_that_raised_leaves_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

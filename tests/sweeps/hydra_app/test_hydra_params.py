@@ -60,9 +60,9 @@ AX = [
 ]
 
 
-@pytest.mark.parametrize(("told", "expected"), AX, ids=[str(told) for told, _ in AX])
-def test_dictionaries_are_axs_or_ours(told: Any, expected: dict[str, Any]) -> None:
-    assert read({"a.b": told}, [], None) == ({"a.b": expected}, [])
+@pytest.mark.parametrize(("param", "expected"), AX, ids=[str(param) for param, _ in AX])
+def test_dictionaries_are_axs_or_ours(param: Any, expected: dict[str, Any]) -> None:
+    assert read({"a.b": param}, [], None) == ({"a.b": expected}, [])
 
 
 def test_the_command_line_goes_before_the_file_and_the_rest_is_fixed() -> None:
@@ -85,19 +85,19 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("params", "arguments", "told"), REFUSED, ids=[told for *_, told in REFUSED])
+@pytest.mark.parametrize(("params", "arguments", "message"), REFUSED, ids=[message for *_, message in REFUSED])
 def test_what_cannot_be_searched_is_refused_in_one_line(
-    params: dict[str, Any], arguments: list[str], told: str
+    params: dict[str, Any], arguments: list[str], message: str
 ) -> None:
-    with pytest.raises(InputError, match=told) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read(params, arguments, None)
     assert "\n" not in str(caught.value)
 
 
 def settings(**changed: Any) -> dict[str, Any]:
-    told = asdict(StageSweeperConf()) | {"name": "my app"} | changed
-    told.pop("_target_")
-    return told
+    plain = asdict(StageSweeperConf()) | {"name": "my app"} | changed
+    plain.pop("_target_")
+    return plain
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ class TestSpace:
         )
 
     @pytest.mark.parametrize(
-        ("changed", "told"),
+        ("changed", "message"),
         [
             ({"direction": "up"}, r"objectives\[0\].goal: `up` is unknown"),
             ({"direction": ["minimize", "maximize"]}, "2 for 1 metric;"),
@@ -163,10 +163,10 @@ class TestSpace:
             ({"lease": {"expire_s": -1}}, "lease"),
             ({"parameter_constraints": ["lr <= q"]}, "parameter_constraints"),
         ],
-        ids=lambda told: str(told),
+        ids=lambda value: str(value),
     )
-    def test_wrong_settings_are_named(self, changed: dict[str, Any], told: str) -> None:
-        with pytest.raises(InputError, match=told) as caught:
+    def test_wrong_settings_are_named(self, changed: dict[str, Any], message: str) -> None:
+        with pytest.raises(InputError, match=message) as caught:
             space_of(settings(**changed), {"lr": {"min": 0.1, "max": 0.2}}, [], [])
         assert str(caught.value).startswith("hydra.sweeper")
 

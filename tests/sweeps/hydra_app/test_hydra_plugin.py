@@ -22,8 +22,8 @@ print(*sys.modules)
 
 
 def test_the_package_puts_the_plugin_where_hydra_looks() -> None:
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    ((source, target),) = told["force-include"].items()
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    ((source, target),) = wheel["force-include"].items()
     assert (ROOT / source).read_text().count("class StageSweeper(Sweeper)") == 1
     assert target == f"{TARGET.rpartition('.')[0].replace('.', '/')}.py"
 

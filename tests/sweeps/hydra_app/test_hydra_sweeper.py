@@ -63,8 +63,8 @@ def test_killed_in_the_middle_and_resumed_by_two_each_trial_ends_once(
     both = [start("train.py", *SWEEP), start("-m", "sweeps", "worker", "--storage", "sweep-store/train")]
     wait_for(lambda: len(begun()) == 3, "two processes do not work at once")
     (application / "hold").unlink()
-    said = [process.communicate()[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
+    outputs = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
 
     trials = Experiment.open(LocalStore(str(application / "sweep-store" / "train"))).trials()
     assert [trial.trial for trial in trials] == list(range(4))
@@ -78,7 +78,7 @@ def test_killed_in_the_middle_and_resumed_by_two_each_trial_ends_once(
     # Both took part, and only the trial of the killed one was begun twice.
     assert sorted(trial.attempt for trial in trials) == [1, 1, 1, 2]
     assert sorted(begun()) == sorted(str(t.trial) for t in trials for _ in range(t.attempt))
-    assert len({trial.history[-1].worker for trial in trials}) == 2, said
+    assert len({trial.history[-1].worker for trial in trials}) == 2, outputs
     best = yaml.safe_load(next(application.glob("multirun/*/*/optimization_results.yaml")).read_text())
     assert best["best_evaluated_params"] == {"x": 2, "model.kind": "a"}
     assert best["best_evaluated_result"] == {"objective": 0.0}
@@ -91,10 +91,10 @@ def test_killed_in_the_middle_and_resumed_by_two_each_trial_ends_once(
 
     # Another search under the same name is refused, with what differs.
     other = start("train.py", *SWEEP, "x=range(1,4)")
-    told = other.communicate()[0]
-    assert other.returncode == 2, told
-    assert "made with another parameters" in told
-    assert "hydra.sweeper.name" in told
+    output = other.communicate()[0]
+    assert other.returncode == 2, output
+    assert "made with another parameters" in output
+    assert "hydra.sweeper.name" in output
 
 
 @pytest.mark.slow

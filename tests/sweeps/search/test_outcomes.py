@@ -90,7 +90,7 @@ def test_one_objective_needs_no_bounds():
     assert one.thresholds([trial(0, loss=1.0)]) == []
 
 
-def test_survival_is_told_only_where_a_trial_failed():
+def test_survival_is_reported_only_where_a_trial_failed():
     done, failed = trial(0, eval__loss=1.0), trial(1, "failed")
     waiting, abandoned = trial(2, "running"), trial(3, "abandoned")
     assert outcomes().survival([done, waiting, abandoned]) == []

@@ -48,7 +48,7 @@ def findings(experiment: Experiment) -> list[tuple[str, str]]:
 
 def mend(experiment: Experiment) -> list[tuple[str, str]]:
     outcomes = [carry_out(step) for step in plan(experiment, survey(experiment.store))]
-    return [(outcome.mend.kind, outcome.state) for outcome in outcomes]
+    return [(outcome.step.kind, outcome.state) for outcome in outcomes]
 
 
 @pytest.mark.parametrize("kind", KINDS)

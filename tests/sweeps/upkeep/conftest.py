@@ -1,4 +1,4 @@
-"""Sweeps in a state that somebody has to look after."""
+"""Sweeps for the tests of diagnosis and repair."""
 
 from __future__ import annotations
 

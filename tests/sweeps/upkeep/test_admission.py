@@ -1,4 +1,4 @@
-"""Rows against the space: what comes in as it is, and every way in which a table does not fit."""
+"""Rows against the space: accepted values, and every problem of a table."""
 
 from __future__ import annotations
 
@@ -127,14 +127,14 @@ BAD_ROWS = {
 
 
 @pytest.mark.parametrize("case", BAD_ROWS)
-def test_a_row_that_does_not_fit_is_told_with_file_row_and_column(rich_space, case):
+def test_a_row_that_does_not_fit_is_reported_with_file_row_and_column(rich_space, case):
     change, problem = BAD_ROWS[case]
     with pytest.raises(TableError) as caught:
         admit(table(GOOD, GOOD | change), rich_space)
-    (told,) = caught.value.problems
-    assert told.startswith("t.csv:3: ")
-    assert problem in told
-    assert str(caught.value) == told
+    (reported,) = caught.value.problems
+    assert reported.startswith("t.csv:3: ")
+    assert problem in reported
+    assert str(caught.value) == reported
 
 
 BAD_COLUMNS = {
@@ -147,22 +147,22 @@ BAD_COLUMNS = {
 
 
 @pytest.mark.parametrize("case", BAD_COLUMNS)
-def test_a_column_that_does_not_fit_is_told(rich_space, case):
+def test_a_column_that_does_not_fit_is_reported(rich_space, case):
     change, problem = BAD_COLUMNS[case]
     with pytest.raises(TableError) as caught:
         admit(table(GOOD | change), rich_space)
     assert caught.value.problems[0].startswith(problem)
 
 
-def test_missing_columns_are_all_told_and_fixed_and_conditional_ones_are_not_missed(rich_space):
+def test_missing_columns_are_all_reported_and_fixed_and_conditional_ones_are_not_missed(rich_space):
     with pytest.raises(TableError) as caught:
         admit(table({"k": 0.1}), rich_space)
-    told = [problem.split(" (")[0] for problem in caught.value.problems]
+    reported = [problem.split(" (")[0] for problem in caught.value.problems]
     missing = ["param.lr", "param.a", "param.b", "param.saliency", "param.optimizer", "loss", "memory_gib"]
-    assert told == [f"t.csv: no column {name}" for name in missing]
+    assert reported == [f"t.csv: no column {name}" for name in missing]
 
 
-def test_every_problem_of_every_row_is_told_on_a_line_of_its_own(rich_space):
+def test_every_problem_of_every_row_is_reported_on_a_line_of_its_own(rich_space):
     with pytest.raises(TableError) as caught:
         admit(table(*[GOOD | {"a": -1, "loss": None}] * 30), rich_space)
     assert len(caught.value.problems) == 60

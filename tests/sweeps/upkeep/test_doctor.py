@@ -1,4 +1,4 @@
-"""Every ailment is found, said to be a problem or a note, and told where it is; a healthy sweep has none."""
+"""Every fault is found, with its level and location; a healthy sweep has no findings."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def leave_lock(experiment: Experiment) -> None:
     experiment.store.create(ASK_KEY, json.dumps({"schema": 1, "holder": "w1", "renewed": 5.0}).encode())
 
 
-AILMENTS: dict[str, tuple[Callable[[Experiment], object], tuple[str, str], str]] = {
+FAULTS: dict[str, tuple[Callable[[Experiment], object], tuple[str, str], str]] = {
     "a torn record": (tear, ("torn", "problem"), "trials/000000.json"),
     "a record under another's name": (swap, ("torn", "problem"), "trials/000000.json"),
     "a sweep that has paused itself": (
@@ -86,7 +86,7 @@ AILMENTS: dict[str, tuple[Callable[[Experiment], object], tuple[str, str], str]]
     "a record of an earlier version": (age, ("outdated", "note"), "trials/000000.json"),
     "a removed record": (make_gap, ("gap", "problem"), "trials/000001.json"),
     "a silent worker": (silence, ("expired", "problem"), "trials/000002.json"),
-    "a trial nobody told of": (hand_out, ("untold", "note"), "trials/000002.json"),
+    "a trial never reported": (hand_out, ("untold", "note"), "trials/000002.json"),
     "the same trial twice": (
         lambda e: put(e.store, replace(e.trial(2), parameters=e.trial(1).parameters)),
         ("duplicate", "problem"),
@@ -108,10 +108,10 @@ AILMENTS: dict[str, tuple[Callable[[Experiment], object], tuple[str, str], str]]
 }
 
 
-@pytest.mark.parametrize("name", AILMENTS)
-def test_each_ailment_is_found_alone_and_where_it_is(tended, name):
-    inflict, what, key = AILMENTS[name]
-    inflict(tended)
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_found_alone_and_where_it_is(tended, name):
+    make_fault, what, key = FAULTS[name]
+    make_fault(tended)
     assert found(tended) == {what: tended.store.location(key)}
 
 
@@ -171,7 +171,7 @@ def test_a_store_that_cannot_be_written_is_a_problem_of_its_own(space):
 
 
 @pytest.mark.parametrize(("offset_s", "level"), [(0.5, None), (60, "note"), (-60, "note"), (3600, "problem")])
-def test_a_clock_that_is_off_is_told_by_how_much_it_harms(space, offset_s, level):
+def test_a_clock_that_is_off_is_reported_by_how_much_it_harms(space, offset_s, level):
     import time
 
     experiment = Experiment.create(MemoryStore(clock=lambda: time.time() + offset_s), space)

@@ -1,4 +1,4 @@
-"""Earlier results in: all or nothing, once, beside workers, and without using up the sweep."""
+"""Import of earlier results: all or nothing, once, while workers run, and without using up the run cap."""
 
 from __future__ import annotations
 

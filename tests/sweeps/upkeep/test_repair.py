@@ -27,11 +27,11 @@ def planned(experiment: Experiment):
     return plan(experiment, survey(experiment.store))
 
 
-def mend(experiment: Experiment) -> list[tuple[str, str]]:
+def repair(experiment: Experiment) -> list[tuple[str, str]]:
     """Repair everything, check that a second repair finds nothing; kind and state of every step."""
     outcomes = [carry_out(step) for step in planned(experiment)]
     assert planned(experiment) == []
-    return [(outcome.mend.kind, outcome.state) for outcome in outcomes]
+    return [(outcome.step.kind, outcome.state) for outcome in outcomes]
 
 
 def quarantined(experiment: Experiment) -> list[bytes]:
@@ -52,7 +52,7 @@ def test_planning_changes_nothing(tended):
 
 def test_a_torn_record_is_moved_aside_and_workers_go_on(tended):
     torn = tear(tended)
-    assert mend(tended) == [("torn", "done")]
+    assert repair(tended) == [("torn", "done")]
     assert quarantined(tended) == [torn]
     (entry,) = tended.store.list("quarantine/")
     assert entry.key.startswith("quarantine/000000.json-2")
@@ -95,13 +95,13 @@ def test_an_interruption_between_copying_and_removing_loses_nothing(space):
     assert carry_out(step).state == "failed"
     assert store.read(trial.key(0))[0] == b'{"torn'
     store.broken = False
-    assert mend(experiment) == [("torn", "done")]
+    assert repair(experiment) == [("torn", "done")]
     assert set(quarantined(experiment)) == {b'{"torn'}
 
 
 def test_a_torn_switch_is_moved_aside(tended):
     tended.store.create(control.KEY, b"{")
-    assert mend(tended) == [("torn", "done")]
+    assert repair(tended) == [("torn", "done")]
     assert control.read(tended.store) == "running"
     assert quarantined(tended) == [b"{"]
 
@@ -115,7 +115,7 @@ def run_silently(experiment: Experiment) -> None:
 
 def test_the_trial_of_a_silent_worker_is_handed_back(tended):
     run_silently(tended)
-    assert mend(tended) == [("expired", "done")]
+    assert repair(tended) == [("expired", "done")]
     record = tended.trial(2)
     assert (record.status, record.history[-1].reason) == ("pending", "expired")
 
@@ -133,7 +133,7 @@ def test_a_record_of_an_earlier_version_is_written_anew_with_the_same_content(te
     document = json.loads(tended.store.read(trial.key(0))[0])
     del document["curve"], document["failure"]
     overwrite(tended.store, trial.key(0), json.dumps(document).encode())
-    assert mend(tended) == [("outdated", "done")]
+    assert repair(tended) == [("outdated", "done")]
     assert replace(tended.trial(0), write="") == replace(before, write="")
 
 
@@ -151,7 +151,7 @@ def test_a_dead_lock_is_removed_and_a_live_one_is_not(tended):
     assert carry_out(step).state == "overtaken"
     assert planned(tended) == []
     overwrite(store, ASK_KEY, b"torn")
-    assert mend(tended) == [("lock", "done")]
+    assert repair(tended) == [("lock", "done")]
     with pytest.raises(NotFound):
         store.read(ASK_KEY)
 
@@ -163,12 +163,12 @@ def test_files_of_a_lost_attempt_go_once_a_later_one_completed(tended):
     store.create("runs/000002/attempt-1/log.txt", b"a pending trial may go on from here")
     assert planned(tended) == []
     put(store, replace(tended.trial(0), attempt=2))
-    assert mend(tended) == [("superseded", "done")]
+    assert repair(tended) == [("superseded", "done")]
     left = [entry.key for entry in store.list("runs/")]
     assert left == ["runs/000000/attempt-2/log.txt", "runs/000002/attempt-1/log.txt"]
 
 
-def test_the_size_of_what_will_be_removed_is_told(tmp_path, sweep_in):
+def test_the_size_of_what_will_be_removed_is_reported(tmp_path, sweep_in):
     experiment = sweep_in(LocalStore(tmp_path / "sweep"))
     done = {"status": "completed", "attempt": 2, "metrics": {"loss": 1.0}}
     record = trial.Trial(trial=0, parameters={"x": 0.5, "n": 1, "mode": "fast"}, generator="sobol", **done)
@@ -178,7 +178,7 @@ def test_the_size_of_what_will_be_removed_is_told(tmp_path, sweep_in):
     (folder / ".half").write_bytes(b"x" * 2**20)
     (step,) = planned(experiment)
     assert step.what.startswith("remove 2.0 MiB of trial 0's attempt 1")
-    assert mend(experiment) == [("superseded", "done")]
+    assert repair(experiment) == [("superseded", "done")]
     assert not folder.exists()
 
 
@@ -187,7 +187,7 @@ def test_an_old_draft_is_removed(tmp_path, sweep_in):
     draft = tmp_path / "sweep" / ".sweep.json.draft"
     draft.write_bytes(b"{")
     os.utime(draft, (5.0, 5.0))
-    assert mend(experiment) == [("draft", "done")]
+    assert repair(experiment) == [("draft", "done")]
     assert not draft.exists()
 
 
@@ -209,7 +209,7 @@ def test_a_step_that_fails_does_not_keep_the_others_from_their_work(space):
     for index in range(2):
         experiment.store.create(trial.key(index), b"torn")
     outcomes = [carry_out(step) for step in planned(experiment)]
-    assert [(outcome.state, outcome.told) for outcome in outcomes] == [
+    assert [(outcome.state, outcome.reason) for outcome in outcomes] == [
         ("failed", "no permission"),
         ("done", ""),
     ]

@@ -19,8 +19,8 @@ def rows(heading: str) -> dict[str, str]:
 
 def test_every_kind_of_finding_is_described():
     source = "".join(file.read_text() for file in ROOM.glob("*.py") if file.name != "repair.py")
-    told = set(re.findall(r'kind="(\w+)"', source)) | set(re.findall(r'_about\("(\w+)"', source))
-    assert set(rows("sweep doctor")) == told
+    kinds = set(re.findall(r'kind="(\w+)"', source)) | set(re.findall(r'_about\("(\w+)"', source))
+    assert set(rows("sweep doctor")) == kinds
 
 
 def test_every_kind_of_step_is_described():

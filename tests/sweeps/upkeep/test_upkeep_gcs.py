@@ -55,7 +55,7 @@ def test_a_sweep_in_a_bucket_is_examined_mended_and_clean(gcs, bucket, space):
     assert doctor.examine(lambda: Experiment.open(bucket()), expected=True).findings == ()
 
 
-def test_a_bucket_with_a_wrong_clock_is_told(gcs, bucket, space):
+def test_a_bucket_with_a_wrong_clock_is_reported(gcs, bucket, space):
     gcs.objects.clock_skew_s = -3600.0
     experiment = Experiment.create(bucket(), space)
     diagnosis = doctor.examine(lambda: experiment, expected=True)
@@ -69,17 +69,17 @@ def test_halves_of_uploads_are_listed_with_their_size_and_removed(gcs, bucket, s
     gcs.objects.clock_skew_s = -7200.0
     for record in healthy(store.now()):
         put(store, record)
-    whole, half, none, running = (f"runs/00000{i}/attempt-1" for i in (0, 1, 2, 3))
+    complete, half, none, running = (f"runs/00000{i}/attempt-1" for i in (0, 1, 2, 3))
     put(store, replace(made(3, x=0.9, now=store.now()), status="running", worker="w", attempt=1))
     (tmp_path / "log.txt").write_text("said")
-    for prefix in (whole, half):
+    for prefix in (complete, half):
         upload = FolderUpload(store, tmp_path, prefix, Deadline(UploadConfig()))
         upload.round(final=True)
     for prefix in (half, none, running):
         store.create(f"{prefix}/checkpoints/10/model", b"x" * 2000)
     gcs.objects.clock_skew_s = 0.0
     store = bucket()  # the clock of the first one remembers
-    store.create(f"{whole}/checkpoints/20/model", b"young")
+    store.create(f"{complete}/checkpoints/20/model", b"young")
     before = {entry.key for entry in store.list("runs/")}
 
     steps = plan(experiment, survey(store))

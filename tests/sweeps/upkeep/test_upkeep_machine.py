@@ -56,7 +56,7 @@ def test_this_machine_fits_what_pyproject_says(bare):
     assert facts["devices"].endswith("CPU cores")
 
 
-def test_every_version_out_of_range_is_told_with_what_to_install(bare, tmp_path, monkeypatch):
+def test_every_version_out_of_range_is_reported_with_what_to_install(bare, tmp_path, monkeypatch):
     needs = ["torch<2", "ax-platform>=1", "no-such-package>=3", "optuna>99; extra == 'dev'"]
     about = [f"Requires-Dist: {need}" for need in needs]
     installed(tmp_path, machine.DISTRIBUTION, "0.1", "Requires-Python: >=9", *about)
@@ -87,12 +87,12 @@ def test_a_gpu_that_torch_can_use_is_a_fact(bare, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("script", "told"), [("echo driver mismatch; exit 9", "driver mismatch"), ("exit 9", "exit status 9")]
+    ("script", "expected"), [("echo driver mismatch; exit 9", "driver mismatch"), ("exit 9", "exit status 9")]
 )
-def test_a_driver_that_fails_is_a_problem(bare, script, told):
+def test_a_driver_that_fails_is_a_problem(bare, script, expected):
     nvidia_smi(bare, script)
     _, (broken,) = machine.examine(bare)
-    assert told in broken.what
+    assert expected in broken.what
     assert "driver" in broken.remedy
 
 
@@ -110,7 +110,7 @@ def test_a_tpu_needs_torch_xla_and_the_torch_that_goes_with_it(bare, tmp_path, m
     assert facts["libtpu"] == "0.0.23"
 
 
-def test_versions_that_do_not_go_together_on_a_tpu_are_told_with_what_mends_them(bare, tmp_path, monkeypatch):
+def test_versions_that_do_not_go_together_on_a_tpu_are_reported_with_what_mends_them(bare, tmp_path, monkeypatch):
     (bare / "dev" / "vfio").mkdir(parents=True)
     (bare / "dev" / "vfio" / "0").touch()
     present = {"torch_xla": "2.9.0", "libtpu": "0.0.35", "jax": "0.10.2", "jaxlib": "0.10.2"}
@@ -138,7 +138,7 @@ def test_the_cache_is_where_the_trainer_has_it(monkeypatch):
     assert machine.cache_folder() == cache.cache_root()
 
 
-def test_the_size_of_the_cache_is_told(bare, tmp_path):
+def test_the_size_of_the_cache_is_reported(bare, tmp_path):
     (tmp_path / "cache" / "teachers").mkdir(parents=True)
     (tmp_path / "cache" / "teachers" / "weights").write_bytes(b"x" * 3 * 2**20)
     facts, findings = machine.examine(bare)
@@ -154,7 +154,7 @@ def test_a_cache_that_cannot_be_written_is_a_problem(bare, tmp_path, monkeypatch
     assert machine.CACHE_VARIABLE in finding.remedy
 
 
-def test_a_full_disk_is_told_before_the_teacher_fills_it(bare, monkeypatch):
+def test_a_full_disk_is_reported_before_the_teacher_fills_it(bare, monkeypatch):
     monkeypatch.setattr(machine, "_SCARCE_BYTES", 2**80)
     _, (finding,) = machine.examine(bare)
     assert finding.what.startswith("only ")
@@ -162,7 +162,7 @@ def test_a_full_disk_is_told_before_the_teacher_fills_it(bare, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("count", "told"),
+    ("count", "expected"),
     [
         (None, "of unknown size"),
         (0, "0 bytes"),
@@ -171,5 +171,5 @@ def test_a_full_disk_is_told_before_the_teacher_fills_it(bare, monkeypatch):
         (5 * 2**30, "5.0 GiB"),
     ],
 )
-def test_sizes_are_told_in_the_unit_that_fits(count, told):
-    assert machine.shown_bytes(count) == told
+def test_sizes_are_reported_in_the_unit_that_fits(count, expected):
+    assert machine.shown_bytes(count) == expected

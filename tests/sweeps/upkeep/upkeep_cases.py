@@ -1,4 +1,4 @@
-"""Records for the doctor's tests, and what may happen to them. Test modules beside it import it."""
+"""Records for the doctor's tests, and faults to make in them. Test modules of this folder import it."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class TestAtEveryHeartbeat:
         judged = trial(9, "running", descent(20, floor=4.5))
         assert should_stop(stopping, judged, five()) == should_stop(stopping, judged, five()[::-1])
 
-    def test_it_costs_little_beside_a_hundred_trials(self, stopping):
+    def test_it_costs_little_with_a_hundred_trials(self, stopping):
         others = [
             trial(i, "completed", tuple((k * 9.0 + i % 7, 5 - k / 50) for k in range(50))) for i in range(100)
         ]

@@ -81,7 +81,7 @@ def test_max_trials_is_for_this_worker(experiment):
     assert len(experiment.trials()) == 3
 
 
-def test_failed_trials_are_told_and_do_not_stop_the_worker(experiment):
+def test_failed_trials_are_reported_and_do_not_stop_the_worker(experiment):
     failing = using(experiment, "not_a_number", brake=Brake(first=0, later=0))
     assert work(failing)[0].ended == {"failed": 8}
     assert {record.failure for record in failing.trials()} == {"diverged"}
@@ -248,7 +248,7 @@ class TestLeaving:
         record = sweep.trial(dead.trial)
         assert (record.status, record.attempt, record.history[0].reason) == ("completed", 2, "expired")
 
-    def test_while_it_waits_it_lists_once_for_each_look(self, experiment, monkeypatch):
+    def test_while_it_waits_it_lists_once_for_each_poll(self, experiment, monkeypatch):
         """In a bucket every listing is billed."""
         sweep = using(experiment, "paraboloid", heartbeat_s=0.1, expire_s=60)
         Experiment.open(sweep.store).ask("other")
@@ -287,7 +287,7 @@ class TestLeaving:
         assert work(sweep)[0].ended == {"completed": 3}
 
 
-def test_two_workers_are_told_apart_on_one_host():
+def test_two_workers_on_one_host_have_different_names():
     assert loop.identity() != loop.identity()
 
 
@@ -479,7 +479,7 @@ class TestTheMachineIsAtFault:
         assert work(experiment, max_trials=1)[0].ended == {"completed": 1}
         assert refused == [0, 0, 0]
 
-    def test_a_store_that_stays_away_is_told_at_last(self, experiment, monkeypatch):
+    def test_a_store_that_stays_away_is_reported_at_last(self, experiment, monkeypatch):
         monkeypatch.setattr(backoff, "delays", lambda: iter([0.0] * 2))
         original = Experiment.apply
 
