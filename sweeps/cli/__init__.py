@@ -1,4 +1,4 @@
-"""The command `sweep`. Commands are loaded when they are called: `--help` and `status` stay quick.
+"""Command `sweep`. Subcommands are imported when they are called, so that `--help` and `status` stay quick.
 
 Exit status: 0 done; 1 the work failed; 2 the input is wrong; 75 preempted after handing the trial back.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from keyword import iskeyword
 from typing import TYPE_CHECKING
 
 import click
@@ -23,29 +22,32 @@ _COMMANDS = {
     "init": ("sweeps.cli.run", "Validate a search space and create the sweep; prints its URL."),
     "worker": ("sweeps.cli.run", "Claim trials, run them and report, until none is left."),
     "launch": ("sweeps.cli.launch", "Start workers, and keep them going until no trial is left."),
-    "pool": ("sweeps.cli.pool", "Look after the pools of workers that `sweep launch` started."),
-    "down": ("sweeps.cli.pool", "End the pools of workers that `sweep launch` started."),
-    "status": ("sweeps.cli.show", "How many trials are where, what runs now, and the best so far."),
-    "trials": ("sweeps.cli.show", "The table of trials."),
-    "best": ("sweeps.cli.show", "The best trial and how to run it again."),
-    "pareto": ("sweeps.cli.pareto", "The Pareto front of loss against compute, of a sweep or of any table."),
+    "pool": ("sweeps.cli.pool", "Inspect and resize the pools of workers that `sweep launch` started."),
+    "down": ("sweeps.cli.pool", "Stop the pools of workers that `sweep launch` started."),
+    "status": ("sweeps.cli.show", "Show how many trials have which status, what runs, and the best so far."),
+    "trials": ("sweeps.cli.show", "Show the table of trials."),
+    "best": ("sweeps.cli.show", "Show the best trial and how to run it again."),
+    "pareto": (
+        "sweeps.cli.pareto",
+        "Show the Pareto front of loss against compute, of a sweep or any table.",
+    ),
     "ask": ("sweeps.cli.asktell", "Claim a trial for a program that brings its own loop."),
     "tell": ("sweeps.cli.asktell", "Report the result of a trial that was asked for."),
     "pause": ("sweeps.cli.control", "Hand out no trials for now; workers wait."),
     "resume": ("sweeps.cli.control", "Hand out trials again."),
     "stop": ("sweeps.cli.control", "Let the sweep run dry: workers finish their trial and leave."),
     "retry": ("sweeps.cli.control", "Put a failed, stopped or abandoned trial back for another try."),
-    "abandon": ("sweeps.cli.control", "Give a trial up."),
-    "import": ("sweeps.cli.upkeep", "Take earlier results in as completed trials."),
+    "abandon": ("sweeps.cli.control", "Give up a trial."),
+    "import": ("sweeps.cli.upkeep", "Import earlier results as completed trials."),
     "export": ("sweeps.cli.export", "Write the trials table to a CSV, Parquet or JSON file."),
     "report": ("sweeps.cli.export", "Write one self-contained HTML page about the sweep."),
-    "doctor": ("sweeps.cli.upkeep", "Say what is wrong with this machine, the storage and the sweep."),
-    "repair": ("sweeps.cli.upkeep", "Mend what the doctor found, once you say --yes."),
+    "doctor": ("sweeps.cli.upkeep", "Diagnose this machine, the storage and the sweep."),
+    "repair": ("sweeps.cli.upkeep", "Repair what `sweep doctor` found, with --yes."),
 }
 
 
 class _LazyGroup(click.Group):
-    """Knows its commands and their one-line help without importing any of them."""
+    """Group that knows its commands and their one-line help without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -53,9 +55,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        attribute = cmd_name + "_" * iskeyword(cmd_name)  # `import` is no name that Python lets one define
-        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), attribute)
-        return command
+        members = vars(importlib.import_module(_COMMANDS[cmd_name][0])).values()
+        return next(c for c in members if isinstance(c, click.Command) and c.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -69,7 +70,7 @@ class _LazyGroup(click.Group):
     "initialised there last. Exit status: 0 done, 1 failed, 2 wrong input, 75 preempted.",
 )
 @click.version_option(package_name="stagesweep", prog_name="sweep")
-@click.option("-v", "--verbose", count=True, help="Log to stderr what happens underneath; twice for more.")
+@click.option("-v", "--verbose", count=True, help="Log details to stderr; twice for more.")
 def cli(verbose: int) -> None:
     """Bayesian hyperparameter sweeps for two-stage ternary LLM training.
 
@@ -87,7 +88,7 @@ def cli(verbose: int) -> None:
 
 
 def main() -> None:
-    """Run the command line; every error that we foresee is one line on stderr and an exit status."""
+    """Run the command line; an expected error is one line on stderr and an exit status."""
     _replace_closed_streams()
     sys.excepthook = _print_traceback
     try:
@@ -97,19 +98,19 @@ def main() -> None:
         print("sweep: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
-        _tell(error)
+        _print_usage_error(error)
         sys.exit(error.exit_code)
     except SweepError as error:
         _print_error(str(error))
         sys.exit(error.exit_status)
     except BrokenPipeError:
-        # `sweep trials | head`: the reader has enough. Keep the interpreter from flushing into the void.
+        # `sweep trials | head`: the reader has closed the pipe. Keep the interpreter from flushing into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
     except OSError as error:
-        # Such as a full disk under a redirected stdout; whatever touches a store has its own words.
+        # Such as a full disk under a redirected stdout; errors of stores have messages of their own.
         _print_error(f"{error.filename or 'output'}: {error.strerror or error}")
-        sys.stdout = sys.stderr  # what could not be written is not tried again at exit
+        sys.stdout = sys.stderr  # the interpreter must not flush the failed output at exit
         sys.exit(EXIT_FAILED)
     sys.exit(status if isinstance(status, int) else EXIT_DONE)
 
@@ -117,38 +118,38 @@ def main() -> None:
 _CLICKS_WORDS = {"a valid integer range": "a whole number", "a valid float range": "a number"}
 
 
-def _tell(error: click.ClickException) -> None:
-    """In one line, as all other errors; a command that says nothing but its name is shown its help."""
-    of = getattr(error, "ctx", None)
-    if of is None or isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+def _print_usage_error(error: click.ClickException) -> None:
+    """Print an error of click in one line; a group without a subcommand shows its help."""
+    context = getattr(error, "ctx", None)
+    if context is None or isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
         return
-    told = " ".join(error.format_message().split()).rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".")
     for clicks, ours in _CLICKS_WORDS.items():
-        told = told.replace(clicks, ours)
-    _print_error(f"{told}; see `{of.command_path} --help`")
+        message = message.replace(clicks, ours)
+    _print_error(f"{message}; see `{context.command_path} --help`")
 
 
-def _print_error(told: str) -> None:
+def _print_error(message: str) -> None:
     from sweeps.text.printable import escape_controls
     from sweeps.trials.redaction import redact
 
-    print(escape_controls(redact(f"sweep: error: {told}")), file=sys.stderr)
+    print(escape_controls(redact(f"sweep: error: {message}")), file=sys.stderr)
 
 
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What Python prints of an error that nobody foresaw, without secrets."""
+    """Print the traceback of an unexpected error, without secrets."""
     import traceback
 
     from sweeps.text.printable import escape_controls
     from sweeps.trials.redaction import redact
 
-    told = "".join(traceback.format_exception(kind, error, trace))
-    print(escape_controls(redact(told)), end="", file=sys.stderr)
+    text = "".join(traceback.format_exception(kind, error, trace))
+    print(escape_controls(redact(text)), end="", file=sys.stderr)
 
 
 def _replace_closed_streams() -> None:
-    """Started with `>&-` or `2>&-` a stream is None; nothing may fail for want of a reader."""
+    """Open /dev/null for a stream that is None, because the process was started with `>&-` or `2>&-`."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - it stays open as long as we run
     if sys.stderr is None:

@@ -1,4 +1,4 @@
-"""`sweep ask` and `sweep tell`: for programs that bring their own loop."""
+"""Commands `sweep ask` and `sweep tell`, for programs that bring their own loop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
             click.echo(escape_controls(override))
 
 
-@click.command()
+@click.command("tell")
 @storage_options
 @click.argument("index", type=click.IntRange(min=0))
 @click.option(
@@ -59,7 +59,7 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
     type=click.Path(path_type=Path),
     help='result.json: {"status": "completed", "metrics": {…}}, or with status failed or refused an "error".',
 )
-def tell(storage: str | None, name: str | None, index: int, result: Path) -> None:
+def report_result(storage: str | None, name: str | None, index: int, result: Path) -> None:
     """Report the result of trial INDEX that `sweep ask` handed out. The same report twice is no harm."""
     experiment = open_sweep(storage, name)
     try:
@@ -89,6 +89,6 @@ def tell(storage: str | None, name: str | None, index: int, result: Path) -> Non
         ended = experiment.apply(index, event)
     except IllegalTransition:
         raise InputError(
-            f"trial {index} was told before: it is {record.status}; a second, different report is refused"
+            f"trial {index} was reported before: it is {record.status}; a different second report is refused"
         ) from None
     click.echo(f"trial {index} is {ended.status}")

@@ -1,4 +1,4 @@
-"""`sweep pause`, `resume`, `stop`, `retry`, `abandon`: a person steers a running sweep."""
+"""Commands that control a running sweep: `sweep pause`, `resume`, `stop`, `retry`, `abandon`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from sweeps.trials import control, lifecycle
 @storage_options
 def pause(storage: str | None, name: str | None) -> None:
     """Hand out no trials for now: workers finish what they have and wait for `sweep resume`."""
-    _turn(storage, name, "paused")
+    _set_state(storage, name, "paused")
 
 
 @click.command()
 @storage_options
 def resume(storage: str | None, name: str | None) -> None:
     """Hand out trials again, after `sweep pause` or `sweep stop`, or once the sweep has paused itself."""
-    _turn(storage, name, "running")
+    _set_state(storage, name, "running")
 
 
 @click.command()
 @storage_options
 def stop(storage: str | None, name: str | None) -> None:
     """Let the sweep run dry: workers finish the trial they have and leave."""
-    _turn(storage, name, "stopped")
+    _set_state(storage, name, "stopped")
 
 
 @click.command()
@@ -38,20 +38,20 @@ def stop(storage: str | None, name: str | None) -> None:
 @click.argument("index", type=click.IntRange(min=0))
 def retry(storage: str | None, name: str | None, index: int) -> None:
     """Put trial INDEX, which failed, was stopped early or abandoned, back for another try."""
-    _apply(storage, name, index, lifecycle.Retry(by=_who()))
+    _apply(storage, name, index, lifecycle.Retry(by=_user()))
 
 
 @click.command()
 @storage_options
 @click.argument("index", type=click.IntRange(min=0))
 def abandon(storage: str | None, name: str | None, index: int) -> None:
-    """Give trial INDEX up: its worker stops it, and its parameters are not proposed again."""
-    _apply(storage, name, index, lifecycle.Abandon(by=_who()))
+    """Give up trial INDEX: its worker stops it, and its parameters are not proposed again."""
+    _apply(storage, name, index, lifecycle.Abandon(by=_user()))
 
 
-def _turn(storage: str | None, name: str | None, state: control.State) -> None:
+def _set_state(storage: str | None, name: str | None, state: control.State) -> None:
     store = open_sweep(storage, name).store
-    control.write(store, state, _who())
+    control.write(store, state, _user())
     click.echo(f"{store.url} is {state}")
 
 
@@ -65,8 +65,8 @@ def _apply(storage: str | None, name: str | None, index: int, event: lifecycle.E
     click.echo(f"trial {index} is {changed.status}")
 
 
-def _who() -> str:
-    """Who turned the switch, for the record: the login name and the machine, nothing more."""
+def _user() -> str:
+    """Return the login name and the machine, for the record."""
     try:
         login = getpass.getuser()
     except (KeyError, OSError):

@@ -1,7 +1,4 @@
-"""What a pool costs before it is started: told, and asked about above a limit. For `launch` and `pool scale`.
-
-The pool ends by itself when the sweep is done or its budget is spent, because its workers do.
-"""
+"""Cost of a pool before it starts: printed, and to be confirmed above a limit."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sweeps.cli.output import echo
+from sweeps.cli.output import notify
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.export import table
@@ -22,17 +19,19 @@ if TYPE_CHECKING:
     from runners.pools.pool import Pool
 
 ASK_ABOVE = 10.0
-"""US dollars per hour that a pool may cost without a question, if no --max-dollars-per-hour is given."""
+"""US dollars per hour above which a pool must be confirmed, without --max-dollars-per-hour."""
 
 
 def priced(pool: Pool, price: str | None, rates: Path | None) -> Pool:
-    """The pool with what a worker costs, as far as the table of rates knows it.
+    """Return the pool with the price of a worker, if the table of rates has it.
 
     Args:
-        price: the name of a machine there; None: the accelerator is looked for.
+        pool: without a price.
+        price: name of a machine in the table; None: look the accelerator up.
+        rates: file of the table; None: the default one.
 
     Raises:
-        InputError: there is no such machine, several, or it has no such price.
+        InputError: the machine is unknown or ambiguous, or has no such price.
     """
     from analysis.errors import AnalysisError
     from analysis.summaries.costs import rate
@@ -53,10 +52,16 @@ def priced(pool: Pool, price: str | None, rates: Path | None) -> Pool:
 
 
 def guard(pool: Pool, workers: int, experiment: Experiment, *, yes: bool) -> None:
-    """Say what so many workers cost, and ask where that is above the pool's limit.
+    """Print the cost of so many workers, and ask for confirmation above the pool's limit.
+
+    Args:
+        pool: with the price of a worker, if that is known.
+        workers: how many are to run.
+        experiment: the sweep, for an estimate of the total.
+        yes: confirm without asking.
 
     Raises:
-        InputError: it is above the limit and nobody says yes, or a limit was given and no price is known.
+        InputError: the cost is above the limit and not confirmed, or there is a limit but no known price.
     """
     limit = ASK_ABOVE if pool.max_dollars_per_hour is None else pool.max_dollars_per_hour
     if pool.dollars_per_hour is None:
@@ -65,39 +70,32 @@ def guard(pool: Pool, workers: int, experiment: Experiment, *, yes: bool) -> Non
                 "--max-dollars-per-hour: what a worker costs is not known; name its machine with --price"
             )
         if pool.accelerator or pool.spot:
-            _say("what a worker costs is not known; --price NAME takes it from the table of rates")
+            notify("what a worker costs is not known; --price NAME takes it from the table of rates")
         return
     total = pool.dollars_per_hour * workers
-    left = _left(pool, workers, experiment)
-    _say(f"${total:.2f} an hour for {counted(workers, 'worker')} ({_each(pool)}{pool.priced_as}); {left}")
+    remaining = _remaining(pool, workers, experiment)
+    each = f"{pool.accelerator_count} x " if pool.accelerator_count > 1 else ""
+    notify(f"${total:.2f} an hour for {counted(workers, 'worker')} ({each}{pool.priced_as}); {remaining}")
     if total <= limit or yes:
         return
-    told = f"${total:.2f} an hour is above ${limit:.2f} (--max-dollars-per-hour)"
+    excess = f"${total:.2f} an hour is above ${limit:.2f} (--max-dollars-per-hour)"
     if not sys.stdin.isatty():
-        raise InputError(f"{told}, and there is no terminal to ask; say --yes, or take fewer workers")
-    if not click.confirm(f"sweep: {told}; start them?", err=True):
-        raise InputError(f"{told}; nothing was started")
+        raise InputError(f"{excess}, and there is no terminal to ask; say --yes, or take fewer workers")
+    if not click.confirm(f"sweep: {excess}; start them?", err=True):
+        raise InputError(f"{excess}; nothing was started")
 
 
-def _each(pool: Pool) -> str:
-    return f"{pool.accelerator_count} x " if pool.accelerator_count > 1 else ""
-
-
-def _left(pool: Pool, workers: int, experiment: Experiment) -> str:
-    """What is still to be paid for the sweep, by the mean time of its completed trials."""
+def _remaining(pool: Pool, workers: int, experiment: Experiment) -> str:
+    """Return the expected remaining cost of the sweep in words, by the mean time of its completed trials."""
     from analysis.summaries.costs import Rate, cost
 
     if experiment.space.run_cap is None:
-        return "the sweep has no run_cap, so nobody knows how long it goes on"
+        return "the sweep has no run_cap, so its total cost is not known"
     each = Rate(name="", usd_per_hour=pool.dollars_per_hour or 0.0, kind="", dated="")
     rows = [{**table.nested(record), "seconds": table.seconds(record)} for record in experiment.trials()]
-    told = cost(rows, experiment.space.run_cap, each)
-    if told.expected is None:
+    estimate = cost(rows, experiment.space.run_cap, each)
+    if estimate.expected is None:
         return "what the sweep costs is known when its first trial is done"
-    left = max(0.0, told.expected - told.so_far)
+    left = max(0.0, estimate.expected - estimate.so_far)
     hours = left / (each.usd_per_hour * workers) if left else 0.0
     return f"about ${left:.2f} and {hours:.1f} hours for what is left of the sweep"
-
-
-def _say(line: str) -> None:
-    echo(f"sweep: {line}", err=True)

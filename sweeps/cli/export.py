@@ -1,4 +1,4 @@
-"""`sweep export` and `sweep report`: the sweep as a table and as a page."""
+"""Commands `sweep export` and `sweep report`: the sweep as a table and as a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sweeps.cli.output import echo
-from sweeps.cli.prices import price, price_options
+from sweeps.cli.prices import Prices, price_options
 from sweeps.cli.rerun import command_line
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import InputError
@@ -60,8 +60,8 @@ def export(
         left_out = ax_export.write(ax, experiment.space, records)
         click.echo(f"{ax}: {counted(len(records) - len(left_out), 'trial')}")
         if left_out:
-            told = ", ".join(str(index) for index in left_out[:10])
-            click.echo(f"sweep: warning: Ax takes no trial without all parameters: not {told}", err=True)
+            indices = ", ".join(str(index) for index in left_out[:10])
+            click.echo(f"sweep: warning: Ax takes no trial without all parameters: not {indices}", err=True)
 
 
 @click.command()
@@ -85,12 +85,10 @@ def report(
     name: str | None,
     out: Path,
     surrogate: bool,
-    device: str | None,
-    spot: bool,
-    rates: Path | None,
+    prices: Prices,
 ) -> None:
     """Write one self-contained HTML page: best trial, front, what mattered, costs, failures."""
-    rate = price(device, spot=spot, rates=rates)
+    rate = prices.rate()
     write_report(open_sweep(storage, name), out, surrogate=surrogate, rate=rate)
     click.echo(str(out))
 
@@ -98,11 +96,13 @@ def report(
 def write_report(
     experiment: Experiment, out: Path, *, surrogate: bool = False, rate: Rate | None = None
 ) -> None:
-    """Render the page and put it at `out`, whole or not at all. Raises `StoreUnavailable`.
+    """Render the page and write it to `out` atomically. Raises `StoreUnavailable`.
 
     Args:
+        experiment: the sweep.
+        out: the HTML file.
         surrogate: also fit Ax's surrogate, for what mattered.
-        rate: the price of the trials' time; None for what they report.
+        rate: the price of the trials' time; None: the costs that they report.
     """
     from analysis.report.report import render
 

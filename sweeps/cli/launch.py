@@ -1,4 +1,4 @@
-"""`sweep launch`: workers by the dozen, on this machine or through an engine."""
+"""Command `sweep launch`: starts workers, on this machine or through an engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sweeps.cli.cost_guard import guard
-from sweeps.cli.output import echo, print_json
+from sweeps.cli.output import notify, print_json
 from sweeps.cli.pool_options import make_pool, pool_options
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, SweepError
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 else:
     _Parameter = click.ParamType  # click 8.1, which SkyPilot holds to, has no subscript
 
-STARTING_S = 30.0  # until a detached pool has said that it is there
+STARTING_S = 30.0  # until a detached pool has written its pool file
 
 
 class RunnerName(_Parameter):
-    """The name of a runner; the table of engines is only read when there is one to look up."""
+    """Type of a runner's name; the table of engines is only imported to look one up."""
 
     name = "runner"
 
@@ -56,7 +56,7 @@ class RunnerName(_Parameter):
     default="text",
     help="Of --dry-run: json is file names and texts.",
 )
-@click.option("--detach", is_flag=True, help="Go on in the background, also after the terminal is closed.")
+@click.option("--detach", is_flag=True, help="Run in the background, also after the terminal is closed.")
 @storage_options
 def launch(
     runner: str,
@@ -77,7 +77,7 @@ def launch(
     from runners.pools import engines, launched
     from runners.pools.launching import launching
 
-    with told_as_ours():
+    with translated_errors():
         engine = engines.runner(runner)
         experiment = open_sweep(storage, name)
         pool = make_pool(engine, experiment, described)
@@ -98,14 +98,14 @@ def launch(
         if detach:
             return _detach(pool.folder)
         with launching(engine, pool):
-            status = engine.up(pool, say)
+            status = engine.up(pool, notify)
         if engine.keeps:  # until now
             launched.remove(pool.folder)
         return status
 
 
 def print_artifacts(artifacts: Mapping[str, str], style: str) -> None:
-    """As they are; where there are several, each after a line with its name."""
+    """Print the artifacts' texts; if there are several, each after a line with its name."""
     if style == "json":
         print_json(dict(artifacts))
         return
@@ -116,8 +116,8 @@ def print_artifacts(artifacts: Mapping[str, str], style: str) -> None:
 
 
 @contextmanager
-def told_as_ours() -> Iterator[None]:
-    """Errors of the runners as the command line's: an exit status, and one line."""
+def translated_errors() -> Iterator[None]:
+    """Raise errors of the runners as the command line's, with one line and an exit status."""
     from runners.errors import EngineFailed, EngineMissing, PoolError, RunnerError
 
     try:
@@ -143,13 +143,8 @@ _OPTION_OF = {
 }
 
 
-def say(line: str) -> None:
-    """Told in one line, beside whatever the command prints."""
-    echo(f"sweep: {line}", err=True)
-
-
 def _refuse_a_second(engine: Runner, pool: Pool) -> None:
-    """One pool of a sweep from here with each engine: what is known of a first one would be lost."""
+    """Raise InputError if the engine has a pool of the sweep from here: its record would be overwritten."""
     from runners.pools import launched, pool_file
 
     if engine.keeps:
@@ -159,19 +154,22 @@ def _refuse_a_second(engine: Runner, pool: Pool) -> None:
                 f"a pool of this sweep runs here already (process {alive[0].pid}); `sweep down` ends it"
             )
     elif (known := launched.read(pool.folder)) is not None:
-        there = sum(place.state in ("waiting", "running") for place in engine.status(known.pool))
-        if there:
+        active = sum(worker.state in ("waiting", "running") for worker in engine.status(known.pool))
+        if active:
             raise InputError(
-                f"{engine.name} has a pool of this sweep with {counted(there, 'worker')}; `sweep pool scale` "
-                "changes their number, `sweep down` ends it"
+                f"{engine.name} has a pool of this sweep with {counted(active, 'worker')}; "
+                "`sweep pool scale` changes their number, `sweep down` ends it"
             )
 
 
 def _detach(folder: Path) -> int:
-    """The same command in a session of its own, without a terminal."""
+    """Run the same command in a session of its own, without a terminal."""
     from runners.pools import pool_file
 
-    argv = [*(word for word in sys.argv[1:] if word not in ("--detach", "--yes")), "--yes"]  # it was asked
+    argv = [
+        *(word for word in sys.argv[1:] if word not in ("--detach", "--yes")),
+        "--yes",
+    ]  # confirmed already
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "launch.log"
     with log.open("ab") as out:
@@ -186,7 +184,7 @@ def _detach(folder: Path) -> int:
     while time.monotonic() < deadline and keeper.poll() is None:
         found = pool_file.read(folder)
         if found is not None and found.keeper.pid == keeper.pid:
-            say(f"the pool runs (process {keeper.pid}); `sweep down` ends it; {log} tells what happens")
+            notify(f"the pool runs (process {keeper.pid}); `sweep down` ends it; its log is {log}")
             return EXIT_DONE
         time.sleep(0.1)
     if keeper.poll() == EXIT_DONE:

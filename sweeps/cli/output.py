@@ -1,4 +1,4 @@
-"""Tables for people, JSON and CSV for programs. With JSON, stdout holds one document and nothing else."""
+"""Output: tables for people, JSON and CSV for programs. With JSON, stdout holds one document only."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PLAIN_WIDTH = 10_000
-"""Columns of a table that is piped: lines are never wrapped or cut for a program or for `less -S`."""
+"""Width of a piped table in characters: lines are never wrapped or cut for a program or for `less -S`."""
 
 
 def format_option(function: F) -> F:
-    """The option --format, as every command that shows something has it."""
+    """Add the option --format to a command."""
     return click.option(
         "--format",
         "style",
@@ -34,7 +34,7 @@ def format_option(function: F) -> F:
 
 
 def console() -> Console:
-    """Where tables go: colours and the window's width on a terminal, plain unwrapped text in a pipe."""
+    """Return a console: colours and the window's width on a terminal, plain unwrapped text in a pipe."""
     from rich.console import Console
 
     if sys.stdout.isatty():
@@ -43,25 +43,30 @@ def console() -> Console:
 
 
 def print_json(document: Any) -> None:
-    """One JSON document, refusing NaN rather than writing what no other program reads."""
+    """Print one JSON document. Raises ValueError for NaN, which other programs cannot read."""
     click.echo(escape_json(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)))
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print text for people that may hold words of programs: without secrets and escape sequences."""
+    """Print text for people that may contain a program's output: without secrets and escape sequences."""
     from sweeps.trials.redaction import redact
 
     click.echo(escape_controls(redact(text)), err=err)
 
 
+def notify(line: str) -> None:
+    """Print a message in one line to stderr."""
+    echo(f"sweep: {line}", err=True)
+
+
 def print_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
-    """Rows as CSV, in the given columns or those of all rows in order of appearance."""
+    """Print rows as CSV, in these columns, or in those of all rows in order of appearance."""
     names = list(columns) if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
     csv_format.write(sys.stdout, names, rows)
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> None:
-    """Rows for people: numbers right-aligned and shortened, absent values left empty."""
+    """Print rows for people: numbers right-aligned and shortened, absent values empty."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -75,14 +80,14 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) 
         table.add_column(Text(name), justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(shorten(row.get(name))) for name in names))
-    if screen.measure(table).maximum > screen.width:  # a narrow window wraps lines, it does not eat columns
+    if screen.measure(table).maximum > screen.width:  # in a narrow window wrap lines, do not cut columns
         screen = Console(highlight=False, width=_PLAIN_WIDTH, soft_wrap=True)
         table.box = None
     screen.print(table)
 
 
 def shorten(value: Any) -> str:
-    """A value as a person reads it: five significant digits are enough to choose a learning rate by."""
+    """Return a value for people, with five significant digits."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -91,4 +96,4 @@ def shorten(value: Any) -> str:
         return f"{value:.5g}" if abs(value) < 1e5 or value != int(value) else f"{value:.3e}"
     if isinstance(value, int) and abs(value) >= 10**7:
         return f"{value:.3e}"
-    return "".join(c if c.isprintable() else " " for c in str(value))  # no escape codes of a program's own
+    return "".join(c if c.isprintable() else " " for c in str(value))  # no escape codes of a program

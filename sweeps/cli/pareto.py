@@ -1,15 +1,16 @@
-"""`sweep pareto`: the front of a sweep, or of any table with two columns of numbers."""
+"""Command `sweep pareto`: the front of a sweep, or of any table with two columns of numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from sweeps.cli.output import echo, format_option, print_csv, print_json, print_table, shorten
-from sweeps.cli.prices import price, price_options
+from sweeps.cli.prices import Prices, price_options
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import InputError
 from sweeps.export import table as export
@@ -19,10 +20,34 @@ from sweeps.trials.redaction import redact_trials
 
 if TYPE_CHECKING:
     from analysis.summaries.budget import Answer
+    from analysis.summaries.costs import Rate
     from analysis.summaries.many_objective import ManyObjectiveFront
     from analysis.summaries.summary import ParetoResult
     from analysis.summaries.uncertainty import Uncertainty
     from analysis.table import TrialsTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """Options that choose the table, its columns and the questions about them."""
+
+    table: Path | None
+    x: str | None
+    compute: str | None
+    y: str | None
+    baseline: float | None
+    budget: float | None
+    chances: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answers:
+    """The front of two columns, the front of all objectives, and what the budget buys."""
+
+    frame: TrialsTable
+    front: ParetoResult
+    objectives: ManyObjectiveFront | None
+    bought: Answer | None
 
 
 @click.command()
@@ -40,63 +65,83 @@ if TYPE_CHECKING:
 )
 @click.option("--budget", type=float, metavar="X", help="What does so much compute buy, by a fitted curve?")
 @click.option(
-    "--chances", is_flag=True, help="Beside the table: how sure each of them is, within the standard errors."
+    "--chances", is_flag=True, help="Also print how certain each of them is, within the standard errors."
 )
-def pareto(
-    storage: str | None,
-    name: str | None,
-    style: str,
-    table: Path | None,
-    x: str | None,
-    compute: str | None,
-    device: str | None,
-    spot: bool,
-    rates: Path | None,
-    y: str | None,
-    baseline: float | None,
-    budget: float | None,
-    chances: bool,
-) -> None:
-    """The Pareto front of loss against compute, its knee, and the most efficient trial: three answers."""
+def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **options: Any) -> None:
+    """Show the Pareto front of loss against compute, its knee, and the most efficient trial."""
     from analysis.errors import AnalysisError
-    from analysis.summaries import budget as budgets
-    from analysis.summaries.compute import column_of, priced
-    from analysis.summaries.uncertainty import estimate_uncertainty
 
-    if x and compute:
+    asked = _Options(**options)
+    if asked.x and asked.compute:
         raise InputError("--x and --compute both name the column of compute; give one of them")
-    rate = price(device, spot=spot, rates=rates)
+    rate = prices.rate()
     try:
-        space, frame = (None, _read(table)) if table else _exported(storage, name)
-        frame = priced(frame, rate) if rate else frame
-        x = column_of(compute, frame) if compute else x
-        result = of_experiment(space, frame, x, y, baseline) if space else _of_table(frame, x, y, baseline)
-        among = None if space is None or x or y else _several(space, frame, chances=chances)
-        bought = (
-            None
-            if budget is None
-            else budgets.answer(frame, x=result.x, y=result.y, budget=budget, y_goal=result.y_goal)
-        )
+        space, frame = (None, _read(asked.table)) if asked.table else _exported(storage, name)
+        answers = _answer(space, frame, asked, rate)
     except AnalysisError as error:
         raise InputError(str(error)) from None
     if style == "json":
-        more = {} if among is None else {"objectives": among.to_json()}
-        print_json(result.to_json() | more | ({} if bought is None else {"budget": bought.to_json()}))
+        _print_json(answers)
         return
     if style == "csv":
-        print_csv(_rows(result, all_points=True), ["trial", "x", "y", "front", "knee", "most_efficient"])
+        rows = _rows(answers.front, all_points=True)
+        print_csv(rows, ["trial", "x", "y", "front", "knee", "most_efficient"])
     else:
-        if among is not None:
-            _print_several(among, chances=chances)
-        print_front(result, estimate_uncertainty(frame, result) if chances else None)
-    if bought is not None:
-        _print_answer(bought, to_stderr=style == "csv")
+        _print_tables(answers, chances=asked.chances)
+    if answers.bought is not None:
+        _print_bought(answers.bought, to_stderr=style == "csv")
+
+
+def _answer(space: Space | None, frame: TrialsTable, asked: _Options, rate: Rate | None) -> _Answers:
+    """Compute everything that was asked; `space` is None for a table that is no sweep's."""
+    from analysis.summaries import budget as budgets
+    from analysis.summaries.compute import column_of, priced
+
+    frame = priced(frame, rate) if rate else frame
+    x = column_of(asked.compute, frame) if asked.compute else asked.x
+    y, baseline = asked.y, asked.baseline
+    front = of_experiment(space, frame, x, y, baseline) if space else _of_table(frame, x, y, baseline)
+    objectives = None if space is None or x or y else _several(space, frame, chances=asked.chances)
+    bought = (
+        None
+        if asked.budget is None
+        else budgets.answer(frame, x=front.x, y=front.y, budget=asked.budget, y_goal=front.y_goal)
+    )
+    return _Answers(frame=frame, front=front, objectives=objectives, bought=bought)
+
+
+def _print_json(answers: _Answers) -> None:
+    document = answers.front.to_json()
+    if answers.objectives is not None:
+        document |= {"objectives": answers.objectives.to_json()}
+    if answers.bought is not None:
+        document |= {"budget": answers.bought.to_json()}
+    print_json(document)
+
+
+def _print_tables(answers: _Answers, *, chances: bool) -> None:
+    from analysis.summaries.uncertainty import estimate_uncertainty
+
+    if answers.objectives is not None:
+        _print_several(answers.objectives, chances=chances)
+    print_front(answers.front, estimate_uncertainty(answers.frame, answers.front) if chances else None)
 
 
 def of_experiment(
     space: Space, frame: TrialsTable, x: str | None, y: str | None, baseline: float | None
 ) -> ParetoResult:
-    """The front of a sweep's table; axes that are not given are chosen from its objectives."""
+    """Return the front of a sweep's table.
+
+    Args:
+        space: of the sweep.
+        frame: the table.
+        x: column of compute; None: the second objective, or a measure of compute.
+        y: column of loss; None: the first objective.
+        baseline: the loss without Stage 1.9, for the efficiency.
+
+    Raises:
+        InputError: there is no column for one of the axes.
+    """
     from analysis.summaries.summary import default_axes
     from analysis.summaries.summary import pareto as compute
     from analysis.table import metric_column
@@ -117,12 +162,12 @@ def of_experiment(
 
 
 def print_front(result: ParetoResult, sure: Uncertainty | None = None) -> None:
-    """The front for people; with `sure`, the chance of each word beside it."""
+    """Print the front for people; with `sure`, also the chances that the labels are right."""
     if not result.points:
         echo(f"no completed trial has both {result.x} and {result.y} yet")
         return
     rows = _rows(result, all_points=False)
-    print_table(rows if sure is None else [row | _told(sure, row["trial"]) for row in rows])
+    print_table(rows if sure is None else [row | _chances(sure, row["trial"]) for row in rows])
     echo(_on_front(len(result.front), len(result.points)))
     if sure is not None:
         for line in _footnotes(result, sure):
@@ -134,7 +179,7 @@ def _on_front(count: int, trials: int) -> str:
 
 
 def _several(space: Space, frame: TrialsTable, *, chances: bool) -> ManyObjectiveFront | None:
-    """The front in three objectives or more, of which `print_front` can only show two."""
+    """Return the front in three objectives or more, None for two; `print_front` shows two columns only."""
     from analysis.summaries.many_objective import DRAWS, many_objective_front
     from analysis.summaries.summary_line import Objective
     from analysis.table import metric_column
@@ -154,28 +199,28 @@ def _print_several(among: ManyObjectiveFront, *, chances: bool) -> None:
             row["front %"] = round(100 * among.chances[at])
     if rows:
         print_table(rows)
-    told = f"{_on_front(len(rows), len(among.trials))} in all {len(names)} objectives"
+    summary = f"{_on_front(len(rows), len(among.trials))} in all {len(names)} objectives"
     if among.hypervolume is not None and among.reference is not None:
         reference = ", ".join(shorten(value) for value in among.reference)
-        told += f"; hypervolume {shorten(among.hypervolume)} within ({reference})"
-    echo(f"{told}; of two columns alone:\n")
+        summary += f"; hypervolume {shorten(among.hypervolume)} within ({reference})"
+    echo(f"{summary}; of two columns alone:\n")
 
 
-def _told(sure: Uncertainty, trial: int) -> dict[str, Any]:
-    """A row's efficiency and chances, of what is known."""
+def _chances(sure: Uncertainty, trial: int) -> dict[str, Any]:
+    """Return the columns of a trial's efficiency and chances, as far as they are known."""
     chances = sure.trials[trial]
-    told: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     if chances.efficiency is not None:
         reach = chances.efficiency_range
-        told["efficiency"] = f"{chances.efficiency:.3g}" + (f" ± {reach:.1g}" if reach else "")
+        columns["efficiency"] = f"{chances.efficiency:.3g}" + (f" ± {reach:.1g}" if reach else "")
     if sure.draws:
         shares = {"front": chances.front, "knee": chances.knee, "most efficient": chances.most_efficient}
-        told |= {f"{word} %": round(100 * share) for word, share in shares.items() if share is not None}
-    return told
+        columns |= {f"{word} %": round(100 * share) for word, share in shares.items() if share is not None}
+    return columns
 
 
 def _footnotes(result: ParetoResult, sure: Uncertainty) -> Iterator[str]:
-    """Where the numbers of `_told` come from."""
+    """Yield explanations of the columns of `_chances`."""
     if any(chances.efficiency is not None for chances in sure.trials.values()):
         yield f"efficiency: improvement on {shorten(result.baseline)} per {sure.unit}, with its 95 % interval"
     if sure.draws:
@@ -187,8 +232,8 @@ def _footnotes(result: ParetoResult, sure: Uncertainty) -> Iterator[str]:
         yield f"hypervolume {shorten(sure.hypervolume)} within the reference point ({reference})"
 
 
-def _print_answer(bought: Answer, *, to_stderr: bool) -> None:
-    """What the budget buys, and on stderr what is doubtful about it."""
+def _print_bought(bought: Answer, *, to_stderr: bool) -> None:
+    """Print what the budget buys, and warnings to stderr."""
     lengths = ""
     if bought.stage1_9 is not None:
         low_high = bought.stage1_9_interval

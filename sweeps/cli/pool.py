@@ -1,4 +1,4 @@
-"""`sweep pool status|scale|logs` and `sweep down`: the pools that were launched for a sweep from here."""
+"""Commands `sweep pool status|scale|logs` and `sweep down`, for the pools of a sweep launched from here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from sweeps.cli.cost_guard import guard
-from sweeps.cli.launch import RunnerName, say, told_as_ours
-from sweeps.cli.output import echo, print_json
+from sweeps.cli.launch import RunnerName, translated_errors
+from sweeps.cli.output import echo, notify, print_json
 from sweeps.cli.pool_options import folder, option_values, storage_url
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_DONE, InputError, SweepError
@@ -25,9 +25,9 @@ _runner = click.argument("runner", type=RunnerName(), required=False)
 
 @click.group()
 def pool() -> None:
-    """Look after the pools of workers that `sweep launch` started for a sweep.
+    """Inspect and resize the pools of workers that `sweep launch` started for a sweep.
 
-    Without RUNNER, all of them that were launched from here.
+    Without RUNNER, all pools that were launched from here.
     """
 
 
@@ -43,28 +43,28 @@ def pool() -> None:
 )
 @storage_options
 def status(runner: str | None, style: str, storage: str | None, name: str | None) -> int:
-    """Where the workers are, as their engine sees it."""
+    """Show where the workers are, according to their engine."""
     from runners.pools import engines
 
     rows: list[dict[str, str]] = []
-    silent: list[SweepError] = []
-    with told_as_ours():
+    errors: list[SweepError] = []
+    with translated_errors():
         pools = _pools(open_sweep(storage, name), runner)
     for engine, described in pools:
-        with _told_later(silent):
+        with _collected(errors):
             engines.require(engine)
             rows += [
                 {"runner": engine, **worker.row()} for worker in engines.runner(engine).status(described)
             ]
     if style == "json":
         print_json(rows)
-        return _told(silent)
+        return _exit_status(errors)
     for row in rows:
         words = (row[key] for key in ("runner", "worker", "state", "where", "told") if row[key])
         echo("  ".join(words))
-    if not rows and not silent:
+    if not rows and not errors:
         click.echo("sweep: no pool of this sweep runs from here", err=True)
-    return _told(silent)
+    return _exit_status(errors)
 
 
 @pool.command()
@@ -73,21 +73,21 @@ def status(runner: str | None, style: str, storage: str | None, name: str | None
 @click.option("--yes", is_flag=True, help="Do not ask what `sweep launch` would ask about dollars.")
 @storage_options
 def scale(workers: int, runner: str | None, yes: bool, storage: str | None, name: str | None) -> None:
-    """Have WORKERS workers from now on; those too many hand their trials back."""
+    """Change the number of workers to WORKERS; surplus workers hand their trials back."""
     from runners.pools import engines
 
-    with told_as_ours():
+    with translated_errors():
         experiment = open_sweep(storage, name)
         pools = _pools(experiment, runner)
         if len(pools) != 1:
-            told = (
+            remedy = (
                 f"say which of {', '.join(name for name, _ in pools)}" if pools else "start one: sweep launch"
             )
-            raise InputError(f"RUNNER: {len(pools)} pools of this sweep were launched from here; {told}")
+            raise InputError(f"RUNNER: {len(pools)} pools of this sweep were launched from here; {remedy}")
         ((engine, described),) = pools
         engines.require(engine)
         guard(described, workers, experiment, yes=yes)
-        engines.runner(engine).scale(described, workers, say)
+        engines.runner(engine).scale(described, workers, notify)
 
 
 @pool.command()
@@ -103,10 +103,10 @@ def scale(workers: int, runner: str | None, yes: bool, storage: str | None, name
 )
 @storage_options
 def logs(runner: str | None, worker: str | None, lines: int, storage: str | None, name: str | None) -> None:
-    """What the workers wrote last."""
+    """Show the last lines of the workers' logs."""
     from runners.pools import engines
 
-    with told_as_ours():
+    with translated_errors():
         for engine, described in _pools(open_sweep(storage, name), runner):
             engines.require(engine)
             for line in engines.runner(engine).logs(described, worker, lines):
@@ -121,7 +121,7 @@ def logs(runner: str | None, worker: str | None, lines: int, storage: str | None
     default=60.0,
     show_default=True,
     metavar="S",
-    help="Seconds until those are killed that did not listen.",
+    help="Seconds until workers that still run are killed.",
 )
 @click.option(
     "--option",
@@ -133,67 +133,67 @@ def logs(runner: str | None, worker: str | None, lines: int, storage: str | None
 def down(
     runner: str | None, grace: float, option: tuple[str, ...], storage: str | None, name: str | None
 ) -> int:
-    """End the pools of workers that `sweep launch` started for a sweep from here.
+    """Stop the pools of workers that `sweep launch` started for a sweep from here.
 
-    They hand their trials back, and go on from their checkpoints wherever the next worker is. With RUNNER
-    also a pool that was launched elsewhere, if the engine finds its workers.
+    Their trials are handed back, and the next worker resumes them from their checkpoints. With RUNNER also a
+    pool that was launched elsewhere, if the engine finds its workers.
     """
     from runners.pools import engines, launched
 
     ended = 0
-    silent: list[SweepError] = []
-    with told_as_ours():
+    errors: list[SweepError] = []
+    with translated_errors():
         pools = _pools(open_sweep(storage, name), runner)
     for engine, described in pools:
-        with _told_later(silent):
+        with _collected(errors):
             engines.require(engine)
             options = {**described.options, **option_values(option)}
-            ended += engines.runner(engine).down(replace(described, grace_s=grace, options=options), say)
+            ended += engines.runner(engine).down(replace(described, grace_s=grace, options=options), notify)
             launched.remove(described.folder)
-    if not ended and not silent:
-        say(
+    if not ended and not errors:
+        notify(
             "no pool of this sweep runs on this machine"
             if runner in (None, "local")
             else "no worker was found"
         )
-    return _told(silent)
+    return _exit_status(errors)
 
 
 @contextmanager
-def _told_later(silent: list[SweepError]) -> Iterator[None]:
-    """An engine that does not answer keeps nobody from the others."""
+def _collected(errors: list[SweepError]) -> Iterator[None]:
+    """Append an error of one engine to `errors`, so that the others are still asked."""
     try:
-        with told_as_ours():
+        with translated_errors():
             yield
     except SweepError as error:
-        silent.append(error)
+        errors.append(error)
 
 
-def _told(silent: list[SweepError]) -> int:
-    """The command's exit status; the last error is raised, the others are told before."""
-    for error in silent[:-1]:
-        say(f"error: {error}")
-    if silent:
-        raise silent[-1]
+def _exit_status(errors: list[SweepError]) -> int:
+    """Raise the last error after printing the others, or return the exit status if there are none."""
+    for error in errors[:-1]:
+        notify(f"error: {error}")
+    if errors:
+        raise errors[-1]
     return EXIT_DONE
 
 
 def _pools(experiment: Experiment, runner: str | None) -> list[tuple[str, Pool]]:
-    """The pools that were launched from here; the one of `runner` also if it is not known of."""
+    """Return the pools that were launched from here, and the one of `runner` even if it is unknown."""
     from runners.pools import launched, pool_file
     from runners.pools.engines import ENGINES
     from runners.pools.pool import Pool, worker_command
 
     found = []
     for engine in [runner] if runner else ENGINES:
-        place = folder(experiment, engine)
-        known = launched.read(place)
+        files = folder(experiment, engine)
+        known = launched.read(files)
         if known is not None:
             found.append((engine, known.pool))
-        elif runner or (engine == "local" and pool_file.read(place)):
+        elif runner or (engine == "local" and pool_file.read(files)):
             url = storage_url(experiment, engine)
             bare = Pool(
-                name=experiment.space.name, storage=url, folder=place, workers=1, command=worker_command(url)
+                name=experiment.space.name, storage=url, folder=files, workers=1, command=worker_command(url)
             )
             found.append((engine, bare))
     return found

@@ -1,4 +1,4 @@
-"""What describes a pool on the command line: the options of `sweep launch`, and the `Pool` that they mean."""
+"""Options of `sweep launch` that describe a pool, and the `Pool` made of them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OPTIONS = (
         "--accelerator",
         default="",
         metavar="NAME[:COUNT]",
-        help="What each worker needs, in the engine's own word, such as A100 or H100:2.",
+        help="What each worker needs, by the engine's own name, such as A100 or H100:2.",
     ),
     click.option("--spot", is_flag=True, help="Machines that may be taken away, for less money."),
     click.option(
@@ -109,63 +109,69 @@ _OPTIONS = (
 
 
 def pool_options(function: F) -> F:
-    """The options that describe a pool, in the order in which `--help` shows them."""
+    """Add the options that describe a pool to a command, in the order in which `--help` shows them."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
-def make_pool(runner: Runner, experiment: Experiment, given: dict[str, Any]) -> Pool:
-    """The pool that the options mean. Raises `InputError` or `PoolError`.
+def make_pool(runner: Runner, experiment: Experiment, values: dict[str, Any]) -> Pool:
+    """Return the pool that the options describe.
 
     Args:
-        given: the options' values under their names in `click`.
+        runner: the engine.
+        experiment: the sweep.
+        values: of the options, by their names in click.
+
+    Raises:
+        InputError: an option is wrong.
+        PoolError: the engine does not support the pool.
     """
     from runners.pools.engines import check
     from runners.pools.pool import Pool, worker_command
 
     url, local = storage_url(experiment, runner.name), runner.name == "local"
-    if not local and given["devices"] != "auto":
+    if not local and values["devices"] != "auto":
         raise InputError(
             f"--devices: these are this machine's; say what a worker of {runner.name} needs by --accelerator"
         )
-    devices = _devices(given["devices"]) if local else ()
-    workers = given["workers"] or len(devices) or 1
+    devices = _devices(values["devices"]) if local else ()
+    workers = values["workers"] or len(devices) or 1
     share = max(1, (os.cpu_count() or 1) // workers) if local else None
     accelerator, _, count = (
-        given["accelerator"].rpartition(":")
-        if _has_count(given["accelerator"])
-        else (given["accelerator"], "", "1")
+        values["accelerator"].rpartition(":")
+        if _has_count(values["accelerator"])
+        else (values["accelerator"], "", "1")
     )
-    python = given["python"] or runner.python or sys.executable
+    python = values["python"] or runner.python or sys.executable
     pool = Pool(
         name=experiment.space.name,
         storage=url,
         folder=folder(experiment, runner.name),
         workers=workers,
-        command=worker_command(url, python=python, max_trials=given["max_trials"]),
+        command=worker_command(url, python=python, max_trials=values["max_trials"]),
         accelerator=accelerator,
         accelerator_count=int(count),
-        threads=given["threads"] or share,
+        threads=values["threads"] or share,
         devices=devices,
-        spot=given["spot"],
-        environment=_environment(given["env"]),
-        secrets=given["secret"],
-        setup=_without_secrets("setup", given["setup"]),
-        grace_s=given["grace"],
-        restarts=given["restarts"],
-        max_dollars_per_hour=given["max_dollars_per_hour"],
-        options=option_values(given["option"]),
+        spot=values["spot"],
+        environment=_environment(values["env"]),
+        secrets=values["secret"],
+        setup=_without_secrets("setup", values["setup"]),
+        grace_s=values["grace"],
+        restarts=values["restarts"],
+        max_dollars_per_hour=values["max_dollars_per_hour"],
+        options=option_values(values["option"]),
     )
     check(runner, pool)
-    return priced(pool, given["price"], given["rates"])
+    return priced(pool, values["price"], values["rates"])
 
 
-def _environment(given: tuple[str, ...]) -> dict[str, str]:
-    """The variables of --env. Raises `InputError` for a secret, which artifacts and pool files would show."""
+def _environment(assignments: tuple[str, ...]) -> dict[str, str]:
+    """Return the variables of --env. Raises InputError for a secret, which the pool's files would show."""
     from sweeps.trials.redaction import holds_secret
 
-    pairs = [_pair("env", text) for text in given]
+    pairs = [_pair("env", text) for text in assignments]
     for name, value in pairs:
         if holds_secret(value, name):
             raise InputError(
@@ -176,7 +182,7 @@ def _environment(given: tuple[str, ...]) -> dict[str, str]:
 
 
 def _without_secrets(option: str, lines: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines. Raises `InputError` for one with a secret in it."""
+    """Return the lines. Raises `InputError` if one contains a secret."""
     from sweeps.trials.redaction import holds_secret
 
     for number, line in enumerate(lines, 1):
@@ -188,21 +194,21 @@ def _without_secrets(option: str, lines: tuple[str, ...]) -> tuple[str, ...]:
     return lines
 
 
-def option_values(given: tuple[str, ...]) -> dict[str, Any]:
-    """The values of --option KEY=VALUE by their keys."""
-    return {key: _yaml(key, text) for key, text in (_pair("option", text) for text in given)}
+def option_values(assignments: tuple[str, ...]) -> dict[str, Any]:
+    """Return the values of --option KEY=VALUE by key. Raises `InputError` if one is not YAML."""
+    return {key: _yaml(key, text) for key, text in (_pair("option", text) for text in assignments)}
 
 
 def storage_url(experiment: Experiment, runner: str) -> str:
-    """The sweep's URL for the workers: the whole path of a folder, since an engine starts them anywhere."""
+    """Return the sweep's URL for the workers; a folder's path is absolute, as engines start them anywhere."""
     url = experiment.store.url
     return url if runner == "local" or is_remote(url) else str(Path(local_path(url)).absolute())
 
 
 def folder(experiment: Experiment, runner: str) -> Path:
-    """Where a pool's files are: beside the records where those are in a folder, else in ./sweep-logs.
+    """Return the folder of a pool's files: in the sweep's folder, or in ./sweep-logs if that is a bucket.
 
-    A pool of this machine is told by the machine's name, since others may have theirs beside it.
+    A local pool's folder has the machine's name, since machines may share the sweep's folder.
     """
     store = experiment.store
     logs = Path("sweep-logs") / experiment.space.name if is_remote(store.url) else store.folder("logs")
@@ -230,19 +236,19 @@ def _yaml(key: str, text: str) -> Any:
         raise InputError(f"--option {key}: not YAML: {' '.join(str(error).split())}") from None
 
 
-def _devices(given: str) -> tuple[str, ...]:
-    if given == "none":
+def _devices(text: str) -> tuple[str, ...]:
+    if text == "none":
         return ()
-    if given != "auto":
-        chips = given.startswith(_TPU)
-        ids = tuple(word.strip() for word in given.removeprefix(_TPU).split(","))
+    if text != "auto":
+        chips = text.startswith(_TPU)
+        ids = tuple(word.strip() for word in text.removeprefix(_TPU).split(","))
         if not all(ids) or len(set(ids)) < len(ids) or (chips and not all(map(str.isdecimal, ids))):
             raise InputError(
-                f"--devices {given}: write ids with commas between them, each once, such as 0,1 or tpu:0,1"
+                f"--devices {text}: write ids with commas between them, each once, such as 0,1 or tpu:0,1"
             )
         return tuple(f"{_TPU}{chip}" for chip in ids) if chips else ids
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         words = (word.strip() for word in visible.split(","))
-        return tuple(takewhile(lambda word: word and word != "-1", words))  # CUDA itself reads no further
+        return tuple(takewhile(lambda word: word and word != "-1", words))  # CUDA stops there, too
     return tuple(str(number) for number in range(len(list(Path("/dev").glob(_DEVICE_FILES)))))

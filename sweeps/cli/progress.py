@@ -1,4 +1,4 @@
-"""What a worker shows while it works: a progress bar on a terminal, else a line per event, text or JSON."""
+"""Progress of a worker: a progress bar on a terminal, else a line per event, in text or JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def watcher(experiment: Experiment, log_format: str = "text") -> Iterator[Watcher]:
-    """The watcher that suits stderr, or the one for programs that read it."""
+    """Yield a watcher that writes to stderr.
+
+    Args:
+        experiment: the sweep.
+        log_format: "json" for programs; "text" for people, with a progress bar on a terminal.
+    """
     if log_format == "json":
         yield Events(experiment)
         return
@@ -48,7 +53,7 @@ def watcher(experiment: Experiment, log_format: str = "text") -> Iterator[Watche
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
-        TextColumn("{task.fields[told]}", markup=False),  # it is the program's own words
+        TextColumn("{task.fields[progress]}", markup=False),  # a program's own text
         TimeElapsedColumn(),
         TextColumn("ETA"),
         TimeRemainingColumn(),
@@ -60,7 +65,7 @@ def watcher(experiment: Experiment, log_format: str = "text") -> Iterator[Watche
 
 
 class Lines:
-    """One line per event, with what a person looks for in a log afterwards."""
+    """Watcher that writes one line per event for people."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
@@ -68,11 +73,11 @@ class Lines:
 
     def started(self, record: Trial) -> None:
         again = f", attempt {record.attempt}" if record.attempt > 1 else ""
-        told = " ".join(to_overrides(record.parameters))
-        self._say(f"trial {record.trial} started ({record.generator}{again}): {told}")
+        overrides = " ".join(to_overrides(record.parameters))
+        self._say(f"trial {record.trial} started ({record.generator}{again}): {overrides}")
 
     def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None:
-        """A log has no use for it: `sweep status` shows it, and metrics.jsonl keeps it."""
+        """Do nothing: `sweep status` shows progress, and metrics.jsonl keeps it."""
 
     def ended(self, record: Trial) -> None:
         self._say(f"trial {record.trial} {_end(self._experiment, record)}")
@@ -93,7 +98,7 @@ class Lines:
 
 
 class Events:
-    """One JSON object a line, for whatever collects logs."""
+    """Watcher that writes one JSON object per event, for programs."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
@@ -103,7 +108,7 @@ class Events:
         self._say("started", record, attempt=record.attempt, parameters=dict(record.parameters))
 
     def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None:
-        """Not an event: `sweep status` shows it, and metrics.jsonl keeps it."""
+        """Do nothing: `sweep status` shows progress, and metrics.jsonl keeps it."""
 
     def ended(self, record: Trial) -> None:
         fields = {"status": record.status, "reason": record.history[-1].reason, "failure": record.failure}
@@ -127,23 +132,23 @@ class Events:
 
 
 class Bar(Lines):
-    """The lines above a progress bar of the trial that runs."""
+    """Watcher that writes lines above a progress bar of the running trial."""
 
     def __init__(self, experiment: Experiment, bar: Progress) -> None:
         super().__init__(experiment)
         self._bar = bar
-        self._task = bar.add_task("", total=1.0, told="", visible=False)
+        self._task = bar.add_task("", total=1.0, progress="", visible=False)
 
     def started(self, record: Trial) -> None:
         super().started(record)
-        self._bar.reset(self._task, total=1.0, description=f"trial {record.trial}", told="", visible=True)
+        self._bar.reset(self._task, total=1.0, description=f"trial {record.trial}", progress="", visible=True)
 
     def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None:
-        told = f"stage {shorten(progress.get('stage'))} step {progress.get('step')}/{progress.get('of')}"
+        text = f"stage {shorten(progress.get('stage'))} step {progress.get('step')}/{progress.get('of')}"
         if "loss" in progress:
-            told += f" loss {shorten(progress['loss'])}"
+            text += f" loss {shorten(progress['loss'])}"
         done = progress.get("done")
-        self._bar.update(self._task, completed=done if isinstance(done, int | float) else None, told=told)
+        self._bar.update(self._task, completed=done if isinstance(done, int | float) else None, progress=text)
 
     def ended(self, record: Trial) -> None:
         self._bar.update(self._task, visible=False)
@@ -163,5 +168,5 @@ def _end(experiment: Experiment, record: Trial) -> str:
     if record.status == "failed":
         return f"failed: {shorten((record.error or '').partition(chr(10))[0])}"
     taken = seconds(record)
-    told = ", ".join(f"{name} {shorten(record.metrics.get(name))}" for name in experiment.space.metrics())
-    return f"{record.status}: {told}" + ("" if taken is None else f" in {taken:.1f} s")
+    metrics = ", ".join(f"{name} {shorten(record.metrics.get(name))}" for name in experiment.space.metrics())
+    return f"{record.status}: {metrics}" + ("" if taken is None else f" in {taken:.1f} s")

@@ -1,4 +1,4 @@
-"""`sweep quickstart`: the main job on the embedded default, from nothing to a best trial and a page."""
+"""Command `sweep quickstart`: the main job on the embedded default, up to a best trial and a report."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ def quickstart(ctx: click.Context, storage: str | None, workers: int, out: Path)
 
     Trains a small teacher on the source text of Python's standard library, searches the two-stage ternary
     trainer's hyperparameters with parallel workers, and shows the best trial and the front of loss against
-    compute. Run it again to go on after Ctrl-C; it never starts over.
+    compute. Run it again to resume after Ctrl-C; it never starts over.
     """
     started = time.monotonic()
     for signum in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, signal.default_int_handler)  # the workers are ended with us, as by Ctrl-C
+            signal.signal(signum, signal.default_int_handler)  # as Ctrl-C, it also ends the workers
     space = _space()
     store = new_store(storage, space.name)
     try:
         experiment = Experiment.open(store) if exists(store) else None
         if experiment is None or not _is_done(experiment):
             _prepare(space)
-        experiment = _go_on(experiment) if experiment else _begin(space, storage)
+        experiment = _resume(experiment) if experiment else _create(space, storage)
         if not _is_done(experiment):
             _work(experiment, workers)
     except KeyboardInterrupt:
@@ -92,7 +92,7 @@ def _space() -> Space:
         return load(file)
 
 
-def _begin(space: Space, storage: str | None) -> Experiment:
+def _create(space: Space, storage: str | None) -> Experiment:
     from sweeps.cli.run import create_sweep
 
     experiment = create_sweep(space, storage, skip_if_exists=True)
@@ -100,7 +100,7 @@ def _begin(space: Space, storage: str | None) -> Experiment:
     return experiment
 
 
-def _go_on(experiment: Experiment) -> Experiment:
+def _resume(experiment: Experiment) -> Experiment:
     remember(experiment.store)
     ended = sum(record.finished for record in experiment.trials())
     _say(f"going on with {experiment.store.url}: {ended} of {experiment.space.run_cap} trials are done")
@@ -113,7 +113,7 @@ def _is_done(experiment: Experiment) -> bool:
 
 
 def _work(experiment: Experiment, workers: int) -> None:
-    """Bring the sweep to its cap with local workers. Whatever ends this also ends them."""
+    """Run local workers until the sweep is done; they end with this process."""
     from runners.pools.pool import Pool, worker_command
     from runners.workers.processes import end, processes, start
 
@@ -136,24 +136,24 @@ def _work(experiment: Experiment, workers: int) -> None:
     if (switch := control.switch(experiment.store)).braked:
         raise EnvironmentFault(f"{url} has paused itself: {switch.why}; {brake.REMEDY}")
     if not _is_done(experiment):
-        told = ", ".join(describe_exit(process.returncode) for process in started)
+        ends = ", ".join(describe_exit(process.returncode) for process in started)
         raise EnvironmentFault(
-            f"the workers left before all trials were done ({told}); see {logs}/worker-*.log and run it again"
+            f"the workers left before all trials were done ({ends}); see {logs}/worker-*.log and run it again"
         )
 
 
 @contextmanager
 def _preparing() -> Iterator[Callable[[str, float | None], None]]:
-    """Show how far the corpus, the tokenizer and the teacher are; yields what takes the news."""
+    """Show progress of the preparation; yields a function to call with the task and its finished fraction."""
     if not sys.stdout.isatty():
-        said: set[str] = set()
+        printed: set[str] = set()
 
-        def line(what: str, share: float | None) -> None:
-            if what not in said:
-                said.add(what)
+        def print_line(what: str, share: float | None) -> None:
+            if what not in printed:
+                printed.add(what)
                 _say(f"preparing: {what}")
 
-        yield line
+        yield print_line
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -165,18 +165,18 @@ def _preparing() -> Iterator[Callable[[str, float | None], None]]:
     with Progress(*columns, console=console(), transient=True) as bar:
         task = bar.add_task("", total=None)
 
-        def move(what: str, share: float | None) -> None:
+        def update_bar(what: str, share: float | None) -> None:
             bar.update(
                 task, description=escape_controls(what), total=None if share is None else 1.0, completed=share
             )
 
-        yield move
+        yield update_bar
 
 
 def _prepare(space: Space) -> None:
-    """Corpus, tokenizer and teacher, with all cores: the workers are not there yet.
+    """Prepare corpus, tokenizer and teacher with all cores, before the workers start.
 
-    It comes before the sweep is made: that loads torch, and torch reads the trainer's settings only once.
+    This comes before the sweep is created, which loads torch: torch reads the trainer's settings only once.
     """
     from sweeps.worker.program import prepare
 
@@ -185,26 +185,26 @@ def _prepare(space: Space) -> None:
 
 
 def _watch(experiment: Experiment, processes: list[subprocess.Popen[bytes]]) -> None:
-    """Show what the workers do until they have left: in place on a terminal, else a line per ended trial."""
+    """Show what the workers do until they have left: live on a terminal, else a line per ended trial."""
     if sys.stdout.isatty():
         from rich.live import Live
 
         with Live(_view(experiment), console=console(), auto_refresh=False, transient=True) as live:
-            while _is_worth_watching(experiment, processes):
+            while _is_active(experiment, processes):
                 time.sleep(_EVERY_S)
                 live.update(_view(experiment), refresh=True)
         return
-    told: set[int] = set()
-    while _is_worth_watching(experiment, processes):
+    printed: set[int] = set()
+    while _is_active(experiment, processes):
         time.sleep(_EVERY_S)
         for record in experiment.trials():
-            if record.finished and record.trial not in told:
-                told.add(record.trial)
-                _say(f"trial {record.trial} {record.status} ({len(told)} of {experiment.space.run_cap})")
+            if record.finished and record.trial not in printed:
+                printed.add(record.trial)
+                _say(f"trial {record.trial} {record.status} ({len(printed)} of {experiment.space.run_cap})")
 
 
-def _is_worth_watching(experiment: Experiment, processes: list[subprocess.Popen[bytes]]) -> bool:
-    """Whether workers are at work: in a sweep that has paused itself they only wait."""
+def _is_active(experiment: Experiment, processes: list[subprocess.Popen[bytes]]) -> bool:
+    """Return whether workers are running trials: in a sweep that has paused itself they only wait."""
     if control.switch(experiment.store).braked:
         return False
     return any(process.poll() is None for process in processes)
@@ -221,7 +221,7 @@ def _view(experiment: Experiment) -> Group:
 
 
 def _show(experiment: Experiment, out: Path, seconds: float) -> int:
-    """Print what came out and write the report; the exit status of the command."""
+    """Print the results and write the report; return the exit status of the command."""
     from analysis.table import TrialsTable, from_document
     from sweeps.cli.export import write_report
     from sweeps.cli.pareto import of_experiment, print_front

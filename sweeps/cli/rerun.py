@@ -1,4 +1,4 @@
-"""What to type to run a trial's parameters again: `sweep best`, `quickstart` and the report show it."""
+"""Command line that runs a trial's parameters again, for `sweep best`, `quickstart` and the report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sweeps.space.overrides import to_overrides
 from sweeps.trials.record import Trial
 
 RUN_DIR = "runs/best"
-"""Where a command that is run by hand keeps its files."""
+"""Run folder of a command that is run by hand."""
 
 
 def command_line(space: Space, record: Trial) -> str:
-    """One line for a shell, with the sweep's own overrides; the parameters are the trial's."""
+    """Return one line for a shell, with the sweep's overrides and the trial's parameters."""
     program, overrides = space.program, to_overrides(record.parameters)
     if program.kind == "trainer":
         count = program.processes
@@ -23,11 +23,11 @@ def command_line(space: Space, record: Trial) -> str:
         module, _, name = program.function.partition(":")
         call = f"from {module} import {name}; print({name}({dict(record.parameters)!r}))"
         return shlex.join(["python", "-c", call])
-    told = {"${python}": "python", "${run_dir}": RUN_DIR, "${trial}": str(record.trial)}
+    values = {"${python}": "python", "${run_dir}": RUN_DIR, "${trial}": str(record.trial)}
     words: list[str] = []
     for word in program.command:
-        for placeholder, value in told.items():
+        for placeholder, value in values.items():
             word = word.replace(placeholder, value)
         words += overrides if word == "${overrides}" else [word]
-    # Absolute: a program may change its folder before it writes its result.
+    # Absolute, because a program may change its working directory before it writes its result.
     return f'mkdir -p {RUN_DIR} && SWEEP_RUN_DIR="$PWD/{RUN_DIR}" {shlex.join(words)}'

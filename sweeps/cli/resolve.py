@@ -1,4 +1,4 @@
-"""From `--storage` and `--name` to a store: which sweep does the user mean?"""
+"""Resolution of `--storage` and `--name` to the store of a sweep."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ log = logging.getLogger(__name__)
 
 DEFAULT_STORAGE = "./sweep-store"
 LATEST_KEY = ".latest"
-"""Beside the sweeps of a storage folder: the name of the one that was made last. No sweep's name has a dot in
-front."""
+"""File in a storage folder with the name of the latest sweep. No sweep's name begins with a dot."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def storage_options(function: F) -> F:
-    """The options --storage and --name, as every command has them."""
+    """Add the options --storage and --name to a command."""
     function = click.option(
         "--name",
         metavar="NAME",
@@ -35,35 +34,33 @@ def storage_options(function: F) -> F:
     return click.option(
         "--storage",
         metavar="URL",
-        help="A folder of sweeps, or one sweep's whole URL. Default: SWEEP_STORAGE, or ./sweep-store.",
+        help="A folder of sweeps, or one sweep's full URL. Default: SWEEP_STORAGE, or ./sweep-store.",
     )(function)
 
 
 def open_sweep(storage: str | None, name: str | None) -> Experiment:
-    """The sweep that the options and the environment mean. Raises `SweepNotFound` or `InputError`."""
-    given = _storage(storage)
+    """Open the sweep that the options and the environment name. Raises `SweepNotFound` or `InputError`."""
+    url = _storage(storage)
     if name == "":
         raise InputError("--name is empty; say which sweep, or leave --name out for the last one made")
-    if _is_sweep(given):
-        if name is not None and name != name_of(given):
-            raise InputError(
-                f"{given}: this is the sweep {name_of(given)!r} already; leave out --name {name}"
-            )
-        return Experiment.open(open_store(given))
-    name = name or os.environ.get("SWEEP_NAME") or _latest(given)
-    return Experiment.open(open_store(join(given, name)))
+    if _is_sweep(url):
+        if name is not None and name != name_of(url):
+            raise InputError(f"{url}: this is the sweep {name_of(url)!r} already; leave out --name {name}")
+        return Experiment.open(open_store(url))
+    name = name or os.environ.get("SWEEP_NAME") or _latest(url)
+    return Experiment.open(open_store(join(url, name)))
 
 
 def new_store(storage: str | None, name: str) -> Store:
-    """The store for a new sweep of this name. Raises `InputError`."""
-    given = _storage(storage)
-    if _is_sweep(given):
-        raise InputError(f"{given}: this is a sweep itself; give the folder that sweeps are made in")
-    return open_store(join(given, name))
+    """Return the store for a new sweep of this name. Raises `InputError`."""
+    url = _storage(storage)
+    if _is_sweep(url):
+        raise InputError(f"{url}: this is a sweep itself; give the folder that sweeps are made in")
+    return open_store(join(url, name))
 
 
 def exists(store: Store) -> bool:
-    """Whether there is a sweep in the store."""
+    """Return whether there is a sweep in the store."""
     try:
         store.read(SWEEP_KEY)
     except NotFound:
@@ -72,7 +69,7 @@ def exists(store: Store) -> bool:
 
 
 def remember(store: Store) -> None:
-    """Make the sweep the default of its storage folder. A convenience: if it fails, nothing else does."""
+    """Make the sweep the default of its storage folder; a failure is only logged."""
     data = name_of(store.url).encode()
     try:
         folder = open_store(parent(store.url))
@@ -91,40 +88,40 @@ def remember(store: Store) -> None:
 def _storage(storage: str | None) -> str:
     if storage == "":
         raise InputError("--storage is empty; give a folder or a URL, or leave it out for ./sweep-store")
-    given = storage or os.environ.get("SWEEP_STORAGE") or DEFAULT_STORAGE
-    if not is_remote(given):
-        path = Path(local_path(given))
+    url = storage or os.environ.get("SWEEP_STORAGE") or DEFAULT_STORAGE
+    if not is_remote(url):
+        path = Path(local_path(url))
         try:
             if path.exists() and not path.is_dir():
-                raise InputError(f"{given}: this is a file; --storage takes a folder")
+                raise InputError(f"{url}: this is a file; --storage takes a folder")
         except OSError as error:
             raise InputError(
-                f"{given}: {(error.strerror or str(error)).lower()}; give another folder"
+                f"{url}: {(error.strerror or str(error)).lower()}; give another folder"
             ) from None
-    return given
+    return url
 
 
-def _is_sweep(given: str) -> bool:
-    return exists(open_store(given))
+def _is_sweep(url: str) -> bool:
+    return exists(open_store(url))
 
 
-def _latest(given: str) -> str:
+def _latest(url: str) -> str:
     try:
-        latest = open_store(given).read(LATEST_KEY)[0].decode()
+        latest = open_store(url).read(LATEST_KEY)[0].decode()
     except (SweepError, UnicodeDecodeError):
         latest = ""
-    if is_remote(given):
+    if is_remote(url):
         if not latest:
-            raise SweepNotFound(f"{given}: no sweep was made here; say which one you mean with --name")
+            raise SweepNotFound(f"{url}: no sweep was made here; say which one you mean with --name")
         return latest
-    found = sorted(path.parent.name for path in Path(local_path(given)).glob(f"*/{SWEEP_KEY}"))
+    found = sorted(path.parent.name for path in Path(local_path(url)).glob(f"*/{SWEEP_KEY}"))
     if latest in found:
         return latest
     if len(found) == 1:
         return found[0]
     if found:
-        raise InputError(f"{given}: which of its sweeps? Say --name with one of {', '.join(found)}")
+        raise InputError(f"{url}: which of its sweeps? Say --name with one of {', '.join(found)}")
     raise SweepNotFound(
-        f"{given}: no sweep here; make one with `sweep init SPACE.yaml`, try `sweep quickstart`, "
+        f"{url}: no sweep here; make one with `sweep init SPACE.yaml`, try `sweep quickstart`, "
         "or point --storage at one"
     )

@@ -1,4 +1,4 @@
-"""`sweep init` and `sweep worker`: make a sweep, and work on it."""
+"""Commands `sweep init` and `sweep worker`: create a sweep, and run its trials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sweeps.space.definition import Space
 from sweeps.storage.urls import is_remote
 
 REMOTE_EXPIRE_S = 150.0
-"""A request to a bucket may be tried again for over two minutes; a lease must outlast that."""
+"""Minimal lease in a bucket, in seconds: a request may be retried for over two minutes."""
 
 
 @click.command()
@@ -40,7 +40,13 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool) -> None:
 
 
 def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> Experiment:
-    """Check the space against Ax and the program, then write it; nothing is written if a check fails."""
+    """Check the space with Ax and the program, then create the sweep; nothing is written if a check fails.
+
+    Args:
+        space: the search space.
+        storage: of `--storage`.
+        skip_if_exists: return the existing sweep if it has the same space.
+    """
     from sweeps.space.probes import probes
     from sweeps.trials.redaction import refuse_secrets
     from sweeps.worker import program
@@ -57,14 +63,14 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
         from sweeps.search import optimizer  # a grid needs no Ax, whose import takes seconds
 
         optimizer.check(space)
-    _warn_of_no_surrogate(space)  # of a space that is refused, nothing else is told
+    _warn_of_no_surrogate(space)  # not for a refused space
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
     remember(store)
     return experiment
 
 
 def _warn_of_no_surrogate(space: Space) -> None:
-    """Not an error: somebody may want the Sobol points alone; but then `method: random` says so."""
+    """Warn if the surrogate gets no trial; whoever wants that can write `method: random`."""
     search, cap = space.search, space.run_cap
     first = search.sobol + (space.baseline is not None)  # the baseline does not count as one of them
     if search.method == "bayes" and cap is not None and cap <= first:
@@ -106,9 +112,9 @@ def worker(
 ) -> None:
     """Claim trials, run them and report, until none is left or a limit is reached.
 
-    Start as many as you like, on as many machines as see the storage. SIGTERM or Ctrl-C hands the trial in
-    hand back (exit status 75), a second one leaves at once; a worker that dies without a word is replaced
-    when its lease runs out. One that cannot start the program leaves with 2: it is in the wrong folder.
+    Start as many as you like, on as many machines as see the storage. SIGTERM or Ctrl-C hands the current
+    trial back (exit status 75), a second one exits immediately; the trial of a worker that dies is taken over
+    when its lease expires. A worker that cannot start the program exits with 2: it is in the wrong folder.
     """
     from sweeps.cli.progress import watcher
     from sweeps.worker.loop import Limits, work
@@ -123,7 +129,7 @@ def worker(
     if tally.preempted_by:
         echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
         ctx.exit(EXIT_PREEMPTED)
-    told = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or "there was none to run"
-    click.echo(f"sweep: no more trials for this worker: {told}", err=True)
+    ends = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or "there was none to run"
+    click.echo(f"sweep: no more trials for this worker: {ends}", err=True)
     only_failures = bool(tally.ended) and set(tally.ended) == {"failed"}
     ctx.exit(EXIT_FAILED if only_failures else EXIT_DONE)

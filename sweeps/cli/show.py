@@ -1,4 +1,4 @@
-"""`sweep status`, `sweep trials`, `sweep best`: reading a sweep. Nothing here imports torch or Ax."""
+"""Commands `sweep status`, `sweep trials` and `sweep best`. They import neither torch nor Ax."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sweeps.cli.output import console, echo, format_option, print_csv, print_json, print_table, shorten
-from sweeps.cli.prices import price, price_options
+from sweeps.cli.prices import Prices, price_options
 from sweeps.cli.rerun import command_line
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_FAILED
@@ -47,16 +46,14 @@ def status(
     storage: str | None,
     name: str | None,
     style: str,
-    device: str | None,
-    spot: bool,
-    rates: Path | None,
+    prices: Prices,
     watch: bool,
     every: float,
 ) -> None:
-    """How many trials are where, what runs now, what it costs, and the best so far."""
+    """Show how many trials have which status, what runs now, what it costs, and the best so far."""
     if watch and style != "table":
         raise click.UsageError("--watch is for people; leave out --format")
-    rate = price(device, spot=spot, rates=rates)
+    rate = prices.rate()
     experiment = open_sweep(storage, name)
     if watch:
         _watch(experiment, every, rate)
@@ -77,7 +74,7 @@ def status(
 @storage_options
 @format_option
 def trials(storage: str | None, name: str | None, style: str) -> None:
-    """The table of trials."""
+    """Show the table of trials."""
     experiment = open_sweep(storage, name)
     records = redact_trials(experiment.trials())
     if style == "json":
@@ -96,7 +93,7 @@ def trials(storage: str | None, name: str | None, style: str) -> None:
 @format_option
 @click.pass_context
 def best(ctx: click.Context, storage: str | None, name: str | None, style: str) -> None:
-    """The best trial, and a line that runs it again.
+    """Show the best trial, and a command line that runs it again.
 
     With several objectives it is the best by the first one; see `sweep pareto` for the trade-off.
     """
@@ -117,7 +114,7 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
 
 
 def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
-    """The document of `sweep status --format json`."""
+    """Return the document of `sweep status --format json`."""
     found = table.best(experiment.space, records)
     switch = control.switch(experiment.store)
     return {
@@ -132,15 +129,15 @@ def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[st
 
 
 def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | None = None) -> list[str]:
-    """The status of a sweep in a few lines for people."""
+    """Return the status of a sweep in a few lines for people; `rate` is the price of the trials' time."""
     space = experiment.space
     imported = sum(record.generator == "imported" for record in records)
     cap = "" if space.run_cap is None else f" of {space.run_cap}"
     extra = f" and {imported} imported" if imported else ""
-    told = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in table.counts(records).items() if n)
+    statuses = [f"{n} {status.replace('_', ' ')}" for status, n in table.counts(records).items() if n]
     lines = [
         f"sweep   {space.name}  ({experiment.store.url})",
-        f"trials  {len(records) - imported}{cap}{extra}{': ' if told else ''}{told}",
+        f"trials  {len(records) - imported}{cap}{extra}{': ' if statuses else ''}{', '.join(statuses)}",
     ]
     switch = control.switch(experiment.store)
     if switch.braked:
@@ -149,8 +146,8 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         lines.append(f"state   {switch.state}; `sweep resume` opens it again")
     if limits := {name: limit for name, limit in asdict(space.budget).items() if limit is not None}:
         costs = asdict(budget.spent(records, experiment.store.now()))
-        told = ", ".join(f"{costs[name]:.4g} of {limit:.4g} {name}" for name, limit in limits.items())
-        lines.append(f"budget  {told}")
+        spent = ", ".join(f"{costs[name]:.4g} of {limit:.4g} {name}" for name, limit in limits.items())
+        lines.append(f"budget  {spent}")
     if line := _cost_line(space, records, rate):
         lines.append(f"cost    {line}")
     if (found := table.best(space, records)) is not None:
@@ -159,31 +156,33 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
 
 
 def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str:
-    """Dollars so far and expected; "" where nothing costs anything."""
+    """Return dollars so far and expected in words; "" if no cost is known."""
     from analysis.summaries.costs import cost
 
     rows = [{**table.nested(record), "seconds": table.seconds(record)} for record in records]
-    told = cost(rows, space.run_cap, rate)
-    if rate is None and not told.so_far:
+    estimate = cost(rows, space.run_cap, rate)
+    if rate is None and not estimate.so_far:
         return ""
     expected = (
-        "" if told.expected is None else f", about ${told.expected:.2f} when all {space.run_cap} are done"
+        ""
+        if estimate.expected is None
+        else f", about ${estimate.expected:.2f} when all {space.run_cap} are done"
     )
-    unknown = f"; without a price: {counted(told.unpriced, 'trial')}" if told.unpriced else ""
-    return f"${told.so_far:.2f} so far{expected}, {told.basis}{unknown}"
+    unknown = f"; without a price: {counted(estimate.unpriced, 'trial')}" if estimate.unpriced else ""
+    return f"${estimate.so_far:.2f} so far{expected}, {estimate.basis}{unknown}"
 
 
 def best_line(space: Space, record: Trial) -> str:
-    """`trial 5: final_loss 3.3412 ± 0.0123` and so on for every objective."""
-    told = ", ".join(
+    """Return the objectives of a trial, such as `trial 5: final_loss 3.3412 ± 0.0123`."""
+    metrics = ", ".join(
         f"{metric} {shorten(record.metrics.get(metric))}{_plus_minus(record, metric)}"
         for metric in space.metrics()
     )
-    return f"trial {record.trial}: {told}"
+    return f"trial {record.trial}: {metrics}"
 
 
 def print_trials(space: Space, records: Sequence[Trial]) -> None:
-    """The trials table for people: the parameters that vary, the objectives, and why trials failed."""
+    """Print the trials for people: the parameters that vary, the objectives, and why trials failed."""
     varied = [p.name for p in space.parameters if len({repr(r.parameters.get(p.name)) for r in records}) > 1]
     rows = []
     for record in records:
@@ -200,7 +199,7 @@ def print_trials(space: Space, records: Sequence[Trial]) -> None:
 
 
 def _watch(experiment: Experiment, every: float, rate: Rate | None) -> None:
-    """Show the status again and again, in place on a terminal, until Ctrl-C."""
+    """Refresh the status every so many seconds, in place on a terminal, until Ctrl-C."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -220,13 +219,14 @@ def _watch(experiment: Experiment, every: float, rate: Rate | None) -> None:
 
 
 def running_line(row: dict[str, Any]) -> str:
-    """One running trial in one line."""
+    """Return one of `running_rows` as a line."""
     return "        " + "  ".join(
         f"{name} {shorten(value)}" for name, value in row.items() if value is not None
     )
 
 
 def running_rows(experiment: Experiment, records: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Return a row for each running trial, with its worker and progress."""
     running = [record for record in records if record.status == "running"]
     if not running:
         return []

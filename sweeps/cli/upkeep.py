@@ -1,4 +1,4 @@
-"""`sweep import`, `sweep doctor`, `sweep repair`: earlier results in, what is wrong here, and mending it."""
+"""Commands `sweep import`, `sweep doctor` and `sweep repair`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sweeps.trials.redaction import redact
 if TYPE_CHECKING:
     from runners.pools.runner import Health
     from sweeps.upkeep.doctor import Diagnosis
-    from sweeps.upkeep.repair import Mend, Outcome
+    from sweeps.upkeep.repair import Outcome, RepairStep
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _format_option(function: F) -> F:
-    """--format without csv: neither a diagnosis nor a repair is a table for programs."""
+    """Add the option --format without csv: neither a diagnosis nor a repair is a table."""
     return click.option(
         "--format",
         "style",
@@ -39,7 +39,7 @@ def _format_option(function: F) -> F:
 @click.command("import")
 @storage_options
 @click.option(
-    "--again", is_flag=True, help="Take rows in that the sweep has already, as repeated measurements."
+    "--again", is_flag=True, help="Also import rows that the sweep has already, as repeated measurements."
 )
 @click.argument("table", type=click.Path(path_type=Path))
 def import_(storage: str | None, name: str | None, again: bool, table: Path) -> None:
@@ -54,15 +54,15 @@ def import_(storage: str | None, name: str | None, again: bool, table: Path) -> 
 
     experiment = open_sweep(storage, name)
     done = import_table(experiment, table, worker=f"import-{identity()}", again=again)
-    click.echo(f"{table}: {_told_trials(done.trials)}")
+    click.echo(f"{table}: {_imported(done.trials)}")
     left_out = [f"{count} {status}" for status, count in done.left_out.items()]
     if done.known:
-        left_out.append(f"{done.known} here already (--again takes them in a second time)")
+        left_out.append(f"{done.known} here already (--again imports them a second time)")
     if left_out:
         echo(f"left out: {', '.join(left_out)}", err=True)
 
 
-def _told_trials(indices: tuple[int, ...]) -> str:
+def _imported(indices: tuple[int, ...]) -> str:
     if not indices:
         return "nothing new"
     if len(indices) == 1:
@@ -77,10 +77,10 @@ def _told_trials(indices: tuple[int, ...]) -> str:
 @_format_option
 @click.pass_context
 def doctor(ctx: click.Context, storage: str | None, name: str | None, style: str) -> None:
-    """Find out what is wrong with this machine, the storage and the sweep, and how to mend it.
+    """Diagnose this machine, the storage and the sweep, and say how to fix each problem.
 
-    A problem makes the exit status 1; notes are good to know and harm nothing. Outside of any sweep it looks
-    at the machine alone. Of each engine that `sweep launch` knows it tells whether it is here.
+    A problem makes the exit status 1; notes are harmless. Outside of any sweep only the machine is checked.
+    The engines of `sweep launch` are listed with their state on this machine.
     """
     from sweeps.upkeep.doctor import examine
 
@@ -88,15 +88,15 @@ def doctor(ctx: click.Context, storage: str | None, name: str | None, style: str
     diagnosis = examine(lambda: open_sweep(storage, name), expected=named)
     healths = _engines()
     if style == "json":
-        told = [{"engine": name, **asdict(health)} for name, health in healths.items()]
-        print_json(_diagnosis_document(diagnosis) | {"engines": told})
+        engines = [{"engine": name, **asdict(health)} for name, health in healths.items()]
+        print_json(_diagnosis_document(diagnosis) | {"engines": engines})
     else:
         _print_diagnosis(diagnosis, healths)
     ctx.exit(EXIT_DONE if diagnosis.clean else EXIT_FAILED)
 
 
 def _engines() -> dict[str, Health]:
-    """What `sweep launch` could use from here; none of it is a problem, because nobody needs them all."""
+    """Return the state of every engine of `sweep launch`; a missing one is no problem."""
     from runners.pools.engines import ENGINES, runner
 
     return {name: runner(name).health() for name in ENGINES}
@@ -127,69 +127,68 @@ def _print_diagnosis(diagnosis: Diagnosis, healths: Mapping[str, Health]) -> Non
         echo(f"{fact:<{width}}  {shorten(value)}")
     click.echo("")
     width = max(map(len, engines))
-    for engine, told in engines.items():
-        echo(f"{engine:<{width}}  {' '.join(told.split())}")
+    for engine, state in engines.items():
+        echo(f"{engine:<{width}}  {' '.join(state.split())}")
     for finding in diagnosis.findings:
         echo(f"\n{finding.level}: {shorten(finding.what)}")
         echo(f"  where: {finding.where}")
         if finding.remedy:
-            echo(f"  mend:  {finding.remedy}")
+            echo(f"  fix:   {finding.remedy}")
     problems = sum(finding.level == "problem" for finding in diagnosis.findings)
-    told = counted(problems, "problem") if problems else "nothing is wrong"
-    click.echo(f"\n{told}")
+    click.echo(f"\n{counted(problems, 'problem') if problems else 'nothing is wrong'}")
 
 
 @click.command()
 @storage_options
-@click.option("--yes", is_flag=True, help="Do it. Without it, only say what would be done.")
+@click.option("--yes", is_flag=True, help="Do it. Without it, only print what would be done.")
 @_format_option
 @click.pass_context
 def repair(ctx: click.Context, storage: str | None, name: str | None, yes: bool, style: str) -> None:
-    """Mend what can be mended without guessing; `sweep doctor` also names the rest.
+    """Repair what can be repaired without guessing; `sweep doctor` also names the rest.
 
     Torn records are moved to quarantine/, trials of silent workers handed back, records of earlier versions
-    written anew, dead leases and the files of lost attempts removed. Workers may go on meanwhile. Exit
-    status 1 if a step failed.
+    rewritten, dead leases and the files of lost attempts removed. Workers may run meanwhile. Exit status 1 if
+    a step failed.
     """
     from sweeps.upkeep.inventory import survey
     from sweeps.upkeep.repair import carry_out, plan
 
     experiment = open_sweep(storage, name)
     found = survey(experiment.store)
-    mends = plan(experiment, found)
-    outcomes = [carry_out(mend) for mend in mends] if yes else []
+    steps = plan(experiment, found)
+    outcomes = [carry_out(step) for step in steps] if yes else []
     where = experiment.store.location
     left = {
         "foreign": [where(key) for key in found.foreign],
         "ownerless": [where(run.prefix) for run in found.ownerless_runs()],
     }
     if style == "json":
-        print_json({"done": yes, "steps": _step_documents(mends, outcomes), **left})
+        print_json({"done": yes, "steps": _step_documents(steps, outcomes), **left})
     else:
-        _print_steps(mends, outcomes)
-        for kind, places in left.items():
-            for place in places:
-                echo(f"left alone: {_LEFT_ALONE[kind]}\n  where: {place}")
+        _print_steps(steps, outcomes)
+        for kind, locations in left.items():
+            for location in locations:
+                echo(f"left alone: {_LEFT_ALONE[kind]}\n  where: {location}")
     ctx.exit(EXIT_FAILED if any(outcome.state == "failed" for outcome in outcomes) else EXIT_DONE)
 
 
-def _step_documents(mends: list[Mend], outcomes: list[Outcome]) -> list[dict[str, str]]:
-    """Every step; its state is `planned` as long as nothing was done."""
-    steps = [{"kind": mend.kind, "what": redact(mend.what), "where": mend.where} for mend in mends]
+def _step_documents(steps: list[RepairStep], outcomes: list[Outcome]) -> list[dict[str, str]]:
+    """Return every step as JSON; its state is `planned` as long as nothing was done."""
+    documents = [{"kind": step.kind, "what": redact(step.what), "where": step.where} for step in steps]
     if not outcomes:
-        return [step | {"state": "planned", "told": ""} for step in steps]
-    ends = [{"state": outcome.state, "told": redact(outcome.told)} for outcome in outcomes]
-    return [step | end for step, end in zip(steps, ends, strict=True)]
+        return [document | {"state": "planned", "told": ""} for document in documents]
+    results = [{"state": outcome.state, "told": redact(outcome.reason)} for outcome in outcomes]
+    return [document | result for document, result in zip(documents, results, strict=True)]
 
 
-_LEFT_ALONE = {"foreign": "nobody here knows this object", "ownerless": "files of a trial without a record"}
+_LEFT_ALONE = {"foreign": "this object is unknown", "ownerless": "files of a trial without a record"}
 
 
-def _print_steps(mends: list[Mend], outcomes: list[Outcome]) -> None:
-    for step in _step_documents(mends, outcomes):
-        told = f" ({shorten(step['told'])})" if step["told"] else ""
-        echo(f"{step['state']}: {shorten(step['what'])}{told}\n  where: {step['where']}")
-    if not mends:
-        click.echo("there is nothing to mend")
+def _print_steps(steps: list[RepairStep], outcomes: list[Outcome]) -> None:
+    for document in _step_documents(steps, outcomes):
+        reason = f" ({shorten(document['told'])})" if document["told"] else ""
+        echo(f"{document['state']}: {shorten(document['what'])}{reason}\n  where: {document['where']}")
+    if not steps:
+        click.echo("there is nothing to repair")
     elif not outcomes:
-        click.echo(f"\n{counted(len(mends), 'step')} to take: `sweep repair --yes`")
+        click.echo(f"\n{counted(len(steps), 'step')} to take: `sweep repair --yes`")
