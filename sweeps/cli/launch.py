@@ -86,11 +86,8 @@ def launch(
             print_artifacts(artifacts, style)
             return EXIT_DONE
         engines.require(runner)
-        for secret in pool.secrets:
-            if engines.ENGINES[runner].secrets_here and secret not in os.environ:
-                raise InputError(
-                    f"{secret} is not set here, and --secret passes its value on; export it first"
-                )
+        if engines.ENGINES[runner].secrets_here:
+            _require_secrets(pool)
         if detach and not engine.keeps:
             raise InputError(f"--detach: {runner} keeps the pool itself; leave it out")
         _refuse_a_second(engine, pool)
@@ -99,9 +96,15 @@ def launch(
             return _detach(pool.folder)
         with launching(engine, pool):
             status = engine.up(pool, notify)
-        if engine.keeps:  # until now
+        if engine.keeps:  # it has ended with this process
             launched.remove(pool.folder)
         return status
+
+
+def _require_secrets(pool: Pool) -> None:
+    for secret in pool.secrets:
+        if secret not in os.environ:
+            raise InputError(f"{secret} is not set here, and --secret passes its value on; export it first")
 
 
 def print_artifacts(artifacts: Mapping[str, str], style: str) -> None:

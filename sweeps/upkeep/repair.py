@@ -181,7 +181,7 @@ def _unlock(experiment: Experiment, survey: Survey) -> Iterator[RepairStep]:
         kind="lock",
         what=f"remove the lease that {lock.holder} left behind",
         where=experiment.store.location(ASK_KEY),
-        step=partial(experiment.store.delete, ASK_KEY, lock.version),
+        action=partial(experiment.store.delete, ASK_KEY, lock.version),
     )
 
 

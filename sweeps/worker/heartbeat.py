@@ -1,4 +1,4 @@
-"""Heartbeat of one running trial, in a thread of its own, so that a long step does not look like a dead one.
+"""Heartbeat of one running trial, in a thread of its own, so that a long step does not look like a crash.
 
 The thread runs from the claim to the report. It renews the lease, stores the program's progress, and finds
 out whether another worker has taken the trial over or the trial should be stopped early.

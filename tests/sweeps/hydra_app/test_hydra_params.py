@@ -85,7 +85,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("params", "arguments", "message"), REFUSED, ids=[message for *_, message in REFUSED])
+@pytest.mark.parametrize(
+    ("params", "arguments", "message"), REFUSED, ids=[message for *_, message in REFUSED]
+)
 def test_what_cannot_be_searched_is_refused_in_one_line(
     params: dict[str, Any], arguments: list[str], message: str
 ) -> None:

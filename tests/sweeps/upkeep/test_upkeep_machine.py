@@ -110,7 +110,9 @@ def test_a_tpu_needs_torch_xla_and_the_torch_that_goes_with_it(bare, tmp_path, m
     assert facts["libtpu"] == "0.0.23"
 
 
-def test_versions_that_do_not_go_together_on_a_tpu_are_reported_with_what_mends_them(bare, tmp_path, monkeypatch):
+def test_versions_that_do_not_go_together_on_a_tpu_are_reported_with_what_mends_them(
+    bare, tmp_path, monkeypatch
+):
     (bare / "dev" / "vfio").mkdir(parents=True)
     (bare / "dev" / "vfio" / "0").touch()
     present = {"torch_xla": "2.9.0", "libtpu": "0.0.35", "jax": "0.10.2", "jaxlib": "0.10.2"}

@@ -185,9 +185,7 @@ def test_a_worker_that_takes_a_trial_over_gives_its_program_the_checkpoints(comm
     assert (record.attempt, record.metrics["loss"]) == (2, 2)
 
 
-def test_a_worker_that_is_stopped_while_it_fetches_hands_the_trial_back(
-    command_space, monkeypatch
-) -> None:
+def test_a_worker_that_is_stopped_while_it_fetches_hands_the_trial_back(command_space, monkeypatch) -> None:
     """And leaves nothing behind that the next attempt could take for a checkpoint."""
     space = replace(
         command_space, program=Program(kind="command", command=("true", "${overrides}")), run_cap=1
