@@ -1,4 +1,4 @@
-"""A worker in the wrong folder, and a program that fails all the time, as a person at the command line meets them."""
+"""A worker in the wrong folder, and a program that always fails, on the command line."""
 
 from __future__ import annotations
 

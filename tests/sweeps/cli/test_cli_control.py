@@ -1,4 +1,4 @@
-"""Steering from the command line: what a person may do to a sweep while its workers run."""
+"""Control of a sweep from the command line while its workers run."""
 
 from __future__ import annotations
 

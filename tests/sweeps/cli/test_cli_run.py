@@ -1,4 +1,4 @@
-"""`init`, `worker`, `ask`, `tell`: a sweep from its file to its results, and every wrong turn in one line."""
+"""`init`, `worker`, `ask`, `tell`: a sweep from its file to its results, and every error in one line."""
 
 from __future__ import annotations
 

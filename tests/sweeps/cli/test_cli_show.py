@@ -1,4 +1,4 @@
-"""What people and programs read: documents to the letter, tables without noise, and nothing slow imported."""
+"""Output for people and programs: documents to the letter, tables without noise, and no slow imports."""
 
 from __future__ import annotations
 

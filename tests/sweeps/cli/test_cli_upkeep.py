@@ -1,4 +1,4 @@
-"""`sweep import`, `doctor` and `repair` as a person meets them: words, JSON and exit statuses."""
+"""`sweep import`, `doctor` and `repair` on the command line: messages, JSON and exit statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file is one that Ax's own client opens, and it says of every trial what the records say."""
+"""The exported file opens in Ax's own client and agrees with the records."""
 
 from __future__ import annotations
 

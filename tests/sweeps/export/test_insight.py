@@ -1,4 +1,4 @@
-"""What the surrogate's view says of a function that we know."""
+"""The surrogate's analyses of a known function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""optuna-dashboard itself opens the exported journal: its own application, asked for what its pages show."""
+"""optuna-dashboard opens the exported journal: its own application serves the data of its pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal is one that Optuna opens, and says of every trial what the records say."""
+"""The exported journal opens in Optuna and agrees with the records."""
 
 from __future__ import annotations
 

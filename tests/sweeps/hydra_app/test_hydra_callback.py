@@ -1,4 +1,4 @@
-"""What a task function returned, as the trial's result."""
+"""A task function's return value as the trial's result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people write to search a Hydra configuration, and what it becomes; what cannot be is refused in one line."""
+"""Parameters of a Hydra configuration as those of a search space; wrong ones are refused in one line."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ REFUSED = [
     ({}, ["x=tag(log,choice(1,2))"], "goes with interval"),
     ({}, ["x=choice([1],[2])"], "cannot be a choice"),
     ({}, ["x=interval(1,"], "interval"),
-    ({"x": None}, [], "says nothing"),
+    ({"x": None}, [], "is empty"),
     ({"x": {"type": "range", "bounds": [1]}}, [], r"write bounds: \[low, high\]"),
     ({"x": {"type": "range", "bounds": [1, 2], "digits": 3}}, [], "unknown key 'digits'"),
     ({"x": {"type": "normal"}}, [], "write range, choice or fixed"),

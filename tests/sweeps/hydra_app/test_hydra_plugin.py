@@ -1,4 +1,4 @@
-"""Hydra finds the plugin where the package puts it, and pays next to nothing for it in other applications."""
+"""Hydra finds the installed plugin, which costs other applications next to nothing."""
 
 from __future__ import annotations
 

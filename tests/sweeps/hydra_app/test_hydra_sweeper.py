@@ -1,4 +1,4 @@
-"""A Hydra application as a sweep: killed in the middle, gone on with, and worked on by several at once."""
+"""A Hydra application as a sweep: killed halfway, resumed, and run by several workers at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeds, threads and silence: each context changes what it says and puts it back."""
+"""Seeds, threads and silence: each context restores what it changed."""
 
 from __future__ import annotations
 

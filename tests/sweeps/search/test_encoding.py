@@ -1,4 +1,4 @@
-"""Parameters there and back: on the axes of the search and in the words of the space."""
+"""Parameters encoded on the axes of the search and decoded again."""
 
 from __future__ import annotations
 

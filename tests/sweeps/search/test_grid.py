@@ -1,4 +1,4 @@
-"""sweeps.search.grid: every configuration once and in order, by whomever and whatever happens to the trials."""
+"""Grid search: every configuration once and in order, whatever happens to the trials."""
 
 from __future__ import annotations
 

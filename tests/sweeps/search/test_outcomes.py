@@ -1,4 +1,4 @@
-"""Which metrics count, under which names, and with which errors."""
+"""The metrics that count, their names and their standard errors."""
 
 from __future__ import annotations
 

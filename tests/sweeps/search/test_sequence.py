@@ -1,4 +1,4 @@
-"""The Sobol sequence by position: the same however it is read, and walks where points are rare."""
+"""The Sobol sequence by position: the same in any order of reading, and random walks where points are rare."""
 
 from __future__ import annotations
 

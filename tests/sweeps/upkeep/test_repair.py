@@ -1,4 +1,4 @@
-"""Every step of a repair does what it says, loses nothing, gives way to workers, and is needed only once."""
+"""Every step of a repair does what it says, loses no data, yields to workers, and is needed only once."""
 
 from __future__ import annotations
 

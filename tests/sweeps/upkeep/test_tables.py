@@ -1,4 +1,4 @@
-"""Files of every format as rows, and files that are none."""
+"""Files of every format as rows, and files of none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doctor and repair over a bucket: the same findings, sizes from the bucket, and a clean bill afterwards."""
+"""Doctor and repair over a bucket: the same findings, sizes from the bucket, and no findings afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor says about a machine: versions out of range, blind torch, a TPU without its package, no cache."""
+"""Findings about a machine: versions out of range, torch without CUDA, a TPU without its package, no cache."""
 
 from __future__ import annotations
 

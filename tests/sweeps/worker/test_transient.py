@@ -1,4 +1,4 @@
-"""Which last words tell of a lost network, and are worth another attempt."""
+"""Output that reports a lost network, and is worth another attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the optimizer proposes: values of the space, never twice, constraints kept, and when it gives up."""
+"""The optimizer's candidates: values of the space, never twice, constraints kept, and when it gives up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimizer is a function of the records: whoever reads the same ones proposes the same candidates."""
+"""The optimizer is a function of the records: the same records give the same candidates."""
 
 from __future__ import annotations
 
