@@ -212,11 +212,9 @@ class TrialRun:
                     worker=worker, attempt=attempt, metrics={}, curve=curve, detail=heartbeat.stop_reason
                 )
             case Preempted() if self.stop.requested:
-                return lifecycle.Release(worker=worker, attempt=attempt, detail=self.stop.by)
+                return self._release(self.stop.by)
             case Preempted(detail=detail):  # by itself: counted, because it may do so every time
-                return lifecycle.Release(
-                    worker=worker, attempt=attempt, detail=detail, max_attempts=max_attempts
-                )
+                return self._release(detail, max_attempts)
 
     def _hand_back(self, error: BaseException) -> None:
         """Release the trial without counting the attempt: this worker cannot run trials, the next one may."""
@@ -233,13 +231,12 @@ class TrialRun:
         detail = _in_one_line(error)
         log.warning("trial %d is given up here: %s", self.record.trial, detail)
         log.debug("the traceback:", exc_info=error)
-        event = lifecycle.Release(
-            worker=self.record.worker or "",
-            attempt=self.record.attempt,
-            detail=detail,
-            max_attempts=self.experiment.space.lease.max_attempts,
-        )
-        return self.report(event)
+        return self.report(self._release(detail, self.experiment.space.lease.max_attempts))
+
+    def _release(self, detail: str, max_attempts: int | None = None) -> lifecycle.Release:
+        """Return a release of the trial; with `max_attempts` the attempt counts as lost."""
+        worker, attempt = self.record.worker or "", self.record.attempt
+        return lifecycle.Release(worker=worker, attempt=attempt, detail=detail, max_attempts=max_attempts)
 
 
 def _worker_survives(error: BaseException) -> TypeGuard[Exception]:
