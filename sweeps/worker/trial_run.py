@@ -218,11 +218,8 @@ class TrialRun:
 
     def _hand_back(self, error: BaseException) -> None:
         """Release the trial without counting the attempt: this worker cannot run trials, the next one may."""
-        release = lifecycle.Release(
-            worker=self.record.worker or "", attempt=self.record.attempt, detail=_in_one_line(error)
-        )
         try:
-            self.experiment.apply(self.record.trial, release)
+            self.experiment.apply(self.record.trial, self._release(_in_one_line(error)))
         except SweepError as failure:
             log.warning("trial %d was not handed back, its lease will expire: %s", self.record.trial, failure)
 
