@@ -58,9 +58,9 @@ def _config(overrides: tuple[str, ...]) -> Config:
 
 def _composed(overrides: Sequence[str]) -> tuple[DictConfig, Any]:
     """Return Hydra's tree and its plain values."""
-    parsed = _parse(overrides)
+    parsed = parse_overrides(overrides)
     try:
-        tree = _from_cached_files(parsed)
+        tree = compose_cached(parsed)
         return tree, OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise _diagnose(parsed, error) from None
@@ -80,7 +80,7 @@ def validate(document: Any) -> Config:
 
 def keys(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return every key of the composed configuration with its value, "???" where one is required."""
-    return dict(leaves(OmegaConf.to_container(_from_cached_files(_parse(overrides)))))
+    return dict(leaves(OmegaConf.to_container(compose_cached(parse_overrides(overrides)))))
 
 
 def groups() -> dict[str, list[str]]:
@@ -92,7 +92,7 @@ def groups() -> dict[str, list[str]]:
         return {name: loader.get_group_options(name, ObjectType.CONFIG) for name in sorted(names)}
 
 
-def _from_cached_files(overrides: Sequence[Override]) -> DictConfig:
+def compose_cached(overrides: Sequence[Override]) -> DictConfig:
     """Return the tree that Hydra composes, without reading its thirty files each time.
 
     A sweep composes every candidate, and they differ in values alone: the tree of a choice of groups is
@@ -133,7 +133,8 @@ def _line(override: Override) -> str:
     return cast(str, override.input_line)
 
 
-def _parse(overrides: Sequence[str]) -> list[Override]:
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Parse overrides as Hydra does. Raises ConfigError."""
     return [_parse_one(text) for text in overrides]
 
 

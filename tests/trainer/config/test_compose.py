@@ -34,7 +34,7 @@ def by_hydra(overrides: Sequence[str]) -> object:
 )
 def test_the_tree_is_hydras(overrides: list[str]) -> None:
     for _ in range(2):  # the second time from the cache
-        composed = compose_tree(overrides)
+        composed = composing.compose_cached(composing.parse_overrides(overrides))
         assert OmegaConf.to_container(composed) == by_hydra(overrides)
         assert OmegaConf.is_struct(composed)
 
