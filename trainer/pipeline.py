@@ -188,7 +188,7 @@ def _student(this: _Run) -> tuple[nn.Module, Lambda]:
         this.inputs.teacher, config.stage1, calibration, quant=config.quant, device=device
     )
     fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
-    distill.check(student, config.stage3, this.inputs.held_out[0][:1], stop=this.context.stop)
+    distill.require_trainable(student, config.stage3, this.inputs.held_out[0][:1], stop=this.context.stop)
     return student, strength
 
 

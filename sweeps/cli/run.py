@@ -62,7 +62,7 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
     if space.search.method != "grid":
         from sweeps.search import optimizer  # a grid needs no Ax, whose import takes seconds
 
-        optimizer.check(space)
+        optimizer.require_searchable(space)
     _warn_of_no_surrogate(space)  # not for a refused space
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
     remember(store)

@@ -36,13 +36,13 @@ def test_every_claim_names_its_test(heading):
     assert [row for row in rows(heading) if not re.search(r"`tests/[\w/]+\.py::\w+` \|$", row)] == []
 
 
-def test_every_field_of_a_record_is_told():
-    told = set(
+def test_every_field_of_a_record_is_documented():
+    documented = set(
         re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in rows("Fields of a trial's record")))
     )
-    assert told == {field.name for field in dataclasses.fields(Trial)} | {"schema"}
+    assert documented == {field.name for field in dataclasses.fields(Trial)} | {"schema"}
 
 
-def test_every_event_is_told():
-    told = {row.split("|")[1].strip().replace(" ", "") for row in rows("Transitions")}
-    assert told == {event.__name__.lower() for event in get_args(lifecycle.Event)}
+def test_every_event_is_documented():
+    documented = {row.split("|")[1].strip().replace(" ", "") for row in rows("Transitions")}
+    assert documented == {event.__name__.lower() for event in get_args(lifecycle.Event)}

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 NAME = "stage3"
 
 
-def check(student: nn.Module, config: Stage3Config, sample_BT: Tensor, *, stop: StopSignal) -> None:
+def require_trainable(
+    student: nn.Module, config: Stage3Config, sample_BT: Tensor, *, stop: StopSignal
+) -> None:
     """Refuse a stage that cannot be trained, before any other stage is.
 
     Args:

@@ -1,7 +1,7 @@
 """Ax and BoTorch: trial records in, candidates out. The only package that imports Ax.
 
-`experiment.ask` calls it under the ask lock, `sweep init` calls `check`. Ax gets all its data from the
-records, and every generation is seeded from the sweep's seed and the new trial's index: the same records give
+`experiment.ask` calls it under the ask lock, `sweep init` calls `require_searchable`. Ax gets all its data from
+the records, and every generation is seeded from the sweep's seed and the new trial's index: the same records give
 the same candidates, from a long-lived `Optimizer` as from a new one.
 
 The adapters are used directly, not through `ax.api.Client`: its generation strategy has state (its current
@@ -30,7 +30,7 @@ with warnings.catch_warnings():
     from sweeps.search.candidates import Candidate
     from sweeps.search.optimizer.client_file import write_client
     from sweeps.search.optimizer.curves import AxError, PercentileEarlyStoppingStrategy, falls_behind
-    from sweeps.search.optimizer.generation import Optimizer, check
+    from sweeps.search.optimizer.generation import Optimizer, require_searchable
     from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
     from sweeps.search.optimizer.view import SurrogateView
 
@@ -41,7 +41,7 @@ __all__ = [
     "Optimizer",
     "PercentileEarlyStoppingStrategy",
     "SurrogateView",
-    "check",
     "falls_behind",
+    "require_searchable",
     "write_client",
 ]

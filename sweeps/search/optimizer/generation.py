@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 SURROGATE_ATTEMPTS = 2
 
 
-def check(space: Space) -> None:
+def require_searchable(space: Space) -> None:
     """Raise SpaceError if Ax would refuse the space; `sweep init` calls it before compute is spent."""
     try:
         Optimizer(space).generate()

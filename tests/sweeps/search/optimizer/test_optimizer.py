@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sweeps.errors import NothingToAsk, SpaceError
-from sweeps.search.optimizer import Candidate, Optimizer, check
+from sweeps.search.optimizer import Candidate, Optimizer, require_searchable
 from sweeps.space.definition import (
     Choice,
     Fixed,
@@ -315,7 +315,7 @@ def test_points_in_a_narrow_region_are_spread_and_not_steps_in_one_direction():
 
 
 def test_check_passes_a_space_that_can_be_searched():
-    check(TWO_STAGE)
+    require_searchable(TWO_STAGE)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_check_passes_a_space_that_can_be_searched():
 )
 def test_check_refuses_what_cannot_be_searched_in_one_line(refused: Space, message: str):
     with pytest.raises(SpaceError, match=message) as caught:
-        check(refused)
+        require_searchable(refused)
     assert "\n" not in str(caught.value)
 
 
