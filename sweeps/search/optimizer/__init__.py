@@ -1,20 +1,8 @@
 """Ax and BoTorch: trial records in, candidates out. The only package that imports Ax.
 
-`experiment.ask` calls it under the ask lock, `sweep init` calls `require_searchable`. Ax gets all its data from
-the records, and every generation is seeded from the sweep's seed and the new trial's index: the same records give
-the same candidates, from a long-lived `Optimizer` as from a new one.
-
-The adapters are used directly, not through `ax.api.Client`: its generation strategy has state (its current
-node, the Sobol position, a warm-started surrogate) that is in no record, and it raises `DataRequiredError`
-where parallel workers ask for more before the first results are in.
-
-    translation    axes and goals of a space as Ax objects
-    observations   trial records as trials and data of an Ax experiment
-    sobol          points of Ax's Sobol generator
-    surrogate      Ax's choice of surrogate and acquisition function, fitted; `view` analyses it for `insight`
-    generation     the `Optimizer`, which combines these
-    curves         Ax's early stopping rule, for `early_stopping`
-    client_file    a sweep as a file of Ax's own client, for `ax_export`
+`experiment.ask` calls it under the ask lock, `sweep init` calls `require_searchable`. Ax gets all its data
+from the records, and every generation is seeded from the sweep's seed and the new trial's index: the same records
+give the same candidates, from a long-lived `Optimizer` as from a new one.
 """
 
 from __future__ import annotations
