@@ -1,8 +1,8 @@
 """Ax and BoTorch: trial records in, candidates out. The only package that imports Ax.
 
 `experiment.ask` calls it under the ask lock, `sweep init` calls `require_searchable`. Ax gets all its data
-from the records, and every generation is seeded from the sweep's seed and the new trial's index: the same records
-give the same candidates, from a long-lived `Optimizer` as from a new one.
+from the records, and every generation is seeded from the sweep's seed and the new trial's index: the same
+records give the same candidates, from a long-lived `Optimizer` as from a new one.
 """
 
 from __future__ import annotations
