@@ -17,9 +17,7 @@ from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.scan import scan, unit_of
 
 
-def fetch_files(
-    store: Store, prefix: str, into: Path, *, below: str, config: UploadConfig | None = None
-) -> tuple[str, ...]:
+def fetch_files(store: Store, prefix: str, into: Path, *, below: str) -> tuple[str, ...]:
     """Copy the files of a run folder whose names begin with `below`.
 
     Args:
@@ -27,7 +25,6 @@ def fetch_files(
         prefix: key prefix of the run folder.
         into: local folder to copy to.
         below: beginning of the files' names relative to the run folder.
-        config: intervals and backoff of a download.
 
     Returns:
         Names of the files that are in `into` now; empty without a complete upload.
@@ -37,9 +34,7 @@ def fetch_files(
         EnvironmentFault, OSError: the folder cannot be written; some files may have been copied.
     """
     if isinstance(store, Bucket):
-        return (
-            FolderDownload(store, prefix, into, Deadline(config or UploadConfig()), below=below).run() or ()
-        )
+        return FolderDownload(store, prefix, into, Deadline(UploadConfig()), below=below).run() or ()
     source = store.folder(prefix)
     return _copy(source, sorted(name for name in scan(source, prefix) if name.startswith(below)), into)
 
