@@ -43,7 +43,7 @@ class AutoFreezeConfig:
         needed = first + self.patience * self.every_steps
         if self.enabled and needed > steps:
             raise FieldError(
-                f"the first check that may freeze is at step {needed} of a stage, and the "
+                f"the check that may freeze comes at step {needed} of a stage at the earliest, and the "
                 f"longest has {counted(steps, 'step')}; write a smaller every_steps, start_step or patience",
                 key="every_steps",
             )

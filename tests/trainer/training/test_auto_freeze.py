@@ -156,10 +156,7 @@ def test_what_cannot_be_frozen_is_refused(overrides: list[str], message: str, sm
     [
         (["device.parallel=ddp"], "auto_freeze.enabled: processes that share a run"),
         (["auto_freeze.patience=5"], "comes at step 7 of a stage at the earliest, and the longest has 6"),
-        (
-            ["auto_freeze.every_steps=4"],
-            "auto_freeze.every_steps: the first check that may freeze is at step 8",
-        ),
+        (["auto_freeze.every_steps=4"], "auto_freeze.every_steps: the check that may freeze comes at step 8"),
         (["auto_freeze.threshold=0"], "auto_freeze.threshold"),
         (["auto_freeze.parameters=[]"], "auto_freeze.parameters"),
     ],
