@@ -63,7 +63,7 @@ def test_above_the_limit_nothing_starts_without_a_yes(sweep, space_file, started
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--price", "RunPod"), "--price: the rates that ship with stagesweep: 'RunPod' is several"),
+        (("--price", "RunPod"), "--price: the rates that ship with stagesweep: 'RunPod' is ambiguous"),
         (("--price", "abacus"), "no device 'abacus'"),
         (("--max-dollars-per-hour", "5"), "what a worker costs is not known; name its machine with --price"),
         (("--rates", "x.yaml"), "--rates needs --price NAME"),
