@@ -13,6 +13,7 @@ from trainer.result import Metrics
 
 RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.jsonl"
+HELD_OUT_FILE = "held_out.json"
 HEARTBEAT_FILE = "heartbeat.json"
 MEMORY_FILE = "memory.jsonl"
 MODEL_FOLDER = "model"

@@ -6,7 +6,7 @@ Called by `__main__`, which handles the run's folder, signals and exit status.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from trainer.devices.dtypes import dtype_name
 from trainer.distributed.ranks import ALONE as SINGLE_PROCESS
 from trainer.distributed.ranks import Ranks
 from trainer.errors import TrainerError
-from trainer.layout import MODEL_FOLDER, RESULT_FILE, Progress
+from trainer.layout import HELD_OUT_FILE, MODEL_FOLDER, RESULT_FILE, Progress
 from trainer.models import student_folder
 from trainer.models.causal_lm import seed_everything
 from trainer.models.subln import make_student
@@ -49,11 +49,21 @@ ALONE, TAUGHT = 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A finished run: its numbers, the student with lambda at 1, and the folder of its tokenizer."""
+    """A finished run.
+
+    Args:
+        result: metrics and provenance.
+        student: with lambda at 1.
+        tokenizer: folder of the tokenizer.
+        held_out: final loss of the student.
+        reference: loss of the teacher on the same sequences.
+    """
 
     result: Result
     student: nn.Module
     tokenizer: Path
+    held_out: HeldOutLoss
+    reference: HeldOutLoss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +79,10 @@ class _Run:
     def batches(self, stage: str, batch_size: int, ranks: Ranks = SINGLE_PROCESS) -> Feed:
         return stage_text(self.inputs.corpus, self.config, stage, batch_size, ranks)
 
-    def held_out_loss(self, student: nn.Module, when: str) -> HeldOutLoss:
+    def held_out_loss(self, model: nn.Module, when: str) -> HeldOutLoss:
         device, stop = self.context.device, self.context.stop
         with self.telemetry.during("evaluating", when), stop.together(when):
-            return held_out_loss(student, self.inputs.held_out, device=device, stage=when)
+            return held_out_loss(model, self.inputs.held_out, device=device, stage=when)
 
     def flops_per_token(self, stage: str, student: nn.Module) -> float:
         return flops_per_token(self.config, stage, student, self.inputs.teacher)
@@ -125,9 +135,18 @@ def run(
     device.reset_peak_memory()
     telemetry.plan(sum(_effective_steps(config).values()))
     stop.begun()
-    metrics = _train_stages(this, student, strength)
+    traces, start = _train_stages(this, student, strength)
+    final = this.held_out_loss(student, "the final evaluation")
+    reference = this.held_out_loss(inputs.teacher, "the teacher's evaluation")
+    metrics = _metrics(this, student, traces, start=start, final=final, reference=reference)
     numbers = Result(metrics=metrics, provenance=_provenance(this, student), warnings=telemetry.warnings)
-    return Outcome(result=numbers, student=student, tokenizer=inputs.corpus.tokenizer_dir)
+    return Outcome(
+        result=numbers,
+        student=student,
+        tokenizer=inputs.corpus.tokenizer_dir,
+        held_out=final,
+        reference=reference,
+    )
 
 
 def save(
@@ -148,6 +167,8 @@ def save(
         TrainerError: the disk refuses the result.
     """
     if ranks.first:
+        sequences = {"final": outcome.held_out.by_sequence, "teacher": outcome.reference.by_sequence}
+        result.write_held_out(sequences, folder / HELD_OUT_FILE, resumable=checkpoints.resumable)
         result.write(outcome.result, folder / RESULT_FILE, resumable=checkpoints.resumable)
     saved = True
     if config.save_model:
@@ -192,17 +213,20 @@ def _student(this: _Run) -> tuple[nn.Module, Lambda]:
     return student, strength
 
 
-def _train_stages(this: _Run, student: nn.Module, strength: Lambda) -> Metrics:
-    """Stages 1.9, 2 and 3, each if it has steps, and the evaluations before Stage 2 and at the end."""
+def _train_stages(
+    this: _Run, student: nn.Module, strength: Lambda
+) -> tuple[dict[str, StageTrace], HeldOutLoss]:
+    """Train Stages 1.9, 2 and 3, each if it has steps. Return their traces, and the loss before Stage 2."""
     traces = {layerwise.NAME: _train(this, layerwise.NAME, layerwise.align, student, strength)}
-    start = this.context.checkpoints.once(
-        "stage2_start", lambda: asdict(this.held_out_loss(student, "the start of stage2"))
-    )
+
+    def measure() -> dict[str, float]:
+        loss = this.held_out_loss(student, "the start of stage2")
+        return {"mean": loss.mean, "sem": loss.sem}
+
+    start = this.context.checkpoints.once("stage2_start", measure)
     traces[pretrain.NAME] = _train(this, pretrain.NAME, pretrain.pretrain, student, strength)
     traces[distill.NAME] = _train(this, distill.NAME, distill.distill, student, strength)
-    final = this.held_out_loss(student, "the final evaluation")
-    flops = sum(trace.tokens * this.flops_per_token(name, student) for name, trace in traces.items())
-    return _metrics(this, traces, start=HeldOutLoss(**start), final=final, flops=float(flops))
+    return traces, HeldOutLoss(mean=start["mean"], sem=start["sem"])
 
 
 def _train(
@@ -240,17 +264,25 @@ def _effective_steps(config: Config) -> dict[str, int]:
 
 
 def _metrics(
-    this: _Run, traces: Mapping[str, StageTrace], *, start: HeldOutLoss, final: HeldOutLoss, flops: float
+    this: _Run,
+    student: nn.Module,
+    traces: Mapping[str, StageTrace],
+    *,
+    start: HeldOutLoss,
+    final: HeldOutLoss,
+    reference: HeldOutLoss,
 ) -> Metrics:
     config, device, checkpoints = this.config, this.context.device, this.context.checkpoints
     aligned, trained, distilled = (traces[each.NAME] for each in (layerwise, pretrain, distill))
     tokens = sum(trace.tokens for trace in traces.values())
     seconds = sum(trace.seconds for trace in traces.values())
+    flops = sum(trace.tokens * this.flops_per_token(name, student) for name, trace in traces.items())
     scored_bytes = this.inputs.held_out_bytes
     spot = config.device.pricing == "spot"
     return Metrics(
         final_loss=final.mean,
-        final_loss_sem=final.sem,
+        final_loss_sem=final.paired_sem(reference),
+        final_loss_text_sem=final.sem,
         perplexity=final.perplexity,
         bits_per_byte=scored_bytes and bits_per_byte(final.mean, this.inputs.held_out, scored_bytes),
         stage1_9_final_loss=aligned.final_loss,
@@ -261,7 +293,7 @@ def _metrics(
         stage2_train_loss=trained.final("ce" if config.stage2.distill.enabled else "loss"),
         stage3_final_loss=distilled.final_loss,
         effective_steps=sum(w * len(traces[name].losses) for name, w in _weights(config).items()),
-        train_flops=flops,
+        train_flops=float(flops),
         train_seconds=seconds,
         tokens=tokens,
         tokens_per_second=tokens / seconds if seconds else 0.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
@@ -26,6 +26,7 @@ class Metrics:
 
     final_loss: float
     final_loss_sem: float
+    final_loss_text_sem: float
     perplexity: float
     bits_per_byte: float | None
     stage1_9_final_loss: float | None
@@ -96,7 +97,26 @@ def write(result: Result, path: Path, *, resumable: bool = False) -> None:
     Raises:
         TrainerError: the disk refuses it.
     """
-    text = json.dumps(result.document(), indent=1, allow_nan=False) + "\n"
+    _write(result.document(), path, resumable=resumable)
+
+
+def write_held_out(sequences: Mapping[str, Sequence[float]], path: Path, *, resumable: bool = False) -> None:
+    """Write held-out losses of each sequence, schema 1, as `write` does.
+
+    Args:
+        sequences: in nats per token, by model: `final` is the student, `teacher` its reference.
+        path: of the file.
+        resumable: whether there is a checkpoint, for the error.
+
+    Raises:
+        TrainerError: the disk refuses it.
+    """
+    losses = {name: [round(loss, 7) for loss in values] for name, values in sequences.items()}
+    _write({"schema": SCHEMA, "unit": "nats per token", "losses": losses}, path, resumable=resumable)
+
+
+def _write(document: Mapping[str, Any], path: Path, *, resumable: bool) -> None:
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     try:
         with atomic_write(path, durable=True) as draft:
             draft.write_text(text, encoding="utf-8")

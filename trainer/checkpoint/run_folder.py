@@ -21,10 +21,17 @@ from trainer.checkpoint.discover import Found, newest
 from trainer.checkpoint.manifest import METRICS, UnusableError, verified
 from trainer.config import Config, sha256
 from trainer.errors import ConfigError, TrainerError
-from trainer.layout import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE, MODEL_FOLDER, RESULT_FILE
+from trainer.layout import (
+    HEARTBEAT_FILE,
+    HELD_OUT_FILE,
+    MEMORY_FILE,
+    METRICS_FILE,
+    MODEL_FOLDER,
+    RESULT_FILE,
+)
 from trainer.text import atomic_write
 
-_FILES = (RESULT_FILE, METRICS_FILE, HEARTBEAT_FILE, MEMORY_FILE, config_pin.CONFIG_FILE)
+_FILES = (RESULT_FILE, HELD_OUT_FILE, METRICS_FILE, HEARTBEAT_FILE, MEMORY_FILE, config_pin.CONFIG_FILE)
 
 
 def refuse_another(config: Config, folder: Path) -> None:

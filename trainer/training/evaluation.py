@@ -1,4 +1,9 @@
-"""Held-out loss with its standard error, and bits per byte. Called by `pipeline` and `teachers`."""
+"""Held-out loss of each sequence, its mean and standard errors, and bits per byte.
+
+Every trial of a sweep is measured on the same text, so what is hard about the text is no noise between trials.
+The paired standard error takes it out: it is that of the differences to a reference, the teacher, on the same
+sequences (common random numbers; Glasserman, Monte Carlo Methods in Financial Engineering, 2003, section 4.1).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,18 +22,36 @@ from trainer.errors import DivergedError
 from trainer.losses.next_token import NextTokenLoss
 from trainer.quant.ternary import fully_quantised
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutLoss:
-    """Mean cross-entropy in nats per token, and the standard error of that mean over the batches."""
+    """Cross-entropy on held-out text, in nats per token.
+
+    Args:
+        mean: over all sequences.
+        sem: standard error of the mean over sequences, as if each run had text of its own.
+        by_sequence: the loss of each sequence, in the order of the text.
+    """
 
     mean: float
     sem: float
+    by_sequence: tuple[float, ...] = ()
 
     @property
     def perplexity(self) -> float:
         """Return exp(mean); at most exp(709), as JSON has no infinity."""
         return math.exp(min(self.mean, 709.0))
+
+    def paired_sem(self, reference: HeldOutLoss) -> float:
+        """Return the standard error of the mean difference to a loss on the same sequences.
+
+        Args:
+            reference: of a model that all runs to be compared have in common.
+        """
+        pairs = zip(self.by_sequence, reference.by_sequence, strict=True)
+        return _standard_error([ours - theirs for ours, theirs in pairs])
 
 
 def bits_per_byte(loss: float, batches: Sequence[Tensor], scored_bytes: int) -> float:
@@ -48,7 +72,7 @@ def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device
 
     Args:
         model: left in evaluation mode.
-        batches: at least two, of token ids [B, T].
+        batches: at least two, of token ids [B, T]; all sequences count alike.
         device: of the model.
         stage: when the loss is measured, for errors.
 
@@ -60,23 +84,27 @@ def held_out_loss(model: nn.Module, batches: Sequence[Tensor], *, device: Device
     if not fully_quantised(model):
         raise RuntimeError(f"a loss was asked for at {stage}, where the student is not fully quantised")
     model.eval()
-    predict, ranks, own = NextTokenLoss(model), device.ranks, []
+    loss, ranks, own = NextTokenLoss(model), device.ranks, []
     for ids_BT in batches[ranks.rank :: ranks.world]:
         placed = device.place(ids_BT)
         with device.autocast():
-            own.append(float(predict(placed).ce))
-    losses = in_turn(ranks.all_gather(own))
+            own.append(loss.by_sequence(placed).tolist())
+    losses = [each for batch in in_turn(ranks.all_gather(own)) for each in batch]
     mean = statistics.fmean(losses)
     if not math.isfinite(mean):
         raise DivergedError(quantity="held-out loss", value=mean, stage=stage, step=0)
-    return HeldOutLoss(mean=mean, sem=statistics.stdev(losses) / math.sqrt(len(losses)))
+    return HeldOutLoss(mean=mean, sem=_standard_error(losses), by_sequence=tuple(losses))
 
 
-def in_turn(shares: Sequence[Sequence[float]]) -> list[float]:
-    """Return the losses in the order of the batches.
+def in_turn(shares: Sequence[Sequence[T]]) -> list[T]:
+    """Return what was measured in the order of the batches.
 
     Args:
-        shares: of each process, the losses of the batches that it took in turn.
+        shares: of each process, the results of the batches that it took in turn.
     """
     rounds = zip_longest(*shares)
-    return [loss for losses in rounds for loss in losses if loss is not None]
+    return [result for results in rounds for result in results if result is not None]
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values))
