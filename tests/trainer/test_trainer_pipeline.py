@@ -43,7 +43,14 @@ def test_the_result_has_the_contracts_fields_and_counts(run_small: Run, tmp_path
     assert set(document) == {"schema", "status", "metrics", "provenance", "warnings"}
     metrics = document["metrics"]
     assert set(metrics) == {
-        *("final_loss", "final_loss_sem", "perplexity", "stage1_9_final_loss", "stage2_start_loss"),
+        *(
+            "final_loss",
+            "final_loss_sem",
+            "final_loss_text_sem",
+            "perplexity",
+            "stage1_9_final_loss",
+            "stage2_start_loss",
+        ),
         *("stage1_9_distill_loss", "stage1_9_ce_loss", "stage1_9_kl_loss", "bits_per_byte"),
         *("stage2_train_loss", "stage3_final_loss", "effective_steps", "train_flops", "train_seconds"),
         *("compile_seconds", "tokens"),

@@ -1,8 +1,9 @@
 """Held-out loss of each sequence, its mean and standard errors, and bits per byte.
 
-Every trial of a sweep is measured on the same text, so what is hard about the text is no noise between trials.
-The paired standard error takes it out: it is that of the differences to a reference, the teacher, on the same
-sequences (common random numbers; Glasserman, Monte Carlo Methods in Financial Engineering, 2003, section 4.1).
+Every trial of a sweep is measured on the same text, so what is hard about the text is no noise between them.
+The paired standard error takes it out: it is that of the differences to a reference, the teacher, on the
+same sequences (a control variate; Glasserman, Monte Carlo Methods in Financial Engineering, 2003, section
+4.1).
 """
 
 from __future__ import annotations

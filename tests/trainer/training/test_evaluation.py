@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from scipy import stats
 
 from trainer.api import check, prepare
 from trainer.devices.device import open_device
 from trainer.errors import ConfigError
 from trainer.pipeline import Outcome
-from trainer.training.evaluation import held_out_loss
+from trainer.training.evaluation import HeldOutLoss, held_out_loss
 
 Run = Callable[..., Outcome]
 
@@ -53,7 +54,7 @@ def test_losses_are_measured_on_held_out_text_and_nothing_is_trained_on_it(
     run_small("model.teacher.seed=12")  # a teacher that is not cached yet
     corpus = loaded.results[0]
     assert [call["tokens"] is corpus.held_out for call in cut.arguments] == [True]
-    assert [len(calls.arguments) for calls in measured] == [1, 2]
+    assert [len(calls.arguments) for calls in measured] == [1, 3]  # and the teacher, for the paired error
     assert all(call["batches"] is cut.results[0] for calls in measured for call in calls.arguments)
     assert len(fed.arguments) == 4  # teacher, calibration and two stages
     assert all(call["tokens"] is corpus.train for call in fed.arguments)
@@ -68,7 +69,7 @@ def test_the_final_loss_is_that_of_fully_ternary_weights(run_small: Run, spy: Ca
     device = open_device(check(["device=cpu", "device.threads=1"]).device)
     again = held_out_loss(outcome.student, cut.results[0], device=device, stage="again")
     metrics = outcome.result.metrics
-    assert (metrics.final_loss, metrics.final_loss_sem) == (again.mean, again.sem)
+    assert (metrics.final_loss, metrics.final_loss_text_sem) == (again.mean, again.sem)
     for layer in ternary_layers(outcome.student):
         assert layer.strength.complete
         assert layer.saliency is None
@@ -87,7 +88,7 @@ def test_lambda_is_one_whenever_a_loss_is_measured(run_small: Run, monkeypatch: 
 
     monkeypatch.setattr(pipeline, "held_out_loss", measure)
     run_small("stage2.lambda_warmup.warmup_steps=5")
-    assert complete == [{True}, {True}]
+    assert complete == [{True}, {True}, set()]  # the last one is the teacher
 
 
 @pytest.mark.parametrize("half", ["weights", "activations", "saliency"])
@@ -116,3 +117,29 @@ def test_more_evaluation_than_there_is_text_is_refused_before_the_teacher_is_tra
     with pytest.raises(ConfigError, match=r"^eval.batches: "):
         prepare([*small, "model.teacher.seed=13", *overrides])
     assert trained.arguments == []
+
+
+def test_the_standard_error_is_that_of_the_differences_to_the_teacher(
+    run_small: Run, spy: Callable[[str], Spied]
+) -> None:
+    """By hand, from batches of one sequence: what is hard about the text is hard for both."""
+    cut = spy("trainer.teachers.local.eval_batches")
+    prepared = spy("trainer.pipeline.prepare_inputs")
+    outcome = run_small()
+    device = open_device(check(["device=cpu", "device.threads=1"]).device)
+    alone = [ids_1T for ids_BT in cut.results[0] for ids_1T in ids_BT.split(1)]
+    ours = held_out_loss(outcome.student, alone, device=device, stage="again").by_sequence
+    theirs = held_out_loss(prepared.results[0].teacher, alone, device=device, stage="again").by_sequence
+    assert outcome.held_out.by_sequence == pytest.approx(ours, abs=1e-5)
+    assert outcome.reference.by_sequence == pytest.approx(theirs, abs=1e-5)
+    differences = [one - other for one, other in zip(ours, theirs, strict=True)]
+    metrics = outcome.result.metrics
+    assert metrics.final_loss_sem == pytest.approx(stats.sem(differences), rel=1e-3)
+    assert metrics.final_loss_text_sem == pytest.approx(stats.sem(ours), rel=1e-3)
+    assert metrics.final_loss == pytest.approx(sum(ours) / len(ours), abs=1e-6)
+
+
+def test_a_pair_of_losses_on_different_sequences_is_refused() -> None:
+    one = HeldOutLoss(mean=1.0, sem=0.1, by_sequence=(1.0, 1.0))
+    with pytest.raises(ValueError, match="longer"):
+        one.paired_sem(HeldOutLoss(mean=1.0, sem=0.1, by_sequence=(1.0, 1.0, 1.0)))
