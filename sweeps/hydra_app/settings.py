@@ -45,7 +45,7 @@ class StageSweeperConf:
         metric: name of the task function's return value, or a list of names for a tuple or a dict's keys.
         direction: minimize or maximize, or a list of them, one per metric.
         n_trials: limit for the sweep, all workers together; None: no limit.
-        method, sobol, seed: see `search:` of a search space file; None: its default.
+        method, sobol, seed, noise: see `search:` of a search space file; None: its default.
         params: searched parameters by key: overrides (`interval(1, 5)`, `choice(a, b)`,
             `tag(log, interval(…))`), Ax's dictionaries (`{type: range, bounds: […]}`), or those of a search
             space file (`{min, max}`).
@@ -61,6 +61,7 @@ class StageSweeperConf:
     method: str | None = None
     sobol: int | None = None
     seed: int | None = None
+    noise: Any = None
     params: dict[str, Any] = field(default_factory=dict)
     parameter_constraints: list[str] = field(default_factory=list)
     outcome_constraints: list[str] = field(default_factory=list)

@@ -128,7 +128,7 @@ def space_of(
         "program": {"command": app.command(metrics, fixed, hydra_overrides, sys.argv[1:])},
         "parameters": {key: dict(parameter) for key, parameter in searched.items()},
     }
-    search = {key: settings[key] for key in ("method", "sobol", "seed") if settings[key] is not None}
+    search = {key: settings[key] for key in ("method", "sobol", "seed", "noise") if settings[key] is not None}
     sections = {key: settings[key] for key in ("parameter_constraints", "outcome_constraints", "baseline")}
     for section in ("lease", "budget", "brake"):
         sections[section] = {key: value for key, value in settings[section].items() if value is not None}

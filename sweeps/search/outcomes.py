@@ -50,6 +50,7 @@ class Outcomes:
         self.goals: Goals = {name: self.lower_is_better.get(name) for name in tracked}
         self.objective = ", ".join(f"-{name}" if low else name for name, low in self.lower_is_better.items())
         self.constraints = tuple(self._renamed(constraint) for constraint in constraints)
+        self._noise = space.search.noise
         self._bounded = {
             self.names[n] for c in constraints if len(c.coefficients) == 1 for n in c.coefficients
         }
@@ -79,12 +80,13 @@ class Outcomes:
     def table(self, records: Sequence[Trial]) -> list[tuple[Trial, str, float, float]]:
         """Return every result as (record, name, mean, standard error), survival included.
 
-        The standard error is NaN if unknown, and for a metric of which any result lacks one: Ax cannot fit
-        known and unknown noise of one metric together.
+        The standard error is NaN, which lets Ax infer it, unless the space says what it is (`search.noise`).
+        Reported ones count for a metric whose every result has one: Ax cannot fit known and unknown noise of
+        one metric together.
         """
         rows = [(record, name, mean) for record in records for name, mean in self.means(record).items()]
         metrics = {name: metric for metric, name in self.names.items()}
-        errors = [_standard_error(record, metrics[name]) for record, name, _ in rows]
+        errors = [self._standard_error(record, name, metrics[name]) for record, name, _ in rows]
         unknown = {name for (_, name, _), error in zip(rows, errors, strict=True) if math.isnan(error)}
         results = [
             (record, name, mean, math.nan if name in unknown else error)
@@ -125,6 +127,14 @@ class Outcomes:
         ended = [(r, 0.0 if has_failed(r) else 1.0) for r in records if has_failed(r) or self.means(r)]
         return ended if any(not survived for _, survived in ended) else []
 
+    def _standard_error(self, record: Trial, name: str, metric: str) -> float:
+        if self._noise == "inferred":
+            return math.nan
+        if self._noise == "reported":
+            error = record.metrics.get(f"{metric}_sem")
+            return float(error) if error is not None and math.isfinite(error) and error >= 0 else math.nan
+        return float(self._noise) if name in self.lower_is_better else math.nan
+
     def _renamed(self, constraint: Linear) -> str:
         terms = [f"{factor!r}*{self.names[name]}" for name, factor in constraint.coefficients.items()]
         return f"{' + '.join(terms)} <= {constraint.bound!r}"
@@ -143,11 +153,6 @@ def _worst(costs: npt.NDArray[np.float64]) -> list[float]:
     counts = on_front | (costs <= third + 1.5 * (third - first))  # Tukey's fence
     largest = np.where(counts, costs, -np.inf).max(axis=0)
     return [float(worst) for worst in largest + 0.1 * (largest - costs.min(axis=0))]
-
-
-def _standard_error(record: Trial, metric: str) -> float:
-    error = record.metrics.get(f"{metric}_sem")
-    return float(error) if error is not None and math.isfinite(error) and error >= 0 else math.nan
 
 
 def _absolute(text: str, space: Space) -> Linear:

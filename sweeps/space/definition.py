@@ -88,12 +88,20 @@ class Program:
 class Search:
     """Generation of candidates: `sobol` quasi-random trials first, then BoTorch, all from one `seed`.
 
-    `grid` generates every configuration once, without the other two fields.
+    `grid` generates every configuration once, without the other fields.
+
+    Args:
+        method: of the candidates after the first ones.
+        sobol: trials before BoTorch takes over.
+        seed: of all candidates.
+        noise: standard deviation of the objectives between repeats of a configuration: `inferred` by the
+            surrogate, `reported` by each trial (`<metric>_sem`), or a number for all objectives.
     """
 
     method: Literal["bayes", "random", "grid"] = "bayes"
     sobol: int = 12
     seed: int = 0
+    noise: Literal["inferred", "reported"] | float = "inferred"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +233,8 @@ def to_json(space: Space) -> dict[str, Any]:
         written["type"] = type(parameter).__name__.lower()
     if space.program.processes == 1:  # versions without this field can read it
         del document["program"]["processes"]
+    if space.search.noise == "inferred":  # likewise
+        del document["search"]["noise"]
     if space.brake == Brake():  # likewise
         del document["brake"]
     document["baseline"] = None if space.baseline is None else dict(space.baseline)

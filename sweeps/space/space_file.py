@@ -51,7 +51,7 @@ KEYS = (
     "early_terminate",
 )
 PROGRAM_KEYS = ("trainer", "command", "function")
-SEARCH_KEYS = ("method", "sobol", "seed")
+SEARCH_KEYS = ("method", "sobol", "seed", "noise")
 LEASE_KEYS = ("heartbeat_s", "expire_s", "max_attempts")
 _REQUIRED = {
     "name": "name: my-sweep",
@@ -240,11 +240,27 @@ def _search(section: Cursor, parameters: tuple[Parameter, ...]) -> Search:
         search = replace(search, sobol=entries["sobol"].integer(least=1))
     if "seed" in entries:
         search = replace(search, seed=entries["seed"].integer(least=0, most=2**31 - 1))
+    if "noise" in entries:
+        search = replace(search, noise=_noise(entries["noise"]))
     return search
 
 
+def _noise(cursor: Cursor) -> Literal["inferred", "reported"] | float:
+    match cursor.value():
+        case "inferred":
+            return "inferred"
+        case "reported":
+            return "reported"
+        case int() | float() as number if not isinstance(number, bool) and number > 0:
+            return float(number)
+        case other:
+            raise cursor.refusal(
+                f"{other!r} is no noise; write inferred, reported, or a standard deviation above 0"
+            )
+
+
 def _check_grid(section: Cursor, entries: Mapping[str, Cursor], parameters: tuple[Parameter, ...]) -> None:
-    for key in ("sobol", "seed"):
+    for key in ("sobol", "seed", "noise"):
         if key in entries:
             raise entries[key].refusal("has no effect on a grid; take it out")
     for parameter in parameters:

@@ -139,6 +139,8 @@ def _check_trainer(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
             known = f"known are: {', '.join(api.METRICS)}"
             hint = nearest(metric, api.METRICS)
             section = "objectives" if metric in space.metrics() else "outcome_constraints"
+            if metric.removesuffix("_sem") in space.metrics():
+                section = "search.noise"
             raise InputError(
                 f"{section}: the trainer reports no {metric!r}; "
                 + (hint if hint == known else f"{hint} ({known})")

@@ -193,11 +193,16 @@ def was_limited(status: int) -> bool:
 
 
 def needed_metrics(space: Space) -> tuple[str, ...]:
-    """Return the metrics that every trial must report: those of objectives and outcome constraints."""
+    """Return the metrics that every trial must report: those of objectives and outcome constraints.
+
+    With `search.noise: reported` the standard errors of the objectives are among them.
+    """
     constrained = (
         name for text in space.outcome_constraints for name in constraints.parse(text).coefficients
     )
-    return tuple(dict.fromkeys((*space.metrics(), *constrained)))
+    reported = space.search.noise == "reported"
+    errors = (f"{metric}_sem" for metric in space.metrics() if reported)
+    return tuple(dict.fromkeys((*space.metrics(), *constrained, *errors)))
 
 
 def _broken(error: str) -> Failed:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from sweeps.errors import SpaceError
 from sweeps.search.outcomes import Outcomes, has_failed
-from sweeps.space.definition import Objective, Program, Range, Space
+from sweeps.space.definition import Objective, Program, Range, Search, Space
 from sweeps.trials.record import Status, Trial
 
 
-def outcomes(*constraints: str) -> Outcomes:
+def outcomes(*constraints: str, noise: Literal["inferred", "reported"] | float = "inferred") -> Outcomes:
     return Outcomes(
         Space(
             name="case",
@@ -21,6 +22,7 @@ def outcomes(*constraints: str) -> Outcomes:
             outcome_constraints=constraints,
             parameters=(Range(name="x", min=0, max=1, kind="float"),),
             program=Program(kind="function", function="m:f"),
+            search=Search(noise=noise),
         )
     )
 
@@ -57,11 +59,24 @@ def test_errors_of_a_metric_count_only_if_all_its_results_have_one():
         trial(0, eval__loss=1.0, eval__loss_sem=0.1, speed=5.0, speed_sem=0.5),
         trial(1, eval__loss=2.0, eval__loss_sem=0.2, speed=6.0),
     ]
-    rows = [(record.trial, name, mean, sem) for record, name, mean, sem in outcomes().table(records)]
+    rows = [
+        (record.trial, name, mean, sem)
+        for record, name, mean, sem in outcomes(noise="reported").table(records)
+    ]
     assert rows[0] == (0, "m0", 1.0, 0.1)
     assert rows[2] == (1, "m0", 2.0, 0.2)
     assert [row[:3] for row in rows[1::2]] == [(0, "m1", 5.0), (1, "m1", 6.0)]
     assert all(math.isnan(row[3]) for row in rows[1::2])
+
+
+def test_the_noise_is_inferred_unless_the_space_says_what_it_is():
+    records = [trial(i, eval__loss=1.0, eval__loss_sem=0.1, speed=5.0, peak=3.0) for i in range(2)]
+    inferred = outcomes("peak <= 4").table(records)
+    assert len(inferred) == 6
+    assert all(math.isnan(error) for _, _, _, error in inferred)
+    given = {(name, error) for _, name, _, error in outcomes("peak <= 4", noise=0.02).table(records)}
+    assert {(name, error) for name, error in given if name != "m2"} == {("m0", 0.02), ("m1", 0.02)}
+    assert all(math.isnan(error) for name, error in given if name == "m2")  # a constraint is no objective
 
 
 def test_several_objectives_are_bounded_by_the_worst_result_that_is_no_outlier():

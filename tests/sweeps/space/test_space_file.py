@@ -99,6 +99,13 @@ def test_every_key_of_the_schema_becomes_a_value() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("written", "noise"), [("inferred", "inferred"), ("reported", "reported"), ("0.02", 0.02), ("1", 1.0)]
+)
+def test_the_noise_is_a_word_or_a_number(written: str, noise: str | float) -> None:
+    assert space("y: {value: 1}", f"search: {{noise: {written}}}").search.noise == noise
+
+
 def test_what_is_left_out_has_the_documented_default() -> None:
     assert space("y: {value: 1}") == Space(
         name="a",

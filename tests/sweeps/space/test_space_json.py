@@ -79,7 +79,10 @@ def spaces(draw: st.DrawFn) -> Space:
         outcome_constraints=tuple(draw(st.lists(words, max_size=2))),
         parameter_constraints=tuple(draw(st.lists(words, max_size=2))),
         search=Search(
-            method=draw(st.sampled_from(["bayes", "random"])), sobol=draw(integers), seed=draw(integers)
+            method=draw(st.sampled_from(["bayes", "random"])),
+            sobol=draw(integers),
+            seed=draw(integers),
+            noise=draw(st.sampled_from(["inferred", "reported"]) | st.floats(1e-6, 10.0)),
         ),
         run_cap=draw(st.none() | st.integers(1, 10**6)),
         baseline=None if baseline is None else MappingProxyType(baseline),

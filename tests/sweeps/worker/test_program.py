@@ -120,6 +120,12 @@ class TestCommands:
         outcome = run(python(space, write("{'loss': 1.0, 'perplexity': float('inf')}")), tmp_path)
         assert outcome == Completed(metrics={"loss": 1.0, "perplexity": None})
 
+    def test_a_standard_error_that_the_search_needs_is_needed_too(self, space, tmp_path):
+        program = python(space, write("{'loss': 1.0}"))
+        assert run(program, tmp_path) == Completed(metrics={"loss": 1.0})
+        reported = replace(program, search=replace(program.search, noise="reported"))
+        assert "no metric 'loss_sem'; there is loss" in run(reported, tmp_path).error
+
     def test_a_constrained_metric_is_needed_too(self, space, tmp_path):
         constrained = replace(
             python(space, write("{'loss': 1.0}")), outcome_constraints=("peak_memory_gib <= 40",)

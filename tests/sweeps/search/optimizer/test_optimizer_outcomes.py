@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -82,16 +83,21 @@ def plain() -> list[Trial]:
 def test_the_surrogate_goes_on_with_results_of_any_kind(
     metrics: Callable[[int, Mapping[str, float]], dict[str, float | None]],
 ):
-    records = search(space(), lambda i, p: ("completed", metrics(i, p)), 5)
+    searched = replace(space(), search=Search(sobol=3, seed=2, noise="reported"))
+    records = search(searched, lambda i, p: ("completed", metrics(i, p)), 5)
     assert generators(records) == "sssbb"
 
 
 def test_standard_errors_reach_the_surrogate():
-    def proposal(sem: float | None) -> Mapping[str, Value]:
-        records = search(space(sobol=6), lambda i, p: ("completed", {"loss": valley(p), "loss_sem": sem}), 7)
+    def proposal(noise: Literal["inferred", "reported"] | float, sem: float) -> Mapping[str, Value]:
+        searched = replace(space(), search=Search(sobol=6, seed=2, noise=noise))
+        records = search(searched, lambda i, p: ("completed", {"loss": valley(p), "loss_sem": sem}), 7)
         return records[-1].parameters
 
-    assert proposal(0.3) != proposal(None)
+    inferred = proposal("inferred", 0.3)
+    assert proposal("inferred", 0.1) == inferred
+    assert proposal("reported", 0.3) != inferred
+    assert proposal(0.3, 0.1) == proposal("reported", 0.3)
 
 
 def test_metrics_that_are_not_asked_for_change_nothing():
