@@ -23,7 +23,7 @@ from trainer.devices.lazy_tensor import is_lazy
 _BUFFER = "max_logit_H"
 _PREFIX = "recording_"
 MAX_LOGITS = 2**24  # in memory at a time, in float32: 64 MiB
-_MAX_CHUNKS = 64  # of an XLA graph, where each is about fifty operations to compile in every layer
+MAX_CHUNKS = 64  # of an XLA graph, where each is about fifty operations to compile in every layer
 
 
 def record_logits(model: nn.Module, attentions: dict[nn.Module, int]) -> None:
@@ -86,7 +86,7 @@ def largest_logits(q_BHTD: Tensor, k_BGTD: Tensor, visible: Tensor | None, scali
         k_BG1DT = k_BGTD.float().transpose(-1, -2).unsqueeze(2)
         rows = max(1, MAX_LOGITS // (batch * heads * k_BGTD.shape[2]))
         if is_lazy(q_BHTD):
-            rows = max(rows, math.ceil(length / _MAX_CHUNKS))
+            rows = max(rows, math.ceil(length / MAX_CHUNKS))
         for start in range(0, length, rows):
             logits = (q_BGSTD[:, :, :, start : start + rows] @ k_BG1DT).flatten(1, 2) * scaling
             hidden = ~_visible(visible, start, logits)

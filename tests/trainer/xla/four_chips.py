@@ -147,7 +147,7 @@ def _run(folder: Path, overrides: Sequence[str]) -> list[int]:
         if self.plan.name == "stage2":
             compiled.append(met.counter_value("UncachedCompile") or 0)
             if number == STEP and not (folder / "middle").exists():
-                shutil.copytree(folder / "full", folder / "middle")
+                shutil.copytree(folder / "full", folder / "middle", ignore=shutil.ignore_patterns("*.tmp"))
         return step(self, batch, number=number)
 
     TrainStep.__call__ = watched  # type: ignore[method-assign]  # to observe it

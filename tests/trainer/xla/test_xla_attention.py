@@ -154,7 +154,7 @@ def test_the_graph_of_flash_attention_has_no_scores(device: Device, monkeypatch:
 def test_muonclip_measures_long_texts_in_few_pieces(exact: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones would be many operations, which take long to compile: 100,000 in a layer of 16,384 tokens."""
     monkeypatch.setattr(attention_logits, "MAX_LOGITS", 1)
-    monkeypatch.setattr(attention_logits, "_MOST_PIECES", 3)
+    monkeypatch.setattr(attention_logits, "MAX_CHUNKS", 3)
     generator = torch.Generator().manual_seed(0)
     q_BHTD, k_BGTD = (torch.randn(2, heads, 16, SIZE, generator=generator) for heads in (HEADS, KEY_HEADS))
     on_device = exact.place(q_BHTD), exact.place(k_BGTD)
