@@ -156,6 +156,7 @@ def result(final_loss: float = 3.0) -> Result:
     metrics = Metrics(
         final_loss=final_loss,
         final_loss_sem=0.1,
+        final_loss_text_sem=0.2,
         perplexity=20.0,
         bits_per_byte=1.0,
         stage1_9_final_loss=None,

@@ -90,7 +90,7 @@ _TIMES = (
 )
 _COUNTED = ("effective_steps", "train_flops", "tokens")
 _LOSSES = ("final_loss", "stage1_9_final_loss", "stage2_start_loss", "stage2_train_loss")
-_MEASURED = dict.fromkeys(_LOSSES, 1e-3) | {"final_loss_sem": 3e-2}
+_MEASURED = dict.fromkeys(_LOSSES, 1e-3) | {"final_loss_sem": 3e-2, "final_loss_text_sem": 3e-2}
 
 
 # Sums over processes round differently. Where that takes a weight or an activation over the edge between two of

@@ -262,7 +262,7 @@ class Fixed(nn.Module):
         return type("Outputs", (), {"logits": logits})
 
 
-def test_held_out_loss_is_the_mean_with_its_standard_error_over_batches() -> None:
+def test_held_out_loss_is_the_mean_with_its_standard_error_over_sequences() -> None:
     batches = [torch.tensor([[k, 0, 0]]) for k in (0, 1, 2)]
     losses = [math.log(1 + math.exp(k)) for k in (0, 1, 2)]
     mean = sum(losses) / 3
