@@ -139,7 +139,7 @@ def _check_trainer(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
             known = f"known are: {', '.join(api.METRICS)}"
             hint = nearest(metric, api.METRICS)
             section = "objectives" if metric in space.metrics() else "outcome_constraints"
-            if metric.removesuffix("_sem") in space.metrics():
+            if metric not in space.metrics() and metric.removesuffix("_sem") in space.metrics():
                 section = "search.noise"
             raise InputError(
                 f"{section}: the trainer reports no {metric!r}; "

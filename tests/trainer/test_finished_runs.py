@@ -63,7 +63,15 @@ def test_a_student_that_cannot_be_saved_does_not_take_the_result_with_it(
         "once that is mended, the same command goes on from its checkpoint"
     )
     assert {path.name for path in folder.iterdir()} == {
-        *("result.json", "metrics.jsonl", "heartbeat.json", "config.json", "checkpoints", MODEL_FOLDER)
+        *(
+            "result.json",
+            "held_out.json",
+            "metrics.jsonl",
+            "heartbeat.json",
+            "config.json",
+            "checkpoints",
+            MODEL_FOLDER,
+        )
     }
 
     (folder / MODEL_FOLDER).unlink()

@@ -89,7 +89,7 @@ class Optimizer:
         """Return a view of a fresh fit to all results. Raises one of SURROGATE_FAILURES."""
         with one_thread(), silence("ax"), seeded(stable_seed(self._space.search.seed, "view")):
             records = {trial.index: index for index, trial in self._ax_trials.items()}
-            return SurrogateView(self._fitted(), self._encoding, self._outcomes, records)
+            return SurrogateView(self._fitted(batched=False), self._encoding, self._outcomes, records)
 
     def _start_over(self) -> None:
         self._ax_trials: dict[int, Any] = {}  # index of the record → Ax's trial
@@ -133,11 +133,11 @@ class Optimizer:
         except SURROGATE_FAILURES as error:
             log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
 
-    def _fitted(self) -> Any:
+    def _fitted(self, *, batched: bool = True) -> Any:
         records = self._candidates.known()
         data = observations.results(self._outcomes, records, self._ax_trials)
         derived = self._outcomes.derived_constraints(records)
-        return fitted(self.experiment, data, goal(self._outcomes, *derived))
+        return fitted(self.experiment, data, goal(self._outcomes, *derived), batched=batched)
 
     def sobol_point(self, position: int) -> Point | None:
         """Return the point at a position of the Sobol sequence; None past its end."""

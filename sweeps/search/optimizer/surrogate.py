@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
@@ -18,17 +19,31 @@ SURROGATE_FAILURES = (AxError, BotorchError, NotPSDError, ArithmeticError, Runti
 """Errors of a fit or an acquisition: the candidate then comes from Sobol, and no trial is stopped early."""
 
 
-def fitted(experiment: Experiment, data: Data, goal: OptimizationConfig) -> Any:
-    """Return a new adapter of Ax's method "fast", without warm start. Raises one of SURROGATE_FAILURES."""
+def fitted(experiment: Experiment, data: Data, goal: OptimizationConfig, *, batched: bool = True) -> Any:
+    """Return a new adapter of Ax's method "fast", without warm start.
+
+    Args:
+        experiment: with a trial for every result.
+        data: all results.
+        goal: objectives and constraints.
+        batched: model metrics with the same points together, as Ax does. False: each alone, for analyses
+            that leave points out: without the only trial that lacks a metric, Ax would make another kind of
+            model, which cannot load the parameters of the fitted one.
+
+    Raises:
+        one of SURROGATE_FAILURES: the fit failed.
+    """
     choice = GenerationStrategyDispatchStruct(
         method="fast", initialization_budget=0, initialize_with_center=False, torch_device="cpu"
     )
     spec = choose_generation_strategy(choice).nodes_by_name["MBM"].generator_spec
+    kwargs = dict(spec.generator_kwargs)
+    kwargs["surrogate_spec"] = replace(kwargs["surrogate_spec"], allow_batched_models=batched)
     return spec.generator_enum(
         experiment=experiment,
         data=data,
         optimization_config=goal,
         # This makes data of every trial count. Abandoned ones have none, failed ones only their survival.
         data_loader_config=DataLoaderConfig(fit_abandoned=True),
-        **spec.generator_kwargs,
+        **kwargs,
     )

@@ -97,7 +97,7 @@ def test_the_same_command_ends_as_if_nothing_had_happened(
     assert 0 < metrics["final_loss"] < 10
     assert f"final_loss {metrics['final_loss']:.4f}" in stdout
     assert {path.name for path in folder.iterdir()} == {
-        *("config.json", "heartbeat.json", "metrics.jsonl", "result.json")
+        *("config.json", "heartbeat.json", "held_out.json", "metrics.jsonl", "result.json")
     }
     assert list(folder.parent.iterdir()) == [folder]
 

@@ -13,6 +13,7 @@ from trainer.api import HEARTBEAT_FILE, METRICS_FILE, RESULT_FILE
 from trainer.checkpoint.manifest import decode
 from trainer.config.compose import groups
 from trainer.errors import PreemptedError
+from trainer.layout import HELD_OUT_FILE
 
 # A curriculum whose norms change from step to step, so that a forgotten average or rank would show.
 SALIENT = (
@@ -46,6 +47,7 @@ def test_a_run_that_was_ended_comes_to_the_same_bit_for_bit(
     assert outcome_of(attempt(folder, *ALL_STAGES), folder) == expected
     assert {path.name for path in folder.iterdir()} == {
         RESULT_FILE,
+        HELD_OUT_FILE,
         METRICS_FILE,
         HEARTBEAT_FILE,
         "config.json",
@@ -97,7 +99,7 @@ def test_what_was_measured_on_the_way_is_not_measured_again(
 
     monkeypatch.setattr(pipeline, "held_out_loss", measuring)
     assert outcome_of(attempt(folder), folder) == expected
-    assert measured == ["the final evaluation"]
+    assert measured == ["the final evaluation", "the teacher's evaluation"]
 
 
 def test_a_signal_before_the_run_is_back_where_it_was_overwrites_nothing(
