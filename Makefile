@@ -48,7 +48,7 @@ NUMERICS := $(addprefix tests/trainer/,optim losses quant stages testing models/
   distributed/test_parts_of_matrices.py distributed/test_shared_training.py \
   teachers/cached/test_cached_stage3.py teachers/http/test_remote_stage3.py)
 test-numerics: $(STAMP)
-	@other=$$($(BIN)/python -c 'from trainer.devices.device import cpu_multiplies_bfloat16 as has; print(int(not has()))') || exit; \
+	@other=$$($(BIN)/python -c 'from trainer.devices.dtypes import cpu_multiplies_bfloat16 as has; print(int(not has()))') || exit; \
 	export STAGESWEEP_CPU_BFLOAT16=$$other; \
 	case "$$(uname -m)" in x86_64 | amd64) \
 	  export ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2;; esac; \
