@@ -189,12 +189,18 @@ class Fleet:
         return sorted(entries, key=lambda entry: float(entry["at"]))
 
     def deaths(self) -> list[str]:
-        """Return the workers that failed without having been killed, with their errors."""
-        last_words = {entry["worker"]: entry["why"] for entry in self.events() if entry["event"] == "died"}
+        """Return the workers that failed without having been killed, with their errors.
+
+        SIGTERM ends a process that is still importing, before it has handled any trial; that is no failure.
+        """
+        events = self.events()
+        last_words = {entry["worker"]: entry["why"] for entry in events if entry["event"] == "died"}
+        active = {entry["worker"] for entry in events}
         return [
             f"{member.name} ({member.process.exitcode}) {last_words.get(member.name, '')}".strip()
             for member in self.members.values()
             if not member.ended_well()
+            and not (member.process.exitcode == -signal.SIGTERM and member.name not in active)
         ]
 
 

@@ -15,7 +15,7 @@ if __name__ == "__main__":
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from trainer.memory_log.log import MemoryLog
     from trainer.pipeline import Outcome
     from trainer.telemetry import Telemetry
+    from trainer.telemetry.run import Channel
 
 _HELP_FLAGS = ("--help", "-h")
 _PREFLIGHT_FLAGS = ("--preflight", "--dry-run")
@@ -129,10 +130,12 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
     with stop.hold("loading"):
         before_torch()
         keep_freed_memory()
-        from trainer import pipeline  # loads torch, transformers and nearly all of the trainer
+        # All is loaded before the folder is made: a signal meanwhile leaves nothing behind.
+        from trainer import pipeline
         from trainer.distributed.ranks import join
         from trainer.preflight import oom
         from trainer.teachers.local import prepare_all
+        from trainer.telemetry.channels import open_channels
         from trainer.training.context import StageContext, StageHooks
 
         device = _checked_device(config, launch)
@@ -149,7 +152,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         if found and ranks.first:
             _print(f"going on after {found.manifest.where}, from checkpoint {found.path.name}")
         with stop.hold("loading"):
-            telemetry = _telemetry(config, folder, device, append=found is not None)
+            telemetry = _telemetry(config, folder, device, open_channels, append=found is not None)
             memory = _memory_log(config, folder, device, append=found is not None)
         checkpoints = _checkpoints(config, folder, device, found, telemetry)
         hooks = StageHooks(memory=memory)
@@ -211,9 +214,15 @@ def _preflight(
     return fitted, forced
 
 
-def _telemetry(config: Config, folder: Path, device: Device, *, append: bool) -> Telemetry:
+def _telemetry(
+    config: Config,
+    folder: Path,
+    device: Device,
+    open_channels: Callable[[Config, Path], list[Channel]],
+    *,
+    append: bool,
+) -> Telemetry:
     from trainer.telemetry import Heartbeat, Telemetry
-    from trainer.telemetry.channels import open_channels
 
     first = device.ranks.first
     heartbeat = Heartbeat(folder / HEARTBEAT_FILE, device=device, every_s=config.telemetry.heartbeat_seconds)
