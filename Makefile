@@ -28,12 +28,10 @@ quickstart: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-# What to run while working: the rooms that need neither torch nor Ax, and of the trainer what is pure. A test that
-# would start a process or train is skipped.
+# What to run while working: the rooms that need neither torch nor Ax, whose imports alone take half a minute. A test
+# that would start a process or train is skipped.
 FAST := $(addprefix tests/sweeps/,space text trials search/test_encoding.py search/test_grid.py \
   search/test_outcomes.py search/test_sequence.py storage/test_local_store.py storage/test_storage_urls.py) \
-  $(addprefix tests/trainer/,losses/test_candidates.py losses/test_distillation_losses.py losses/test_losses_distances.py \
-  losses/test_losses_kl.py losses/test_losses_sums.py losses/test_sparse.py) \
   $(addprefix tests/runners/,pools workers kubernetes skypilot) \
   $(addprefix tests/analysis/,statistics/test_analysis_curve.py statistics/test_analysis_efficiency.py \
   statistics/test_analysis_pareto.py statistics/test_analysis_hypervolume.py summaries/test_analysis_budget.py summaries/test_analysis_summary.py) \
