@@ -1,4 +1,4 @@
-"""How much a search on noisy losses gains from knowing the noise: `python -m benchmarks.noise`.
+"""Search quality on noisy losses, by what the search knows of the noise: `python -m benchmarks.noise`.
 
 The two-stage problem with normal noise of sd 0.01, 0.02 and 0.05. The search gets the right standard error,
 one that is 3.5 times too large (as the spread over texts is, beside the spread over seeds), or none, so that
