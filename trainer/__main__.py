@@ -10,8 +10,8 @@ from trainer.training.preemption import StopSignal, closing_device
 
 _STOP = StopSignal()
 if __name__ == "__main__":
+    _STOP.leave_early("trainer")  # before what takes long to import
     _STOP.install()
-    _STOP.leave_early("trainer")
 
 import dataclasses
 import sys

@@ -41,6 +41,20 @@ sys.meta_path.insert(0, Blocked())
 runpy.run_module("trainer", run_name="__main__", alter_sys=True)
 """
 
+# A signal at the first moment at which one is handled.
+AT_ONCE = """
+import os, runpy, signal
+
+install = signal.signal
+
+def install_and_send(number, handler):
+    install(number, handler)
+    os.kill(os.getpid(), number)
+
+signal.signal = install_and_send
+runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
+"""
+
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -106,6 +120,15 @@ def test_the_handler_stands_before_the_imports(number: signal.Signals, start: St
     assert "pydantic" not in maps  # the configuration's, and far from torch
     assert "libtorch" not in maps
     assert signalled(process, number) == (75, f"trainer: stopped by {number.name} before its first step")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("program", ["trainer", "trainer.teacher_cache"])
+def test_the_first_signal_that_is_handled_ends_it(program: str, start: Start, tmp_path: Path) -> None:
+    process = start("-c", f"PROGRAM = {program!r}\n{AT_ONCE}", more=())
+    _, err = process.communicate(timeout=60)
+    name = program.rpartition(".")[2]
+    assert (process.returncode, err) == (75, f"{name}: stopped by SIGTERM before its first step\n")
     assert list(tmp_path.iterdir()) == []
 
 

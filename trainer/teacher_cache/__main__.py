@@ -10,8 +10,8 @@ from trainer.training.preemption import StopSignal
 
 _STOP = StopSignal()
 if __name__ == "__main__":
-    _STOP.install()
     _STOP.leave_early("teacher_cache")  # before what takes long to import
+    _STOP.install()
 
 import sys
 from collections.abc import Sequence

@@ -61,7 +61,8 @@ class StopSignal:
     def leave_early(self, program: str) -> None:
         """Let a signal end the process immediately, until `written` and `begun` are called.
 
-        To be called in the main thread of a process of its own, before imports that take long.
+        To be called in the main thread of a process of its own, before imports that take long, and before
+        `install`: a signal between the two would be an exception that nothing catches yet.
 
         Args:
             program: its name, for the line on stderr.
