@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.findings.claims import Runs, findings
+from benchmarks.findings.errors import errors
 from benchmarks.findings.page import page
 from benchmarks.findings.pictures import draw
 from benchmarks.findings.runs import Run, RunFailed, run_all
@@ -43,11 +44,12 @@ def main() -> None:
         )
     except RunFailed as error:
         raise SystemExit(f"findings: {error}") from None
-    found = findings(setting, Runs(runs))
+    found = (*findings(setting, Runs(runs)), errors(setting, Runs(runs)))
     pictures = arguments.out.with_suffix("")
     pictures.mkdir(parents=True, exist_ok=True)
     for finding in found:
-        draw(finding, pictures / f"{finding.name}.svg")
+        if finding.series:
+            draw(finding, pictures / f"{finding.name}.svg")
     _write_table(runs, pictures / "runs.csv")
     facts = _facts(runs, common, seeds=arguments.seeds, took_s=time.monotonic() - began)
     arguments.out.write_text(page(found, facts=facts, pictures=pictures.name))
@@ -70,7 +72,7 @@ def _facts(
 
 def _write_table(runs: Sequence[Run], path: Path) -> None:
     """Write the runs as they were read, so that the tables can be recomputed."""
-    columns = ("seed", "start", "early", "final", "sem", "effective_steps", "seconds")
+    columns = ("seed", "start", "early", "final", "sem", "text_sem", "effective_steps", "seconds")
     with path.open("w", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([*(text.partition("=")[0] for text in runs[0].condition), *columns])

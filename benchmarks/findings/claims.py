@@ -59,7 +59,11 @@ class Runs:
 
     def of(self, condition: Condition, value: Value) -> dict[int, float]:
         """Return one number of every seed's run. Raises KeyError for a condition that was not run."""
-        return {seed: value(run) for seed, run in sorted(self._of[condition].items())}
+        return {seed: value(run) for seed, run in self.by_seed(condition).items()}
+
+    def by_seed(self, condition: Condition) -> dict[int, Run]:
+        """Return the runs of a condition, by ascending seed. Raises KeyError for one that was not run."""
+        return dict(sorted(self._of[condition].items()))
 
     def list(self, condition: Condition, value: Value) -> tuple[float, ...]:
         """Return the same values without the seeds."""
@@ -252,8 +256,8 @@ def _saliency(setting: Setting, runs: Runs) -> Finding:
     neither = at(warmup=False, saliency=False)
     worse = runs.compare(only_saliency, only_lambda, final)
     together = runs.compare(both, only_lambda, final)
-    noise = statistics.fmean(runs.list(only_lambda, lambda run: run.sem))
-    little = abs(together.mean) < noise
+    low, high = together.interval
+    little = low <= 0 <= high
     named = (
         ("neither", neither),
         ("lambda warmup", only_lambda),
@@ -268,8 +272,8 @@ def _saliency(setting: Setting, runs: Runs) -> Finding:
         ),
         verdicts=(
             f"Saliency only against lambda only: {judge(worse, expected='higher')}; {worse.describe()}.",
-            f"Both against lambda only: {'holds' if little else 'does not show'}; {together.describe()}, "
-            f"where one standard error of a held-out loss is {noise:.3f}.",
+            f"Both against lambda only: {'holds' if little else 'does not show'}; {together.describe()}; "
+            f"95 % interval {low:+.3f} to {high:+.3f}.",
         ),
         header=("Stage 1.9 with", "loss at the start of Stage 2", "final loss"),
         rows=tuple(

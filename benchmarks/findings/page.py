@@ -35,8 +35,9 @@ def page(findings: Iterable[Finding], *, facts: Sequence[tuple[str, str]], pictu
             f"## {number}. {finding.claim}",
             "\n".join(f"- {verdict}" for verdict in finding.verdicts),
             _table(finding.header, finding.rows),
-            f"![{finding.y_title}]({pictures}/{finding.name}.svg)",
         ]
+        if finding.series:
+            parts.append(f"![{finding.y_title}]({pictures}/{finding.name}.svg)")
     return "\n\n".join(parts) + "\n"
 
 

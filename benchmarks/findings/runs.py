@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.findings.setting import Condition
 from trainer.api import EXIT_DONE, METRICS_FILE, RESULT_FILE, check, command, prepare
 from trainer.config import sha256
+from trainer.layout import HELD_OUT_FILE
 
 _WARM = "benchmarks.findings.warm"
 
@@ -31,7 +32,10 @@ class Run:
     Args:
         start: held-out loss, fully quantised, before Stage 2.
         early: mean training loss of Stage 2's first steps, at the lambda of those steps.
-        final: held-out loss, fully quantised, at the end; `sem` is its standard error.
+        final: held-out loss, fully quantised, at the end.
+        sem: standard error of the difference between `final` and the teacher's loss on the same text.
+        text_sem: standard error of `final` over texts.
+        by_sequence: the held-out loss of each sequence, of which `final` is the mean.
     """
 
     condition: Condition
@@ -40,6 +44,8 @@ class Run:
     early: float
     final: float
     sem: float
+    text_sem: float
+    by_sequence: tuple[float, ...]
     effective_steps: int
     seconds: float
     device: str
@@ -141,6 +147,8 @@ def read_run(folder: Path, condition: Condition, seed: int, *, early_steps: int)
         early=statistics.fmean(early),
         final=metrics["final_loss"],
         sem=metrics["final_loss_sem"],
+        text_sem=metrics["final_loss_text_sem"],
+        by_sequence=tuple(json.loads((folder / HELD_OUT_FILE).read_text())["losses"]["final"]),
         effective_steps=metrics["effective_steps"],
         seconds=metrics["train_seconds"],
         device=provenance["device"],

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from analysis.summaries.paired import Paired, compare
 from benchmarks.findings.claims import Finding, Runs, findings, judge
+from benchmarks.findings.errors import errors
 from benchmarks.findings.page import page
 from benchmarks.findings.pictures import draw
 from benchmarks.findings.runs import Run, RunFailed, run_all
@@ -39,7 +41,9 @@ def made(final: Callable[[Condition, int], float]) -> Runs:
             start=final(condition, seed) + 1,
             early=final(condition, seed) + 2,
             final=final(condition, seed),
-            sem=0.03,
+            sem=0.01,
+            text_sem=0.03,
+            by_sequence=tuple(final(condition, seed) + each for each in (-0.5, 0.0, 0.5)),
             effective_steps=1,
             seconds=1.0,
             device="CPU",
@@ -146,8 +150,10 @@ def test_a_verdict_needs_the_expected_side() -> None:
 
 
 def test_the_page_has_every_finding_with_its_table_and_picture(tmp_path: Path) -> None:
-    found = findings(TINY, made(the_notebooks))
-    text = page(found, facts=[("date", "2026-01-02")], pictures="findings")
+    runs = made(the_notebooks)
+    found = findings(TINY, runs)
+    without_picture = errors(TINY, runs)
+    text = page((*found, without_picture), facts=[("date", "2026-01-02")], pictures="findings")
     assert "| date | 2026-01-02 |" in text
     for number, finding in enumerate(found, start=1):
         assert f"## {number}. {finding.claim}" in text
@@ -157,6 +163,29 @@ def test_the_page_has_every_finding_with_its_table_and_picture(tmp_path: Path) -
         assert b"mean of 5 seeds" in first
         draw(finding, tmp_path / "again.svg")
         assert (tmp_path / "again.svg").read_bytes() == first
+    assert f"## {len(found) + 1}. {without_picture.claim}" in text
+    assert text.count("](findings/") == len(found)
+
+
+def test_errors_are_those_of_the_runs() -> None:
+    """The seed shifts all conditions alike here, and the sequences of all runs alike."""
+    rows = {kind: numbers for kind, *numbers in errors(TINY, made(the_notebooks)).rows}
+    over_texts, to_teacher, between, over_seeds, residual = rows.values()
+    assert over_texts == ["0.0300"] * 3
+    assert to_teacher == ["0.0100"] * 3
+    assert between == ["0.0000"] * 3
+    assert over_seeds == ["0.0158"] * 3  # 0.01 times the standard deviation of 0 to 4
+    assert residual == ["0.0000"] * 3
+
+
+def test_what_one_condition_does_with_a_seed_is_left_when_the_seeds_own_effect_is_out() -> None:
+    random = np.random.default_rng(0)
+    noise = {(c, seed): 0.02 * random.standard_normal() for c in TINY.conditions() for seed in SEEDS}
+    found = errors(TINY, made(lambda c, seed: 3.0 + 0.5 * seed + noise[c, seed]))
+    _, _, between, over_seeds, residual = (row[1] for row in found.rows)
+    assert float(over_seeds) == pytest.approx(0.79, abs=0.03)
+    assert float(residual) == pytest.approx(0.02, abs=0.006)
+    assert between == "0.0000"
 
 
 @pytest.mark.slow
