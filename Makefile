@@ -53,8 +53,9 @@ test-numerics: $(STAMP)
 	echo "STAGESWEEP_CPU_BFLOAT16=$$other, ATEN_CPU_CAPABILITY=$${ATEN_CPU_CAPABILITY:-as it is}"; \
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NUMERICS)
 
+# HYPOTHESIS_PROFILE=thorough, here or with `make test`, tries ten times as many examples of every property.
 test-slow: $(STAMP)
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "slow or hypothesis" -n $(JOBS) --dist load --maxschedchunk 1
+	$(BIN)/python -m pytest -m slow -n $(JOBS) --dist load --maxschedchunk 1 --durations 20
 
 # Opens the report in Chromium: the system's, or the one that CHROMIUM names.
 test-browser: $(STAMP)

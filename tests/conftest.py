@@ -17,10 +17,10 @@ from fake_gcs import FakeGcs
 from forked import PRELOAD
 from hypothesis import settings
 
-# A busy machine makes any example slow; tests have a time limit of their own. `make test` tries 25 examples
-# of every property, `make test-slow` 50 others: the usual hundred took minutes of CI's forty.
+# A busy machine makes any example slow; tests have a time limit of their own. Each run tries other examples, so
+# a few of them each time find in the end what the usual hundred find at once, which take minutes of CI's forty.
 settings.register_profile("quick", deadline=None, max_examples=25)
-settings.register_profile("thorough", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=250)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
