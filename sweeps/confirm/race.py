@@ -1,0 +1,113 @@
+"""A race between the candidates of `sweep confirm`: those that cannot win any more leave.
+
+A round is one new seed for every candidate that remains. All of them are run with the same seeds, so that
+what a seed does to all alike cancels (common random numbers), and the variance of what is left is pooled over
+the candidates: with five candidates, two rounds give it four degrees of freedom instead of one.
+
+The test of a round is Dunnett's, one-sided (A multiple comparison procedure for comparing several treatments
+with a control, JASA 50, 1955): the truly best candidate is the control, and it leaves if another has a mean so
+much lower that this happens by chance with probability at most the round's share of the error rate. The error
+rate is shared evenly (Bonferroni) between the rounds that can still save a run, as Hoeffding races share it
+(Maron and Moore, NeurIPS 1993) and irace's paired t-tests do not (López-Ibáñez et al., Operations Research
+Perspectives 3, 2016). So the truly best leaves with probability at most `error_rate` if the losses are normal
+with one variance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+from scipy.optimize import brentq
+from scipy.special import ndtr
+
+Losses = Mapping[int, Mapping[int, float]]
+"""Loss of each candidate (index of its trial) by seed; lower is better."""
+
+Floats = npt.NDArray[np.float64]
+
+ROUNDING = 1e-12
+"""Differences this small beside the losses are rounding, not evidence."""
+
+
+def remaining(losses: Losses, *, seeds: int, error_rate: float = 0.05) -> frozenset[int]:
+    """Return the candidates that can still be the best; the others have left for good.
+
+    The answer depends on the numbers alone, not on the order in which they arrived: round r is that of the
+    r-th lowest seed that any candidate has, so the seeds of a plan must ascend. All rounds are judged again
+    from the first, each by its own losses and those before; a candidate that has left stays out, whatever
+    was measured of it later.
+
+    Missing and non-finite losses are failed runs: the candidate is judged by its others, and without any
+    it stays. Nobody leaves in the first round, where nothing says how large the noise is, nor in the last,
+    after which there are no runs to save. Without any noise those that are not among the best leave.
+
+    Args:
+        losses: what was measured so far, in complete rounds: a run that is still going counts as failed.
+        seeds: planned number of rounds.
+        error_rate: greatest probability that the truly best candidate ever leaves.
+
+    Raises:
+        ValueError: `seeds` is not positive, or `error_rate` is not between 0 and 1.
+    """
+    if seeds < 1 or not 0 < error_rate < 1:
+        raise ValueError(f"seeds must be positive and error_rate between 0 and 1; got {seeds}, {error_rate}")
+    candidates, rounds = sorted(losses), sorted({seed for runs in losses.values() for seed in runs})
+    table = np.array([[losses[c].get(seed, math.nan) for seed in rounds] for c in candidates])
+    staying = np.ones(len(candidates), dtype=bool)
+    for count in range(2, min(len(rounds), seeds - 1) + 1):
+        staying &= ~_beaten(table[:, :count], staying, error_rate / (seeds - 2))
+    return frozenset(c for c, stays in zip(candidates, staying, strict=True) if stays)
+
+
+def _beaten(table: Floats, staying: npt.NDArray[np.bool_], error_rate: float) -> npt.NDArray[np.bool_]:
+    """Return which candidates [K] are beaten by one that stays, by their losses [K, rounds] so far."""
+    row, column = np.nonzero(np.isfinite(table) & staying[:, None])
+    measured = np.unique(row)
+    beaten = np.zeros(len(table), dtype=bool)
+    # Effects of the candidates and of the seeds by least squares, which is the two-way analysis of variance
+    # where no run has failed.
+    design = np.hstack([row[:, None] == measured, column[:, None] == np.unique(column)[1:]]).astype(float)
+    freedom = len(row) - np.linalg.matrix_rank(design) if len(measured) > 1 else 0
+    if freedom < 1:
+        return beaten
+    values = table[row, column]
+    center = values.mean()
+    inverse = np.linalg.pinv(design.T @ design)
+    effects = inverse @ design.T @ (values - center)
+    variance = float(np.square(values - center - design @ effects).sum()) / freedom
+    means, spread = effects[: len(measured)], inverse[: len(measured), : len(measured)]
+    leader = int(np.argmin(means))
+    of_difference = np.diag(spread) + spread[leader, leader] - 2 * spread[leader]
+    limit = dunnett(len(table) - 1, int(freedom), error_rate) * np.sqrt(variance * of_difference.clip(min=0))
+    beaten[measured] = means - means[leader] > limit + ROUNDING * np.abs(values).max()
+    return beaten
+
+
+@cache
+def dunnett(others: int, freedom: int, error_rate: float) -> float:
+    """Return the value that the largest of `others` t-statistics against one control exceeds by chance.
+
+    One-sided, with equal numbers of runs, so that any two statistics correlate by 1/2 (Dunnett 1955, eq. 6).
+
+    Args:
+        others: number of candidates compared with the control.
+        freedom: degrees of freedom of the pooled variance.
+        error_rate: the probability.
+    """
+    # The control's mean is normal (z), the pooled sd over the true one is chi (s); given both, the others
+    # are independent. Both integrals run over their quantiles, by Gauss-Legendre's rule.
+    nodes, weights = np.polynomial.legendre.leggauss(96)
+    shares, weights = (nodes + 1) / 2, weights / 2
+    z = stats.norm.ppf(shares)[:, None]
+    s = np.sqrt(stats.chi2.ppf(shares, freedom) / freedom)[None, :]
+
+    def excess(value: float) -> float:
+        below = ndtr(math.sqrt(2) * value * s + z) ** others
+        return float(weights @ below @ weights) - (1 - error_rate)
+
+    return float(brentq(excess, 0.0, 1e7))
