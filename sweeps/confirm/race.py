@@ -1,16 +1,17 @@
 """A race between the candidates of `sweep confirm`: those that cannot win any more leave.
 
-A round is one new seed for every candidate that remains. All of them are run with the same seeds, so that
-what a seed does to all alike cancels (common random numbers), and the variance of what is left is pooled over
-the candidates: with five candidates, two rounds give it four degrees of freedom instead of one.
+A round is one new seed for every candidate that remains. All of them run with the same seeds, so that what a
+seed does to all alike cancels (common random numbers), and the variance of what is left is pooled over the
+candidates: five of them in two rounds give it four degrees of freedom instead of one.
 
-The test of a round is Dunnett's, one-sided (A multiple comparison procedure for comparing several treatments
-with a control, JASA 50, 1955): the truly best candidate is the control, and it leaves if another has a mean so
-much lower that this happens by chance with probability at most the round's share of the error rate. The error
-rate is shared evenly (Bonferroni) between the rounds that can still save a run, as Hoeffding races share it
-(Maron and Moore, NeurIPS 1993) and irace's paired t-tests do not (López-Ibáñez et al., Operations Research
-Perspectives 3, 2016). So the truly best leaves with probability at most `error_rate` if the losses are normal
-with one variance.
+The test is Dunnett's, one-sided (A multiple comparison procedure for comparing several treatments with a
+control, JASA 50, 1955): whichever candidate is truly the best is the control, and it leaves a round in which
+another has a mean so much lower that chance alone gives this with the round's share of the error rate. The
+rounds that can still save a run have equal shares (Bonferroni), as in the races of Maron and Moore (Hoeffding
+races, NeurIPS 1993), whose error rate is that of the race, not of a test as in irace (López-Ibáñez et al.,
+Operations Research Perspectives 3, 2016). So the truly best ever leaves with probability at most
+`error_rate`, where noise is normal with one variance. Where the variances differ, a pair's own variance
+replaces the pooled one if it is larger.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Losses = Mapping[int, Mapping[int, float]]
 """Loss of each candidate (index of its trial) by seed; lower is better."""
 
 Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 ROUNDING = 1e-12
 """Differences this small beside the losses are rounding, not evidence."""
@@ -57,35 +59,47 @@ def remaining(losses: Losses, *, seeds: int, error_rate: float = 0.05) -> frozen
     if seeds < 1 or not 0 < error_rate < 1:
         raise ValueError(f"seeds must be positive and error_rate between 0 and 1; got {seeds}, {error_rate}")
     candidates, rounds = sorted(losses), sorted({seed for runs in losses.values() for seed in runs})
-    table = np.array([[losses[c].get(seed, math.nan) for seed in rounds] for c in candidates])
+    table = np.array([[losses[c].get(seed, math.nan) for seed in rounds] for c in candidates], dtype=float)
     staying = np.ones(len(candidates), dtype=bool)
-    for count in range(2, min(len(rounds), seeds - 1) + 1):
-        staying &= ~_beaten(table[:, :count], staying, error_rate / (seeds - 2))
+    with np.errstate(over="ignore", invalid="ignore"):  # losses near the largest float are no evidence
+        for count in range(2, min(len(rounds), seeds - 1) + 1):
+            staying &= ~_beaten(table[:, :count], staying, error_rate / (seeds - 2))
     return frozenset(c for c, stays in zip(candidates, staying, strict=True) if stays)
 
 
-def _beaten(table: Floats, staying: npt.NDArray[np.bool_], error_rate: float) -> npt.NDArray[np.bool_]:
+def _beaten(table: Floats, staying: Mask, error_rate: float) -> Mask:
     """Return which candidates [K] are beaten by one that stays, by their losses [K, rounds] so far."""
     row, column = np.nonzero(np.isfinite(table) & staying[:, None])
-    measured = np.unique(row)
-    beaten = np.zeros(len(table), dtype=bool)
+    measured, beaten = np.unique(row), np.zeros(len(table), dtype=bool)
     # Effects of the candidates and of the seeds by least squares, which is the two-way analysis of variance
     # where no run has failed.
     design = np.hstack([row[:, None] == measured, column[:, None] == np.unique(column)[1:]]).astype(float)
-    freedom = len(row) - np.linalg.matrix_rank(design) if len(measured) > 1 else 0
+    freedom = len(row) - int(np.linalg.matrix_rank(design)) if len(measured) > 1 else 0
     if freedom < 1:
         return beaten
     values = table[row, column]
-    center = values.mean()
+    center = values.mean()  # losses that are large beside their differences lose digits otherwise
     inverse = np.linalg.pinv(design.T @ design)
     effects = inverse @ design.T @ (values - center)
-    variance = float(np.square(values - center - design @ effects).sum()) / freedom
     means, spread = effects[: len(measured)], inverse[: len(measured), : len(measured)]
+    pooled = float(np.square(values - center - design @ effects).sum()) / freedom
     leader = int(np.argmin(means))
-    of_difference = np.diag(spread) + spread[leader, leader] - 2 * spread[leader]
-    limit = dunnett(len(table) - 1, int(freedom), error_rate) * np.sqrt(variance * of_difference.clip(min=0))
-    beaten[measured] = means - means[leader] > limit + ROUNDING * np.abs(values).max()
+    own, shared = _own_variances(table[measured] - table[measured[leader]])
+    variance = np.maximum(pooled, own) * (np.diag(spread) + spread[leader, leader] - 2 * spread[leader])
+    limit = dunnett(len(table) - 1, freedom, error_rate) * np.sqrt(variance.clip(min=0))
+    # Without a shared seed the difference may have been made up of those of others, or of nothing.
+    beaten[measured] = (shared > 0) & (means - means[leader] > limit + ROUNDING * np.abs(values).max())
     return beaten
+
+
+def _own_variances(differences: Floats) -> tuple[Floats, npt.NDArray[np.int_]]:
+    """Return the variance of one run and the number of shared seeds of pairs, by differences [K, rounds]."""
+    shared = np.isfinite(differences)
+    count = shared.sum(axis=1)
+    differences = np.where(shared, differences, 0.0)
+    mean = differences.sum(axis=1) / count.clip(min=1)
+    squares = np.where(shared, np.square(differences - mean[:, None]), 0.0).sum(axis=1)
+    return squares / (2 * (count - 1).clip(min=1)), count
 
 
 @cache
