@@ -31,8 +31,11 @@ Floats = npt.NDArray[np.float64]
 B_SEEDS = 3.0
 """Of Beta(1, B): a mean share of 1/4. In docs/findings/runs.csv it is 1 - (0.0089 / 0.0098)² = 0.18."""
 
-LOGITS = np.arange(-9.0, 12.6, 0.75)
-"""Grid of ln(τ²/σ²) and of ln(ω²/σ²): from a hundredth of the noise to 500 times."""
+LOGITS = np.arange(-9.0, 12.1)
+"""Grid of ln(τ²/σ²) and of ln(ω²/σ²): from a ninetieth of the noise to 400 times."""
+
+EQUAL = 1e-9
+"""Posterior means this close beside the losses are equal: solving the equations loses a few digits."""
 
 DRAWS = 10_000
 """Of the posterior, for the chances: their Monte Carlo error is at most 0.5 points."""
@@ -86,8 +89,8 @@ def estimate(selection: Losses, test: Losses, first: Mapping[int, float], *, lev
         raise ValueError(f"level must be between 0 and 1; got {level}")
     selected = _posterior(selection)
     means = dict(zip(selected.candidates, map(float, selected.expected()), strict=True))
-    rounding = ROUNDING * max(map(abs, means.values()))
-    winner = min(c for c, mean in means.items() if mean <= min(means.values()) + rounding)
+    equal = min(means.values()) + EQUAL * max(map(abs, means.values()))
+    winner = min(candidate for candidate, mean in means.items() if mean <= equal)
     tested = any(math.isfinite(loss) for loss in test.get(winner, {}).values())
     final = _posterior(test) if tested else selected
     column = final.candidates.index(winner)
