@@ -13,6 +13,7 @@ MISSING = "–"
 TITLES: Mapping[str, str] = MappingProxyType(
     {
         "final_loss": "final loss (nats per token)",
+        "test_loss": "loss on the test text (nats per token)",
         "perplexity": "perplexity",
         "bits_per_byte": "bits per byte",
         "stage1_9_final_loss": "combined training loss at the end of Stage 1.9",
@@ -52,6 +53,12 @@ def number(value: float | None, digits: int = 4) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 trial`, `3 trials`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def confirmed(*seeds: int) -> str:
+    """Return how often points were confirmed: `confirmed by 5 seeds`, `confirmed by 2 to 5 seeds`."""
+    low, high = min(seeds), max(seeds)
+    return f"confirmed by {counted(high, 'seed')}" if low == high else f"confirmed by {low} to {high} seeds"
 
 
 def with_error(value: float | None, sem: float | None) -> str:

@@ -24,7 +24,7 @@ from analysis.summaries.seeds import over_seeds
 from analysis.summaries.summary import ParetoResult, pareto
 from analysis.summaries.summary_line import objectives as read_objectives
 from analysis.summaries.uncertainty import Uncertainty, estimate_uncertainty
-from analysis.table import SEM, TableLike, TrialsTable, read
+from analysis.table import SEM, TableLike, TrialsTable
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -47,10 +47,10 @@ def load(path: str, compute: str = "effective_steps") -> tuple[TrialsTable, str]
     """Read the table in a file, and find the column of a measure of compute.
 
     Raises:
-        AnalysisError: see `table.read`, `TrialsTable.of` and `compute.column_of`.
+        AnalysisError: see `TrialsTable.open` and `compute.column_of`.
     """
     pd.set_option("display.max_colwidth", None)  # show warnings and verdicts in full
-    table = TrialsTable.of(read(path)).with_effective_steps()
+    table = TrialsTable.open(path).with_effective_steps()
     return table, column_of(compute, table)
 
 
@@ -76,6 +76,7 @@ def points(result: ParetoResult, uncertainty: Uncertainty) -> pd.DataFrame:
                 result.y: point.y,
                 "front": point.trial in result.front,
                 **{tag: point.trial == trial for tag, trial in tags.items()},
+                **({"confirmed by seeds": result.confirmed.get(point.trial, 0)} if result.confirmed else {}),
                 f"efficiency per {uncertainty.unit}": chances.efficiency,
                 "± (95 %)": chances.efficiency_range,
                 "chance: front": chances.front,
@@ -155,6 +156,7 @@ def iso_compute(table: TableLike, y: str, amounts: Sequence[float], out: str) ->
     table = TrialsTable.of(table)
     if table.length_columns is None:
         return "The table has no lengths of the two stages."
+    table = table.configurations
     rows = table.take(table.completed)
     sem = rows.floats(y + SEM) if y + SEM in rows else None
     stage1_9, stage2 = (rows.floats(column) for column in table.length_columns)
@@ -190,12 +192,14 @@ def ablations(
                 "mean a − b": found.mean,
                 "95 % from": low,
                 "to": high,
+                "± of the text": found.text_sem or None,
                 "a lower in": f"{found.lower} of {len(found.differences)}",
                 "p (sign test)": found.p,
                 "verdict": found.verdict,
             }
         )
-    return pairs, pd.DataFrame(rows)
+    found = pd.DataFrame(rows)
+    return pairs, found.drop(columns=[n for n in ("± of the text",) if n in found and found[n].isna().all()])
 
 
 def ablation_picture(pairs: Sequence[tuple[str, Paired]], y: str, out: str) -> Picture | str:

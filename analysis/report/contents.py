@@ -23,7 +23,7 @@ from analysis.summaries.many_objective import ManyObjectiveFront, many_objective
 from analysis.summaries.summary import ParetoResult
 from analysis.summaries.summary_line import BestTrial, Objective, best_trial, objectives, progress
 from analysis.summaries.uncertainty import Uncertainty, estimate_uncertainty
-from analysis.table import TrialsTable, from_document
+from analysis.table import TrialsTable, is_confirming
 
 DRAWS = 300
 """Draws for the curve's band: enough for a picture."""
@@ -83,6 +83,11 @@ class Contents:
         """Return the number of trials, in any status."""
         return len(self.table)
 
+    @property
+    def confirming(self) -> int:
+        """Return the number of trials of `sweep confirm`, in any status, which `run_cap` does not count."""
+        return int(is_confirming(self.table).sum())
+
 
 def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
     """Work out the contents of the page.
@@ -94,7 +99,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
     Raises:
         AnalysisError: the document is not an export of a sweep.
     """
-    table = TrialsTable.of(from_document(document, source="the sweep's export"))
+    table = TrialsTable.of_document(document, source="the sweep's export")
     table = table if rate is None else priced(table, rate)
     goals = objectives(document)
     best, best_note = best_trial(table, goals, document.get("best_trial"))
@@ -110,8 +115,8 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         progress=progress(table),
         best=best,
         best_note=best_note,
-        best_was_named=best is not None and best.trial == document.get("best_trial"),
-        command=_command(document) if best else "",
+        best_was_named=best is not None and best.trial == _named(table, document),
+        command=_command(document) if best and _named(table, document) in (None, best.trial) else "",
         tradeoff=tradeoff,
         tradeoff_note=tradeoff_note,
         many_objectives=many_objectives,
@@ -123,6 +128,12 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         reasons=reasons(table),
         provenance=_provenance(document.get("provenance")),
     )
+
+
+def _named(table: TrialsTable, document: Mapping[str, Any]) -> object:
+    """Return the trial that the document calls the best, or the one that stands for its configuration."""
+    named = document.get("best_trial")
+    return table.configurations.repeats.standing_for(named) if isinstance(named, int) else named
 
 
 def _command(document: Mapping[str, Any]) -> str:

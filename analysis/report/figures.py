@@ -16,12 +16,13 @@ from analysis.report.style import BLUE, CROWD, GREEN, GREY, ORANGE, PURPLE, blan
 from analysis.statistics.curve import Curve
 from analysis.statistics.pareto import Goal, Positions
 from analysis.summaries.summary import ParetoResult, Point
-from analysis.table import PARAMETER, TrialsTable
+from analysis.table import CONFIRM, PARAMETER, TrialsTable, is_confirming
 
 GENERATORS = {
     "baseline": (PURPLE, "pentagon"),
     "sobol": (ORANGE, "triangle-up"),
     "botorch": (BLUE, "circle"),
+    CONFIRM: (GREEN, "diamond"),
 }
 """Colours and symbols of the generators, in the order in which a sweep uses them."""
 
@@ -37,10 +38,11 @@ def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = Non
 
     Args:
         table: the table that `result` was made from; the column `<y>_sem`, if it has one, becomes error bars
-            (one standard error to each side).
+            (one standard error to each side), with the spread over seeds where trials were repeated.
         result: the trade-off.
         curve: a fit of y against x, drawn with its 95 % band between the smallest and the largest x.
     """
+    table = table.configurations
     figure = blank(labels.title(result.x), labels.title(result.y))
     if curve is not None:
         _add_band(figure, curve)
@@ -57,7 +59,7 @@ def _add_points(figure: go.Figure, table: TrialsTable, result: ParetoResult) -> 
     """Add the trials that are not on the front, then the front."""
     at = {point.trial: point for point in result.points}
     front = set(result.front)
-    beaten = [point for point in result.points if point.trial not in front]
+    beaten = [p for p in result.points if p.trial not in front and p.trial not in result.confirmed]
     if beaten:
         crowd = len(beaten) > CROWD
         style = {"mode": "markers", "name": "not on the front", "marker": hollow(9, crowd=crowd)}
@@ -67,10 +69,17 @@ def _add_points(figure: go.Figure, table: TrialsTable, result: ParetoResult) -> 
     if front:
         # A step shows the best y for at most x: it improves at a point, not before it.
         line = {"shape": "hv" if result.x_goal == "minimize" else "vh", "color": BLUE, "width": 2}
-        marker = {"symbol": "square", "size": 9, "color": BLUE}
+        open_ = {"line": {"width": 2}} if result.confirmed else {}
+        symbol = "square-open" if result.confirmed else "square"
+        marker = {"symbol": symbol, "size": 9, "color": BLUE, **open_}
         points = [at[trial] for trial in result.front]
         style = {"mode": "lines+markers", "name": "Pareto front", "line": line, "marker": marker}
         figure.add_trace(_scatter(table, result.y, points, **style))
+    if result.confirmed:
+        marker = {"symbol": "hexagon", "size": 12, "color": BLUE}
+        name = labels.confirmed(*result.confirmed.values())
+        points = [at[trial] for trial in result.confirmed]
+        figure.add_trace(_scatter(table, result.y, points, mode="markers", name=name, marker=marker))
 
 
 def _scatter(table: TrialsTable, y: str, points: list[Point], **style: Any) -> go.Scatter:
@@ -150,6 +159,8 @@ def _add_baseline(figure: go.Figure, baseline: float) -> None:
 def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> go.Figure:
     """Draw the metric of each trial in the order of their indices, the best so far, and the failed trials.
 
+    Runs of `sweep confirm` are drawn, too, but do not count as the best: the search did not find them.
+
     Args:
         table: a sweep's own table.
         metric: column of the (first) objective.
@@ -158,16 +169,17 @@ def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> go.Figu
     figure = blank("trial", labels.title(metric))
     table = table.take(np.argsort(table.trials, kind="stable"))
     done = table.take(table.completed & np.isfinite(table.floats(metric)))
-    values = done.numbers(metric)
     crowd = len(done) > CROWD
     for generator in _ordered(done.frame["generator"]):
         rows = done.take((done.frame["generator"] == generator).to_numpy(dtype=np.bool_))
         _add_generator(figure, rows, metric, generator, crowd=crowd)
-    if len(done):
+    searched = done.take(~is_confirming(done))
+    if len(searched):
+        values = searched.numbers(metric)
         best = values.cummin() if goal == "minimize" else values.cummax()
         figure.add_trace(
             go.Scatter(
-                x=done.trials.tolist(),
+                x=searched.trials.tolist(),
                 y=best.tolist(),
                 mode="lines",
                 name="best so far",
@@ -175,7 +187,7 @@ def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> go.Figu
                 hovertemplate="best so far %{y}<extra></extra>",
             )
         )
-    figure.update_yaxes(scale(values.tolist()))
+    figure.update_yaxes(scale(done.numbers(metric).tolist()))
     last = max(table.trials.tolist(), default=0)
     figure.update_xaxes(range=[-0.03 * last - 0.5, 1.03 * last + 0.5], dtick=1 if last <= 10 else None)
     _add_failed(figure, table.trials[table.has_status("failed")].tolist())

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from analysis.report.contents import Contents
+from analysis.labels import counted, number
+from analysis.report.contents import Contents, Tradeoff
 from analysis.report.insight_figures import LINES
 from analysis.report.style import LOG_RATIO
 from analysis.statistics.efficiency import STAGE1_9_WEIGHT
@@ -57,6 +58,15 @@ DEFINITIONS = (
         "names, as the trial reported them; ± is one standard error, column NAME_sem",
     ),
     Definition(
+        "confirmed",
+        "Confirmed",
+        "a configuration with two or more completed trials with confirm in column generator, which repeat it "
+        "with fresh seeds (column param.seed): the mean over these, without the observation that it was "
+        "selected for; ± and bars include the spread over seeds (pooled over all repeated configurations, s/√n "
+        "of n seeds), the 95 % interval is Student's. Every other point is one observation: the best of many "
+        "is too good to be true (winner's curse)",
+    ),
+    Definition(
         "command",
         "Run it",
         "the best trial's parameters and the sweep's own overrides: field best_command or best_overrides",
@@ -99,9 +109,8 @@ DEFINITIONS = (
     Definition(
         "chances",
         "Chances",
-        "share of {draws} draws of every value of column {y} from a normal distribution with the error in "
-        "column {y}_sem; noise that the standard errors do not cover, such as the seed, is not in them. "
-        "Efficiency's ± is 95 %, from column {y}_sem of the trial and of the baseline",
+        "share of {draws} draws of every value of column {y} from a normal distribution with {error}; {paired}; "
+        "{seeds}. Efficiency's ± is 95 %, from the errors of the trial and of the baseline",
     ),
     Definition(
         "hypervolume",
@@ -202,6 +211,7 @@ def _conditions(page: Contents, figures: Collection[str]) -> Mapping[str, bool]:
     part = page.tradeoff
     return {
         "counts": True,
+        "confirmed": bool(page.table.configurations.repeats.runs),
         "best": page.best is not None,
         "command": bool(page.command),
         "tradeoff": part is not None,
@@ -242,8 +252,10 @@ def _fields(page: Contents) -> Mapping[str, object]:
         }
     if (part := page.tradeoff) is not None:
         x, y = part.result.x, part.result.y
-        bars = f"; bars are column {y}{SEM}, where it has values" if y + SEM in page.table else ""
-        fields |= {"x": x, "y": y, "bars": bars, "unit": of_column(x).unit, "draws": part.uncertainty.draws}
+        sure, error = part.uncertainty, _error_source(part, page)
+        bars = f"; bars are {error}, where there is one" if error else ""
+        fields |= {"x": x, "y": y, "bars": bars, "unit": of_column(x).unit, "draws": sure.draws}
+        fields |= {"error": error, "paired": _pairing(part), "seeds": _seeds(part)}
         fields["through"] = "" if part.fit is None else part.fit.through
     if page.many_objectives is not None:
         draws = page.many_objectives.result.draws
@@ -253,3 +265,37 @@ def _fields(page: Contents) -> Mapping[str, object]:
         )
         fields["all_chances"] = all_chances if draws else ""
     return fields
+
+
+def _error_source(part: Tradeoff, page: Contents) -> str:
+    """Return what the errors of y are; "" if there are none."""
+    y = part.result.y
+    sources = [f"the error in column {y}{SEM}"] if y + SEM in page.table else []
+    if (spread := part.uncertainty.spread) is not None:
+        sources.append(f"the spread over seeds of column {y}, {number(spread.sd, 2)} for one run")
+    return " and ".join(sources)
+
+
+def _pairing(part: Tradeoff) -> str:
+    """Return which errors are drawn together."""
+    points, paired = len(part.result.points), part.uncertainty.paired
+    if not paired:
+        return (
+            "each trial's error is drawn by itself: column {y}_sem of the trainer leaves out what is hard about "
+            "the text that all trials share"
+        ).format(y=part.result.y)
+    which = "all trials" if paired == points else f"{paired} of {counted(points, 'trial')}"
+    return (
+        f"the errors of {which} are drawn together, with the covariance of their losses of each sequence (field "
+        "held_out): what is hard about the text that they share cancels in comparisons"
+    )
+
+
+def _seeds(part: Tradeoff) -> str:
+    """Return whether the errors include the seeds."""
+    if (spread := part.uncertainty.spread) is None:
+        return "noise that the standard errors do not cover, such as the seed, is not in them"
+    return (
+        f"the spread over seeds is pooled over trials that differ in column param.seed alone "
+        f"({counted(spread.freedom, 'degree')} of freedom)"
+    )

@@ -14,9 +14,11 @@ def pair(found: ManyObjectiveFront, x: int, y: int) -> go.Figure:
     across, up = found.objectives[x], found.objectives[y]
     figure = blank(labels.title(across.metric), labels.title(up.metric))
     alone = list(found.pair_front(x, y))
-    beaten = sorted(set(range(len(found.trials))) - set(found.front))
+    confirmed = [at for at, trial in enumerate(found.trials) if trial in found.confirmed]
+    beaten = sorted({*range(len(found.trials))} - {*found.front, *confirmed})
     hollow_marker = hollow(8, crowd=len(beaten) > CROWD)
-    square = {"symbol": "square", "size": 7, "color": BLUE}
+    square = {"symbol": "square-open" if confirmed else "square", "size": 7, "color": BLUE}
+    hexagon = {"symbol": "hexagon", "size": 10, "color": BLUE}
     figure.add_trace(
         go.Scatter(
             x=found.values[alone, x].tolist(),
@@ -30,6 +32,7 @@ def pair(found: ManyObjectiveFront, x: int, y: int) -> go.Figure:
     for name, members, marker in (
         ("not on the front", beaten, hollow_marker),
         ("front in all objectives", list(found.front), square),
+        *([("confirmed", confirmed, hexagon)] if confirmed else []),
     ):
         figure.add_trace(
             go.Scatter(

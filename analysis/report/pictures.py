@@ -72,6 +72,7 @@ def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
 def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = None) -> Figure:
     """Draw loss against compute: points with standard errors, the front, its knee, the most efficient."""
     at = {point.trial: point for point in result.points}
+    table = table.configurations
     sems = np.nan_to_num(table.standard_errors(result.y))
     with _axes(labels.title(result.x), labels.title(result.y)) as (figure, axes):
         if curve is not None:
@@ -79,16 +80,21 @@ def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = Non
             value, low, high = curve.predict(fitted_x)
             axes.fill_between(fitted_x, low, high, color=GREY, alpha=0.2, lw=0, label="95 % of the fit")
             axes.plot(fitted_x, value, color=GREY, ls="-.", lw=1.2, label="fitted curve")
-        beaten = [trial for trial in at if trial not in result.front]
+        beaten = [trial for trial in at if trial not in result.front and trial not in result.confirmed]
+        fill = {"mfc": "none"} if result.confirmed else {}
         groups: tuple[tuple[list[int], str, dict[str, Any]], ...] = (
             (beaten, "not on the front", {"color": GREY, "marker": "o", "mfc": "none", "ls": ""}),
-            (list(result.front), "Pareto front", {"color": BLUE, "marker": "s", "ls": ""}),
+            (list(result.front), "Pareto front", {"color": BLUE, "marker": "s", "ls": "", **fill}),
         )
+        if result.confirmed:
+            name = labels.confirmed(*result.confirmed.values())
+            groups += (([*result.confirmed], name, {"color": BLUE, "marker": "H", "ls": "", "ms": 9}),)
         for trials, name, style in groups:
             if trials:
                 xs, ys = [at[t].x for t in trials], [at[t].y for t in trials]
                 errors = sems[[table.row_of[t] for t in trials]]
-                axes.errorbar(xs, ys, errors if errors.any() else None, ms=6, capsize=2, label=name, **style)
+                errors = errors if errors.any() else None
+                axes.errorbar(xs, ys, errors, capsize=2, label=name, **{"ms": 6, **style})
         steps = "steps-post" if result.x_goal == "minimize" else "steps-pre"
         front = [at[trial] for trial in result.front]
         axes.plot([p.x for p in front], [p.y for p in front], color=BLUE, lw=1.5, drawstyle=steps)
@@ -113,7 +119,8 @@ def pairs(found: ManyObjectiveFront) -> Figure:
     across = min(3, len(shown))
     down = math.ceil(len(shown) / across)
     front = list(found.front)
-    beaten = sorted(set(range(len(found.trials))) - set(front))
+    confirmed = [at for at, trial in enumerate(found.trials) if trial in found.confirmed]
+    beaten = sorted({*range(len(found.trials))} - {*front, *confirmed})
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(3.6 * across, 3.2 * down), layout="constrained")
         for nth, (x, y) in enumerate(shown, start=1):
@@ -125,7 +132,12 @@ def pairs(found: ManyObjectiveFront) -> Figure:
             )
             others, best = found.values[beaten], found.values[front]
             axes.plot(others[:, x], others[:, y], "o", color=GREY, mfc="none", ms=5, label="not on the front")
-            axes.plot(best[:, x], best[:, y], "s", color=BLUE, ms=5, label="front in all objectives")
+            fill = {"mfc": "none"} if confirmed else {}
+            axes.plot(best[:, x], best[:, y], "s", color=BLUE, ms=5, label="front in all objectives", **fill)
+            if confirmed:
+                again = found.values[confirmed]
+                name = labels.confirmed(*found.confirmed.values())
+                axes.plot(again[:, x], again[:, y], "H", color=BLUE, ms=8, label=name)
             axes.set_xlabel(labels.title(found.objectives[x].metric))
             axes.set_ylabel(labels.title(found.objectives[y].metric))
             axes.set_xscale(axis_type(found.values[:, x].tolist()))
@@ -143,7 +155,16 @@ def efficiency(result: ParetoResult, uncertainty: Uncertainty) -> Figure:
     with _axes(labels.title(result.x), f"improvement per {unit}") as (figure, axes):
         xs, ys = [x for x, _ in known], [c.efficiency or 0.0 for _, c in known]
         errors = np.array([c.efficiency_range or 0.0 for _, c in known])
-        axes.errorbar(xs, ys, errors if errors.any() else None, fmt="o", color=BLUE, ms=6, capsize=3)
+        fill = {"mfc": "none"} if result.confirmed else {}
+        axes.errorbar(xs, ys, errors if errors.any() else None, fmt="o", color=BLUE, ms=6, capsize=3, **fill)
+        again = [
+            (p.x, c.efficiency)
+            for p, (_, c) in zip(result.points, points, strict=True)
+            if p.trial in result.confirmed and c.efficiency is not None
+        ]
+        if again:
+            name = labels.confirmed(*result.confirmed.values())
+            axes.plot(*zip(*again, strict=True), "H", color=BLUE, ms=9, label=name)
         for point, (x, chances) in zip(result.points, points, strict=True):
             if point.trial == result.most_efficient and chances.efficiency is not None:
                 axes.scatter(
@@ -152,7 +173,7 @@ def efficiency(result: ParetoResult, uncertainty: Uncertainty) -> Figure:
                 )  # fmt: skip
         axes.axhline(0, color=GREY, lw=1)
         axes.set_xscale(axis_type(xs))
-        if result.most_efficient is not None:
+        if result.most_efficient is not None or again:
             axes.legend()
     return figure
 

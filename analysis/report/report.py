@@ -105,7 +105,7 @@ def _figures(page: Contents) -> dict[str, go.Figure]:
             figures[f"cross-validation-{at}"] = cross_validation(view, metric)
     if page.best is not None:
         first = page.objectives[0]
-        lines = parallel(page.table, first.metric, first.goal)
+        lines = parallel(page.table.configurations, first.metric, first.goal)
         if lines is not None:
             figures["parallel"] = lines
         figures["history"] = history(page.table, first.metric, first.goal)

@@ -2,11 +2,11 @@
 
 Measured losses are noisy, and a front picks the lucky ones. Every value is drawn again from a normal
 distribution around its measurement, with its standard error (a parametric bootstrap: Efron and Tibshirani, An
-Introduction to the Bootstrap, 1993, ch. 6.5). A chance is the share of draws: if everything were measured
-again, how often would this point be on the front? Noise that the standard errors do not cover, such as that
-of the seed, is not included.
+Introduction to the Bootstrap, 1993, ch. 6.5). Errors that points have in common are drawn together. A chance
+is the share of draws: if everything were measured again, how often would this point be on the front? Noise
+that the standard errors do not cover is not included.
 
-Shapes: N points, D draws.
+Shapes: N points, D draws, R common sources of noise.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ def attainment(
     y_sem: npt.ArrayLike,
     *,
     goals: tuple[Goal, Goal] = ("minimize", "minimize"),
+    joint: npt.ArrayLike | None = None,
     baseline: Baseline | None = None,
     knees: bool = True,
     draws: int = DRAWS,
@@ -89,13 +90,15 @@ def attainment(
         y_sem: [N] standard errors of y; missing, infinite or negative ones count as 0 (see
             `Attainment.exact`).
         goals: of x and y. Efficiency is undefined where more x is better.
+        joint: [N, R] factors F of the part of the errors that points have in common: the covariance of y is
+            F @ F.T, and what `y_sem` has beyond that is each point's own. None: all of it is.
         baseline: None: no point is the most efficient.
         knees: also find the knee of each draw, the only part that costs a call per draw.
         draws: D.
         seed: same seed and points, same result.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    errors = _errors(y_sem)
+    errors = Errors.of(y_sem, joint)
     on_front, at_knee, efficient = (np.zeros(len(xs)) for _ in range(3))
     generator = np.random.default_rng(seed)
     costs = xs if goals[0] == "minimize" else -xs
@@ -113,7 +116,7 @@ def attainment(
         knee=at_knee / count,
         most_efficient=efficient / count,
         draws=draws,
-        exact=int((errors == 0).sum()),
+        exact=int((errors.total == 0).sum()),
     )
 
 
@@ -122,6 +125,7 @@ def membership(
     sems: npt.ArrayLike,
     goals: Sequence[Goal],
     *,
+    joint: Sequence[npt.ArrayLike | None] | None = None,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Floats:
@@ -131,6 +135,7 @@ def membership(
         points: [N, K] finite numbers.
         sems: [N, K] standard errors, 0 or missing where a value is exact.
         goals: K goals.
+        joint: K factors [N, R], as of `attainment`.
         draws: D.
         seed: same seed and points, same result.
 
@@ -140,25 +145,62 @@ def membership(
     Raises:
         AnalysisError: as `pareto.front`.
     """
-    means, errors = (a.reshape(-1, len(goals)) for a in (np.asarray(points, dtype=np.float64), _errors(sems)))
+    means = np.asarray(points, dtype=np.float64).reshape(-1, len(goals))
+    sems = np.asarray(sems, dtype=np.float64).reshape(-1, len(goals))
+    errors = [Errors.of(sem, f) for sem, f in zip(sems.T, joint or [None] * len(goals), strict=True)]
+    own = np.column_stack([error.own for error in errors])
     generator = np.random.default_rng(seed)
     count = np.zeros(len(means))
     for _ in range(draws):
-        count[front(means + errors * generator.standard_normal(means.shape), goals)] += 1
+        drawn = means + own * generator.standard_normal(means.shape)
+        for column, error in enumerate(errors):
+            drawn[:, column] += error.draw_joint(1, generator)[0]
+        count[front(drawn, goals)] += 1
     return count / max(draws, 1)
 
 
-def _errors(sems: npt.ArrayLike) -> Floats:
-    """Return standard errors with 0 for those that are missing, infinite or negative."""
-    errors = np.asarray(sems, dtype=np.float64)
-    return np.where(np.isfinite(errors) & (errors > 0), errors, 0.0)
+@dataclass(frozen=True, kw_only=True)
+class Errors:
+    """Errors of N values.
+
+    Args:
+        total: [N] standard errors, 0 where a value is exact.
+        own: [N] the part of each that no other value shares.
+        joint: [N, R] factors F of the rest, whose covariance is F @ F.T.
+    """
+
+    total: Floats
+    own: Floats
+    joint: Floats
+
+    @classmethod
+    def of(cls, sems: npt.ArrayLike, joint: npt.ArrayLike | None = None) -> Errors:
+        """Return the errors; standard errors that are missing, infinite or negative count as 0."""
+        given = np.asarray(sems, dtype=np.float64)
+        factors = np.zeros((len(given), 0)) if joint is None else np.asarray(joint, dtype=np.float64)
+        shared = (factors**2).sum(axis=1)
+        squares = np.where(np.isfinite(given) & (given > 0), given, 0.0) ** 2
+        total = np.sqrt(np.maximum(squares, shared))
+        return cls(total=total, own=np.sqrt(np.maximum(squares - shared, 0.0)), joint=factors)
+
+    def draw_joint(self, draws: int, generator: np.random.Generator) -> Floats:
+        """Return [D, N] draws of the errors that values have in common."""
+        if not self.joint.shape[1]:
+            return np.zeros((draws, len(self.own)))
+        return np.asarray(generator.standard_normal((draws, self.joint.shape[1])) @ self.joint.T)
+
+    def covariances(self, at: int) -> Floats:
+        """Return [N] covariances with the value at a position, as far as errors are in common."""
+        return np.asarray(self.joint @ self.joint[at])
 
 
-def _batches(ys: Floats, errors: Floats, draws: int, generator: np.random.Generator) -> Iterator[Floats]:
+def _batches(ys: Floats, errors: Errors, draws: int, generator: np.random.Generator) -> Iterator[Floats]:
     """Yield the draws of y in batches [D, N] of limited size."""
     size = max(1, CHUNK // max(len(ys), 1))
     for start in range(0, draws, size):
-        yield ys + errors * generator.standard_normal((min(size, draws - start), len(ys)))
+        count = min(size, draws - start)
+        drawn = ys + errors.own * generator.standard_normal((count, len(ys)))
+        yield drawn + errors.draw_joint(count, generator)
 
 
 def _on_front(costs: Floats, drawn: Floats) -> npt.NDArray[np.bool_]:

@@ -54,15 +54,20 @@ def efficiency(
 
 
 def efficiency_sem(
-    loss_sem: npt.ArrayLike, steps: npt.ArrayLike, baseline_sem: float = 0.0, per: float = PER
+    loss_sem: npt.ArrayLike,
+    steps: npt.ArrayLike,
+    baseline_sem: float = 0.0,
+    per: float = PER,
+    covariance: npt.ArrayLike = 0.0,
 ) -> Floats:
-    """Return the standard error of `efficiency`, elementwise; errors of loss and baseline add in quadrature.
+    """Return the standard error of `efficiency`, elementwise: √(Var(loss) + Var(baseline) - 2 Cov) per unit.
 
     Args:
         loss_sem: [N] standard errors of the losses.
         steps: [N] compute spent, exact.
         baseline_sem: standard error of the baseline.
         per: the unit of compute.
+        covariance: [N] of loss and baseline; errors of values on the same text largely cancel.
 
     Returns:
         [N] float64; NaN where the loss has no standard error, or nothing was spent.
@@ -70,7 +75,8 @@ def efficiency_sem(
     errors, spent = np.asarray(loss_sem, dtype=np.float64), np.asarray(steps, dtype=np.float64)
     defined = np.isfinite(errors) & (errors >= 0) & np.isfinite(spent) & (spent > 0)
     result = np.full(np.broadcast(errors, spent).shape, np.nan)
-    np.divide(np.hypot(errors, baseline_sem) * per, spent, out=result, where=defined)
+    variance = np.square(errors) + baseline_sem**2 - 2 * np.asarray(covariance)
+    np.divide(np.sqrt(np.maximum(variance, 0.0)) * per, spent, out=result, where=defined)
     return result
 
 

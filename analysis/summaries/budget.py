@@ -106,6 +106,7 @@ def fit_trials(
         NotNumeric: `x` or `y` is not a column of numbers.
         AnalysisError: there are too few points for a curve.
     """
+    table = table.configurations
     rows = table.take(np.isfinite(table.floats(x)) & np.isfinite(table.floats(y)) & table.completed)
     others, warnings = _other_parameters(rows) if rows.is_sweep else [], []
     through = "all " + counted(len(rows), "completed trial" if rows.is_sweep else "row")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,7 @@ class FrontTable:
 
 def of_tradeoff(table: TrialsTable, result: ParetoResult, uncertainty: Uncertainty) -> FrontTable:
     """Return the front of two columns, with chances as percentages if there are standard errors."""
+    table = table.configurations
     x, y = result.x, result.y
     at = {point.trial: point for point in result.points}
     tags = (("knee", result.knee), ("most efficient", result.most_efficient))
@@ -57,7 +59,7 @@ def of_tradeoff(table: TrialsTable, result: ParetoResult, uncertainty: Uncertain
         if uncertainty.draws:
             cells.append(labels.share(chances.front))
             cells += [labels.share(chances.most_efficient)] if result.baseline is not None else []
-        names = tuple(name for name, holder in tags if holder == trial)
+        names = tuple(name for name, holder in tags if holder == trial) + _confirmed(result.confirmed, trial)
         rows.append(Row(trial=trial, tags=names, cells=tuple(cells)))
     heads = [
         column_head(x, table, with_error=False),
@@ -76,7 +78,7 @@ def _computed_heads(result: ParetoResult, uncertainty: Uncertainty) -> list[Head
         source = f"{gain} {per}, from column {y} and column {x}; ±: 95 %"
         heads.append(Head(name=f"efficiency {per}", source=source))
     if uncertainty.draws:
-        draws = f"share of {uncertainty.draws} draws, each of column {y} with the error in column {y}{SEM}"
+        draws = f"share of {uncertainty.draws} draws of column {y} with its errors, see the footnote"
         heads.append(Head(name="chance to be on the front", source=draws))
         if result.baseline is not None:
             heads.append(Head(name="chance to be most efficient", source=draws))
@@ -85,7 +87,7 @@ def _computed_heads(result: ParetoResult, uncertainty: Uncertainty) -> list[Head
 
 def of_many_objectives(table: TrialsTable, found: ManyObjectiveFront) -> FrontTable:
     """Return the front of three objectives or more: a column each; the best of each objective is tagged."""
-    objectives, values = found.objectives, found.values
+    table, objectives, values = table.configurations, found.objectives, found.values
     heads = [column_head(o.metric, table) for o in objectives]
     if found.draws:
         noisy = [f"column {o.metric}{SEM}" for o in objectives if o.metric + SEM in table]
@@ -101,14 +103,23 @@ def of_many_objectives(table: TrialsTable, found: ManyObjectiveFront) -> FrontTa
         tags = tuple(
             f"best {o.metric}" for o, v, b in zip(objectives, values[at], best, strict=True) if v == b
         )
+        tags += _confirmed(found.confirmed, trial)
         rows.append(Row(trial=trial, tags=tags, cells=tuple(cells)))
     return FrontTable(heads=tuple(heads), rows=tuple(rows), left_out=max(0, len(found.front) - ROWS))
+
+
+def _confirmed(seeds: Mapping[int, int], trial: int) -> tuple[str, ...]:
+    """Return the tag of a confirmed trial; none if no trial is confirmed."""
+    if not seeds:
+        return ()
+    return (labels.confirmed(seeds[trial]) if trial in seeds else "unconfirmed",)
 
 
 def column_head(column: str, table: TrialsTable, *, with_error: bool = True) -> Head:
     """Return the head of a column that the page shows as the table has it."""
     has_error = with_error and column + SEM in table
-    error = f"; ±: one standard error, column {column}{SEM}" if has_error else ""
+    seeds = ", with the spread over seeds" if column in table.repeats.spreads else ""
+    error = f"; ±: one standard error, column {column}{SEM}{seeds}" if has_error else ""
     return Head(name=labels.title(column), source=f"column {column}{error}")
 
 

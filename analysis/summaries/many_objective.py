@@ -5,8 +5,8 @@ For two objectives see `summary.pareto`; knee and efficiency are only defined fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -17,6 +17,7 @@ from analysis.statistics.attainment import membership
 from analysis.statistics.hypervolume import hypervolume, reference_point
 from analysis.statistics.pareto import Floats, Goal, front
 from analysis.summaries.summary_line import Objective
+from analysis.summaries.uncertainty import joint_factors
 from analysis.table import TableLike, TrialsTable
 
 MIN_OBJECTIVES = 3
@@ -47,6 +48,7 @@ class ManyObjectiveFront:
         reference: the reference point of the hypervolume; None without points.
         draws: number of draws of all values; 0 if no value has a standard error, or for too many trials.
         chances: [N] share of the draws in which each trial is on the front; empty without draws.
+        confirmed: see `summary.ParetoResult`.
     """
 
     objectives: tuple[Objective, ...]
@@ -57,6 +59,7 @@ class ManyObjectiveFront:
     reference: tuple[float, ...] | None
     draws: int
     chances: tuple[float, ...]
+    confirmed: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -79,6 +82,11 @@ class ManyObjectiveFront:
             "front": [self.trials[at] for at in self.front],
             "hypervolume": self.hypervolume,
             "reference": None if self.reference is None else list(self.reference),
+            **(
+                {"confirmed_by_seeds": {str(t): n for t, n in self.confirmed.items()}}
+                if self.confirmed
+                else {}
+            ),
         }
 
 
@@ -87,7 +95,8 @@ def many_objective_front(
 ) -> ManyObjectiveFront | None:
     """Find the front in all objectives; None for fewer than three.
 
-    Of a sweep's own table only completed trials count; of any other, every row with all values.
+    Of a sweep's own table only completed trials count, and each confirmed configuration is one point; of any
+    other, every row with all values.
 
     Args:
         table: of a sweep, or any other.
@@ -101,7 +110,7 @@ def many_objective_front(
     """
     if len(objectives) < MIN_OBJECTIVES:
         return None
-    table = TrialsTable.of(table)
+    table = TrialsTable.of(table).configurations
     names = [objective.metric for objective in objectives]
     for name in names:
         if names.count(name) > 1:
@@ -113,26 +122,32 @@ def many_objective_front(
     sign = 1.0 if goals[0] == "minimize" else -1.0
     reference = reference_point(values, goals)
     errors = np.column_stack([table.standard_errors(name) for name in names])[kept]
-    draws, chances = _chances(values, errors, goals, draws)
+    trials = table.trials[kept].tolist()
+    joint = [joint_factors(table, name, trials) for name in names]
+    draws, chances = _chances(values, errors, joint, goals, draws)
     measurable = len(on_front) ** (len(goals) - 2) <= MAX_SLICES or len(goals) == MIN_OBJECTIVES
     return ManyObjectiveFront(
         objectives=tuple(objectives),
-        trials=tuple(table.trials[kept].tolist()),
+        trials=tuple(trials),
         values=values,
         front=tuple(on_front[np.argsort(sign * values[on_front, 0], kind="stable")].tolist()),
         hypervolume=hypervolume(values, goals, reference) if reference and measurable else None,
         reference=reference,
         draws=draws,
         chances=tuple(chances.tolist()),
+        confirmed=table.repeats.seeds(trials),
     )
 
 
-def _chances(values: Floats, errors: Floats, goals: Sequence[Goal], draws: int) -> tuple[int, Floats]:
+def _chances(
+    values: Floats, errors: Floats, joint: Sequence[Floats], goals: Sequence[Goal], draws: int
+) -> tuple[int, Floats]:
     """Return the number of draws, fewer for many trials, and each trial's share of them on the front.
 
     Args:
         values: [N, K].
         errors: [N, K] standard errors, NaN where there is none.
+        joint: K factors [N, n] of the part of the errors that trials have in common.
         goals: K goals.
         draws: the most draws.
     """
@@ -140,4 +155,4 @@ def _chances(values: Floats, errors: Floats, goals: Sequence[Goal], draws: int) 
     draws = min(draws, MAX_DRAWN // count) if count else 0
     if draws < MIN_DRAWS or not np.isfinite(errors).any():
         return 0, np.empty(0)
-    return draws, membership(values, errors, goals, draws=draws)
+    return draws, membership(values, errors, goals, joint=joint, draws=draws)

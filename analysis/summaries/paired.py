@@ -2,7 +2,8 @@
 
 The sign test counts how often one of the two is lower and assumes nothing about the distribution of the
 losses. With five seeds its smallest two-sided p is 2/32 = 0.0625: five of five is all that five seeds can
-say. The interval gives the size of the difference, if differences are about normally distributed.
+say. The interval gives the size of the difference, if differences are about normally distributed; where the
+losses of each sequence are known, it also says how much the difference depends on the text.
 """
 
 from __future__ import annotations
@@ -18,14 +19,23 @@ from scipy import stats
 
 from analysis.errors import AnalysisError, MissingColumn
 from analysis.labels import counted
-from analysis.table import PARAMETER, TableLike, TrialsTable
+from analysis.table import PARAMETER, TableLike, TrialsTable, is_confirming
+
+NORMAL_95 = 1.959963984540054
+"""Half the width of a normal distribution's central 95 %, in standard deviations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paired:
-    """Differences a - b by seed; negative where a's loss is lower."""
+    """Differences a - b by seed; negative where a's loss is lower.
+
+    Args:
+        differences: one for each seed.
+        text_sem: standard error of their mean over the sequences that all were measured on; 0 if unknown.
+    """
 
     differences: tuple[float, ...]
+    text_sem: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -34,11 +44,16 @@ class Paired:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return the 95 % interval of the mean difference (Student's t); infinite for a single pair."""
+        """Return the 95 % interval of the mean difference; infinite for a single pair.
+
+        Student's t over seeds, and the normal error from the text, in quadrature.
+        """
         if len(self.differences) < 2:
             return -np.inf, np.inf
         sem = statistics.stdev(self.differences) / len(self.differences) ** 0.5
-        reach = float(stats.t.ppf(0.975, len(self.differences) - 1)) * sem
+        reach = float(
+            np.hypot(stats.t.ppf(0.975, len(self.differences) - 1) * sem, NORMAL_95 * self.text_sem)
+        )
         return self.mean - reach, self.mean + reach
 
     @property
@@ -89,7 +104,8 @@ def compare(a: Mapping[int, float], b: Mapping[int, float]) -> Paired:
 def compare_trials(table: TableLike, parameter: str, a: object, b: object, metric: str) -> Paired:
     """Compare completed trials with `parameter` = a to those with b that are equal otherwise, seed included.
 
-    A parameter also counts as equal if one of the two trials does not have it (it is inactive there).
+    A parameter also counts as equal if one of the two trials does not have it (it is inactive there). Trials of
+    `sweep confirm` are left out: they repeat what was selected.
 
     Args:
         table: a sweep's own table.
@@ -107,7 +123,7 @@ def compare_trials(table: TableLike, parameter: str, a: object, b: object, metri
     if not table.is_sweep or column not in table:
         raise MissingColumn(column, table.columns)
     values = table.numbers(metric).astype("float64")
-    done = table.completed & np.isfinite(values.to_numpy())
+    done = table.completed & np.isfinite(values.to_numpy()) & ~is_confirming(table)
     trials, values = table.frame[done], values[done]
     others = [name for name in table.parameters if name != column]
     # Only parameters that both sides have can differ between them.
@@ -120,11 +136,21 @@ def compare_trials(table: TableLike, parameter: str, a: object, b: object, metri
             f"no pairs: no completed trial with {parameter} = {a!r} has a partner with {b!r} that is equal "
             "otherwise; a sweep with `method: grid` makes pairs"
         )
-    return Paired(differences=tuple(firsts[key] - seconds[key] for key in keys))
+    sides = [[side[key][0] for key in keys] for side in (firsts, seconds)]
+    # Rows of zeros if a trial's sequences are unknown: then nothing can be said.
+    a_error, b_error = table.held_out.factors(metric, sides)
+    known = a_error.any() and b_error.any()
+    return Paired(
+        differences=tuple(firsts[key][1] - seconds[key][1] for key in keys),
+        text_sem=float(np.linalg.norm(a_error - b_error)) if known else 0.0,
+    )
 
 
-def _by_key(rows: pd.DataFrame, values: pd.Series[Any], names: Sequence[str]) -> dict[Hashable, float]:
-    found: dict[Hashable, float] = {}
+def _by_key(
+    rows: pd.DataFrame, values: pd.Series[Any], names: Sequence[str]
+) -> dict[Hashable, tuple[int, float]]:
+    """Return trial and value of each row by its values of some parameters."""
+    found: dict[Hashable, tuple[int, float]] = {}
     columns = [rows[name].tolist() for name in names]
     keys = list(zip(*columns, strict=True)) if names else [()] * len(rows)
     for key, row in zip(keys, rows.index, strict=True):
@@ -133,7 +159,7 @@ def _by_key(rows: pd.DataFrame, values: pd.Series[Any], names: Sequence[str]) ->
             raise AnalysisError(
                 f"trial {trial} has a duplicate with the same parameters: its pair is ambiguous"
             )
-        found[key] = float(values.loc[row])
+        found[key] = int(rows.loc[row, "trial"]), float(values.loc[row])
     return found
 
 

@@ -6,19 +6,31 @@ and only repeated seeds show it.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from pandas.api import types
 from scipy import stats
 
 from analysis.errors import AnalysisError, MissingColumn
-from analysis.table import SEED, SEM, TRIAL_COLUMNS, TableLike, TrialsTable
+from analysis.table import (
+    NO_PART,
+    SEED,
+    SEM,
+    TRIAL_COLUMNS,
+    TableLike,
+    TrialsTable,
+    configuration_keys,
+)
 
 
 def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
     """Average the metrics of the completed trials of each configuration.
+
+    Of a confirmed configuration only the fresh runs count: it was selected for the others' luck.
 
     Args:
         table: a sweep's own table.
@@ -39,8 +51,9 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
         raise AnalysisError("only a sweep's own table separates parameters from metrics; export the sweep")
     if seed not in table:
         raise MissingColumn(seed, table.columns)
-    keys = [name for name in table.parameters if name != seed]
-    done = table.frame[table.completed]
+    keys = [name for name in table.parameters if name not in (seed, *NO_PART)]
+    table = table.take(table.completed & ~_superseded(table))
+    done = table.frame
     metrics = [
         name
         for name in table.columns
@@ -58,6 +71,14 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
     columns = [*keys, "seeds", "trials"]
     columns += [name + ending for name in metrics for ending in ("", SEM, "_range")]
     return pd.DataFrame(rows, columns=pd.Index(columns))
+
+
+def _superseded(table: TrialsTable) -> npt.NDArray[np.bool_]:
+    """Return [N] whether fresh runs have confirmed each row's configuration, and it is none of them."""
+    confirmed = set(chain.from_iterable(table.configurations.repeats.runs.values()))
+    fresh = np.isin(table.trials, list(confirmed))
+    keys = np.array(configuration_keys(table), dtype=object)
+    return np.asarray(np.isin(keys.astype(str), sorted(set(keys[fresh]))) & ~fresh)
 
 
 def _configurations(done: pd.DataFrame, keys: list[str]) -> list[tuple[Any, pd.DataFrame]]:

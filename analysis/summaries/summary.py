@@ -8,7 +8,7 @@ unit of compute.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,8 @@ class ParetoResult:
         baseline: the y that `most_efficient` was measured against.
         x_goal: whether less or more x is better.
         y_goal: whether less or more y is better.
+        confirmed: by the trial of each confirmed configuration the number of fresh seeds that its point is
+            the mean of; every other point is one observation.
     """
 
     x: str
@@ -60,17 +62,24 @@ class ParetoResult:
     baseline: float | None = None
     x_goal: Goal = "minimize"
     y_goal: Goal = "minimize"
+    confirmed: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document of `sweep pareto --format json`."""
+        """Return the document of `sweep pareto --format json`; `confirmed` only where there are any."""
         return {
             "x": self.x,
             "y": self.y,
-            "points": [{"trial": p.trial, "x": p.x, "y": p.y} for p in self.points],
+            "points": [self._point(point) for point in self.points],
             "front": list(self.front),
             "most_efficient": self.most_efficient,
             "knee": self.knee,
         }
+
+    def _point(self, point: Point) -> dict[str, Any]:
+        document: dict[str, Any] = {"trial": point.trial, "x": point.x, "y": point.y}
+        if self.confirmed:
+            document["confirmed_by_seeds"] = self.confirmed.get(point.trial, 0)
+        return document
 
 
 def pareto(
@@ -84,7 +93,8 @@ def pareto(
 ) -> ParetoResult:
     """Find the trade-off between two columns of a table: compute, as a rule, and loss.
 
-    Of a sweep's own table only completed trials count; of any other, every row with both values.
+    Of a sweep's own table only completed trials count, and each confirmed configuration is one point; of any
+    other, every row with both values.
 
     Args:
         table: of a sweep, or any other.
@@ -104,7 +114,7 @@ def pareto(
         raise AnalysisError(f"x and y are both {x!r}; a trade-off needs two different columns")
     if baseline is not None and not np.isfinite(baseline):
         raise AnalysisError(f"the baseline is {baseline}; give a finite number")
-    table = TrialsTable.of(table)
+    table = TrialsTable.of(table).configurations
     if "effective_steps" in (x, y):
         table = table.with_effective_steps()
     xs, ys = table.numbers(x), table.numbers(y)
@@ -130,6 +140,7 @@ def pareto(
         baseline=baseline,
         x_goal=x_goal,
         y_goal=y_goal,
+        confirmed=table.repeats.seeds(names.tolist()),
     )
 
 

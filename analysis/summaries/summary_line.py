@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from analysis import labels
 from analysis.errors import AnalysisError, TableError
@@ -27,6 +28,23 @@ class Objective:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Confirmation:
+    """What fresh seeds say of a trial.
+
+    Args:
+        seeds: their number.
+        low: lower end of the 95 % interval of their mean (Student's t, as the spread over seeds is estimated).
+        high: its upper end.
+        first: the observation that the trial was selected for; None if it is not in the table.
+    """
+
+    seeds: int
+    low: float
+    high: float
+    first: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class BestTrial:
     """The best completed trial by the first objective.
 
@@ -38,6 +56,7 @@ class BestTrial:
         column: of the value.
         parameters: (name for people, value, column).
         metrics: all others, as `parameters`.
+        confirmation: None if it is one observation.
     """
 
     trial: int
@@ -47,6 +66,7 @@ class BestTrial:
     column: str
     parameters: tuple[tuple[str, str, str], ...]
     metrics: tuple[tuple[str, str, str], ...]
+    confirmation: Confirmation | None = None
 
 
 def objectives(document: Mapping[str, Any]) -> tuple[Objective, ...]:
@@ -79,6 +99,8 @@ def best_trial(
 ) -> tuple[BestTrial | None, str]:
     """Return the best trial, or None and the reason.
 
+    If any configuration is confirmed, it is the best of these: no single observation counts against them.
+
     Args:
         table: a sweep's own.
         objectives: those of the sweep, of which the first counts.
@@ -93,13 +115,32 @@ def best_trial(
         values = table.floats(first.metric)
     except AnalysisError as error:
         return None, _without_metric(table, first.metric, error)
-    finite = table.completed & np.isfinite(values)
-    if not finite.any():
+    if not (table.completed & np.isfinite(values)).any():
         return None, _without_result(table, first.metric)
-    row = int(np.argmin(np.where(finite, values if first.goal == "minimize" else -values, np.inf)))
-    for named_row in np.flatnonzero((table.frame["trial"] == named).to_numpy() & finite):
-        row = int(named_row)
-    return _described(table, row, first.metric), ""
+    shown = table.configurations
+    values = shown.floats(first.metric)
+    finite = shown.completed & np.isfinite(values)
+    confirmed = finite & np.isin(shown.trials, list(shown.repeats.runs))
+    candidates = confirmed if confirmed.any() else finite
+    row = int(np.argmin(np.where(candidates, values if first.goal == "minimize" else -values, np.inf)))
+    if isinstance(named, int) and finite[at := shown.row_of.get(shown.repeats.standing_for(named), row)]:
+        row = at
+    return replace(
+        _described(shown, row, first.metric), confirmation=_confirmed(table, row, first.metric)
+    ), ""
+
+
+def _confirmed(table: TrialsTable, row: int, metric: str) -> Confirmation | None:
+    """Return what fresh seeds say of a row of the table's configurations; None without any."""
+    shown = table.configurations
+    trial, spread = int(shown.trials[row]), shown.repeats.spreads.get(metric)
+    runs = shown.repeats.runs.get(trial)
+    if runs is None or spread is None:
+        return None
+    error = float(np.nan_to_num(shown.standard_errors(metric)[row]))
+    mean, reach = float(shown.floats(metric)[row]), float(stats.t.ppf(0.975, spread.freedom)) * error
+    first = None if trial in runs else float(table.floats(metric)[table.row_of[trial]])
+    return Confirmation(seeds=len(runs), low=mean - reach, high=mean + reach, first=first)
 
 
 def _without_metric(table: TrialsTable, metric: str, error: AnalysisError) -> str:

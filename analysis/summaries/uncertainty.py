@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.statistics.attainment import DRAWS, Attainment, Baseline, attainment
+from analysis.statistics.attainment import DRAWS, Attainment, Baseline, Errors, attainment
 from analysis.statistics.efficiency import efficiency, efficiency_sem
 from analysis.statistics.hypervolume import hypervolume, reference_point
 from analysis.statistics.pareto import Floats
 from analysis.summaries.compute import of_column
+from analysis.summaries.paired import NORMAL_95
 from analysis.summaries.summary import ParetoResult, baseline_rows
-from analysis.table import TrialsTable
-
-NORMAL_95 = 1.959963984540054
-"""Half the width of a normal distribution's central 95 %, in standard deviations."""
+from analysis.table import Spread, TrialsTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +44,9 @@ class Uncertainty:
         trials: chances by the index of the trial.
         draws: number of draws; 0 if no point has a standard error.
         exact: number of points without a standard error, taken as exact.
+        paired: number of points whose losses of each sequence are known: what is hard about the text cancels
+            between them. The errors of all others are taken as independent.
+        spread: over seeds, which the errors include; None without repeats.
         unit: unit of compute that efficiency is given per.
         hypervolume: of the front, within the reference point; None without points.
         reference: the reference point (x, y); None without points.
@@ -54,6 +55,8 @@ class Uncertainty:
     trials: Mapping[int, Chances]
     draws: int
     exact: int
+    paired: int
+    spread: Spread | None
     unit: str
     hypervolume: float | None
     reference: tuple[float, ...] | None
@@ -70,10 +73,12 @@ def estimate_uncertainty(
         draws: number of draws, if any point has a standard error.
         seed: same seed and table, same result.
     """
+    table = TrialsTable.of(table).configurations
     xs, ys = (np.array([getattr(point, axis) for point in result.points], dtype=np.float64) for axis in "xy")
     rows = [table.row_of[point.trial] for point in result.points]
     sems = table.standard_errors(result.y)[rows]
-    noisy = bool((sems > 0).any())
+    joint = joint_factors(table, result.y, [point.trial for point in result.points])
+    errors = Errors.of(sems, joint)
     goals = (result.x_goal, result.y_goal)
     own = _own_baseline(table, result, rows)
     shares = attainment(
@@ -81,20 +86,28 @@ def estimate_uncertainty(
         ys,
         sems,
         goals=goals,
+        joint=joint,
         baseline=None if result.baseline is None else Baseline(result.baseline, points=own),
-        draws=draws if noisy else 0,
+        draws=draws if errors.total.any() else 0,
         seed=seed,
     )
     points = np.column_stack((xs, ys))
     reference = reference_point(points, goals)
     return Uncertainty(
-        trials=_chances(result, shares, *_efficiencies(result, xs, ys, sems, own)),
+        trials=_chances(result, shares, *_efficiencies(result, xs, ys, errors, own)),
         draws=shares.draws,
         exact=shares.exact,
+        paired=int(joint.any(axis=1).sum()),
+        spread=table.repeats.spreads.get(result.y),
         unit=of_column(result.x).unit,
         hypervolume=None if reference is None else hypervolume(points, goals, reference),
         reference=reference,
     )
+
+
+def joint_factors(table: TrialsTable, column: str, trials: Sequence[int]) -> Floats:
+    """Return [N, n] factors of the errors that trials of a table of configurations have in common."""
+    return table.held_out.factors(column, [table.repeats.runs.get(trial, (trial,)) for trial in trials])
 
 
 def _chances(result: ParetoResult, shares: Attainment, gained: Floats, spread: Floats) -> dict[int, Chances]:
@@ -113,17 +126,18 @@ def _chances(result: ParetoResult, shares: Attainment, gained: Floats, spread: F
 
 
 def _efficiencies(
-    result: ParetoResult, xs: Floats, ys: Floats, sems: Floats, own: list[int]
+    result: ParetoResult, xs: Floats, ys: Floats, errors: Errors, own: list[int]
 ) -> tuple[Floats, Floats]:
     """Return [N] efficiencies and half their 95 % intervals, NaN where they are not known."""
     if result.baseline is None or result.x_goal != "minimize":
         return np.full(len(xs), np.nan), np.full(len(xs), np.nan)
     per = of_column(result.x).per
-    base_sem = 0.0
+    base_sem, shared = 0.0, np.zeros(len(xs))
     if own:
         best = min(own, key=lambda at: ys[at] if result.y_goal == "minimize" else -ys[at])
-        base_sem = float(np.nan_to_num(sems[best]))
-    spread = NORMAL_95 * efficiency_sem(sems, xs, base_sem, per)
+        base_sem, shared = float(errors.total[best]), errors.covariances(best)
+    sems = np.where(errors.total > 0, errors.total, np.nan)
+    spread = NORMAL_95 * efficiency_sem(sems, xs, base_sem, per, shared)
     spread[own] = np.nan  # the baseline against itself is exactly zero
     return efficiency(ys, xs, result.baseline, result.y_goal, per), spread
 

@@ -1,18 +1,32 @@
 """The table of trials: read from a file or an export document, checked once, passed on as a `TrialsTable`."""
 
 from analysis.table.columns import PARAMETER, SEED, SEM, STEP_COLUMNS, TRIAL_COLUMNS, metric_column
+from analysis.table.configurations import (
+    CONFIRM,
+    NO_PART,
+    Repeats,
+    Spread,
+    configuration_keys,
+    is_confirming,
+)
 from analysis.table.files import from_document, read, text_of
 from analysis.table.trials_table import TableLike, TrialsTable
 
 __all__ = [
+    "CONFIRM",
+    "NO_PART",
     "PARAMETER",
     "SEED",
     "SEM",
     "STEP_COLUMNS",
     "TRIAL_COLUMNS",
+    "Repeats",
+    "Spread",
     "TableLike",
     "TrialsTable",
+    "configuration_keys",
     "from_document",
+    "is_confirming",
     "metric_column",
     "read",
     "text_of",

@@ -53,6 +53,14 @@ def read(path: str | Path) -> pd.DataFrame:
         raise TableError(source, f"cannot be read: {error.strerror or error}") from error
 
 
+def read_held_out(path: str | Path) -> object:
+    """Return field `held_out` of an exported `.json` file that `read` accepts; None if there is none."""
+    if Path(path).suffix.lower() != ".json":
+        return None
+    document = from_json(Path(path).read_text(encoding="utf-8-sig"))
+    return document.get("held_out") if isinstance(document, Mapping) else None
+
+
 def _why_unreadable(file: Path) -> str:
     if file.is_dir():
         return "this is a folder, not a table"

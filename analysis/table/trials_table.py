@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from analysis.errors import AnalysisError, MissingColumn, NotNumeric
 from analysis.statistics.efficiency import effective_steps
 from analysis.statistics.pareto import Floats
 from analysis.table.columns import OWN_COLUMNS, PARAMETER, SEM, STEP_COLUMNS
-from analysis.table.files import refuse_repeated
+from analysis.table.configurations import Repeats, by_configuration
+from analysis.table.files import from_document, read, read_held_out, refuse_repeated
+from analysis.table.held_out import HeldOut
 
 Rows = npt.NDArray[np.bool_] | npt.NDArray[np.intp]
 """Rows of a table: a mask [N], or zero-based positions."""
@@ -36,11 +39,15 @@ class TrialsTable:
         frame: [N] rows with columns of different names, all strings. Not to be changed.
         is_sweep: it is a sweep's own table.
         trials: [N] indices of the trials, each once; also column `trial` of a sweep's own table.
+        held_out: losses of each sequence, as far as they are known.
+        repeats: of configurations, in a table of `configurations`; else there are none.
     """
 
     frame: pd.DataFrame
     is_sweep: bool
     trials: npt.NDArray[np.int64]
+    held_out: HeldOut = field(default_factory=lambda: HeldOut({}), repr=False)
+    repeats: Repeats = field(default_factory=lambda: Repeats(runs={}, spreads={}), repr=False)
     _numbers: dict[str, pd.Series[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -60,6 +67,26 @@ class TrialsTable:
             return cls(table, is_sweep=False, trials=np.arange(len(table), dtype=np.int64))
         trials = _indices(table)
         return cls(table.assign(trial=trials), is_sweep=True, trials=trials)
+
+    @classmethod
+    def open(cls, path: str | Path) -> TrialsTable:
+        """Read a table from a file, with the losses of each sequence if it has them.
+
+        Raises:
+            AnalysisError: see `files.read`, and `of`.
+        """
+        return replace(cls.of(read(path)), held_out=HeldOut.of(read_held_out(path)))
+
+    @classmethod
+    def of_document(cls, document: object, *, source: str = "document") -> TrialsTable:
+        """Return the table of an export document, with the losses of each sequence if it has them.
+
+        Raises:
+            TableError: see `from_document`, and `of`.
+        """
+        table = cls.of(from_document(document, source=source))
+        held_out = document.get("held_out") if isinstance(document, Mapping) else None
+        return replace(table, held_out=HeldOut.of(held_out))
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -81,6 +108,11 @@ class TrialsTable:
     def completed(self) -> npt.NDArray[np.bool_]:
         """Return [N] whether each trial has completed."""
         return self.has_status("completed") if self.is_sweep else np.ones(len(self), dtype=np.bool_)
+
+    @cached_property
+    def configurations(self) -> TrialsTable:
+        """Return the table with each confirmed configuration as one row (see `by_configuration`)."""
+        return by_configuration(self)
 
     @cached_property
     def row_of(self) -> Mapping[int, int]:

@@ -1,0 +1,91 @@
+"""Held-out losses of each sequence, for the errors that trials have in common.
+
+All trials of a sweep are measured on the same sequences. Their mean losses then have the covariance
+cov(loss of trial i, loss of trial j) / n over the n sequences, and what is hard about the text cancels in
+differences: with common random numbers, Var(a - b) = Var(a) + Var(b) - 2 Cov(a, b) (Law, Simulation Modeling
+and Analysis, 2015, section 11.2). The losses are reduced by the teacher's on the same sequences, the control
+variate of the trainer's `final_loss_sem`, which leaves all differences between trials as they are.
+
+The data come from a file: malformed parts count as missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.statistics.pareto import Floats
+
+LOSSES = (("final_loss", "final", "teacher"), ("test_loss", "test", "test_teacher"))
+"""Columns that are means over sequences, and the names of their losses and of the reference's."""
+
+SAME_TEXT = 0.9
+"""Least correlation of two teachers' losses that were measured on the same text. What is hard for one is hard
+for another; losses on different texts are uncorrelated."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Losses of trials that were measured on the same text, [n] by trial and column.
+
+    Args:
+        deviations: losses less the reference's, less their mean; trials that were measured on another text,
+            or of which nothing is known, are missing.
+    """
+
+    deviations: Mapping[str, Mapping[int, Floats]]
+
+    @classmethod
+    def of(cls, document: object) -> HeldOut:
+        """Read field `held_out` of an export document: `{TRIAL: {"final": [...], "teacher": [...]}}`."""
+        entries = document if isinstance(document, Mapping) else {}
+        trials = {int(t): e for t, e in entries.items() if str(t).isdecimal() and isinstance(e, Mapping)}
+        return cls({column: _deviations(trials, own, other) for column, own, other in LOSSES})
+
+    def factors(self, column: str, runs: Sequence[Sequence[int]]) -> Floats:
+        """Return [N, n] factors F: F @ F.T is the covariance of N means of this column over runs.
+
+        Args:
+            column: of the metric.
+            runs: N groups of trials; the value of a row is the mean over its group.
+
+        Returns:
+            A row of zeros for each group with a trial of which no sequences are known; n is 0 without any.
+        """
+        known = self.deviations.get(column, {})
+        count = len(next(iter(known.values()), ()))
+        found = np.zeros((len(runs), count))
+        for row, group in zip(found, runs, strict=True):
+            if group and all(trial in known for trial in group):
+                row += np.mean([known[trial] for trial in group], axis=0)
+        return found / math.sqrt(count * (count - 1)) if count else found
+
+
+def _deviations(entries: Mapping[int, Mapping[str, object]], own: str, other: str) -> dict[int, Floats]:
+    pairs = {trial: (_losses(entry.get(own)), _losses(entry.get(other))) for trial, entry in entries.items()}
+    pairs = {t: (a, b) for t, (a, b) in pairs.items() if a.size == b.size >= 2}
+    if not pairs:
+        return {}
+    # Runs with another length of the text cannot be paired; those with the most frequent one may be.
+    (count, _), *_ = Counter(a.size for a, _ in pairs.values()).most_common(1)
+    pairs = {trial: pair for trial, pair in pairs.items() if pair[0].size == count}
+    reference = np.median([theirs for _, theirs in pairs.values()], axis=0)
+    same = {trial: ours - reference for trial, (ours, theirs) in pairs.items() if _agree(theirs, reference)}
+    return {trial: difference - difference.mean() for trial, difference in same.items()}
+
+
+def _losses(values: object) -> Floats:
+    """Return a list of finite numbers as an array, an empty one for anything else."""
+    listed = values if isinstance(values, list) else []
+    if not all(isinstance(value, int | float) and math.isfinite(value) for value in listed):
+        return np.empty(0)
+    return np.array(listed, dtype=np.float64)
+
+
+def _agree(a: Floats, b: Floats) -> bool:
+    a, b = a - a.mean(), b - b.mean()
+    return bool(a @ b >= SAME_TEXT * math.sqrt((a @ a) * (b @ b)) > 0) or bool(np.allclose(a, b))
