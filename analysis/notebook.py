@@ -153,10 +153,9 @@ def what_buys(
 
 def iso_compute(table: TableLike, y: str, amounts: Sequence[float], out: str) -> Picture | str:
     """Draw the loss along every split of each budget; saved as `iso_compute.png` and `.svg`."""
-    table = TrialsTable.of(table)
+    table = TrialsTable.of(table).configurations
     if table.length_columns is None:
         return "The table has no lengths of the two stages."
-    table = table.configurations
     rows = table.take(table.completed)
     sem = rows.floats(y + SEM) if y + SEM in rows else None
     stage1_9, stage2 = (rows.floats(column) for column in table.length_columns)
@@ -198,8 +197,9 @@ def ablations(
                 "verdict": found.verdict,
             }
         )
-    found = pd.DataFrame(rows)
-    return pairs, found.drop(columns=[n for n in ("± of the text",) if n in found and found[n].isna().all()])
+    frame, text = pd.DataFrame(rows), "± of the text"
+    unknown = text in frame and bool(frame[text].isna().all())
+    return pairs, frame.drop(columns=text) if unknown else frame
 
 
 def ablation_picture(pairs: Sequence[tuple[str, Paired]], y: str, out: str) -> Picture | str:

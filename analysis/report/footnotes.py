@@ -61,10 +61,10 @@ DEFINITIONS = (
         "confirmed",
         "Confirmed",
         "a configuration with two or more completed trials with confirm in column generator, which repeat it "
-        "with fresh seeds (column param.seed): the mean over these, without the observation that it was "
-        "selected for; ± and bars include the spread over seeds (pooled over all repeated configurations, s/√n "
-        "of n seeds), the 95 % interval is Student's. Every other point is one observation: the best of many "
-        "is too good to be true (winner's curse)",
+        "with fresh seeds: the mean over these, without the observation that it was selected for; ± and bars "
+        "include the spread over seeds (pooled over all repeated configurations, s/√n of n seeds), the 95 % "
+        "interval is Student's. Every other point is one observation: the best of many is too good to be "
+        "true (winner's curse)",
     ),
     Definition(
         "command",
@@ -109,8 +109,8 @@ DEFINITIONS = (
     Definition(
         "chances",
         "Chances",
-        "share of {draws} draws of every value of column {y} from a normal distribution with {error}; {paired}; "
-        "{seeds}. Efficiency's ± is 95 %, from the errors of the trial and of the baseline",
+        "share of {draws} draws of every value of column {y} from a normal distribution with {error}; "
+        "{paired}; {seeds}. Efficiency's ± is 95 %, from the errors of the trial and of the baseline",
     ),
     Definition(
         "hypervolume",
@@ -280,14 +280,11 @@ def _pairing(part: Tradeoff) -> str:
     """Return which errors are drawn together."""
     points, paired = len(part.result.points), part.uncertainty.paired
     if not paired:
-        return (
-            "each trial's error is drawn by itself: column {y}_sem of the trainer leaves out what is hard about "
-            "the text that all trials share"
-        ).format(y=part.result.y)
+        return "each error is drawn by itself; the trainer's leave out what is hard about the common text"
     which = "all trials" if paired == points else f"{paired} of {counted(points, 'trial')}"
     return (
-        f"the errors of {which} are drawn together, with the covariance of their losses of each sequence (field "
-        "held_out): what is hard about the text that they share cancels in comparisons"
+        f"the errors of {which} are drawn together, with the covariance of their losses of each sequence "
+        "(field held_out), so that what is hard about the common text cancels"
     )
 
 
@@ -296,6 +293,6 @@ def _seeds(part: Tradeoff) -> str:
     if (spread := part.uncertainty.spread) is None:
         return "noise that the standard errors do not cover, such as the seed, is not in them"
     return (
-        f"the spread over seeds is pooled over trials that differ in column param.seed alone "
+        "the spread over seeds is pooled over trials that differ in their seed alone "
         f"({counted(spread.freedom, 'degree')} of freedom)"
     )

@@ -93,8 +93,8 @@ def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = Non
             if trials:
                 xs, ys = [at[t].x for t in trials], [at[t].y for t in trials]
                 errors = sems[[table.row_of[t] for t in trials]]
-                errors = errors if errors.any() else None
-                axes.errorbar(xs, ys, errors, capsize=2, label=name, **{"ms": 6, **style})
+                bars = errors if errors.any() else None
+                axes.errorbar(xs, ys, bars, capsize=2, label=name, **{"ms": 6, **style})
         steps = "steps-post" if result.x_goal == "minimize" else "steps-pre"
         front = [at[trial] for trial in result.front]
         axes.plot([p.x for p in front], [p.y for p in front], color=BLUE, lw=1.5, drawstyle=steps)
@@ -132,8 +132,10 @@ def pairs(found: ManyObjectiveFront) -> Figure:
             )
             others, best = found.values[beaten], found.values[front]
             axes.plot(others[:, x], others[:, y], "o", color=GREY, mfc="none", ms=5, label="not on the front")
-            fill = {"mfc": "none"} if confirmed else {}
-            axes.plot(best[:, x], best[:, y], "s", color=BLUE, ms=5, label="front in all objectives", **fill)
+            fill = "none" if confirmed else BLUE
+            axes.plot(
+                best[:, x], best[:, y], "s", color=BLUE, mfc=fill, ms=5, label="front in all objectives"
+            )
             if confirmed:
                 again = found.values[confirmed]
                 name = labels.confirmed(*found.confirmed.values())
@@ -155,8 +157,10 @@ def efficiency(result: ParetoResult, uncertainty: Uncertainty) -> Figure:
     with _axes(labels.title(result.x), f"improvement per {unit}") as (figure, axes):
         xs, ys = [x for x, _ in known], [c.efficiency or 0.0 for _, c in known]
         errors = np.array([c.efficiency_range or 0.0 for _, c in known])
-        fill = {"mfc": "none"} if result.confirmed else {}
-        axes.errorbar(xs, ys, errors if errors.any() else None, fmt="o", color=BLUE, ms=6, capsize=3, **fill)
+        fill = "none" if result.confirmed else BLUE
+        axes.errorbar(
+            xs, ys, errors if errors.any() else None, fmt="o", color=BLUE, mfc=fill, ms=6, capsize=3
+        )
         again = [
             (p.x, c.efficiency)
             for p, (_, c) in zip(result.points, points, strict=True)

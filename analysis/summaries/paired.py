@@ -51,9 +51,8 @@ class Paired:
         if len(self.differences) < 2:
             return -np.inf, np.inf
         sem = statistics.stdev(self.differences) / len(self.differences) ** 0.5
-        reach = float(
-            np.hypot(stats.t.ppf(0.975, len(self.differences) - 1) * sem, NORMAL_95 * self.text_sem)
-        )
+        seeds = float(stats.t.ppf(0.975, len(self.differences) - 1)) * sem
+        reach = float(np.hypot(seeds, NORMAL_95 * self.text_sem))
         return self.mean - reach, self.mean + reach
 
     @property
@@ -104,8 +103,8 @@ def compare(a: Mapping[int, float], b: Mapping[int, float]) -> Paired:
 def compare_trials(table: TableLike, parameter: str, a: object, b: object, metric: str) -> Paired:
     """Compare completed trials with `parameter` = a to those with b that are equal otherwise, seed included.
 
-    A parameter also counts as equal if one of the two trials does not have it (it is inactive there). Trials of
-    `sweep confirm` are left out: they repeat what was selected.
+    A parameter also counts as equal if one of the two trials does not have it (it is inactive there). Trials
+    of `sweep confirm` are left out: they repeat what was selected.
 
     Args:
         table: a sweep's own table.

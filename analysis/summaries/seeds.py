@@ -17,13 +17,13 @@ from scipy import stats
 
 from analysis.errors import AnalysisError, MissingColumn
 from analysis.table import (
-    NO_PART,
     SEED,
     SEM,
     TRIAL_COLUMNS,
     TableLike,
     TrialsTable,
     configuration_keys,
+    seed_columns,
 )
 
 
@@ -51,13 +51,14 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
         raise AnalysisError("only a sweep's own table separates parameters from metrics; export the sweep")
     if seed not in table:
         raise MissingColumn(seed, table.columns)
-    keys = [name for name in table.parameters if name not in (seed, *NO_PART)]
+    left_out = {seed, *seed_columns(table)} - ({SEED} - {seed})
+    keys = [name for name in table.parameters if name not in left_out]
     table = table.take(table.completed & ~_superseded(table))
     done = table.frame
     metrics = [
         name
         for name in table.columns
-        if name not in (*TRIAL_COLUMNS, seed, *keys)
+        if name not in (*TRIAL_COLUMNS, *table.parameters)
         and not name.endswith(SEM)
         and types.is_numeric_dtype(done[name])
         and not types.is_bool_dtype(done[name])

@@ -33,15 +33,17 @@ class Confirmation:
 
     Args:
         seeds: their number.
-        low: lower end of the 95 % interval of their mean (Student's t, as the spread over seeds is estimated).
+        low: lower end of the 95 % interval of their mean (Student's t: the spread over seeds is an estimate).
         high: its upper end.
         first: the observation that the trial was selected for; None if it is not in the table.
+        test: the column of the same metric on the test text, and its interval; None if it was not measured.
     """
 
     seeds: int
     low: float
     high: float
     first: float | None
+    test: tuple[str, float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,14 +135,29 @@ def best_trial(
 def _confirmed(table: TrialsTable, row: int, metric: str) -> Confirmation | None:
     """Return what fresh seeds say of a row of the table's configurations; None without any."""
     shown = table.configurations
-    trial, spread = int(shown.trials[row]), shown.repeats.spreads.get(metric)
-    runs = shown.repeats.runs.get(trial)
-    if runs is None or spread is None:
+    trial = int(shown.trials[row])
+    runs, found = shown.repeats.runs.get(trial), _interval(shown, row, metric)
+    if runs is None or found is None:
+        return None
+    test_metric = f"test_{metric.removeprefix('final_')}"  # as the trainer calls it
+    test = _interval(shown, row, test_metric)
+    return Confirmation(
+        seeds=len(runs),
+        low=found[0],
+        high=found[1],
+        first=None if trial in runs else float(table.floats(metric)[table.row_of[trial]]),
+        test=None if test is None else (test_metric, *test),
+    )
+
+
+def _interval(shown: TrialsTable, row: int, metric: str) -> tuple[float, float] | None:
+    """Return the 95 % interval of a mean over seeds; None if the metric was not repeated there."""
+    spread = shown.repeats.spreads.get(metric)
+    if spread is None or not math.isfinite(mean := float(shown.floats(metric)[row])):
         return None
     error = float(np.nan_to_num(shown.standard_errors(metric)[row]))
-    mean, reach = float(shown.floats(metric)[row]), float(stats.t.ppf(0.975, spread.freedom)) * error
-    first = None if trial in runs else float(table.floats(metric)[table.row_of[trial]])
-    return Confirmation(seeds=len(runs), low=mean - reach, high=mean + reach, first=first)
+    reach = float(stats.t.ppf(0.975, spread.freedom)) * error
+    return mean - reach, mean + reach
 
 
 def _without_metric(table: TrialsTable, metric: str, error: AnalysisError) -> str:

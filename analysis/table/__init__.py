@@ -3,18 +3,17 @@
 from analysis.table.columns import PARAMETER, SEED, SEM, STEP_COLUMNS, TRIAL_COLUMNS, metric_column
 from analysis.table.configurations import (
     CONFIRM,
-    NO_PART,
     Repeats,
     Spread,
     configuration_keys,
     is_confirming,
+    seed_columns,
 )
 from analysis.table.files import from_document, read, text_of
 from analysis.table.trials_table import TableLike, TrialsTable
 
 __all__ = [
     "CONFIRM",
-    "NO_PART",
     "PARAMETER",
     "SEED",
     "SEM",
@@ -29,5 +28,6 @@ __all__ = [
     "is_confirming",
     "metric_column",
     "read",
+    "seed_columns",
     "text_of",
 ]

@@ -12,6 +12,7 @@ counted twice: this errs to the large side.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,8 +35,8 @@ CONFIRM = "confirm"
 MIN_RUNS = 2
 """Least fresh runs that confirm a configuration."""
 
-NO_PART = (SEED, "param.eval.test")
-"""Parameters that are no part of a configuration: confirming changes them."""
+EVAL_TEST = "param.eval.test"
+"""Asks the trainer for the loss on the test text, as every fresh run does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +64,37 @@ class Repeats:
         return {trial: len(self.runs[trial]) for trial in trials if trial in self.runs}
 
     def standing_for(self, trial: int) -> int:
-        """Return the trial that stands for the confirmed configuration of a fresh run; else the trial itself."""
+        """Return the trial that stands for the configuration of a fresh run; else the trial itself."""
         return next((first for first, runs in self.runs.items() if trial in runs), trial)
 
 
+def seed_columns(table: TrialsTable) -> list[str]:
+    """Return the parameters that are no part of a configuration: the seed, and all that confirming adds."""
+    confirming = is_confirming(table)
+    if not confirming.any():
+        return [name for name in (SEED, EVAL_TEST) if name in table]
+    searched = table.frame[~confirming]
+    return [
+        name
+        for name in table.parameters
+        if name == EVAL_TEST or name.endswith(".seed") or not searched[name].notna().any()
+    ]
+
+
 def configuration_keys(table: TrialsTable) -> list[str]:
-    """Return a text for each row that is equal where all parameters are, but those of `NO_PART`."""
-    names = [name for name in table.parameters if name not in NO_PART]
+    """Return a text for each row that is equal where all parameters are, but the `seed_columns`."""
+    left_out = seed_columns(table)
+    return _keys(table, [name for name in table.parameters if name not in left_out])
+
+
+def _keys(table: TrialsTable, names: Sequence[str]) -> list[str]:
     columns = [[_key(cell) for cell in table.frame[name].tolist()] for name in names]
     return ["\0".join(cells) for cells in zip(*columns, strict=True)] if columns else [""] * len(table)
 
 
 def _key(cell: object) -> str:
-    if cell is None or cell is pd.NA or cell != cell:  # noqa: PLR0124 - NaN differs from itself
+    """Return a text for a cell; a number that a file has made a float is still the same."""
+    if cell is None or cell is pd.NA or (isinstance(cell, float) and math.isnan(cell)):
         return ""
     cell = cell.item() if isinstance(cell, np.generic) else cell
     return repr(float(cell)) if isinstance(cell, int | float) and not isinstance(cell, bool) else repr(cell)
@@ -101,7 +120,7 @@ class _Configuration:
 
     @property
     def stands(self) -> int:
-        """Return the row that stands for the configuration: its first trial, unless only fresh runs are left."""
+        """Return the row that stands for the configuration: its first trial, or else its first fresh run."""
         return (self.searched or self.fresh)[0]
 
     @property
@@ -110,8 +129,7 @@ class _Configuration:
 
     @property
     def repeats(self) -> tuple[int, ...]:
-        """Return the runs whose differences are those of the seed: no observation that selected it is among
-        the fresh ones."""
+        """Return the runs that differ by their seed; no observation that was selected is among fresh ones."""
         return self.fresh if self.is_confirmed else self.searched
 
 
@@ -155,10 +173,10 @@ def _configurations(table: TrialsTable, confirming: npt.NDArray[np.bool_]) -> li
 def _with_errors(
     table: TrialsTable, means: Mapping[int, tuple[int, ...]], repeats: Sequence[tuple[int, ...]]
 ) -> tuple[pd.DataFrame, Mapping[str, Spread]]:
-    """Return the frame with the means of confirmed rows and errors that include the seeds, and the spreads."""
+    """Return the frame with the means of confirmed rows and errors that include the seeds; the spreads."""
     columns: dict[str, Any] = {}
     spreads: dict[str, Spread] = {}
-    seeds = _seeds(table)
+    seeds = _keys(table, seed_columns(table))
     for name in _metrics(table, everything=bool(means)):
         values, sems = table.floats(name).copy(), table.standard_errors(name)
         spread = _spread(values, seeds, repeats)
@@ -196,7 +214,7 @@ def _is_error(name: str, table: TrialsTable) -> bool:
 
 
 def _text_errors(table: TrialsTable, name: str, sems: Floats, means: Mapping[int, tuple[int, ...]]) -> Floats:
-    """Return the [N] errors from the text, 0 where unknown; runs of one configuration have theirs in common."""
+    """Return the [N] errors from the text, 0 where unknown; runs of one configuration share theirs."""
     texts = np.nan_to_num(sems)
     names = table.trials.tolist()
     for row, fresh in means.items():
@@ -204,10 +222,6 @@ def _text_errors(table: TrialsTable, name: str, sems: Floats, means: Mapping[int
         joint = float(np.sqrt((factors**2).sum()))
         texts[row] = joint or np.sqrt(np.mean(np.nan_to_num(sems[list(fresh)]) ** 2))
     return texts
-
-
-def _seeds(table: TrialsTable) -> list[str]:
-    return [_key(cell) for cell in table.frame[SEED].tolist()] if SEED in table else [""] * len(table)
 
 
 def _spread(values: Floats, seeds: Sequence[str], repeats: Sequence[tuple[int, ...]]) -> Spread | None:

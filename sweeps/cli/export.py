@@ -16,6 +16,7 @@ from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.export import ax_export, optuna_journal, wandb_table
+from sweeps.export import held_out as sequences
 from sweeps.export import table as tables
 from sweeps.export.insight import insight
 from sweeps.text.counted import counted
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 )
 @click.option("--ax", type=click.Path(path_type=Path), metavar="JSON", help="A file that Ax's Client loads.")
 @click.option("--wandb", metavar="PROJECT", help="Log the table to a run of Weights & Biases.")
+@click.option(
+    "--held-out",
+    is_flag=True,
+    help="Add to a .json TABLE the losses of each sequence, for paired errors.",
+)
 def export(
     storage: str | None,
     name: str | None,
@@ -40,16 +46,20 @@ def export(
     optuna: Path | None,
     ax: Path | None,
     wandb: str | None,
+    held_out: bool,
 ) -> None:
     """Write the trials to TABLE, a .csv, .parquet or .json file, or into a format that other tools open."""
     if table is None and optuna is None and ax is None and wandb is None:
         raise InputError(
             "name a TABLE to write (.csv, .parquet or .json), --optuna JOURNAL, --ax JSON or --wandb PROJECT"
         )
+    if held_out and (table is None or table.suffix.lower() != ".json"):
+        raise InputError("--held-out: only a .json TABLE holds the losses of each sequence; name one")
     experiment = open_sweep(storage, name)
     records = redact_trials(experiment.trials())
     if table is not None:
-        tables.write(table, experiment.space, experiment.store.url, records)
+        by_sequence = sequences.losses(experiment.store, experiment.space, records) if held_out else None
+        tables.write(table, experiment.space, experiment.store.url, records, by_sequence)
         click.echo(f"{table}: {counted(len(records), 'trial')}")
     if optuna is not None:
         optuna_journal.write(optuna, experiment.space, records)
@@ -107,14 +117,15 @@ def write_report(
     from analysis.report.report import render
 
     records = redact_trials(experiment.trials())
-    document = tables.document(experiment.space, experiment.store.url, records)
+    by_sequence = sequences.losses(experiment.store, experiment.space, records)
+    document = tables.document(experiment.space, experiment.store.url, records, by_sequence)
     document["provenance"] = {
         "stagesweep": metadata.version("stagesweep"),
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
     if surrogate:
         document["insight"] = insight(experiment.space, records)
-    found = tables.best(experiment.space, records)
+    found = tables.best_confirmed(experiment.space, records) or tables.best(experiment.space, records)
     if found is not None:
         document["best_trial"] = found.trial
         document["best_command"] = command_line(experiment.space, found)

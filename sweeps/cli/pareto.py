@@ -14,6 +14,7 @@ from sweeps.cli.prices import Prices, price_options
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import InputError
 from sweeps.export import table as export
+from sweeps.export.held_out import losses
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
 from sweeps.trials.redaction import redact_trials
@@ -76,7 +77,9 @@ def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **
         raise InputError("--x and --compute both name the column of compute; give one of them")
     rate = prices.rate()
     try:
-        space, frame = (None, _read(asked.table)) if asked.table else _exported(storage, name)
+        space, frame = (
+            (None, _read(asked.table)) if asked.table else _exported(storage, name, paired=asked.chances)
+        )
         answers = _answer(space, frame, asked, rate)
     except AnalysisError as error:
         raise InputError(str(error)) from None
@@ -85,7 +88,8 @@ def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **
         return
     if style == "csv":
         rows = _rows(answers.front, all_points=True)
-        print_csv(rows, ["trial", "x", "y", "front", "knee", "most_efficient"])
+        confirmed = ["confirmed_by_seeds"] if answers.front.confirmed else []
+        print_csv(rows, ["trial", "x", "y", "front", "knee", "most_efficient", *confirmed])
     else:
         _print_tables(answers, chances=asked.chances)
     if answers.bought is not None:
@@ -169,6 +173,11 @@ def print_front(result: ParetoResult, sure: Uncertainty | None = None) -> None:
     rows = _rows(result, all_points=False)
     print_table(rows if sure is None else [row | _chances(sure, row["trial"]) for row in rows])
     echo(_on_front(len(result.front), len(result.points)))
+    if result.confirmed:
+        echo(
+            "confirmed: the mean over fresh seeds; every other trial is one observation, the best of many "
+            "of which is too good to be true"
+        )
     if sure is not None:
         for line in _footnotes(result, sure):
             echo(line)
@@ -224,12 +233,20 @@ def _footnotes(result: ParetoResult, sure: Uncertainty) -> Iterator[str]:
     if any(chances.efficiency is not None for chances in sure.trials.values()):
         yield f"efficiency: improvement on {shorten(result.baseline)} per {sure.unit}, with its 95 % interval"
     if sure.draws:
-        yield f"%: in how many of {sure.draws} draws from the standard errors of {result.y}"
+        errors = f"the standard errors of {result.y}{_noise(result, sure)}"
+        yield f"%: in how many of {sure.draws} draws from {errors}"
     else:
         yield f"chances need standard errors: there is no column {result.y}_sem with any"
     if sure.hypervolume is not None and sure.reference is not None:
         reference = ", ".join(shorten(float(value)) for value in sure.reference)
         yield f"hypervolume {shorten(sure.hypervolume)} within the reference point ({reference})"
+
+
+def _noise(result: ParetoResult, sure: Uncertainty) -> str:
+    """Return in words which errors are drawn together, and whether they include the seeds."""
+    paired = f"; those of {sure.paired} of {counted(len(result.points), 'trial')} are paired by sequence"
+    seeds = f"; with the spread over seeds, {sure.spread.sd:.2g}" if sure.spread else ""
+    return (paired if sure.paired else "") + seeds
 
 
 def _print_bought(bought: Answer, *, to_stderr: bool) -> None:
@@ -260,20 +277,25 @@ def _of_table(frame: TrialsTable, x: str | None, y: str | None, baseline: float 
 
 
 def _read(table: Path) -> TrialsTable:
-    from analysis.table import TrialsTable, read
+    from analysis.table import TrialsTable
 
-    return TrialsTable.of(read(table)).with_effective_steps()
+    return TrialsTable.open(table).with_effective_steps()
 
 
-def _exported(storage: str | None, name: str | None) -> tuple[Space, TrialsTable]:
-    from analysis.table import TrialsTable, from_document
+def _exported(storage: str | None, name: str | None, *, paired: bool) -> tuple[Space, TrialsTable]:
+    """Return space and table of a sweep; `paired`: with the losses of each sequence, for the chances."""
+    from analysis.table import TrialsTable
 
     experiment = open_sweep(storage, name)
-    document = export.document(experiment.space, experiment.store.url, redact_trials(experiment.trials()))
-    return experiment.space, TrialsTable.of(from_document(document))
+    records = redact_trials(experiment.trials())
+    by_sequence = losses(experiment.store, experiment.space, records) if paired else None
+    document = export.document(experiment.space, experiment.store.url, records, by_sequence)
+    return experiment.space, TrialsTable.of_document(document)
 
 
 def _rows(result: ParetoResult, *, all_points: bool) -> list[dict[str, Any]]:
+    from analysis import labels
+
     front = set(result.front)
     points = {point.trial: point for point in result.points}
     if all_points:
@@ -285,6 +307,7 @@ def _rows(result: ParetoResult, *, all_points: bool) -> list[dict[str, Any]]:
                 "front": point.trial in front,
                 "knee": point.trial == result.knee,
                 "most_efficient": point.trial == result.most_efficient,
+                "confirmed_by_seeds": result.confirmed.get(point.trial, 0),
             }
             for point in result.points
         ]
@@ -294,12 +317,17 @@ def _rows(result: ParetoResult, *, all_points: bool) -> list[dict[str, Any]]:
     words = {result.knee: "knee", result.most_efficient: "most efficient"}
     if result.knee is not None and result.knee == result.most_efficient:
         words[result.knee] = "knee, most efficient"
+    confirmed = {trial: labels.confirmed(seeds) for trial, seeds in result.confirmed.items()}
     return [
         {
             "trial": trial,
             result.x: shorten(points[trial].x),
             result.y: shorten(points[trial].y),
-            "": ", ".join(filter(None, ["front" if trial in front else "", words.get(trial, "")])),
+            "": ", ".join(
+                filter(
+                    None, ["front" if trial in front else "", words.get(trial, ""), confirmed.get(trial, "")]
+                )
+            ),
         }
         for trial in shown
     ]

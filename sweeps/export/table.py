@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,10 +23,21 @@ from sweeps.trials.record import STATUSES, Trial
 SCHEMA = 1
 TRIAL_COLUMNS = ("trial", "status", "attempt", "generator", "worker", "seconds", "error")
 PARAMETER, METRIC = "param.", "metric."
+CONFIRM, MIN_RUNS = "confirm", 2
+"""Generator of fresh runs, and how many of them confirm a configuration (as in `analysis.table`)."""
 
 
-def document(space: Space, url: str, trials: Sequence[Trial]) -> dict[str, Any]:
-    """Return the sweep as one JSON object, as `sweep export TABLE.json` writes it."""
+def document(
+    space: Space, url: str, trials: Sequence[Trial], held_out: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the sweep as one JSON object, as `sweep export TABLE.json` writes it.
+
+    Args:
+        space: of the sweep.
+        url: of its store.
+        trials: the records.
+        held_out: losses of each sequence by trial (see `held_out.losses`); left out if there are none.
+    """
     return {
         "schema": SCHEMA,
         "name": space.name,
@@ -35,6 +47,7 @@ def document(space: Space, url: str, trials: Sequence[Trial]) -> dict[str, Any]:
         "trials": [
             nested(record) | {"worker": _worker(record), "seconds": seconds(record)} for record in trials
         ],
+        **({"held_out": dict(held_out)} if held_out else {}),
     }
 
 
@@ -101,8 +114,68 @@ def best(space: Space, trials: Sequence[Trial]) -> Trial | None:
     return min(candidates, key=lambda record: sign * _numbers(record)[objective.metric])
 
 
-def write(path: Path, space: Space, url: str, trials: Sequence[Trial]) -> None:
+def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
+    """Return the trial whose configuration is best by its fresh runs' mean of the first objective.
+
+    Args:
+        space: of the sweep; the means must be within its outcome constraints.
+        trials: the records.
+
+    Returns:
+        The record of the trial that was confirmed; None without two completed runs of any.
+    """
+    metric = space.objectives[0].metric
+    sign = 1.0 if space.objectives[0].goal == "minimize" else -1.0
+    bounds = [constraints.parse(text) for text in space.outcome_constraints]
+    found: list[tuple[float, Trial]] = []
+    for record, fresh in _fresh_runs(trials):
+        means = _means([_numbers(run) for run in fresh])
+        if len(fresh) >= MIN_RUNS and metric in means and all(bound.holds(means) for bound in bounds):
+            found.append((sign * means[metric], record))
+    return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _fresh_runs(trials: Sequence[Trial]) -> list[tuple[Trial, list[Trial]]]:
+    """Return the completed trials of the search with their completed fresh runs."""
+    done = [record for record in trials if record.status == "completed"]
+    fresh = [record for record in done if record.generator == CONFIRM]
+    return [
+        (record, [run for run in fresh if _repeats(run, record)])
+        for record in done
+        if record.generator != CONFIRM
+    ]
+
+
+def _repeats(run: Trial, record: Trial) -> bool:
+    return _without_seed(run) == _without_seed(record)
+
+
+def _without_seed(record: Trial) -> dict[str, Any]:
+    """Return the parameters that a fresh run has in common with the trial that it confirms."""
+    return {
+        name: value
+        for name, value in record.parameters.items()
+        if name != "eval.test" and name.rpartition(".")[2] != "seed"
+    }
+
+
+def _means(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the means of the metrics that all runs have."""
+    common = set(runs[0]).intersection(*runs) if runs else set()
+    return {name: statistics.fmean(run[name] for run in runs) for name in common}
+
+
+def write(
+    path: Path, space: Space, url: str, trials: Sequence[Trial], held_out: Mapping[str, Any] | None = None
+) -> None:
     """Write the table to `path` atomically, in the format of its suffix.
+
+    Args:
+        path: the file.
+        space: of the sweep.
+        url: of its store.
+        trials: the records.
+        held_out: see `document`; only JSON has a place for it.
 
     Raises:
         InputError: the suffix is none of .csv, .parquet, .json.
@@ -111,7 +184,7 @@ def write(path: Path, space: Space, url: str, trials: Sequence[Trial]) -> None:
     writers: dict[str, Callable[[Path], None]] = {
         ".csv": lambda draft: _write_csv(draft, [flat(record) for record in trials]),
         ".parquet": lambda draft: _write_parquet(draft, [flat(record) for record in trials]),
-        ".json": lambda draft: _write_json(draft, document(space, url, trials)),
+        ".json": lambda draft: _write_json(draft, document(space, url, trials, held_out)),
     }
     if path.suffix.lower() not in writers:
         raise InputError(f"{path}: the name must end in {' or '.join(writers)}")
