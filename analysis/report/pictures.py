@@ -88,7 +88,7 @@ def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = Non
         )
         if result.confirmed:
             name = labels.confirmed(*result.confirmed.values())
-            groups += (([*result.confirmed], name, {"color": BLUE, "marker": "H", "ls": "", "ms": 9}),)
+            groups += (([*result.confirmed], name, {"color": BLUE, "marker": "H", "ls": "", "ms": 8}),)
         for trials, name, style in groups:
             if trials:
                 xs, ys = [at[t].x for t in trials], [at[t].y for t in trials]

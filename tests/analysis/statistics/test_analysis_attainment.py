@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -118,3 +120,35 @@ def test_membership_takes_noise_in_every_objective() -> None:
     # One beats the other in all three with probability 1/8.
     assert found == pytest.approx([7 / 8, 7 / 8], abs=0.03)
     assert membership([], np.empty((0, 2)), MINIMIZE).tolist() == []
+
+
+def test_errors_that_points_have_in_common_do_not_change_their_order() -> None:
+    common = attainment([1, 2], [3.0, 2.98], [0.1, 0.1], joint=[[0.1], [0.1]])
+    assert common.front.tolist() == [1, 1]
+    alone = attainment([1, 2], [3.0, 2.98], [0.1, 0.1])
+    assert alone.front[1] == pytest.approx(norm.cdf(0.02 / (0.1 * 2**0.5)), abs=0.05)
+
+
+def test_the_chance_follows_from_the_covariance_of_the_difference() -> None:
+    factors = np.array([[0.1, 0.0], [0.08, 0.03]])
+    own = 0.04  # of the second point, beside what it has in common
+    total = [0.1, (0.08**2 + 0.03**2 + own**2) ** 0.5]
+    found = attainment([1, 2], [3.0, 2.95], total, joint=factors, draws=20_000)
+    spread = (0.02**2 + 0.03**2 + own**2) ** 0.5
+    assert found.front == pytest.approx([1.0, norm.cdf(0.05 / spread)], abs=0.01)
+
+
+def test_a_baseline_from_the_points_moves_with_them() -> None:
+    """With all noise in common the gain is exact: the second is always the most efficient."""
+    options: dict[str, Any] = {"baseline": Baseline(3.0, points=[0]), "draws": 200}
+    values = ([1, 2], [3.0, 2.99], [0.1, 0.1])
+    assert attainment(*values, joint=[[0.1], [0.1]], **options).most_efficient.tolist() == [0, 1]
+    assert attainment(*values, **options).most_efficient[1] < 0.7
+
+
+def test_membership_takes_common_noise_in_an_objective() -> None:
+    points, sems = [[0.0, 0.0], [0.01, 0.01]], [[0.1, 0.0], [0.1, 0.0]]
+    alone = membership(points, sems, MINIMIZE)
+    common = membership(points, sems, MINIMIZE, joint=[[[0.1], [0.1]], None])
+    assert alone[1] == pytest.approx(norm.cdf(-0.01 / (0.1 * 2**0.5)), abs=0.05)
+    assert common.tolist() == [1.0, 0.0]

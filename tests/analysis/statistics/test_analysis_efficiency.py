@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.statistics.efficiency import effective_steps, efficiency, most_efficient
+from analysis.statistics.efficiency import effective_steps, efficiency, efficiency_sem, most_efficient
 from analysis.statistics.pareto import front
 from analysis.table import read
 
@@ -71,3 +71,9 @@ def test_the_most_efficient_trial_is_on_the_front(trials: list[tuple[int, int]])
     loss, steps = zip(*trials, strict=True)
     found = most_efficient(loss, steps, 20.0)
     assert found is None or found in front(np.column_stack((steps, loss)), ["minimize", "minimize"])
+
+
+def test_errors_in_common_with_the_baseline_cancel() -> None:
+    assert efficiency_sem([0.3], [100], 0.3, covariance=[0.09]).tolist() == [0.0]
+    assert efficiency_sem([0.3], [100], 0.4, covariance=[0.06]) == pytest.approx([0.13**0.5])
+    assert efficiency_sem([0.3], [100], 0.3, covariance=[0.09 + 1e-15]).tolist() == [0.0]  # rounding

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from analysis.statistics.efficiency import efficiency_sem
 from analysis.statistics.hypervolume import hypervolume
 from analysis.summaries.summary import pareto
-from analysis.summaries.uncertainty import estimate_uncertainty
+from analysis.summaries.uncertainty import Uncertainty, estimate_uncertainty
 from analysis.table import TrialsTable, from_document, read
 
 
@@ -87,11 +88,72 @@ def test_nothing_to_be_sure_of() -> None:
 def test_ten_thousand_trials_take_seconds() -> None:
     import time
 
-    import numpy as np
-
     random = np.random.default_rng(0)
     frame = pd.DataFrame({"steps": random.integers(50, 2000, 10_000), "loss": random.normal(3, 0.2, 10_000)})
     table = TrialsTable.of(frame.assign(loss_sem=0.02))
     start = time.process_time()
     estimate_uncertainty(table, pareto(table, x="steps", y="loss", baseline=3.5))
     assert time.process_time() - start < 5
+
+
+def with_sequences(sweep: dict[str, Any], sequences: int = 60) -> dict[str, Any]:
+    """The sweep with losses of each sequence; its errors are those of the differences to the teacher."""
+    random = np.random.default_rng(0)
+    teacher = 3.0 + random.normal(0, 0.4, sequences)
+    held_out = {}
+    for trial in sweep["trials"]:
+        if trial["status"] == "completed":
+            noise = random.normal(0, 0.1, sequences)
+            ours = teacher + noise - noise.mean() + trial["metrics"]["final_loss"] - teacher.mean()
+            sem = (ours - teacher).std(ddof=1) / sequences**0.5
+            trial["metrics"]["final_loss_sem"] = sem
+            held_out[str(trial["trial"])] = {"final": ours.tolist(), "teacher": teacher.tolist()}
+    return sweep | {"held_out": held_out}
+
+
+def of_document(document: dict[str, Any]) -> Uncertainty:
+    table = TrialsTable.of_document(document)
+    return estimate_uncertainty(table, pareto(table, x="effective_steps", y="final_loss"))
+
+
+def test_paired_losses_give_the_error_of_the_difference_to_the_baseline(sweep: dict[str, Any]) -> None:
+    document = with_sequences(sweep)
+    found = of_document(document)
+    assert (found.paired, found.spread) == (5, None)
+    ours, base = (np.array(document["held_out"][trial]["final"]) for trial in "10")
+    sem = (ours - base).std(ddof=1) / len(ours) ** 0.5
+    assert found.trials[1].efficiency_range == pytest.approx(1.959964 * sem / 1.1, rel=1e-6)
+
+
+def test_trials_that_are_hard_on_the_same_sequences_are_compared_without_them(sweep: dict[str, Any]) -> None:
+    """Trial 5 is 0.01 better than 4 and the same on each sequence but for that: surely on the front."""
+    document = with_sequences(sweep)
+    losses = document["held_out"]["4"]["final"]
+    document["held_out"]["5"]["final"] = [loss - 0.01 for loss in losses]
+    document["trials"][5]["metrics"]["final_loss"] = 3.39
+    document["trials"][5]["metrics"]["final_loss_sem"] = document["trials"][4]["metrics"]["final_loss_sem"]
+    assert of_document(document).trials[5].front == 1
+    del document["held_out"]["4"]
+    found = of_document(document)
+    assert found.paired == 4
+    assert 0.6 < found.trials[5].front < 0.9
+
+
+def test_fresh_seeds_widen_the_errors_of_all_and_least_those_of_the_confirmed(
+    confirmed: dict[str, Any],
+) -> None:
+    found = of_document(confirmed)
+    assert found.spread is not None
+    assert found.spread.sd == pytest.approx(0.0002**0.5)
+    base = 0.02**2 + 0.0002
+    expected = [1.959964 * (base + 0.012**2 + 0.0002 / runs) ** 0.5 for runs in (1, 2)]
+    ranges = [found.trials[1].efficiency_range or 0.0, found.trials[4].efficiency_range or 0.0]
+    assert [1.1 * ranges[0], 2.6 * ranges[1]] == pytest.approx(expected, rel=1e-6)
+    assert (found.trials[5].front or 0.0) < 0.2  # beaten by 0.03, at an error of 0.022
+
+
+def test_without_reported_errors_the_seeds_alone_make_chances(confirmed: dict[str, Any]) -> None:
+    for trial in confirmed["trials"]:
+        trial["metrics"].pop("final_loss_sem", None)
+    found = of_document(confirmed)
+    assert (found.draws, found.exact) == (1000, 0)
