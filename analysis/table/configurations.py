@@ -77,9 +77,7 @@ def seed_columns(table: TrialsTable) -> list[str]:
     return [
         name
         for name in table.parameters
-        if name == EVAL_TEST
-        or name.endswith(".seed")
-        or (len(searched) and not searched[name].notna().any())
+        if name == EVAL_TEST or name.endswith(".seed") or (len(searched) and not searched[name].notna().any())
     ]
 
 

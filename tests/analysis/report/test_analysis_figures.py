@@ -139,3 +139,21 @@ def test_a_crowds_history_is_small_and_has_no_bars(document: Any, trial: Any) ->
     table = TrialsTable.of(from_document(document(*crowd)))
     shown = traces(history(table, "final_loss"))["sobol"]
     assert (shown.marker.size, shown.error_y.array) == (4, None)
+
+
+def test_confirmed_points_are_filled_and_all_others_hollow(confirmed: dict[str, Any]) -> None:
+    table = TrialsTable.of(from_document(confirmed))
+    shown = traces(tradeoff(table, pareto(table, x="effective_steps", y="final_loss")))
+    filled = shown["confirmed by 2 seeds"]
+    assert (list(filled.x), filled.marker.symbol) == ([260, 860], "hexagon")
+    assert list(filled.y) == pytest.approx([3.39, 3.42])
+    assert list(filled.error_y.array) == pytest.approx([(0.012**2 + 0.0001) ** 0.5] * 2)
+    assert shown["Pareto front"].marker.symbol == "square-open"
+    assert list(shown["Pareto front"].x) == [60, 110, 260]
+    assert list(shown["not on the front"].y) == [3.90]  # 5 was confirmed, if off the front
+
+
+def test_fresh_runs_are_no_progress_of_the_search(confirmed: dict[str, Any]) -> None:
+    shown = traces(history(TrialsTable.of(from_document(confirmed)), "final_loss"))
+    assert list(shown["confirm"].x) == [7, 8, 9, 10, 11]
+    assert list(shown["best so far"].x) == [0, 1, 2, 4, 5]

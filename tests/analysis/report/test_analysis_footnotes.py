@@ -15,7 +15,7 @@ from analysis.report.report import render
 from analysis.summaries.costs import rate
 
 VOID = {"meta", "br", "wbr", "hr", "img", "link", "input"}
-FIELDS = {"run_cap", "best_trial", "best_command", "best_overrides", "insight", "objectives"}
+FIELDS = {"run_cap", "best_trial", "best_command", "best_overrides", "insight", "objectives", "held_out"}
 """Of the export document, that the page shows."""
 
 PLACEHOLDERS = {"param.NAME", "NAME_sem"}
@@ -106,6 +106,11 @@ def many(sweep: dict[str, Any]) -> dict[str, Any]:
     return sweep | {"trials": trials, "best_trial": 0}
 
 
+def paired(sweep: dict[str, Any]) -> dict[str, Any]:
+    losses = {"final": [3.1, 3.3, 3.5], "teacher": [2.1, 2.2, 2.4]}
+    return sweep | {"held_out": {str(row["trial"]): losses for row in sweep["trials"]}}
+
+
 PAGES = [
     ("mattered", plain, None),
     ("mattered", plain, "RunPod A100"),
@@ -114,13 +119,25 @@ PAGES = [
     ("sweep", empty, None),
     ("sweep", many, None),
     ("three", plain, None),
+    ("confirmed", plain, None),
+    ("confirmed", paired, None),
 ]
 
 
 @pytest.mark.parametrize(
     ("fixture", "change", "device"),
     PAGES,
-    ids=["finished", "at a price", "in dollars", "failed", "empty", "1,001 equal trials", "three objectives"],
+    ids=[
+        "finished",
+        "at a price",
+        "in dollars",
+        "failed",
+        "empty",
+        "1,001 equal trials",
+        "three objectives",
+        "confirmed",
+        "paired",
+    ],
 )
 def test_every_number_on_the_page_can_be_traced(
     fixture: str, change: Any, device: str | None, request: pytest.FixtureRequest
@@ -162,3 +179,25 @@ def test_a_price_and_a_report_are_told_apart(sweep: dict[str, Any]) -> None:
 
 def test_steps_come_with_their_formula(sweep: dict[str, Any]) -> None:
     assert "2 × Stage 1.9 steps + Stage 2 steps" in notes(contents(sweep), ())["steps"].source
+
+
+def test_the_note_on_chances_says_which_errors_were_used(
+    sweep: dict[str, Any], confirmed: dict[str, Any]
+) -> None:
+    alone = notes(contents(sweep), ())["chances"].source
+    assert "drawn by itself" in alone
+    assert "such as the seed, is not in them" in alone
+    together = notes(contents(paired(confirmed)), ())["chances"].source
+    assert "the errors of all trials are drawn together" in together
+    assert "the spread over seeds of column final_loss, 0.014 for one run" in together
+    assert "2 degrees of freedom" in together
+    partly = paired(sweep)
+    del partly["held_out"]["1"]
+    assert "the errors of 4 of 5 trials" in notes(contents(partly), ())["chances"].source
+
+
+def test_only_a_page_with_confirmed_trials_explains_them(
+    sweep: dict[str, Any], confirmed: dict[str, Any]
+) -> None:
+    assert "confirmed" not in notes(contents(sweep), ())
+    assert "winner's curse" in notes(contents(confirmed), ())["confirmed"].source

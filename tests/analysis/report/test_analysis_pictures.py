@@ -150,3 +150,28 @@ class TestNotebookCalls:
         empty, nothing = notebook.tradeoff(pd.DataFrame({"x": [], "y": []}), "x", "y")
         assert notebook.points(empty, nothing).empty
         assert notebook.hypervolume(empty, nothing) == "There are no points."
+
+
+def test_pictures_fill_what_is_confirmed(confirmed: dict[str, Any], tmp_path: Path) -> None:
+    table = TrialsTable.of_document(confirmed)
+    result = pareto(table, x="effective_steps", y="final_loss")
+    for figure in (
+        pictures.tradeoff(table, result),
+        pictures.efficiency(result, estimate_uncertainty(table, result)),
+    ):
+        assert "confirmed by 2 seeds" in words(figure, tmp_path)
+        lines = [line for line in figure.axes[0].lines if line.get_marker() in ("o", "s", "H")]
+        assert {line.get_markerfacecolor() == "none" for line in lines if line.get_marker() != "H"} == {True}
+        (filled,) = (line for line in lines if line.get_marker() == "H")
+        assert filled.get_markerfacecolor() != "none"
+        assert list(filled.get_xdata()) == [260, 860]
+
+
+def test_the_notebooks_table_counts_seeds_only_where_trials_are_confirmed(
+    sweep: dict[str, Any], confirmed: dict[str, Any]
+) -> None:
+    x, y = "effective_steps", "final_loss"
+    rows = notebook.points(*notebook.tradeoff(TrialsTable.of_document(confirmed), x, y))
+    assert rows["confirmed by seeds"].to_dict() == {0: 0, 1: 0, 2: 0, 4: 2, 5: 2}
+    plain = notebook.points(*notebook.tradeoff(TrialsTable.of_document(sweep), x, y))
+    assert "confirmed by seeds" not in plain

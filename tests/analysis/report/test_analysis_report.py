@@ -433,3 +433,36 @@ def test_ten_thousand_trials_take_less_than_twenty_seconds(document: Any, trial:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB: one GiB
     assert "of 10,000; the export has all of them" in html
     assert len(html) < 20e6
+
+
+def test_the_page_shows_the_confirmed_winner_and_marks_the_others(confirmed: dict[str, Any]) -> None:
+    page = page_of(confirmed)
+    for phrase in (
+        "Confirmed winner: trial 4",
+        "3.390 ± 0.016",
+        "95 %: 3.323 to 3.457, mean of 2 fresh seeds; selected at 3.4",
+        "95 % on the test text: 3.447 to 3.533",
+        "7 of 20 trials 6 to confirm the best",
+        "filled: confirmed, hollow: one observation",
+    ):
+        assert phrase in page.words, phrase
+    table = render(confirmed).split('id="tradeoff"')[1].split("</table>")[0]
+    tags = dict(re.findall(r'<tr><td>(\d+)</td><td class="word">(.*?)</td>', table))
+    assert list(tags) == ["0", "1", "4"]
+    assert "confirmed by 2 seeds" in tags["4"]
+    assert "unconfirmed" in tags["1"]
+
+
+def test_a_command_of_another_trial_than_the_winner_is_not_shown(confirmed: dict[str, Any]) -> None:
+    assert "Run it" in page_of(confirmed).words
+    assert "Run it" in page_of(confirmed | {"best_trial": 4}).words
+    assert "Run it" in page_of(confirmed | {"best_trial": 8}).words  # a fresh run of the winner
+    assert "Run it" not in page_of(confirmed | {"best_trial": 3}).words  # it failed
+
+
+def test_a_page_with_unfinished_confirmation_is_the_searchs(confirmed: dict[str, Any]) -> None:
+    runs = [t for t in confirmed["trials"] if t["trial"] not in (8, 10)]
+    page = page_of(confirmed | {"trials": runs})
+    assert "Best trial: 5" in page.words
+    assert "confirmed" not in page.words.lower()
+    assert "4 to confirm the best" in page.words

@@ -107,3 +107,11 @@ def test_ones_own_table_goes_before_ours(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="cannot be read"):
         rate("mine", file=tmp_path / "none.yaml")
     assert SHIPPED.is_file()
+
+
+def test_fresh_runs_cost_but_are_none_of_the_planned_trials() -> None:
+    hour = rate("RunPod A100")
+    fresh = {**record("completed", 3600), "generator": "confirm"}
+    found = cost([record("completed", 3600), fresh], 3, hour)
+    assert found.so_far == pytest.approx(2 * 1.19)
+    assert found.expected == pytest.approx(4 * 1.19)

@@ -14,6 +14,7 @@ import pytest
 from analysis import notebook
 from analysis.errors import AnalysisError, MissingColumn
 from analysis.report import pictures
+from analysis.report.contents import contents
 from analysis.report.many_objective_figures import pair
 from analysis.report.report import render
 from analysis.summaries.many_objective import ManyObjectiveFront, many_objective_front
@@ -175,3 +176,18 @@ def test_a_notebook_says_why_it_draws_none(three: dict[str, Any], tmp_path: Path
     assert "minimize or maximize" in str(notebook.pairs_picture(table, [["a", "up"]] * 3, str(tmp_path)))
     notebook.pairs_picture(table, goals, str(tmp_path))
     assert (tmp_path / "pairs.png").is_file()
+
+
+def test_confirmed_trials_are_filled_in_every_pair(confirmed: dict[str, Any]) -> None:
+    goals = [("final_loss", "minimize"), ("effective_steps", "minimize"), ("memory", "minimize")]
+    for row in confirmed["trials"]:
+        row["metrics"]["memory"] = 5.0
+    document = confirmed | {"objectives": [{"metric": m, "goal": g} for m, g in goals]}
+    found = contents(document).many_objectives
+    assert found is not None
+    assert found.result.confirmed == {4: 2, 5: 2}
+    assert found.result.to_json()["confirmed_by_seeds"] == {"4": 2, "5": 2}
+    assert [found.result.trials[at] for at in found.result.front] == [4, 1, 0]
+    filled = next(t for t in pair(found.result, 1, 0).data if t.name == "confirmed")
+    assert (filled.marker.symbol, list(filled.y)) == ("hexagon", pytest.approx([3.39, 3.42]))
+    assert found.front.rows[0].tags[-1] == "confirmed by 2 seeds"

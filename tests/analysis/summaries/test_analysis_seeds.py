@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from scipy import stats
 from analysis.errors import AnalysisError, MissingColumn
 from analysis.summaries.paired import Paired, compare_trials
 from analysis.summaries.seeds import over_seeds
-from analysis.table import from_document
+from analysis.table import TrialsTable, from_document
+from analysis.table.held_out import HeldOut
 
 LOSSES = {0: (3.41, 3.44, 3.38), 100: (3.30, 3.27, 3.36)}
 
@@ -100,3 +102,33 @@ def test_what_makes_no_pairs_is_refused(table: pd.DataFrame) -> None:
         compare_trials(table, "nothing", 1, 2, "final_loss")
     with pytest.raises(AnalysisError, match="ambiguous"):
         compare_trials(table.assign(**{"param.seed": 0}), "stage1_9.max_steps", 100, 0, "final_loss")
+
+
+def test_of_a_confirmed_configuration_only_the_fresh_runs_count(confirmed: dict[str, Any]) -> None:
+    rows = over_seeds(from_document(confirmed)).set_index("param.stage1_9.max_steps")
+    assert rows["trials"].to_dict() == {0: [0], 25: [1, 11], 50: [2], 100: [7, 8], 400: [9, 10]}
+    assert rows["final_loss"][100] == pytest.approx(3.39)
+    assert "param.eval.test" not in rows.columns
+
+
+def test_fresh_runs_make_no_pairs(confirmed: dict[str, Any]) -> None:
+    found = compare_trials(from_document(confirmed), "stage1_9.max_steps", 400, 100, "final_loss")
+    assert found.differences == pytest.approx((-0.04,))
+
+
+def test_paired_losses_say_how_much_a_difference_depends_on_the_text(table: pd.DataFrame) -> None:
+    random = np.random.default_rng(0)
+    teacher = random.normal(2.5, 0.4, 50)
+    ours = {trial: teacher + random.normal(0.5, 0.1, 50) for trial in range(6)}
+    held_out = {str(t): {"final": v.tolist(), "teacher": teacher.tolist()} for t, v in ours.items()}
+    known = replace(TrialsTable.of(table), held_out=HeldOut.of(held_out))
+    found = compare_trials(known, "stage1_9.max_steps", 100, 0, "final_loss")
+    difference = np.mean([ours[2 * seed + 1] - ours[2 * seed] for seed in range(3)], axis=0)
+    assert found.text_sem == pytest.approx(stats.sem(difference))
+    alone = compare_trials(table, "stage1_9.max_steps", 100, 0, "final_loss")
+    assert (alone.text_sem, alone.differences) == (0.0, found.differences)
+    wide, narrow = (high - low for low, high in (found.interval, alone.interval))
+    assert wide / 2 == pytest.approx(np.hypot(narrow / 2, 1.959964 * found.text_sem))
+    del held_out["0"]
+    partly = replace(TrialsTable.of(table), held_out=HeldOut.of(held_out))
+    assert compare_trials(partly, "stage1_9.max_steps", 100, 0, "final_loss").text_sem == 0.0

@@ -8,9 +8,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from scipy import stats
 
 from analysis.errors import AnalysisError, MissingColumn, NotNumeric
 from analysis.summaries.summary import default_axes, find_baseline, pareto
+from analysis.summaries.summary_line import Objective, best_trial, objectives
 from analysis.table import TrialsTable, from_document, read
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "analysis_pareto_length_sweep.json"
@@ -134,3 +136,43 @@ def test_a_sweep_is_shown_by_its_second_objective_or_the_best_measure_of_compute
     assert default_axes(table, [{"metric": "score"}]) == ("seconds", "score")
     bare["seconds"] = None
     assert default_axes(TrialsTable.of(from_document(document(bare))), [{"metric": "score"}]) is None
+
+
+def test_a_confirmed_configuration_is_one_point_and_lucky_fresh_runs_are_none(
+    confirmed: dict[str, Any],
+) -> None:
+    result = pareto(from_document(confirmed), x="effective_steps", y="final_loss")
+    assert result.front == (0, 1, 4)
+    assert [point.trial for point in result.points] == [0, 1, 2, 4, 5]
+    assert result.to_json()["points"][-2:] == [
+        {"trial": 4, "x": 260.0, "y": pytest.approx(3.39), "confirmed_by_seeds": 2},
+        {"trial": 5, "x": 860.0, "y": pytest.approx(3.42), "confirmed_by_seeds": 2},
+    ]
+    assert result.to_json()["points"][0]["confirmed_by_seeds"] == 0
+
+
+def test_the_confirmed_winner_goes_before_every_single_observation(confirmed: dict[str, Any]) -> None:
+    table = TrialsTable.of_document(confirmed)
+    goals = objectives(confirmed)
+    best, _ = best_trial(table, goals, None)
+    assert best is not None
+    assert (best.trial, best.value) == (4, "3.390 ± 0.016")
+    assert best.confirmation is not None
+    reach = stats.t.ppf(0.975, 2) * (0.012**2 + 0.0001) ** 0.5
+    interval = (best.confirmation.low, best.confirmation.high)
+    assert interval == pytest.approx((3.39 - reach, 3.39 + reach))
+    assert (best.confirmation.seeds, best.confirmation.first) == (2, 3.40)
+    reach = stats.t.ppf(0.975, 2) * 0.01  # it reported no error from the text
+    column, *ends = best.confirmation.test or ("", 0.0, 0.0)
+    assert (column, ends) == ("test_loss", pytest.approx([3.49 - reach, 3.49 + reach]))
+    worst, _ = best_trial(table, [Objective(metric="final_loss", goal="maximize")], None)
+    assert worst is not None
+    assert worst.trial == 5
+
+
+@pytest.mark.parametrize(("named", "expected"), [(5, 5), (9, 5), (1, 1), (99, 4), (None, 4)])
+def test_the_export_may_name_another(confirmed: dict[str, Any], named: int | None, expected: int) -> None:
+    best, _ = best_trial(TrialsTable.of_document(confirmed), objectives(confirmed), named)
+    assert best is not None
+    assert best.trial == expected
+    assert (best.confirmation is None) == (expected == 1)

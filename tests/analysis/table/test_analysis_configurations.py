@@ -18,7 +18,9 @@ def table_of(document: dict[str, Any]) -> TrialsTable:
     return TrialsTable.of_document(document)
 
 
-def test_a_confirmed_configuration_is_one_row_at_the_mean_of_its_fresh_runs(confirmed: dict[str, Any]) -> None:
+def test_a_confirmed_configuration_is_one_row_at_the_mean_of_its_fresh_runs(
+    confirmed: dict[str, Any],
+) -> None:
     table = table_of(confirmed)
     shown = table.configurations
     assert shown.trials.tolist() == [0, 1, 2, 3, 4, 5, 6]

@@ -108,7 +108,9 @@ def test_malformed_losses_count_as_missing(entry: Any) -> None:
     assert not HeldOut.of({"0": entry}).factors("final_loss", [(0,)]).any()
 
 
-def test_a_json_table_brings_its_losses_and_the_others_have_none(sweep: dict[str, Any], tmp_path: Path) -> None:
+def test_a_json_table_brings_its_losses_and_the_others_have_none(
+    sweep: dict[str, Any], tmp_path: Path
+) -> None:
     file = tmp_path / "t.json"
     file.write_text(json.dumps(sweep | {"held_out": losses()}))
     assert TrialsTable.open(file).held_out.factors("final_loss", [(0,)]).any()

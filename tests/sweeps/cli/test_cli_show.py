@@ -140,6 +140,23 @@ class TestPareto:
             "knee": None,
         }  # fmt: skip
 
+    def test_confirmed_and_unconfirmed_differ_in_every_format(self, sweep, tmp_path):
+        """Trial 1 was the best, and its fresh seeds are worse: 0 wins."""
+        header = "trial,status,attempt,generator,param.lr,param.seed,effective_steps,loss\n"
+        runs = "2,completed,1,confirm,2,7,20,3.2\n3,completed,1,confirm,2,8,20,3.4\n"
+        searched = "0,completed,1,sobol,1,,10,3.1\n1,completed,1,sobol,2,,20,2.9\n"
+        (tmp_path / "t.csv").write_text(header + searched + runs)
+        asked = ("pareto", "--table", "t.csv", "--x", "effective_steps", "--y", "loss")
+        document = json.loads(sweep(*asked, "--format", "json").out)
+        assert document["front"] == [0]
+        assert [point["confirmed_by_seeds"] for point in document["points"]] == [0, 2]
+        assert rows(sweep(*asked, "--format", "csv").out)[1]["confirmed_by_seeds"] == "2"
+        shown = sweep(*asked, "--chances").out
+        assert "confirmed: the mean over fresh seeds" in shown
+        assert "with the spread over seeds, 0.14" in shown
+        (tmp_path / "t.csv").write_text(header + searched)
+        assert "confirmed" not in sweep(*asked).out + sweep(*asked, "--format", "csv").out
+
     def test_a_budget_is_answered_with_the_front(self, sweep, tmp_path):
         rows = "\n".join(f"{s},200,{loss}" for s, loss in ((50, 7.52), (100, 6.92), (200, 6.39), (500, 5.39)))
         (tmp_path / "t.csv").write_text(f"stage1_9_steps,stage2_steps,loss\n{rows}\n")
@@ -204,6 +221,31 @@ class TestExportAndReport:
         expected = [r.metrics["loss"] for r in Experiment.open(LocalStore(finished)).trials()]
         assert list(table["loss"]) == pytest.approx(expected)
         assert set(table["param.mode"]) == {"fast"}
+
+    def test_losses_of_each_sequence_are_in_the_report_and_on_request_in_the_export(
+        self, sweep, space_file, tmp_path
+    ):
+        url = sweep("init", str(space_file)).out.strip()
+        (tmp_path / "t.csv").write_text(
+            "param.x,param.n,param.mode,loss,loss_sem,effective_steps\n"
+            "0.1,1,fast,3,0.1,10\n0.2,2,fast,2,0.1,20\n"
+        )
+        assert sweep("import", "t.csv").status == 0
+        store = LocalStore(url)
+        losses = {"final": [3.0, 3.5], "teacher": [2.0, 2.25]}
+        for record in Experiment.open(store).trials():
+            key = f"runs/{record.trial:06d}/attempt-{record.attempt}/held_out.json"
+            store.create(key, json.dumps({"schema": 1, "losses": losses}).encode())
+        assert sweep("export", "plain.json").status == 0
+        assert "held_out" not in json.loads((tmp_path / "plain.json").read_text())
+        assert sweep("export", "paired.json", "--held-out").status == 0
+        held_out = json.loads((tmp_path / "paired.json").read_text())["held_out"]
+        assert held_out == {"0": losses, "1": losses}
+        assert "%: in how many of" in sweep("pareto", "--chances").out
+        ran = sweep("export", "paired.csv", "--held-out")
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
+        assert "only a .json TABLE" in ran.err
+        assert sweep("export", "--held-out", "--optuna", "journal.log").status == 2
 
     @pytest.mark.timeout(300)  # Ax and Optuna are imported
     def test_other_tools_get_files_of_their_own(self, sweep, finished, tmp_path):
