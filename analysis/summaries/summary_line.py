@@ -29,7 +29,7 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmation:
-    """What fresh seeds say of a trial.
+    """Result of the fresh runs of a trial.
 
     Args:
         seeds: their number.
