@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path
 
@@ -42,6 +43,7 @@ from trainer.training.auto_freeze import auto_freeze
 from trainer.training.context import StageContext
 from trainer.training.evaluation import HeldOutLoss, bits_per_byte, held_out_loss
 from trainer.training.loop import StageTrace
+from trainer.training.stage_evaluation import StageEvaluation
 
 # Effective steps of one step, the notebook's measure: a forward pass of the teacher makes a step count twice.
 ALONE, TAUGHT = 1, 2
@@ -125,11 +127,10 @@ def run(
         forced=forced,
     )
     student, strength = _student(this)
-    this = replace(
-        this,
-        caches=compatibility.check(config, inputs.corpus, inputs.teacher),
-        context=replace(this.context, hooks=replace(context.hooks, freeze=auto_freeze(config, student))),
-    )
+    evaluation = _stage_evaluation(this)
+    hooks = replace(context.hooks, freeze=auto_freeze(config, student), evaluation=evaluation)
+    caches = compatibility.check(config, inputs.corpus, inputs.teacher)
+    this = replace(this, caches=caches, context=replace(this.context, hooks=hooks))
     if context.hooks.memory:
         context.hooks.memory.models(student, inputs.teacher)
     device.reset_peak_memory()
@@ -138,6 +139,7 @@ def run(
     traces, start = _train_stages(this, student, strength)
     final = this.held_out_loss(student, "the final evaluation")
     reference = this.held_out_loss(inputs.teacher, "the teacher's evaluation")
+    evaluation.at_end(final)
     metrics = _metrics(this, student, traces, start=start, final=final, reference=reference)
     numbers = Result(metrics=metrics, provenance=_provenance(this, student), warnings=telemetry.warnings)
     return Outcome(
@@ -213,6 +215,18 @@ def _student(this: _Run) -> tuple[nn.Module, Lambda]:
     return student, strength
 
 
+def _stage_evaluation(this: _Run) -> StageEvaluation:
+    trained = [(name, getattr(this.config, name).max_steps) for name in _weights(this.config)]
+    return StageEvaluation(
+        this.config.eval,
+        this.inputs.held_out,
+        device=this.context.device,
+        last=next(((name, steps) for name, steps in reversed(trained) if steps), None),
+        report=this.telemetry.measured,
+        during=partial(this.telemetry.during, "evaluating"),
+    )
+
+
 def _train_stages(
     this: _Run, student: nn.Module, strength: Lambda
 ) -> tuple[dict[str, StageTrace], HeldOutLoss]:
@@ -276,6 +290,7 @@ def _metrics(
     aligned, trained, distilled = (traces[each.NAME] for each in (layerwise, pretrain, distill))
     tokens = sum(trace.tokens for trace in traces.values())
     seconds = sum(trace.seconds for trace in traces.values())
+    eval_seconds = sum(trace.eval_seconds for trace in traces.values())
     flops = sum(trace.tokens * this.flops_per_token(name, student) for name, trace in traces.items())
     scored_bytes = this.inputs.held_out_bytes
     spot = config.device.pricing == "spot"
@@ -300,6 +315,7 @@ def _metrics(
         peak_memory_gib=device.ranks.all_reduce_max(checkpoints.peak(device.peak_memory_bytes())) / 2**30,
         usd=usd(device, config.device.usd_per_hour, seconds, spot=spot),
         compile_seconds=checkpoints.compiled(device.compile_seconds()),
+        eval_seconds=eval_seconds,
     )
 
 

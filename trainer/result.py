@@ -44,6 +44,7 @@ class Metrics:
     peak_memory_gib: float
     usd: float | None
     compile_seconds: float = 0.0
+    eval_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

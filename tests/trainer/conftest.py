@@ -32,6 +32,7 @@ SMALL = (
     "stage2.lambda_warmup.warmup_steps=3",
     "eval.batches=2",
     "eval.batch_size=4",
+    "eval.at=[]",
     "device=cpu",
     "device.threads=1",
     "log_every=1",

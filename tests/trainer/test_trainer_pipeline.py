@@ -53,7 +53,7 @@ def test_the_result_has_the_contracts_fields_and_counts(run_small: Run, tmp_path
         ),
         *("stage1_9_distill_loss", "stage1_9_ce_loss", "stage1_9_kl_loss", "bits_per_byte"),
         *("stage2_train_loss", "stage3_final_loss", "effective_steps", "train_flops", "train_seconds"),
-        *("compile_seconds", "tokens"),
+        *("compile_seconds", "eval_seconds", "tokens"),
         *("tokens_per_second", "peak_memory_gib", "usd"),
     }
     assert metrics["effective_steps"] == 2 * 6 + 6

@@ -12,10 +12,10 @@ import torch
 
 from trainer.pipeline import Outcome
 
-TIMES = ("train_seconds", "tokens_per_second", "peak_memory_gib")
+TIMES = ("train_seconds", "tokens_per_second", "peak_memory_gib", "eval_seconds")
 LINE_TIMES = (
     *("tokens_per_second", "data_seconds", "compute_seconds", "save_seconds", "unix_seconds", "mfu"),
-    *("memory_mib", "peak_memory_mib", "reserved_memory_mib"),
+    *("held_out_seconds", "memory_mib", "peak_memory_mib", "reserved_memory_mib"),
 )
 
 

@@ -15,7 +15,7 @@ from trainer.config.auto_freeze import AutoFreezeConfig
 from trainer.config.checkpoint import CheckpointConfig
 from trainer.config.data import DataConfig
 from trainer.config.distill import TEACHER_ACCESS, Stage3Config, check_attention_heads, check_attention_layer
-from trainer.config.fields import STRICT, AboveZero, FieldError, NonNegative, Positive, Text
+from trainer.config.fields import STRICT, AboveZero, Count, FieldError, NonNegative, Positive, Text
 from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.quant import QuantConfig
@@ -26,6 +26,7 @@ from trainer.text import counted
 _NOT_WITH_FSDP = {"adamw_8bit": "adamw", "muonclip": "muon"}  # each with the nearest that can be sharded
 _TELEMETRY = ("wandb", "telemetry", "memory_log", "log_every")
 _INDECISIVE = ("run_dir", "save_model", "checkpoint", "force", *_TELEMETRY)
+_WITHIN_STAGES = ("at", "every_steps", "part_batches")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -76,10 +77,38 @@ class DeviceConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EvalConfig:
-    """Held-out text that a loss is measured on: at least two batches, as one has no standard error."""
+    """Held-out text that losses are measured on, and when they are measured within a stage.
+
+    Args:
+        batches: of the final loss; at least two, as one has no standard error.
+        batch_size: sequences of a batch.
+        at: shares of a stage's steps, above 0 and at most 1, after which the loss is measured.
+        every_steps: measure it after every so many steps of a stage, too; 0: at those shares alone.
+        part_batches: of the batches, so many are measured within a stage: the first.
+    """
 
     batches: Annotated[int, Field(ge=2)]
     batch_size: Positive
+    at: tuple[Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)], ...]
+    every_steps: Count
+    part_batches: Positive
+
+    def __post_init__(self) -> None:
+        if self.part_batches > self.batches:
+            raise FieldError(
+                f"there are only eval.batches={self.batches}; write that at most", key="part_batches"
+            )
+        if self.part_batches * self.batch_size < 2:
+            raise FieldError("one sequence is too few to measure a loss on; write 2", key="part_batches")
+
+    def measures_after(self, step: int, of: int) -> bool:
+        """Return whether the held-out loss is measured after the one-based `step` of a stage of so many."""
+        regular = self.every_steps > 0 and step % self.every_steps == 0
+        return regular or any(step == max(1, round(share * of)) for share in self.at)
+
+    def measures_within(self, steps: int) -> bool:
+        """Return whether it is measured after any step of a stage of `steps` steps."""
+        return steps > 0 and (len(self.at) > 0 or 0 < self.every_steps <= steps)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -212,17 +241,18 @@ class Config:
 def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a configuration that can change the result; a resumed run must agree in all of it.
 
-    Left out are the run's folder, checkpoints and telemetry, the number of processes or chips that share it,
-    and how a remote teacher is reached.
+    Left out are the run's folder, checkpoints and telemetry, with it the losses that are measured within a
+    stage, the number of processes or chips that share the run, and how a remote teacher is reached.
 
     Args:
         document: a configuration as plain values.
     """
     kept = {key: value for key, value in document.items() if key not in _INDECISIVE}
     device = {key: value for key, value in kept["device"].items() if key not in ("parallel", "num_chips")}
+    evaluation = {key: value for key, value in kept["eval"].items() if key not in _WITHIN_STAGES}
     stage3 = kept["stage3"]
     teacher = {key: value for key, value in stage3["teacher"].items() if key not in TEACHER_ACCESS}
-    return kept | {"device": device, "stage3": {**stage3, "teacher": teacher}}
+    return kept | {"device": device, "eval": evaluation, "stage3": {**stage3, "teacher": teacher}}
 
 
 def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

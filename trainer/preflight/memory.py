@@ -98,17 +98,21 @@ def stage_memory(
 
 
 def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageMemory:
-    """Return the memory while held-out losses are measured, without gradients and optimizer."""
+    """Return the memory while held-out losses are measured; within stages the optimizer's state is there."""
     rows = config.eval.batch_size
     own = rows // device.chips if rows % device.chips == 0 else rows  # else each chip computes all of them
     theirs = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=own))
-    weights, peak = weight_bytes(config, plan.dimensions), evaluation_peak(theirs, plan, device)
+    student, weights = student_dimensions(config, plan.dimensions), weight_bytes(config, plan.dimensions)
+    within = [stage for _, stage in stages(config) if config.eval.measures_within(stage.max_steps)]
+    optimizer = max((optimizer_memory(student, stage.optimizer).state for stage in within), default=0)
+    buckets = student.parameters * student.weight_bytes if within and config.device.parallel == "ddp" else 0
+    peak = optimizer + buckets + evaluation_peak(theirs, plan, device)
     return StageMemory(
         name=EVALUATION,
         micro_batch=config.eval.batch_size,
         weights=weights,
-        gradients=0,
-        optimizer=0,
-        activations=max(0, peak - weights),
+        gradients=buckets,
+        optimizer=optimizer,
+        activations=max(0, peak - weights - buckets - optimizer),
         peak=peak,
     )

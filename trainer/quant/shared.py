@@ -31,6 +31,11 @@ class SharedScalar(nn.Module):
         set_value(self.value, value)
         self._last_set = value
 
+    @property
+    def last_set(self) -> float:
+        """Return the value without a device synchronisation."""
+        return self._last_set
+
     def known_to_be(self, value: float) -> bool:
         """Return whether eager code may rely on the scalar being `value`, without a device synchronisation.
 

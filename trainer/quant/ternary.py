@@ -10,7 +10,7 @@ which weights share a scale, and whether activations are quantised at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from trainer.config import QuantConfig
 from trainer.quant.activations import Int8Input
 from trainer.quant.saliency import ColumnSaliency
+from trainer.quant.shared import SharedScalar
 from trainer.quant.warmup import Lambda
 from trainer.quant.weights import WeightScale, ternary_weight
 
@@ -136,9 +137,41 @@ def held_weights(model: nn.Module) -> Iterator[None]:
             layer.release_weight()
 
 
+@contextmanager
+def as_deployed(model: nn.Module) -> Iterator[None]:
+    """Let every ternary layer compute as deployed within the context, whatever its stage has set.
+
+    That is lambda 1, no salient columns and no 8-bit products. Afterwards all is as it was, to the bit.
+    """
+    layers = ternary_layers(model)
+    scalars: dict[SharedScalar, float] = {
+        scalar: scalar.last_set
+        for layer in layers
+        for scalar in (layer.strength.weights, layer.strength.activations)
+    }
+    before = [(layer.saliency, layer.linear) for layer in layers]
+    try:
+        _set_where_different(dict.fromkeys(scalars, 1.0))
+        for layer in layers:
+            layer.saliency, layer.linear = None, F.linear
+        yield
+    finally:
+        _set_where_different(scalars)
+        for layer, (saliency, linear) in zip(layers, before, strict=True):
+            layer.saliency, layer.linear = saliency, linear
+
+
+def _set_where_different(values: Mapping[SharedScalar, float]) -> None:
+    for scalar, value in values.items():
+        if scalar.last_set != value:
+            scalar.set(value)
+
+
 def fully_quantised(model: nn.Module) -> bool:
     """Return whether every ternary layer computes as deployed: lambda 1 and no salient columns.
 
     A model without ternary layers counts as fully quantised.
     """
-    return all(layer.saliency is None and layer.strength.complete for layer in ternary_layers(model))
+    layers = ternary_layers(model)
+    strengths = {layer.strength for layer in layers}  # mostly one: each waits for the device
+    return all(layer.saliency is None for layer in layers) and all(each.complete for each in strengths)

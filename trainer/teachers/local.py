@@ -203,7 +203,8 @@ def _tiny_teacher(
         "device": device.kind,  # not its threads: runs with one and with two share a teacher
         "dtype": dtype_name(device.dtype),
         "muon_dtype": None if muon is None else dtype_name(muon),
-        "eval": asdict(config.eval),  # decides the loss that is stored with it
+        # Decides the loss that is stored with it.
+        "eval": {"batches": config.eval.batches, "batch_size": config.eval.batch_size},
         "torch": torch.__version__,
         "transformers": version("transformers"),
     }

@@ -69,6 +69,7 @@ class Heartbeat:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._warned = False
+        self._held_out: float | None = None
 
     def start(self) -> None:
         """Start the thread, which writes at once."""
@@ -85,6 +86,10 @@ class Heartbeat:
             self._steps = deque(maxlen=_TYPICAL_OF)
         else:
             self._steps.append(seconds)
+
+    def measured(self, loss: float | None) -> None:
+        """Record the held-out loss that was last measured within a stage; None: it was not finite."""
+        self._held_out = loss
 
     @contextmanager
     def during(self, name: str, detail: str = "") -> Iterator[None]:
@@ -116,6 +121,7 @@ class Heartbeat:
             "phase_seconds": round(now - phase.began, 3),
             "run_seconds": round(now - self._began, 3),
             "typical_step_seconds": round(statistics.median(steps), 6) if steps else None,
+            "held_out_loss": self._held_out,
             **{name: round(value, 1) for name, value in memory_mib(self._device).items()},
             "written_unix_seconds": round(time.time(), 3),
             "every_seconds": self._every_s,

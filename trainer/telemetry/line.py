@@ -8,6 +8,7 @@ from typing import Any
 from trainer.cost.peak_flops import peak_flops_per_second
 from trainer.devices.device import Device
 from trainer.training.loop import Step
+from trainer.training.stage_evaluation import HeldOutPoint
 
 MIB = 2**20
 
@@ -79,12 +80,8 @@ class StageLines:
             totals: over the steps since the last line.
             now: seconds since 1970.
         """
-        done = (self.before + self.weight * step.step) / self.total if self.total else 1.0
         return {
-            "stage": step.stage,
-            "step": step.step,
-            "of": step.of,
-            "done": round(done, 6),
+            **self._position(step),
             **step.losses,
             **{
                 f"{name}_{index}": value
@@ -101,6 +98,20 @@ class StageLines:
             **memory_mib(self.device),
             "unix_seconds": round(now, 3),
         }
+
+    def held_out(self, point: HeldOutPoint, *, now: float) -> Line:
+        """Return the line of a held-out loss within the stage; `now` is in seconds since 1970."""
+        return {
+            **self._position(point),
+            "held_out_loss": point.loss,
+            "held_out_sequences": point.sequences,
+            "held_out_seconds": point.seconds,
+            "unix_seconds": round(now, 3),
+        }
+
+    def _position(self, at: Step | HeldOutPoint) -> Line:
+        done = (self.before + self.weight * at.step) / self.total if self.total else 1.0
+        return {"stage": at.stage, "step": at.step, "of": at.of, "done": round(done, 6)}
 
     def _peak(self) -> float | None:
         """Return the peak rate of the devices of all processes."""

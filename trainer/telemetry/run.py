@@ -27,6 +27,7 @@ from trainer.telemetry.heartbeat import Heartbeat
 from trainer.telemetry.line import StageLines, StepTotals
 from trainer.text import Lines
 from trainer.training.loop import Step
+from trainer.training.stage_evaluation import HeldOutPoint
 
 
 class Channel(Protocol):
@@ -69,11 +70,17 @@ class Telemetry:
         heartbeat: Heartbeat | None = None,
         out: TextIO | None = None,
     ) -> None:
-        self._warnings = _warnings_in(path) if path and append else []
+        earlier = _lines_with(("warnings", "held_out_loss"), path) if path and append else []
+        self._warnings: list[Mapping[str, Any]] = [
+            warning for line in earlier for warning in line.get("warnings", ())
+        ]
+        self._held_out: Mapping[str, Any] = {}  # the last such line
         self._file = None if path is None else path.open("a" if append else "w", encoding="utf-8")
         self._every, self._dense, self._channels, self._heartbeat = every, dense, channels, heartbeat
         self._console = Lines(None if path is None else out)
         self._total, self._totals = 0.0, StepTotals()
+        for line in earlier:
+            self._keep_held_out(line)
 
     @property
     def warnings(self) -> tuple[Mapping[str, Any], ...]:
@@ -146,6 +153,25 @@ class Telemetry:
             self._console.write(f"{step.stage} {step.step}/{step.of}  {numbers}")
         if step.inspection and step.inspection.decision:
             self._console.write(f"{step.stage} {step.step}/{step.of}  {step.inspection.decision}")
+
+    def measured(self, point: HeldOutPoint) -> None:
+        """Record a held-out loss within the present stage, unless an earlier attempt has done so."""
+        if (point.stage, point.step) == (self._held_out.get("stage"), self._held_out.get("step")):
+            return
+        line = self._lines.held_out(point, now=time.time())
+        self._keep_held_out(line)
+        self._write(line)
+        if self._file is not None:
+            for channel in self._channels:
+                channel.log(line)
+        shown = "not finite" if point.loss is None else f"{point.loss:.4g}"
+        self._console.write(f"{point.stage} {point.step}/{point.of}  held_out_loss {shown}")
+
+    def _keep_held_out(self, line: Mapping[str, Any]) -> None:
+        if "held_out_loss" in line:
+            self._held_out = line
+            if self._heartbeat:
+                self._heartbeat.measured(line["held_out_loss"])
 
     def finish(self, result: Result) -> None:
         """Report the result of a finished run."""
@@ -225,7 +251,7 @@ class Telemetry:
             ) from error
 
 
-def _warnings_in(metrics: Path) -> list[Mapping[str, Any]]:
-    """Return the warnings in the lines of an earlier attempt."""
+def _lines_with(names: Sequence[str], metrics: Path) -> list[Mapping[str, Any]]:
+    """Return the lines of an earlier attempt that may have one of the fields."""
     with metrics.open(encoding="utf-8") as lines:
-        return [warning for line in lines if "warnings" in line for warning in from_json(line)["warnings"]]
+        return [from_json(line) for line in lines if any(name in line for name in names)]

@@ -17,6 +17,7 @@ from trainer.devices.device import Device
 from trainer.memory_log.log import MemoryLog
 from trainer.training.auto_freeze import AutoFreeze
 from trainer.training.preemption import StopSignal
+from trainer.training.stage_evaluation import StageEvaluation
 from trainer.training.step_results import Watch
 
 
@@ -54,10 +55,12 @@ class StageHooks:
     Args:
         freeze: inspects the model after every step, and may end the training of some parameters.
         memory: writes a line of memory usage at points of the stage.
+        evaluation: measures the held-out loss after some steps.
     """
 
     freeze: AutoFreeze | None = None
     memory: MemoryLog | None = None
+    evaluation: StageEvaluation | None = None
 
 
 NO_HOOKS = StageHooks()

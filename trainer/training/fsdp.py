@@ -6,8 +6,8 @@ all of a decoder layer only while it computes it. The teacher is not trained, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, cast
 
@@ -66,9 +66,18 @@ class FSDPStrategy(ParallelStrategy):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            for part in (self._module, *self._layers):
-                part.set_reshard_after_forward(False, recurse=False)
-                part.unshard()
+            self._unshard()
+
+    @contextmanager
+    def full_weights(self) -> Iterator[None]:
+        self._unshard()
+        yield
+        self.shard()
+
+    def _unshard(self) -> None:
+        for part in (self._module, *self._layers):
+            part.set_reshard_after_forward(False, recurse=False)
+            part.unshard()
 
 
 def _require_one_dtype(model: nn.Module) -> None:

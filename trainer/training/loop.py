@@ -41,11 +41,13 @@ class StageTrace:
 
     Args:
         parts: the loss and its parts, by name.
+        eval_seconds: spent measuring held-out losses within the stage; not in `seconds`.
     """
 
     parts: dict[str, list[float]] = field(default_factory=dict)
     tokens: int = 0
     seconds: float = 0.0
+    eval_seconds: float = 0.0
     complete: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
     """Adds the steps that are still on the device; called before the state is read."""
 
@@ -60,12 +62,14 @@ class StageTrace:
         """Return all of it, for a checkpoint."""
         self.complete()
         parts = {name: torch.tensor(values, dtype=torch.float64) for name, values in self.parts.items()}
-        return State(tensors=parts, values={"tokens": self.tokens, "seconds": self.seconds})
+        values = {"tokens": self.tokens, "seconds": self.seconds, "eval_seconds": self.eval_seconds}
+        return State(tensors=parts, values=values)
 
     def restore(self, state: State) -> None:
         """Take the values of a checkpoint."""
         self.parts = {name: values.tolist() for name, values in state.tensors.items()}
         self.tokens, self.seconds = state.values["tokens"], state.values["seconds"]
+        self.eval_seconds = state.values.get("eval_seconds", 0.0)  # absent before there were any
 
     @property
     def losses(self) -> list[float]:
@@ -133,6 +137,7 @@ class _StageLoop:
         self._plan, self._model, self._batches, self._prepare = plan, model, batches, prepare
         self._device, self._stop, self._checkpoints = context.device, context.stop, context.checkpoints
         self._freeze, self._memory = context.hooks.freeze, context.hooks.memory
+        self._evaluation = context.hooks.evaluation
         # Before the optimizer is built: it updates the parameters that this leaves.
         self._strategy = strategy_for(model, self._device)
         self._optimizer = build_optimizer(model, plan.optimizer, ranks=self._device.ranks)
@@ -213,6 +218,7 @@ class _StageLoop:
             self._pending.add(result, number, step)
             if due:
                 self._trace.complete()
+            self._evaluate(number)  # before the checkpoint of this step, which has the line then
             began = time.perf_counter()
             saved = checkpoint.after(number, {"lr": lr, **settings})
             self._save_seconds = time.perf_counter() - began
@@ -229,6 +235,15 @@ class _StageLoop:
         if due:
             self._pending.read([result])
         return result, due
+
+    def _evaluate(self, number: int) -> None:
+        """Measure the held-out loss after the one-based step, if that is due."""
+        plan, evaluation = self._plan, self._evaluation
+        if evaluation and evaluation.due(plan.name, number, plan.steps):
+            self._trace.complete()  # the lines are in the order of the steps
+            self._trace.eval_seconds += evaluation.measure(
+                self._model, plan.name, number, plan.steps, weights=self._strategy.full_weights()
+            )
 
     def _inspect(self, number: int) -> Inspection | None:
         inspection = self._freeze.inspect(number) if self._freeze else None

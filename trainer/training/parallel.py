@@ -50,6 +50,10 @@ class ParallelStrategy:
     def shard(self) -> None:
         """Shard the parameters, until the end of the stage, if the strategy does so."""
 
+    def full_weights(self) -> AbstractContextManager[None]:
+        """Return a context within a stage in which each process has the full weights, as after the stage."""
+        return nullcontext()
+
     def __enter__(self) -> ParallelStrategy:
         return self
 

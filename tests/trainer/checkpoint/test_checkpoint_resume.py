@@ -24,7 +24,11 @@ SALIENT = (
     "stage1_9.saliency.ema_decay=0.5",
     "stage1_9.optimizer.lr=0.05",
 )
-ALL_STAGES = (*SALIENT, "stage3.max_steps=4", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1")
+ALL_STAGES = (
+    *SALIENT,
+    *("stage3.max_steps=4", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1"),
+    *("eval.every_steps=2", "eval.at=[0.5,1.0]"),  # after steps with a checkpoint, and after others
+)
 ENDS = {
     "killed in Stage 1.9": [(kill, 4)],
     "killed in Stage 2, then in its repetition": [(kill, 10), (kill, 2)],

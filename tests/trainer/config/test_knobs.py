@@ -148,6 +148,10 @@ ELSEWHERE = {
         f"checkpoint.{key}": "tests/trainer/checkpoint/test_checkpoint_policy.py"
         for key in ("every_steps", "every_seconds", "keep")
     },
+    **{
+        f"eval.{key}": "tests/trainer/training/test_stage_evaluation.py"
+        for key in ("at", "every_steps", "part_batches")
+    },
     "run_dir": "tests/trainer/test_trainer_main.py",
     "save_model": "tests/trainer/export/test_export_main.py",
     "log_every": "tests/trainer/telemetry/test_telemetry_run.py",

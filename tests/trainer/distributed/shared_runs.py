@@ -86,7 +86,7 @@ def contribute(function: Callable[..., Any], place: tuple[int, int], meeting: Pa
 _EXACT = ("stage", "step", "of", "lr", "lambda", "done")
 _TIMES = (
     *("tokens_per_second", "data_seconds", "compute_seconds", "save_seconds", "unix_seconds"),
-    *("memory_mib", "peak_memory_mib"),
+    *("held_out_seconds", "memory_mib", "peak_memory_mib"),
 )
 _COUNTED = ("effective_steps", "train_flops", "tokens")
 _LOSSES = ("final_loss", "stage1_9_final_loss", "stage2_start_loss", "stage2_train_loss")

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.timeout(600)
 Start = Callable[..., Started]
 Alone = Callable[..., Path]
 
-LONG = ("stage2.max_steps=24", "stage2.schedule.decay_fraction=0.9", "stage2.optimizer.lr=1e-4")
+LONG = (
+    *("stage2.max_steps=24", "stage2.schedule.decay_fraction=0.9", "stage2.optimizer.lr=1e-4"),
+    "eval.at=[0.5,1.0]",  # FSDP's weights are whole for that, and in parts again for a checkpoint
+)
 
 
 def wait_for_line(started: Started, folder: Path, count: int) -> None:

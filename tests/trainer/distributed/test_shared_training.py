@@ -23,6 +23,8 @@ ALL_STAGES = (
     "stage3.batch_size=4",
     "stage3.schedule.warmup_steps=1",
     "eval.batches=3",  # not a multiple of the processes
+    "eval.at=[0.5,1.0]",
+    "eval.part_batches=1",  # one process has none of it
 )
 
 

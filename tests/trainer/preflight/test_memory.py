@@ -168,6 +168,19 @@ def test_each_of_several_chips_takes_what_one_alone_takes_of_its_rows() -> None:
     assert evaluation_memory(config, plan, both).peak == evaluation_memory(half, plan, device).peak
 
 
+def test_a_measurement_within_a_stage_takes_the_optimizers_state_too() -> None:
+    config, plan, device = configured("stage2", "stage2.optimizer.type=adamw", "eval.at=[0.5]")
+    after, _, _ = configured("stage2", "eval.at=[]")
+    within, alone = evaluation_memory(config, plan, device), evaluation_memory(after, plan, device)
+    assert alone.optimizer == 0
+    assert (
+        within.optimizer
+        == optimizer_memory(student_dimensions(config, plan.dimensions), config.stage2.optimizer).state
+    )
+    assert within.peak == alone.peak + within.optimizer
+    assert memory_upper_bound(config, plan.dimensions) > within.peak
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "adamw", "adamw_8bit", "apollo", "apollo_mini"])
 def test_the_state_of_each_optimizer_is_what_it_holds(optimizer: str) -> None:
     config, plan, _ = configured("stage2", f"stage2.optimizer.type={optimizer}")

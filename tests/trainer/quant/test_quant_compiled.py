@@ -12,7 +12,7 @@ from torch import nn
 from trainer.config import QuantConfig
 from trainer.models.subln import SubLN
 from trainer.quant.saliency import ColumnSaliency, Share
-from trainer.quant.ternary import TernaryLinear
+from trainer.quant.ternary import TernaryLinear, as_deployed
 from trainer.quant.warmup import Lambda
 
 # What torch's compiler itself does with an autograd.Function.
@@ -50,6 +50,8 @@ def test_it_is_one_graph_for_all_steps(form: QuantConfig, blended: bool) -> None
         with torch.no_grad():
             ternary.weight.mul_(torch.rand(16, 24) + 0.5)
         ternary.saliency.observe(ternary.weight)
+        with torch.no_grad(), as_deployed(eager):  # a measurement between two steps
+            eager(x)
         gradients = []
         for model in (eager, compiled):
             eager.zero_grad()

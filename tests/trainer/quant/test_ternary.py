@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 
 from trainer.quant.activations import int8_activation
 from trainer.quant.saliency import ColumnSaliency, Share
-from trainer.quant.ternary import TernaryLinear, ternary_layers
+from trainer.quant.ternary import TernaryLinear, as_deployed, fully_quantised, ternary_layers
 from trainer.quant.warmup import Lambda
 from trainer.quant.weights import ternary_weight
 
@@ -168,3 +169,33 @@ def test_salient_columns_stay_in_full_precision_at_lambda_one() -> None:
     kept = ternary.saliency.mask()
     assert torch.equal(ternary.effective_weight()[:, kept], linear.weight[:, kept])
     assert ternary.effective_weight()[:, ~kept].unique().numel() == 3
+
+
+@pytest.mark.parametrize("activations", [0.3, 1.0])
+@pytest.mark.parametrize("leave", [False, True], ids=["", "by an error"])
+def test_as_deployed_a_layer_is_fully_quantised_and_afterwards_what_it_was(
+    activations: float, leave: bool
+) -> None:
+    linear, ternary = layer()
+    deployed = TernaryLinear(linear, Lambda(), BITNET)
+    ternary.saliency = saliency = ColumnSaliency(ternary.weight, Share(0.5), ema_decay=0.9)
+    ternary.strength.set(0.1, activations=False)
+    ternary.strength.set(activations, weights=False)
+
+    def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return nn.functional.linear(x, weight, bias) + 1
+
+    ternary.linear = product  # as of 8-bit floats, which evaluation never has
+    x, model = torch.randn(3, 24), nn.Sequential(ternary)
+    before = model(x)
+    with contextlib.suppress(KeyError), as_deployed(model):
+        assert fully_quantised(model)
+        assert torch.equal(model(x), deployed(x))
+        if leave:
+            raise KeyError
+    assert not fully_quantised(model)
+    assert torch.equal(model(x), before)
+    assert ternary.saliency is saliency
+    assert float(ternary.strength.weights.value) == torch.tensor(0.1).item()
+    assert ternary.linear is product
+    assert (deployed.strength.weights.last_set, ternary.strength.weights.last_set) == (1.0, 0.1)

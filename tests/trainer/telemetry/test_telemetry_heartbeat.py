@@ -18,6 +18,7 @@ from telemetry_steps import CPU, begun, step
 
 from trainer.api import check
 from trainer.telemetry import Heartbeat, Telemetry
+from trainer.training.stage_evaluation import HeldOutPoint
 
 FAST_S = 0.02
 
@@ -70,6 +71,24 @@ def test_the_first_step_of_a_compiled_stage_is_a_compile(path: Path) -> None:
         assert wait_for(path, lambda found: found["phase"] != "loading")["phase"] == "compiling"
         telemetry.watch(step(1, 2))
         assert wait_for(path, lambda found: found["phase"] != "compiling")["step"] == 2
+
+
+def test_it_has_the_last_held_out_loss_of_an_earlier_attempt_too(path: Path) -> None:
+    measured = HeldOutPoint(stage="stage2", step=1, of=2, loss=3.25, sequences=8, seconds=0.1)
+    first = Heartbeat(path, device=CPU, every_s=FAST_S)
+    with watched(path, first) as telemetry:
+        begun(telemetry, 2)
+        assert first.document()["held_out_loss"] is None
+        telemetry.measured(measured)
+        assert wait_for(path, lambda found: found["held_out_loss"] is not None)["held_out_loss"] == 3.25
+    second = Heartbeat(path, device=CPU, every_s=FAST_S)
+    with Telemetry(
+        path.with_name("metrics.jsonl"), every=1, append=True, heartbeat=second, out=None
+    ) as later:
+        assert second.document()["held_out_loss"] == 3.25
+        begun(later, 2)
+        later.measured(dataclasses.replace(measured, step=2, loss=3.0))
+        assert second.document()["held_out_loss"] == 3.0
 
 
 def test_an_evaluation_is_a_phase_of_its_own_and_the_one_before_begins_again(path: Path) -> None:

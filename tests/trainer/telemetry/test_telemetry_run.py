@@ -14,6 +14,7 @@ from trainer.api import check
 from trainer.devices.device import Device
 from trainer.telemetry import Telemetry
 from trainer.telemetry.health import Health, HealthWarning
+from trainer.training.stage_evaluation import HeldOutPoint
 
 
 @pytest.mark.parametrize(
@@ -188,6 +189,45 @@ def test_warnings_of_an_earlier_attempt_stay(tmp_path: Path, capsys: pytest.Capt
         assert second.warnings == first.warnings
     with Telemetry(path, every=1000, out=None) as anew:
         assert anew.warnings == ()
+
+
+def point(at: int, of: int, loss: float | None) -> HeldOutPoint:
+    return HeldOutPoint(stage="stage2", step=at, of=of, loss=loss, sequences=8, seconds=0.25)
+
+
+def test_a_held_out_loss_has_a_line_whatever_is_logged_and_counts_for_nothing_else(tmp_path: Path) -> None:
+    path, out = tmp_path / "metrics.jsonl", io.StringIO()
+    with Telemetry(path, every=100, dense=1, out=out) as telemetry:
+        begun(telemetry, 4)
+        for index in range(1, 5):
+            telemetry.watch(step(index, 4))
+            if index == 2:
+                telemetry.measured(point(2, 4, 3.25))
+                telemetry.measured(point(2, 4, 3.25))
+            elif index == 3:
+                telemetry.measured(point(3, 4, None))
+    first, second, third, last = lines_of(path)
+    assert first["step"] == 1
+    assert second.pop("unix_seconds") > 1e9
+    assert second == {
+        **{"stage": "stage2", "step": 2, "of": 4, "done": 0.5, "held_out_loss": 3.25},
+        **{"held_out_sequences": 8, "held_out_seconds": 0.25},
+    }
+    assert (third["step"], third["held_out_loss"]) == (3, None)
+    assert (last["step"], last["tokens_per_second"]) == (4, pytest.approx(200))
+    assert out.getvalue().splitlines()[1:3] == [
+        "stage2 2/4  held_out_loss 3.25",
+        "stage2 3/4  held_out_loss not finite",
+    ]
+
+
+def test_a_held_out_loss_of_an_earlier_attempt_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for append in (False, True):
+        with Telemetry(path, every=1, append=append, out=None) as telemetry:
+            begun(telemetry, 4)
+            telemetry.measured(point(4, 4, 3.25))
+    assert [line["held_out_loss"] for line in lines_of(path)] == [3.25]
 
 
 def test_a_result_holds_the_warnings(run_in, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from trainer.stages import distill, layerwise, pretrain
 from trainer.training.auto_freeze import auto_freeze
 from trainer.training.context import StageContext, StageHooks
 from trainer.training.loop import Step
+from trainer.training.stage_evaluation import HeldOutPoint, StageEvaluation
 
 VOCABULARY, LENGTH, BATCH = 64, 16, 4
 SMALL = (
@@ -55,6 +56,7 @@ class Ran:
     launched: list[int] = field(default_factory=list)
     fallen_back: list[int] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    held_out: list[HeldOutPoint] = field(default_factory=list)
     chips: int = 1
     rows: list[list[int]] = field(default_factory=list)
     kept: dict[str, list[list[int]]] = field(default_factory=dict)
@@ -65,8 +67,10 @@ def ids(steps: int, batch: int = BATCH) -> Iterator[Tensor]:
     return iter([torch.randint(VOCABULARY, (batch, LENGTH), generator=generator) for _ in range(steps)])
 
 
-def run_stage(stage: str, kind: str, *overrides: str, memory_log: Path | None = None) -> Ran:
-    """Trains `stage` on the device `kind` from a fresh teacher of seed 0."""
+def run_stage(
+    stage: str, kind: str, *overrides: str, memory_log: Path | None = None, measured: bool = False
+) -> Ran:
+    """Trains `stage` on the device `kind` from a fresh teacher of seed 0; `measured`: with held-out losses."""
     config = check([*SMALL, f"device={kind}", *overrides])
     opened = open_device(config.device)
     ran = Ran({})
@@ -82,7 +86,11 @@ def run_stage(stage: str, kind: str, *overrides: str, memory_log: Path | None = 
     memory = MemoryLog(memory_log, config, device, append=False) if memory_log else None
     if memory:
         memory.models(student, teacher)
-    hooks = StageHooks(freeze=auto_freeze(config, student), memory=memory)
+    held_out = list(ids(config.eval.part_batches))
+    evaluation = StageEvaluation(config.eval, held_out, device=device, last=None, report=ran.held_out.append)
+    hooks = StageHooks(
+        freeze=auto_freeze(config, student), memory=memory, evaluation=evaluation if measured else None
+    )
     trace = TRAIN[stage](
         student,
         teacher,

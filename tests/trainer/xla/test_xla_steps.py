@@ -57,3 +57,19 @@ def test_a_step_is_one_graph_that_is_compiled_once_and_computes_what_a_cpu_does(
     for name, losses in cpu.parts.items():
         assert xla.parts[name] == pytest.approx(losses, rel=tolerance), name
     assert [step.lr for step in xla.steps] == [step.lr for step in cpu.steps]
+
+
+@pytest.mark.parametrize(("stage", "more"), [("stage1_9", (SALIENCY,)), ("stage2", ())])
+def test_held_out_losses_on_the_way_change_no_step_and_compile_once(
+    stage: str, more: tuple[str, ...]
+) -> None:
+    """Lambda warms up for four of six steps; whatever it is, the measurement is the same graph."""
+    overrides = (*SMALLEST, f"optimizer@{stage}.optimizer=adamw", "eval.at=[]", "eval.every_steps=1", *more)
+    without, xla = (run_stage(stage, "xla", *overrides, measured=measured) for measured in (False, True))
+    cpu = run_stage(stage, "cpu", *overrides, measured=True)
+    assert xla.parts == without.parts
+    assert xla.compiled[3:] == [0] * 4  # those of the second measurement are in the third step's count
+    assert xla.fallen_back[1:] == [0] * 6
+    losses = [point.loss for point in cpu.held_out]
+    assert [point.loss for point in xla.held_out] == pytest.approx(losses, rel=TOLERANCE)
+    assert [point.step for point in xla.held_out] == [1, 2, 3, 4, 5, 6]
