@@ -147,6 +147,8 @@ class Bar(Lines):
         text = f"stage {shorten(progress.get('stage'))} step {progress.get('step')}/{progress.get('of')}"
         if "loss" in progress:
             text += f" loss {shorten(progress['loss'])}"
+        if "held_out_loss" in progress:
+            text += f" held-out {shorten(progress['held_out_loss'])}"
         done = progress.get("done")
         self._bar.update(self._task, completed=done if isinstance(done, int | float) else None, progress=text)
 

@@ -239,6 +239,7 @@ def running_rows(experiment: Experiment, records: Sequence[Trial]) -> list[dict[
             **{
                 name: record.progress.get(name) for name in ("stage", "step", "of", "loss") if record.progress
             },
+            **{name: loss for name, loss in record.progress.items() if name == "held_out_loss"},
             "last seen": None
             if record.heartbeat is None
             else f"{max(0.0, now - record.heartbeat):.0f} s ago",

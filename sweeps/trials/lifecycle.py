@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from sweeps.errors import IllegalTransition
 from sweeps.space.definition import Value
 from sweeps.text.counted import counted
-from sweeps.trials.record import Attempt, Failure, Reason, Trial
+from sweeps.trials.record import LOSS, Attempt, Failure, Reason, Trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,7 @@ class Heartbeat:
     attempt: int
     progress: Mapping[str, Value] = field(default_factory=dict)
     curve: tuple[tuple[float, float], ...] = ()
+    curve_of: str = LOSS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ class Complete:
     attempt: int
     metrics: Mapping[str, float | None]
     curve: tuple[tuple[float, float], ...] = ()
+    curve_of: str = LOSS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,7 @@ class StopEarly:
     attempt: int
     metrics: Mapping[str, float | None]
     curve: tuple[tuple[float, float], ...] = ()
+    curve_of: str = LOSS
     detail: str = ""
 
 
@@ -132,7 +135,7 @@ def apply(record: Trial, event: Event, now: float) -> Trial:
                 record,
                 heartbeat=now if record.heartbeat is not None else None,
                 progress=dict(event.progress) or record.progress,
-                curve=event.curve or record.curve,
+                **_curve(record, event),
             )
         case Complete():
             return _report(record, event, now, "completed")
@@ -172,7 +175,14 @@ def _claim(record: Trial, event: Claim, now: float) -> Trial:
         started=now,
         progress={},
         curve=(),
+        curve_of=LOSS,
     )
+
+
+def _curve(record: Trial, event: Heartbeat | Complete | StopEarly) -> dict[str, Any]:
+    """Return the curve of an event with its kind; those of the record where the event has none."""
+    source = event if event.curve else record
+    return {"curve": source.curve, "curve_of": source.curve_of}
 
 
 def _report(record: Trial, event: Complete | StopEarly, now: float, status: End) -> Trial:
@@ -187,7 +197,7 @@ def _report(record: Trial, event: Complete | StopEarly, now: float, status: End)
         raise _refused(record, event, "a different end was recorded first")
     _check_holder(record, event)
     detail = event.detail if isinstance(event, StopEarly) else ""
-    reported = replace(record, metrics=dict(event.metrics), curve=event.curve or record.curve, error=None)
+    reported = replace(record, metrics=dict(event.metrics), error=None, **_curve(record, event))
     return _finish(reported, now, status, detail)
 
 

@@ -19,6 +19,11 @@ from sweeps.text import json_reader
 
 SCHEMA = 1
 PREFIX = "trials/"
+LOSS = "loss"
+"""Kind of a curve of training losses, which all curves were at first."""
+
+OPTIONAL = {"curve_of": LOSS}
+"""Fields that a stored record lacks at their defaults, which are these."""
 
 Status = Literal["pending", "running", "completed", "failed", "early_stopped", "abandoned"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -72,6 +77,8 @@ class Trial:
             (`sweep ask`), whose claim does not expire.
         progress: last report of the running program (step, loss, …).
         curve: intermediate losses of the current or last attempt, as (step, loss) by ascending step.
+        curve_of: which losses they are: `loss`, of training, or held-out ones of a stage. Curves of two kinds
+            cannot be compared.
         created, started, ended: times; `started` is that of the current or last attempt.
         history: ended attempts, oldest first.
         forgiven: number of attempts that no longer count as lost, since a user asked for a retry.
@@ -90,6 +97,7 @@ class Trial:
     heartbeat: float | None = None
     progress: Mapping[str, Value] = field(default_factory=dict)
     curve: tuple[tuple[float, float], ...] = ()
+    curve_of: str = LOSS
     created: float = 0.0
     started: float | None = None
     ended: float | None = None
@@ -134,6 +142,9 @@ def _document(record: Trial, token: str) -> bytes:
         "metrics": dict(record.metrics),
         "progress": dict(record.progress),
     }
+    for name, default in OPTIONAL.items():
+        if document[name] == default:  # so that earlier versions read it too
+            del document[name]
     # One field per line, as `indent` would write it, but through json's fast encoder.
     fields = ({"schema": SCHEMA} | document).items()
     lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in fields)
@@ -198,6 +209,9 @@ def _problem(record: Trial) -> str:
             return f"{name} is not a time"
     if not all(_is_finite(number) for point in record.curve for number in point):
         return "curve is not a list of steps and losses"
+    curve_of: object = record.curve_of
+    if not isinstance(curve_of, str):
+        return "curve_of is not a text"
     for name in ("generator", "error", "failure", "worker", "write"):
         if not isinstance(getattr(record, name), str | None):
             return f"{name} is not a text"

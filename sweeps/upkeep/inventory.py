@@ -220,7 +220,8 @@ def _classified(index: int, key: str, data: bytes, version: str) -> StoredRecord
     record, reason = None, ""
     try:
         record = _decoded(index, data)
-        state = "sound" if json_reader.parse(data).keys() == _FIELDS else "outdated"
+        written = json_reader.parse(data).keys() | trial.OPTIONAL.keys()
+        state = "sound" if written == _FIELDS else "outdated"
     except ValueError as error:
         state, reason = "newer" if _is_newer(data) else "torn", str(error)
     return StoredRecord(

@@ -34,7 +34,7 @@ def should_stop(space: Space, record: Trial, records: Sequence[Trial]) -> str | 
     if early is None or not record.curve:
         return None
     step, loss = record.curve[-1]
-    others = [r for r in records if r.trial != record.trial and r.status in _COMPARED and r.curve]
+    others = [r for r in records if r.trial != record.trial and _comparable(r, record)]
     as_far = sum(other.curve[0][0] <= step <= other.curve[-1][0] for other in others)
     completed = {other.trial for other in others if other.status == "completed"}
     if step < early.min_step or min(as_far, len(completed)) < early.min_trials:
@@ -48,6 +48,11 @@ def should_stop(space: Space, record: Trial, records: Sequence[Trial]) -> str | 
         f"loss {loss:.5g} at step {step:g} is among the worst {early.percentile:g} % "
         f"of {as_far + 1} trials that reached this step"
     )
+
+
+def _comparable(other: Trial, record: Trial) -> bool:
+    """Return whether the other's losses count, and are of the same kind and stage as the record's."""
+    return other.status in _COMPARED and bool(other.curve) and other.curve_of == record.curve_of
 
 
 def _around(curve: Curve, step: float) -> Curve:

@@ -69,16 +69,16 @@ class HeartbeatThread:
         """Return whether the program should be stopped."""
         return self.lost or bool(self.stop_reason)
 
-    def curve(self) -> tuple[progress_log.Point, ...]:
-        """Return the (step, loss) points that the program has logged; () if they cannot be read."""
-        return self._try("its losses could not be read", self._losses.points, ())
+    def curve(self) -> progress_log.Curve:
+        """Return the losses that the program has logged; none if they cannot be read."""
+        return self._try("its losses could not be read", self._losses.curve, progress_log.Curve())
 
     def _beat(self) -> None:
         heartbeat_s = self._experiment.space.lease.heartbeat_s
         next_beat = time.monotonic() + heartbeat_s
         while not self._done.wait(min(1.0, heartbeat_s / 2)):
-            read = partial(progress_log.progress, self.folder)
-            progress: Mapping[str, Value] = self._try("its progress could not be read", read, {})
+            nothing: Mapping[str, Value] = {}
+            progress = self._try("its progress could not be read", self._progress, nothing)
             if progress:
                 show = partial(self._show, self._record, progress)
                 self._try("its progress could not be shown", show, None)
@@ -88,6 +88,11 @@ class HeartbeatThread:
             if not self._try("a heartbeat failed, trying again", partial(self._send, progress), True):
                 self.lost = True
                 return
+
+    def _progress(self) -> Mapping[str, Value]:
+        """Return the program's progress, with the last held-out loss of its stage."""
+        progress = progress_log.progress(self.folder)
+        return progress | self._losses.last_held_out(progress.get("stage")) if progress else {}
 
     def _try(self, problem: str, act: Callable[[], T], otherwise: T) -> T:
         """Return `act()`, or log its exception and return `otherwise`.
@@ -109,7 +114,8 @@ class HeartbeatThread:
         """Send one heartbeat; False once another worker has the trial."""
         record = self._record
         bare = lifecycle.Heartbeat(worker=record.worker or "", attempt=record.attempt)
-        beat = replace(bare, progress=progress, curve=self.curve())
+        curve = self.curve()
+        beat = replace(bare, progress=progress, curve=curve.points, curve_of=curve.of)
         try:
             try:
                 stored = self._experiment.apply(record.trial, beat)

@@ -1,7 +1,8 @@
 """Progress and losses of a running program from its `metrics.jsonl`, one JSON object a line.
 
-The trainer writes `stage`, `step`, `of`, `done` and `loss`; any other program may write the same. A line that
-is no JSON or longer than `MAX_LINE` bytes is skipped, and every number and text is checked.
+The trainer writes `stage`, `step`, `of` and `done` with `loss` or `held_out_loss`; any other program may
+write the same. A line that is no JSON or longer than `MAX_LINE` bytes is skipped, and every number and text
+is checked.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import logging
 import os
 import threading
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from sweeps.space.definition import Value
 from sweeps.text import json_reader
 from sweeps.text.regular_file import open_regular
 from sweeps.trials import storable
+from sweeps.trials.record import LOSS
 from sweeps.worker import process
 
 log = logging.getLogger(__name__)
@@ -24,35 +26,79 @@ METRICS_FILE = "metrics.jsonl"
 
 MAX_LINE = 256 * 1024
 AT_ONCE = 64 * 1024**2
-"""Bytes read per call of `LossCurve.points`, about a second's work; a heartbeat must not wait longer."""
+"""Bytes read per call of `LossCurve.curve`, about a second's work; a heartbeat must not wait longer."""
 
 _MAX_POINTS = 8192
 _STAGE_CHARACTERS = 100
-_SHOWN = ("stage", "step", "of", "done", "loss")
-_LAST_STAGE = "stage2"
-"""Losses of trials are compared in the trainer's last stage only: Stage 1.9 logs a different loss."""
+_HELD_OUT = "held_out_loss"
+_SHOWN = ("stage", "step", "of", "done", LOSS, _HELD_OUT)
+_TRAINING_STAGE = "stage2"
+"""Training losses are compared in this stage of the trainer only: the other stages minimise other losses."""
 
 Point = tuple[float, float]
 """A step and the loss there."""
 
 
+class Curve(NamedTuple):
+    """The losses of a trial by which it is compared with others.
+
+    Args:
+        points: by ascending step.
+        of: which losses they are, as in `Trial.curve_of`.
+    """
+
+    points: tuple[Point, ...] = ()
+    of: str = LOSS
+
+
+class _Logged(NamedTuple):
+    of: str
+    step: float
+    loss: float
+
+
 def progress(folder: Path) -> dict[str, Value]:
-    """Return stage, step, of, done and loss as last written to `metrics.jsonl`; {} if there is nothing."""
-    for line in reversed(process.last_lines(folder / METRICS_FILE, count=2).splitlines()):
+    """Return stage, step, of, done and losses as last written to `metrics.jsonl`; {} if there is nothing.
+
+    A held-out loss has a line of its own; the training loss before it is shown with it.
+    """
+    found: dict[str, Value] = {}
+    for line in reversed(process.last_lines(folder / METRICS_FILE, count=3).splitlines()):
         try:
             written = json_reader.parse(line)
         except ValueError:
             continue  # the last line may be half-written
-        if isinstance(written, dict):
-            shown = {name: _shown(written.get(name)) for name in _SHOWN}
-            return {name: value for name, value in shown.items() if value is not None}
-    return {}
+        if not isinstance(written, dict):
+            continue
+        shown = {name: value for name in _SHOWN if (value := _shown(written.get(name))) is not None}
+        if found:
+            same_stage = shown.get("stage") == found.get("stage")
+            return {LOSS: shown[LOSS], **found} if same_stage and LOSS in shown else found
+        if LOSS in shown or _HELD_OUT not in shown:
+            return shown
+        found = shown
+    return found
+
+
+class _Series:
+    """Losses by step. Beyond `_MAX_POINTS` every second one is dropped, again and again."""
+
+    def __init__(self, of: str) -> None:
+        self.of = of
+        self.losses: dict[float, float] = {}
+        self._stride, self._count = 1, 0  # keep every stride-th of so many losses
+
+    def add(self, step: float, loss: float) -> None:
+        if self._count % self._stride == 0:
+            self.losses[step] = loss
+        self._count += 1
+        if len(self.losses) > _MAX_POINTS:
+            self.losses = dict(sorted(self.losses.items())[::2])
+            self._stride *= 2
 
 
 class LossCurve:
     """Losses in a growing `metrics.jsonl`: each line is read once. Threads may share it.
-
-    Memory is bounded: beyond `_MAX_POINTS` losses every second one is dropped, again and again.
 
     Args:
         folder: the run folder of the program.
@@ -64,23 +110,42 @@ class LossCurve:
         self._warned = False
         self._reset()
 
-    def points(self, count: int = 64) -> tuple[Point, ...]:
-        """Return the losses so far by ascending step, thinned to at most `count` points."""
+    def curve(self, count: int = 64) -> Curve:
+        """Return the losses so far, thinned to at most `count` points.
+
+        They are the held-out losses of the last stage that has any, or else training losses.
+        """
         with self._lock:
-            try:
-                with open_regular(self._file) as file:
-                    self._read(file)
-            except OSError:
-                pass  # not there yet, or no file at all
-            found = sorted((self._found | dict(self._unfinished)).items())
-        return tuple(found[:: max(1, -(-len(found) // count))])
+            self._update()
+            unfinished = (logged.of for logged in self._unfinished if logged.of != LOSS)
+            of = next(unfinished, self._held_out.of)
+            points = sorted(self._losses(of).items())
+        return Curve(tuple(points[:: max(1, -(-len(points) // count))]), of)
+
+    def last_held_out(self, stage: object) -> dict[str, Value]:
+        """Return the last `held_out_loss` of a stage, {} if it has none."""
+        with self._lock:
+            self._update()
+            losses = self._losses(_held_out_of(stage))
+        return {_HELD_OUT: losses[max(losses)]} if losses else {}
 
     def _reset(self) -> None:
         self._offset = 0
-        self._found: dict[float, float] = {}  # step → loss
-        self._unfinished: list[Point] = []  # of a last line without a newline
+        self._training = self._held_out = _Series(LOSS)  # until there are held-out losses
+        self._unfinished: list[_Logged] = []  # of a last line without a newline
         self._inside_long_line = False
-        self._stride, self._count = 1, 0  # keep every stride-th of so many losses
+
+    def _update(self) -> None:
+        try:
+            with open_regular(self._file) as file:
+                self._read(file)
+        except OSError:
+            pass  # not there yet, or no file at all
+
+    def _losses(self, of: str) -> dict[float, float]:
+        series = self._training if of == LOSS else self._held_out
+        losses = series.losses if series.of == of else {}
+        return losses | {step: loss for kind, step, loss in self._unfinished if kind == of}
 
     def _read(self, file: IO[bytes]) -> None:
         if file.seek(0, os.SEEK_END) < self._offset:  # the program truncated it
@@ -91,17 +156,17 @@ class LossCurve:
         while self._offset < end and (line := file.readline(MAX_LINE)):
             is_ended = line.endswith(b"\n")
             if not is_ended and len(line) < MAX_LINE:  # the end of the file; it may be half a line
-                self._unfinished = [] if self._inside_long_line else self._point(line, warn=False)
+                self._unfinished = [] if self._inside_long_line else self._parse(line, warn=False)
                 return
             self._offset += len(line)
             if is_ended and not self._inside_long_line:
-                self._add(self._point(line, warn=True))
+                self._add(self._parse(line, warn=True))
             elif not is_ended:
                 self._warn(f"longer than {MAX_LINE} bytes")
             self._inside_long_line = not is_ended
 
-    def _point(self, line: bytes, *, warn: bool) -> list[Point]:
-        """Return the line's loss in a list, or [] if it has none of the last stage."""
+    def _parse(self, line: bytes, *, warn: bool) -> list[_Logged]:
+        """Return the line's losses that can be compared: none, or one of each kind."""
         if not line.strip():
             return []
         try:
@@ -110,25 +175,35 @@ class LossCurve:
             if warn:
                 self._warn(str(error))
             return []
-        if not isinstance(written, dict) or written.get("stage", _LAST_STAGE) != _LAST_STAGE:
+        if not isinstance(written, dict):
             return []
-        step, loss = storable.number(written.get("step")), storable.number(written.get("loss"))
-        return [] if step is None or loss is None else [(step, loss)]
+        stage = written.get("stage")
+        kinds = [(_HELD_OUT, _held_out_of(stage))]
+        if stage in (None, _TRAINING_STAGE):
+            kinds.append((LOSS, LOSS))
+        step = storable.number(written.get("step"))
+        losses = [(of, storable.number(written.get(name))) for name, of in kinds]
+        return [_Logged(of, step, loss) for of, loss in losses if step is not None and loss is not None]
 
-    def _add(self, points: list[Point]) -> None:
-        for step, loss in points:
-            if self._count % self._stride == 0:
-                self._found[step] = loss
-            self._count += 1
-        if len(self._found) > _MAX_POINTS:
-            self._found = dict(sorted(self._found.items())[::2])
-            self._stride *= 2
+    def _add(self, logged: list[_Logged]) -> None:
+        for of, step, loss in logged:
+            if of == LOSS:
+                self._training.add(step, loss)
+                continue
+            if of != self._held_out.of:  # the next stage has begun: steps of two stages do not mix
+                self._held_out = _Series(of)
+            self._held_out.add(step, loss)
 
     def _warn(self, why: str) -> None:
         """Warn once per file, not for each of a million lines."""
         if not self._warned:
             self._warned = True
             log.warning("%s: a line is left out, and so is every other of its kind: %s", self._file, why)
+
+
+def _held_out_of(stage: object) -> str:
+    """Return the kind of held-out losses of a stage; None: of a program without stages."""
+    return _HELD_OUT if stage is None else f"{_HELD_OUT} in {storable.line(str(stage), _STAGE_CHARACTERS)}"
 
 
 def _shown(value: Any) -> Value | None:

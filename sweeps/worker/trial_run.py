@@ -198,7 +198,13 @@ class TrialRun:
         curve = heartbeat.curve()
         match outcome:
             case Completed(metrics=metrics):
-                return lifecycle.Complete(worker=worker, attempt=attempt, metrics=metrics, curve=curve)
+                return lifecycle.Complete(
+                    worker=worker,
+                    attempt=attempt,
+                    metrics=metrics,
+                    curve=curve.points,
+                    curve_of=curve.of,
+                )
             case Failed(error=error, failure=failure, retryable=retryable):
                 return lifecycle.Fail(
                     worker=worker,
@@ -209,7 +215,12 @@ class TrialRun:
                 )
             case Preempted() if heartbeat.stop_reason:
                 return lifecycle.StopEarly(
-                    worker=worker, attempt=attempt, metrics={}, curve=curve, detail=heartbeat.stop_reason
+                    worker=worker,
+                    attempt=attempt,
+                    metrics={},
+                    curve=curve.points,
+                    curve_of=curve.of,
+                    detail=heartbeat.stop_reason,
                 )
             case Preempted() if self.stop.requested:
                 return self._release(self.stop.by)

@@ -49,7 +49,7 @@ RAISED = [
 ]
 PARTS: dict[str, tuple[Any, str]] = {
     "read-progress": (progress_log, "progress"),
-    "read-losses": (progress_log.LossCurve, "points"),
+    "read-losses": (progress_log.LossCurve, "curve"),
     "apply": (Experiment, "apply"),
     "clean": (repository.storable, "event"),
     "redact": (repository, "redact_event"),

@@ -47,10 +47,10 @@ TRAINER = (
     *("eval.batches=2", "eval.batch_size=4", "device=cpu", "device.threads=1", "log_every=1"),
     "checkpoint.every_steps=20",
 )
-TIMES = ("train_seconds", "tokens_per_second", "peak_memory_gib")
+TIMES = ("train_seconds", "tokens_per_second", "peak_memory_gib", "eval_seconds")
 LINE_TIMES = (
     *("tokens_per_second", "data_seconds", "compute_seconds", "save_seconds", "unix_seconds"),
-    *("memory_mib", "peak_memory_mib"),
+    *("held_out_seconds", "memory_mib", "peak_memory_mib"),
 )
 
 
@@ -151,7 +151,8 @@ def stop_the_trainer(worker: subprocess.Popen[str]) -> None:
 
 def steps(folder: Path) -> list[int]:
     """Return the steps of Stage 2 that this attempt has logged."""
-    return [int(n) for n in re.findall(r"^stage2 (\d+)/200 ", (folder / "log.txt").read_text(), re.MULTILINE)]
+    log = (folder / "log.txt").read_text()
+    return [int(n) for n in re.findall(r"^stage2 (\d+)/200  loss", log, re.MULTILINE)]
 
 
 def lines(folder: Path) -> list[dict]:

@@ -213,7 +213,7 @@ class TestMetricsFiles:
             file.write(b'\n{"step": 2, "loss": 3.0}\n')
         tracemalloc.start()
         try:
-            losses = progress_log.LossCurve(tmp_path).points()
+            losses = progress_log.LossCurve(tmp_path).curve().points
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -223,23 +223,23 @@ class TestMetricsFiles:
     def test_each_line_is_read_once_and_an_unfinished_one_again(self, tmp_path):
         file = tmp_path / "metrics.jsonl"
         losses = progress_log.LossCurve(tmp_path)
-        assert losses.points() == ()
+        assert losses.curve().points == ()
         file.write_bytes(b'{"step": 1, "loss": 4.0}\n{"step": 2, "lo')
-        assert losses.points() == ((1, 4.0),)
+        assert losses.curve().points == ((1, 4.0),)
         with file.open("r+b") as opened:
             opened.write(b" " * 24)  # what was read is not read again
             opened.seek(0, os.SEEK_END)
             opened.write(b'ss": 3.0}\n{"step": 3, "loss": 2.0}')
-        assert losses.points() == ((1, 4.0), (2, 3.0), (3, 2.0))
-        assert losses.points() == ((1, 4.0), (2, 3.0), (3, 2.0))
+        assert losses.curve().points == ((1, 4.0), (2, 3.0), (3, 2.0))
+        assert losses.curve().points == ((1, 4.0), (2, 3.0), (3, 2.0))
         file.write_bytes(b'{"step": 9, "loss": 9.0}\n')
-        assert losses.points() == ((9, 9.0),)
+        assert losses.curve().points == ((9, 9.0),)
 
     def test_a_million_losses_are_thinned_as_they_come(self, tmp_path):
         lines = (f'{{"step": {step}, "loss": {step}.0}}\n' for step in range(100_000))
         (tmp_path / "metrics.jsonl").write_text("".join(lines))
         losses = progress_log.LossCurve(tmp_path)
-        points = losses.points()
+        points = losses.curve().points
         assert 64 <= len(points) <= 128
         assert points[0] == (0, 0.0)
         assert points[-1][0] > 97_000

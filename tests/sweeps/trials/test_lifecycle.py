@@ -55,6 +55,26 @@ def test_a_claim_gives_the_trial_a_worker_an_attempt_and_a_heartbeat():
     )
 
 
+def test_a_curve_and_its_kind_change_together():
+    training, held_out = ((1.0, 4.0), (2.0, 3.0)), ((2.0, 3.5),)
+    trial = apply(running(), Heartbeat(worker="w1", attempt=1, curve=training), 210.0)
+    assert (trial.curve, trial.curve_of) == (training, "loss")
+    beat = Heartbeat(worker="w1", attempt=1, curve=held_out, curve_of="held_out_loss")
+    trial = apply(trial, beat, 220.0)
+    trial = apply(trial, Heartbeat(worker="w1", attempt=1), 230.0)  # its losses could not be read
+    assert (trial.curve, trial.curve_of) == (held_out, "held_out_loss")
+    for end in (
+        Complete(worker="w1", attempt=1, metrics={"loss": 1.5}),
+        StopEarly(worker="w1", attempt=1, metrics={}),
+    ):
+        assert (apply(trial, end, 240.0).curve, apply(trial, end, 240.0).curve_of) == (
+            held_out,
+            "held_out_loss",
+        )
+    trial = apply(apply(trial, EXPIRE, 900.0), Claim(worker="w2"), 901.0)
+    assert (trial.curve, trial.curve_of) == ((), "loss")
+
+
 def test_a_claim_without_a_lease_has_no_heartbeat_and_never_goes_stale():
     trial = apply(pending(), Claim(worker="me", leased=False), 200.0)
     assert trial.heartbeat is None

@@ -40,6 +40,20 @@ def test_two_writes_of_one_record_differ_in_their_token_only():
     assert one == two
 
 
+def test_the_kind_of_a_curve_is_stored_where_it_is_not_the_first_there_was():
+    held_out = Trial(
+        trial=0,
+        status="pending",
+        parameters={},
+        generator="sobol",
+        curve=((1.0, 2.0),),
+        curve_of="held_out_loss in stage2",
+    )
+    assert decode(encode(held_out, "t")).curve_of == "held_out_loss in stage2"
+    assert "curve_of" not in good()
+    assert decode(json.dumps(good()).encode()).curve_of == "loss"
+
+
 def good() -> dict:
     return json.loads(encode(Trial(trial=3, status="pending", parameters={"x": 1}, generator="sobol"), "t"))
 
@@ -69,6 +83,7 @@ def good() -> dict:
         (json.dumps(good() | {"metrics": {"loss": 10**400}}).encode(), "not a finite number"),
         (json.dumps(good() | {"error": 5}).encode(), "error is not a text"),
         (json.dumps(good() | {"generator": 5}).encode(), "generator is not a text"),
+        (json.dumps(good() | {"curve_of": None}).encode(), "curve_of is not a text"),
         (json.dumps(good() | {"started": "x"}).encode(), "started is not a time"),
         (json.dumps(good() | {"error": "\ud800"}).encode(), "not JSON"),
         (b"[" * 100_000, "not JSON"),
@@ -78,7 +93,7 @@ def good() -> dict:
         "empty", "truncated", "binary", "list", "newer-schema", "unknown-status", "negative-index", "bool-index",
         "extra-field", "no-parameters", "no-history", "parameters-list", "null-parameter", "text-metric",
         "nan-metric", "running-nobody", "text-heartbeat", "text-attempt",
-        "nan-parameter", "huge-metric", "error-5", "generator-5", "text-started", "half-surrogate", "deep",
+        "nan-parameter", "huge-metric", "error-5", "generator-5", "no-kind-of-curve", "text-started", "half-surrogate", "deep",
         "torn-history",
     ],
 )  # fmt: skip

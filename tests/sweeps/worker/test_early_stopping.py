@@ -127,6 +127,38 @@ class TestWhoIsStopped:
         assert should_stop(stopping, judged, five() + bad) == should_stop(stopping, judged, five())
 
 
+class TestHeldOutLosses:
+    """Four points a trial, at shares of its steps."""
+
+    SHARES = (0.25, 0.5, 0.75, 1.0)
+    STAGE2 = "held_out_loss in stage2"
+
+    def measured(self, index, status, steps, floor, until=1.0, of=STAGE2):
+        points = tuple((steps * s, floor + 1 / s) for s in self.SHARES if s <= until)
+        return trial(index, status, points, curve_of=of)
+
+    def others(self, **more):
+        return [self.measured(index, "completed", 200, float(index), **more) for index in range(5)]
+
+    @pytest.mark.parametrize(("floor", "stops"), [(0.5, False), (4.5, True)])
+    @pytest.mark.parametrize("steps", [200, 100, 160])
+    def test_few_points_are_enough(self, stopping, floor, stops, steps):
+        judged = self.measured(9, "running", steps, floor, until=0.5)
+        assert (should_stop(stopping, judged, self.others()) is not None) is stops
+
+    def test_a_trial_beyond_all_measured_steps_goes_on(self, stopping):
+        judged = self.measured(9, "running", 1000, 50.0, until=0.25)
+        assert should_stop(stopping, judged, self.others()) is None
+
+    @pytest.mark.parametrize("of", ["loss", "held_out_loss in stage3", "held_out_loss"])
+    def test_losses_of_another_kind_or_stage_are_not_compared(self, stopping, of):
+        judged = self.measured(9, "running", 200, 50.0, until=0.5)
+        assert should_stop(stopping, judged, self.others(of=of)) is None
+        mixed = [*self.others(of=of), *self.others()[:2]]
+        assert should_stop(stopping, judged, mixed) is None
+        assert should_stop(stopping, replace(judged, curve_of=of), self.others(of=of)) is not None
+
+
 class TestWhenNobodyIsStopped:
     BAD = trial(9, "running", descent(20, floor=50.0))
 

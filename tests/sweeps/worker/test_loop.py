@@ -172,7 +172,8 @@ def test_a_request_before_the_first_claim_leaves_no_trace(experiment):
 
 def test_heartbeats_renew_the_lease_and_carry_the_progress(command_space):
     code = (
-        'printf \'{"stage": "2", "step": 3, "of": 9, "done": 0.4}\\n\' > "$SWEEP_RUN_DIR/metrics.jsonl"; sleep 1.2; '
+        'printf \'{"stage": "2", "step": 2, "held_out_loss": 2.5}\\n{"stage": "2", "step": 3, "of": 9, "done": 0.4}\\n\''
+        ' > "$SWEEP_RUN_DIR/metrics.jsonl"; sleep 1.2; '
         'echo \'{"loss": 1}\' > "$SWEEP_RUN_DIR/result.json"'
     )
     space = replace(
@@ -193,7 +194,8 @@ def test_heartbeats_renew_the_lease_and_carry_the_progress(command_space):
         time.sleep(0.05)
     thread.join()
     assert len({heartbeat for heartbeat, _ in observed}) >= 3
-    assert {"stage": "2", "step": 3, "of": 9, "done": 0.4} in [progress for _, progress in observed]
+    known = {"stage": "2", "step": 3, "of": 9, "done": 0.4, "held_out_loss": 2.5}
+    assert known in [progress for _, progress in observed]
 
 
 def test_a_worker_that_was_taken_over_stops_its_program_and_reports_nothing(command_space):
@@ -544,9 +546,10 @@ class TestTheMachineIsAtFault:
         assert (record.status, record.attempt) == ("completed", 1)
 
 
-def test_the_curve_of_a_finished_trial_reaches_its_end_even_without_a_heartbeat(command_space):
+@pytest.mark.parametrize("kind", ["loss", "held_out_loss"])
+def test_the_curve_of_a_finished_trial_reaches_its_end_even_without_a_heartbeat(command_space, kind):
     code = (
-        'for i in 1 2 3; do echo "{\\"step\\": $i, \\"loss\\": $i}"; done > "$SWEEP_RUN_DIR/metrics.jsonl"; '
+        f'for i in 1 2 3; do echo "{{\\"step\\": $i, \\"{kind}\\": $i}}"; done > "$SWEEP_RUN_DIR/metrics.jsonl"; '
         'echo \'{"loss": 1}\' > "$SWEEP_RUN_DIR/result.json"'
     )
     space = replace(
@@ -555,3 +558,4 @@ def test_the_curve_of_a_finished_trial_reaches_its_end_even_without_a_heartbeat(
     experiment = Experiment.create(MemoryStore(), space)
     work(experiment)
     assert experiment.trial(0).curve == ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0))
+    assert experiment.trial(0).curve_of == kind

@@ -349,6 +349,22 @@ class TestProgress:
         (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
         assert progress_log.progress(tmp_path) == {"stage": "2", "step": 2, "of": 9}
 
+    @pytest.mark.parametrize(
+        ("before", "shown"),
+        [
+            ('{"stage": "stage2", "step": 4, "of": 9, "loss": 3.5}', {"loss": 3.5}),
+            ('{"stage": "stage1_9", "step": 6, "of": 6, "loss": 1.5}', {}),
+            ("no JSON", {}),
+            ("", {}),
+        ],
+        ids=["training", "another-stage", "no-json", "nothing"],
+    )
+    def test_a_held_out_loss_is_shown_with_the_training_loss_before_it(self, tmp_path, before, shown):
+        line = '{"stage": "stage2", "step": 5, "of": 9, "held_out_loss": 3.25}'
+        (tmp_path / "metrics.jsonl").write_text(f"{before}\n{line}\n")
+        known = {"stage": "stage2", "step": 5, "of": 9, "held_out_loss": 3.25}
+        assert progress_log.progress(tmp_path) == known | shown
+
     def test_what_no_record_can_hold_is_left_out(self, tmp_path):
         (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": NaN, "done": Infinity}\n')
         assert progress_log.progress(tmp_path) == {"step": 1}
@@ -367,22 +383,62 @@ class TestCurve:
             "half a li",
         ]
         (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-        assert progress_log.LossCurve(tmp_path).points() == ((1.0, 4.0), (2.0, 3.0))
+        assert progress_log.LossCurve(tmp_path).curve().points == ((1.0, 4.0), (2.0, 3.0))
 
     def test_programs_without_stages_have_one_too(self, tmp_path):
         (tmp_path / "metrics.jsonl").write_text('{"step": 5, "loss": 1.5}\n')
-        assert progress_log.LossCurve(tmp_path).points() == ((5.0, 1.5),)
+        assert progress_log.LossCurve(tmp_path).curve().points == ((5.0, 1.5),)
+
+    def test_it_is_the_held_out_losses_as_soon_as_there_are_any(self, tmp_path):
+        file, losses = tmp_path / "metrics.jsonl", progress_log.LossCurve(tmp_path)
+        file.write_text('{"stage": "stage2", "step": 1, "loss": 4.0}\n')
+        assert losses.curve() == (((1.0, 4.0),), "loss")
+        with file.open("a") as opened:
+            opened.write('{"stage": "stage2", "step": 2, "held_out_loss": 3.5}\n')
+            opened.write('{"stage": "stage2", "step": 3, "held_out_loss": null}\n')
+            opened.write('{"stage": "stage2", "step": 3, "loss": 3.0}\n')
+        assert losses.curve() == (((2.0, 3.5),), "held_out_loss in stage2")
+        with file.open("a") as opened:
+            opened.write('{"stage": "stage2", "step": 4, "held_out_loss": 3.25}')  # not ended yet
+        assert losses.curve() == (((2.0, 3.5), (4.0, 3.25)), "held_out_loss in stage2")
+        assert losses.last_held_out("stage2") == {"held_out_loss": 3.25}
+
+    @pytest.mark.parametrize("end", ["\n", ""], ids=["ended", "unfinished"])
+    def test_steps_of_two_stages_never_mix(self, tmp_path, end):
+        lines = [
+            '{"stage": "stage1_9", "step": 50, "held_out_loss": 5.0}',
+            '{"stage": "stage2", "step": 25, "loss": 4.5}',
+            '{"stage": "stage2", "step": 50, "held_out_loss": 4.0}',
+            '{"stage": "stage3", "step": 1, "loss": 9.0}',
+            '{"stage": "stage3", "step": 25, "held_out_loss": 3.0}',
+        ]
+        kinds, points = [], []
+        for count in range(1, len(lines) + 1):
+            (tmp_path / "metrics.jsonl").write_text("\n".join(lines[:count]) + end)
+            curve = progress_log.LossCurve(tmp_path).curve()
+            kinds.append(curve.of)
+            points.append(curve.points)
+        first, second, third = (f"held_out_loss in stage{name}" for name in ("1_9", "2", "3"))
+        assert kinds == [first, first, second, second, third]
+        assert points == [((50, 5.0),)] * 2 + [((50, 4.0),)] * 2 + [((25, 3.0),)]
+        losses = progress_log.LossCurve(tmp_path)
+        assert (losses.last_held_out("stage3"), losses.last_held_out(None)) == ({"held_out_loss": 3.0}, {})
+
+    def test_a_program_without_stages_may_log_both_in_one_line(self, tmp_path):
+        lines = (f'{{"step": {step}, "loss": 1.0, "held_out_loss": {step}.5}}\n' for step in (10, 20))
+        (tmp_path / "metrics.jsonl").write_text("".join(lines))
+        assert progress_log.LossCurve(tmp_path).curve() == (((10, 10.5), (20, 20.5)), "held_out_loss")
 
     def test_a_long_run_is_thinned_so_that_records_stay_small(self, tmp_path):
         (tmp_path / "metrics.jsonl").write_text(
             "\n".join(json.dumps({"step": i, "loss": i}) for i in range(10_000))
         )
-        curve = progress_log.LossCurve(tmp_path).points()
+        curve = progress_log.LossCurve(tmp_path).curve().points
         assert 32 <= len(curve) <= 64
         assert curve[0] == (0.0, 0.0)
 
     def test_nothing_written_is_no_curve(self, tmp_path):
-        assert progress_log.LossCurve(tmp_path).points() == ()
+        assert progress_log.LossCurve(tmp_path).curve().points == ()
 
 
 class TestCheck:
