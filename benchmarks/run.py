@@ -35,6 +35,7 @@ ALWAYS = (
     "model.teacher.schedule.warmup_steps=1",
     "stage2.schedule.warmup_steps=0",
     "eval.batches=2",
+    "eval.at=[]",
     "log_every=1",
 )
 WARM_STEPS = 5  # not counted: the first ones allocate

@@ -139,7 +139,8 @@ def read_run(folder: Path, condition: Condition, seed: int, *, early_steps: int)
     document = json.loads((folder / RESULT_FILE).read_text())
     metrics, provenance = document["metrics"], document["provenance"]
     lines = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
-    early = [line["loss"] for line in lines if line["stage"] == "stage2" and line["step"] <= early_steps]
+    trained = [line for line in lines if line["stage"] == "stage2" and "loss" in line]
+    early = [line["loss"] for line in trained if line["step"] <= early_steps]
     return Run(
         condition=condition,
         seed=seed,
