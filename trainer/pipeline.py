@@ -50,6 +50,14 @@ ALONE, TAUGHT = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
+class _OnTest:
+    """Losses on the test text: the student's, and the teacher's on the same sequences."""
+
+    final: HeldOutLoss
+    reference: HeldOutLoss
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """A finished run.
 
@@ -59,6 +67,7 @@ class Outcome:
         tokenizer: folder of the tokenizer.
         held_out: final loss of the student.
         reference: loss of the teacher on the same sequences.
+        test: both losses on the test text, if `eval.test` asked for them.
     """
 
     result: Result
@@ -66,6 +75,7 @@ class Outcome:
     tokenizer: Path
     held_out: HeldOutLoss
     reference: HeldOutLoss
+    test: _OnTest | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +91,19 @@ class _Run:
     def batches(self, stage: str, batch_size: int, ranks: Ranks = SINGLE_PROCESS) -> Feed:
         return stage_text(self.inputs.corpus, self.config, stage, batch_size, ranks)
 
-    def held_out_loss(self, model: nn.Module, when: str) -> HeldOutLoss:
+    def held_out_loss(self, model: nn.Module, when: str, *, test: bool = False) -> HeldOutLoss:
         device, stop = self.context.device, self.context.stop
+        batches = self.inputs.test if test else self.inputs.held_out
         with self.telemetry.during("evaluating", when), stop.together(when):
-            return held_out_loss(model, self.inputs.held_out, device=device, stage=when)
+            return held_out_loss(model, batches, device=device, stage=when)
+
+    def on_test(self, student: nn.Module) -> _OnTest | None:
+        if not self.inputs.test:
+            return None
+        return _OnTest(
+            final=self.held_out_loss(student, "the test", test=True),
+            reference=self.held_out_loss(self.inputs.teacher, "the teacher's test", test=True),
+        )
 
     def flops_per_token(self, stage: str, student: nn.Module) -> float:
         return flops_per_token(self.config, stage, student, self.inputs.teacher)
@@ -140,7 +159,15 @@ def run(
     final = this.held_out_loss(student, "the final evaluation")
     reference = this.held_out_loss(inputs.teacher, "the teacher's evaluation")
     evaluation.at_end(final)
+    test = this.on_test(student)
     metrics = _metrics(this, student, traces, start=start, final=final, reference=reference)
+    if test is not None:
+        metrics = replace(
+            metrics,
+            test_loss=test.final.mean,
+            test_loss_sem=test.final.paired_sem(test.reference),
+            test_loss_text_sem=test.final.sem,
+        )
     numbers = Result(metrics=metrics, provenance=_provenance(this, student), warnings=telemetry.warnings)
     return Outcome(
         result=numbers,
@@ -148,6 +175,7 @@ def run(
         tokenizer=inputs.corpus.tokenizer_dir,
         held_out=final,
         reference=reference,
+        test=test,
     )
 
 
@@ -170,6 +198,9 @@ def save(
     """
     if ranks.first:
         sequences = {"final": outcome.held_out.by_sequence, "teacher": outcome.reference.by_sequence}
+        if outcome.test is not None:
+            sequences["test"] = outcome.test.final.by_sequence
+            sequences["test_teacher"] = outcome.test.reference.by_sequence
         result.write_held_out(sequences, folder / HELD_OUT_FILE, resumable=checkpoints.resumable)
         result.write(outcome.result, folder / RESULT_FILE, resumable=checkpoints.resumable)
     saved = True

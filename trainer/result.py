@@ -21,7 +21,7 @@ SCHEMA = 1
 class Metrics:
     """The numbers of a finished run; docs/telemetry.md defines each.
 
-    None: that stage was left out, or the price of the device is not known.
+    None: that stage was left out, the price of the device is not known, or the test text was not asked for.
     """
 
     final_loss: float
@@ -45,6 +45,9 @@ class Metrics:
     usd: float | None
     compile_seconds: float = 0.0
     eval_seconds: float = 0.0
+    test_loss: float | None = None
+    test_loss_sem: float | None = None
+    test_loss_text_sem: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +108,8 @@ def write_held_out(sequences: Mapping[str, Sequence[float]], path: Path, *, resu
     """Write held-out losses of each sequence, schema 1, as `write` does.
 
     Args:
-        sequences: in nats per token, by model: `final` is the student, `teacher` its reference.
+        sequences: in nats per token, by model: `final` is the student, `teacher` its reference; `test` and
+            `test_teacher` are theirs on the test text.
         path: of the file.
         resumable: whether there is a checkpoint, for the error.
 

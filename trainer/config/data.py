@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from trainer.config.fields import STRICT, Positive, Text
+from trainer.config.fields import STRICT, FieldError, Positive, Text
 
 SMALLEST_VOCABULARY = 257  # the 256 bytes and the end-of-text token
 
@@ -33,13 +33,23 @@ class _TextConfig:
         vocab_size: entries of the byte-level BPE that is then trained, the special token included. Unused
             where there is a tokenizer.
         sequence_length: tokens per training and evaluation window.
-        held_out_fraction: share of the documents that are kept for evaluation.
+        held_out_fraction: share of the documents that are never trained on, and that a sweep selects by.
+        test_fraction: share of the documents that are neither trained on nor selected by (`eval.test`).
     """
 
     tokenizer: Text | None
     vocab_size: Annotated[int, Field(ge=SMALLEST_VOCABULARY)]
     sequence_length: Annotated[int, Field(ge=2)]
     held_out_fraction: Share
+    test_fraction: Share
+
+    def __post_init__(self) -> None:
+        if self.held_out_fraction + self.test_fraction >= 1:
+            raise FieldError(
+                f"{self.test_fraction} and held_out_fraction={self.held_out_fraction} leave nothing to train "
+                "on; write less, so that their sum is below 1",
+                key="test_fraction",
+            )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -60,11 +70,13 @@ class _StreamConfig(_TextConfig):
 
     Args:
         held_out_tokens: held-out text is gathered up to so many tokens, or to the end of the text.
+        test_tokens: the same of the test text.
         lanes: positions of the text that are read concurrently; the number of processes must divide it.
         shuffle_windows: windows in the shuffle buffer, over all lanes; they are read again to resume.
     """
 
     held_out_tokens: Positive
+    test_tokens: Positive
     lanes: Positive
     shuffle_windows: Positive
 

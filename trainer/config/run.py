@@ -26,7 +26,7 @@ from trainer.text import counted
 _NOT_WITH_FSDP = {"adamw_8bit": "adamw", "muonclip": "muon"}  # each with the nearest that can be sharded
 _TELEMETRY = ("wandb", "telemetry", "memory_log", "log_every")
 _INDECISIVE = ("run_dir", "save_model", "checkpoint", "force", *_TELEMETRY)
-_WITHIN_STAGES = ("at", "every_steps", "part_batches")
+_NO_PART_OF_TRAINING = ("at", "every_steps", "part_batches", "test")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -85,6 +85,7 @@ class EvalConfig:
         at: shares of a stage's steps, above 0 and at most 1, after which the loss is measured.
         every_steps: measure it after every so many steps of a stage, too; 0: at those shares alone.
         part_batches: of the batches, so many are measured within a stage: the first.
+        test: measure the finished student on as much of the test text too. Changes no training.
     """
 
     batches: Annotated[int, Field(ge=2)]
@@ -92,6 +93,7 @@ class EvalConfig:
     at: tuple[Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)], ...]
     every_steps: Count
     part_batches: Positive
+    test: bool
 
     def __post_init__(self) -> None:
         if self.part_batches > self.batches:
@@ -242,14 +244,15 @@ def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a configuration that can change the result; a resumed run must agree in all of it.
 
     Left out are the run's folder, checkpoints and telemetry, with it the losses that are measured within a
-    stage, the number of processes or chips that share the run, and how a remote teacher is reached.
+    stage and on the test text, the number of processes or chips that share the run, and how a remote teacher
+    is reached.
 
     Args:
         document: a configuration as plain values.
     """
     kept = {key: value for key, value in document.items() if key not in _INDECISIVE}
     device = {key: value for key, value in kept["device"].items() if key not in ("parallel", "num_chips")}
-    evaluation = {key: value for key, value in kept["eval"].items() if key not in _WITHIN_STAGES}
+    evaluation = {key: value for key, value in kept["eval"].items() if key not in _NO_PART_OF_TRAINING}
     stage3 = kept["stage3"]
     teacher = {key: value for key, value in stage3["teacher"].items() if key not in TEACHER_ACCESS}
     return kept | {"device": device, "eval": evaluation, "stage3": {**stage3, "teacher": teacher}}

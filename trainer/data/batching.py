@@ -6,6 +6,7 @@ is T consecutive tokens; windows do not overlap, and a remainder shorter than T 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,23 +81,36 @@ class WindowFeed(Feed):
         return np.concatenate(chosen)
 
 
+def open_tokens(path: Path, dtype: str) -> Tokens:
+    """Return the token ids [N] of a file, memory-mapped; an empty file cannot be."""
+    empty = path.stat().st_size == 0
+    return np.empty(0, dtype=dtype) if empty else np.memmap(path, dtype=dtype, mode="r")
+
+
 def eval_batches(
-    tokens: Tokens, *, batch_size: int, sequence_length: int, batches: int
+    tokens: Tokens, *, batch_size: int, sequence_length: int, batches: int, text: str = "held-out"
 ) -> list[torch.Tensor]:
     """Return a fixed set of int64 batches [B, T], with windows spread evenly over `tokens` [N].
 
     No window occurs twice, as that would understate the standard error over batches.
 
+    Args:
+        tokens: [N].
+        batch_size: B.
+        sequence_length: T.
+        batches: their number.
+        text: what the tokens are of, for the error.
+
     Raises:
         DataError: `tokens` has fewer than `batches * batch_size` windows, or an argument is out of range.
     """
     _require_at_least(1, batch_size=batch_size, batches=batches)
-    windows = _windows(tokens, sequence_length)
+    windows = _windows(tokens, sequence_length, f"{text} text")
     wanted = batches * batch_size
     if wanted > len(windows):
         raise DataError(
             f"the evaluation asks for {counted(batches, 'batch', 'batches')} of "
-            f"{counted(batch_size, 'window')}, but the held-out text has {len(windows)} of "
+            f"{counted(batch_size, 'window')}, but the {text} text has {len(windows)} of "
             f"{sequence_length} tokens; evaluate fewer batches or hold out more text"
         )
     spread = np.arange(wanted) * len(windows) // wanted
@@ -109,13 +123,13 @@ def _epoch_order(windows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(windows)
 
 
-def _windows(tokens: Tokens, sequence_length: int) -> Tokens:
+def _windows(tokens: Tokens, sequence_length: int, text: str = "text") -> Tokens:
     """Return a view [W, T] of the tokens [N]."""
     _require_at_least(1, sequence_length=sequence_length)
     count = len(tokens) // sequence_length
     if count == 0:
         raise DataError(
-            f"the text has {counted(len(tokens), 'token')}, not one window of {sequence_length}; "
+            f"the {text} has {counted(len(tokens), 'token')}, not one window of {sequence_length}; "
             "lower data.sequence_length or take more text (data.max_bytes)"
         )
     return tokens[: count * sequence_length].reshape(count, sequence_length)

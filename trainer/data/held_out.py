@@ -1,70 +1,94 @@
-"""Held-out documents of streamed text, and the tokens that losses are measured on. Used by `stream`.
+"""The measured documents of streamed text, held-out and test, and their near-copies. Used by `stream`.
 
-A document is held out if the SHA-256 of its text falls into the fraction. So its side does not depend on the
-file, the order or the machine, and exact copies are on the same side: no text is on both.
+The SHA-256 of a document's text decides its side (`sides`). So it does not depend on the file, the order or
+the machine, and exact copies are on the same side. Near-copies are found by their shingles (`near_copies`):
+a test document that nearly copies a held-out one is dropped here, and a training document that nearly copies
+a measured one is skipped wherever it occurs.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic_core import from_json
 
 from trainer.cache import artifact
-from trainer.data.batching import Tokens
-from trainer.data.encoder import Encoder, tokenizer_sha256
+from trainer.config.data import StreamConfig
+from trainer.data.batching import Tokens, open_tokens
+from trainer.data.encoder import Encoder, Ids, tokenizer_sha256
 from trainer.data.errors import DataError
+from trainer.data.near_copies import RULE, NearCopies
 from trainer.data.shards import Shards
+from trainer.data.sides import HELD_OUT, TEST, TRAIN, side
 from trainer.text import counted
 
-FORMAT = 1  # increase it when the same spec would give other tokens
+FORMAT = 2  # increase it when the same spec would give other tokens
 SAMPLE_SEED = 0  # of the order in which text is sampled here, whatever the run's seed
 TOKENIZER_BYTES = 8_000_000  # of text that a tokenizer is trained on, about as much as data=stdlib has
+WAITING_BYTES = 8  # of test documents per token of test text that are kept until the held-out text is known
+SUMMARY = "held_out.json"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeldOut:
-    """The held-out tokens [N], memory-mapped from the cache, and the mean bytes of text per token."""
+    """The measured text, memory-mapped from the cache.
+
+    Args:
+        tokens: of the held-out documents, [N].
+        test: of the test documents, [N]; may be empty.
+        bytes_per_token: of the held-out documents.
+        copies: all these documents, to compare training documents with.
+    """
 
     tokens: Tokens
+    test: Tokens
     bytes_per_token: float
+    copies: NearCopies
 
 
-def is_held_out(text: str, fraction: float) -> bool:
-    """Return whether a document is never trained on."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") < fraction * 2**64
+def side_of(text: str, config: StreamConfig) -> str:
+    """Return the side of a document of that text."""
+    return side(text, held_out_fraction=config.held_out_fraction, test_fraction=config.test_fraction)
+
+
+def decides(config: StreamConfig) -> dict[str, Any]:
+    """Return what decides the sides, and the near-copies that are not trained on."""
+    keys = ("held_out_fraction", "held_out_tokens", "test_fraction", "test_tokens")
+    return {"format": FORMAT, "near_copies": RULE} | {key: getattr(config, key) for key in keys}
 
 
 def held_out(shards: Shards, tokenizer: Path) -> HeldOut:
-    """Return held-out documents from blocks all over the text, until there are enough; cached.
+    """Return measured documents from blocks all over the text, until there are enough; cached.
 
     Raises:
-        DataError: one of the sides is empty.
+        DataError: there is no held-out or no training text.
     """
-    config = shards.config
-    spec = {
-        "format": FORMAT,
+    spec = decides(shards.config) | {
         "text_sha256": shards.sha256,
         "tokenizer_sha256": tokenizer_sha256(tokenizer),
-        "held_out_fraction": config.held_out_fraction,
-        "held_out_tokens": config.held_out_tokens,
     }
     folder = artifact("held_out", spec, lambda draft: gather(shards, tokenizer, draft))
-    summary = from_json((folder / "held_out.json").read_text(encoding="utf-8"))
-    tokens = np.memmap(folder / "held_out.bin", dtype=summary["dtype"], mode="r")
-    return HeldOut(tokens=tokens, bytes_per_token=summary["bytes"] / len(tokens))
+    summary = from_json((folder / SUMMARY).read_text(encoding="utf-8"))
+    tokens, test = (open_tokens(folder / f"{name}.bin", summary["dtype"]) for name in (HELD_OUT, TEST))
+    return HeldOut(
+        tokens=tokens,
+        test=test,
+        bytes_per_token=summary["bytes"] / len(tokens),
+        copies=NearCopies.load(folder / "copies"),
+    )
 
 
 def training_sample(shards: Shards) -> list[str]:
     """Return training documents from blocks all over the text, to train a tokenizer on."""
     sample, size = [], 0
-    for document in _shuffled(shards):
-        if is_held_out(document, shards.config.held_out_fraction):
+    for name, document in _shuffled(shards):
+        if name != TRAIN:
             continue
         sample.append(document)
         size += len(document.encode())
@@ -74,40 +98,70 @@ def training_sample(shards: Shards) -> list[str]:
 
 
 def gather(shards: Shards, tokenizer: Path, folder: Path) -> None:
-    """Write the held-out tokens and their summary into a folder."""
+    """Write the measured tokens, their summary and the documents' shingles into a folder."""
     config, encode = shards.config, Encoder.open(tokenizer)
-    found: list[np.ndarray] = []
-    tokens = size = documents = 0
-    for document in _shuffled(shards):
-        documents += 1
-        if not is_held_out(document, config.held_out_fraction):
-            continue
-        found += encode([document])
-        tokens += len(found[-1])
-        size += len(document.encode())
-        if tokens >= config.held_out_tokens:
+    chosen, test = _Chosen(encode, config.held_out_tokens), _Chosen(encode, config.test_tokens)
+    documents = _shuffled(shards)
+    waiting, size, passed, trains = [], 0, 0, False
+    for name, text in documents:
+        passed += 1
+        trains = trains or name == TRAIN
+        if name == HELD_OUT:
+            chosen.add(text)
+            if chosen.enough:
+                break
+        elif name == TEST and size < WAITING_BYTES * config.test_tokens:
+            waiting.append(text)
+            size += len(text.encode())
+    # A test document may come before the held-out one that it copies, so that it has to wait.
+    copies = NearCopies.of(chosen.texts)
+    for text in chain(waiting, (text for name, text in documents if name == TEST)):
+        if not copies.has(text):
+            test.add(text)
+        if test.enough:
             break
-    if not found or len(found) == documents:
-        side = "held-out" if not found else "training"
+    if not chosen.texts or not (trains or any(name == TRAIN for name, _ in documents)):
+        missing = "held-out" if not chosen.texts else "training"
         raise DataError(
-            f"data.held_out_fraction={config.held_out_fraction} leaves no {side} text among "
-            f"{counted(documents, 'document')}; change it, or take more text"
+            f"data.held_out_fraction={config.held_out_fraction} (data.test_fraction={config.test_fraction}) "
+            f"leaves no {missing} text among {counted(passed, 'document')}; change it, or take more text"
         )
-    (folder / "held_out.bin").write_bytes(np.concatenate(found).astype(encode.dtype).tobytes())
+    for name, measured in ((HELD_OUT, chosen), (TEST, test)):
+        ids = np.concatenate([np.empty(0, dtype=np.int64), *measured.ids])
+        (folder / f"{name}.bin").write_bytes(ids.astype(encode.dtype).tobytes())
+    NearCopies.of([*chosen.texts, *test.texts]).save(folder / "copies")
     summary = {
         "dtype": encode.dtype.name,
-        "bytes": size,
-        "documents": len(found),
-        "looked_through": documents,
+        "bytes": sum(len(text.encode()) for text in chosen.texts),
+        "documents": {HELD_OUT: len(chosen.texts), TEST: len(test.texts)},
     }
-    (folder / "held_out.json").write_text(json.dumps(summary), encoding="utf-8")
+    (folder / SUMMARY).write_text(json.dumps(summary), encoding="utf-8")
 
 
-def _shuffled(shards: Shards) -> Iterator[str]:
-    """Yield every document, block by block in an order that depends on neither files nor seeds."""
+class _Chosen:
+    """Documents of one side with their ids, until there are so many tokens."""
+
+    def __init__(self, encode: Encoder, tokens: int) -> None:
+        self.texts: list[str] = []
+        self.ids: list[Ids] = []
+        self._encode, self._missing = encode, tokens
+
+    @property
+    def enough(self) -> bool:
+        return self._missing <= 0
+
+    def add(self, text: str) -> None:
+        self.texts.append(text)
+        self.ids += self._encode([text])
+        self._missing -= len(self.ids[-1])
+
+
+def _shuffled(shards: Shards) -> Iterator[tuple[str, str]]:
+    """Yield every document with its side, block by block in an order of neither files nor seeds."""
     reader = shards.reader()
     try:
         for block in np.random.default_rng(SAMPLE_SEED).permutation(shards.blocks):
-            yield from reader.texts(int(block))
+            for text in reader.texts(int(block)):
+                yield side_of(text, shards.config), text
     finally:
         reader.close()

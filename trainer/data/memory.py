@@ -17,18 +17,19 @@ from pydantic_core import from_json
 
 from trainer.cache import artifact
 from trainer.config.data import StdlibConfig
-from trainer.data.batching import Tokens, WindowFeed
+from trainer.data.batching import Tokens, WindowFeed, open_tokens
 from trainer.data.corpus import Corpus
 from trainer.data.encoder import Encoder, tokenizer_sha256
 from trainer.data.errors import DataError
 from trainer.data.feed import Feed
+from trainer.data.near_copies import RULE
+from trainer.data.sides import HELD_OUT, SIDES, TRAIN
 from trainer.data.split import split
 from trainer.data.stdlib import Document, documents
 from trainer.data.tokenizer import import_tokenizer, open_tokenizer, train_tokenizer
 
-FORMAT = 1  # increase it when the same spec would give other ids
+FORMAT = 2  # increase it when the same spec would give other ids
 SUMMARY = "corpus.json"
-SIDES = ("train", "held_out")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,11 +68,11 @@ def load(config: StdlibConfig, own_tokenizer: str | Path | None = None) -> Memor
         return _load(config, found, fingerprint, import_tokenizer(name))
 
     def training_texts() -> list[str]:
-        return [document.data.decode() for document in split(found, config.held_out_fraction)[0]]
+        sides = split(found, config.held_out_fraction, config.test_fraction)
+        return [document.data.decode() for document in sides[TRAIN]]
 
-    directory = train_tokenizer(
-        training_texts, f"{fingerprint}/{config.held_out_fraction!r}", config.vocab_size
-    )
+    text_id = f"{fingerprint}/{config.held_out_fraction!r}/{config.test_fraction!r}"
+    directory = train_tokenizer(training_texts, text_id, config.vocab_size)
     return _load(config, found, fingerprint, directory)
 
 
@@ -84,22 +85,23 @@ def _load(
         "python": platform.python_version(),
         "text_sha256": fingerprint,
         "held_out_fraction": config.held_out_fraction,
+        "test_fraction": config.test_fraction,
+        "near_copies": RULE,
         "tokenizer_sha256": tokenizer_sha256(tokenizer_dir),
     }
-    folder = artifact(
-        "corpora", spec, lambda draft: tokenise(found, config.held_out_fraction, tokenizer_dir, draft)
-    )
+    folder = artifact("corpora", spec, lambda draft: tokenise(found, config, tokenizer_dir, draft))
     summary = from_json((folder / SUMMARY).read_text(encoding="utf-8"))
-    train, held_out = (np.memmap(folder / f"{side}.bin", dtype=summary["dtype"], mode="r") for side in SIDES)
+    train, held_out, test = (open_tokens(folder / f"{side}.bin", summary["dtype"]) for side in SIDES)
     if len(train) < config.sequence_length:
         raise DataError(
             f"the training text has {len(train)} tokens, fewer than "
             f"data.sequence_length={config.sequence_length}; lower it, or take more text "
-            "(data.max_bytes, data.held_out_fraction)"
+            "(data.max_bytes, data.held_out_fraction, data.test_fraction)"
         )
     return MemoryCorpus(
         train=train,
         held_out=held_out,
+        test=test,
         vocab_size=summary["vocab_size"],
         sha256=summary["sha256"],
         tokenizer_dir=tokenizer_dir,
@@ -107,24 +109,25 @@ def _load(
     )
 
 
-def tokenise(found: Sequence[Document], held_out_fraction: float, tokenizer_dir: Path, folder: Path) -> None:
-    """Write both sides' ids and the summary into `folder`."""
+def tokenise(found: Sequence[Document], config: StdlibConfig, tokenizer_dir: Path, folder: Path) -> None:
+    """Write all sides' ids and the summary into `folder`."""
     tokenizer = open_tokenizer(tokenizer_dir)
     encode = Encoder(tokenizer.backend_tokenizer, tokenizer.eos_token_id)
     digest = hashlib.sha256(tokenizer_sha256(tokenizer_dir).encode())
-    sides = dict(zip(SIDES, split(found, held_out_fraction), strict=True))
+    sides = split(found, config.held_out_fraction, config.test_fraction)
     tokens: dict[str, int] = {}
     for side, side_documents in sides.items():
-        ids = np.concatenate(list(encode([document.data.decode() for document in side_documents])))
+        encoded = encode([document.data.decode() for document in side_documents])
+        ids = np.concatenate([np.empty(0, dtype=np.int64), *encoded])
         (folder / f"{side}.bin").write_bytes(ids.astype(encode.dtype).tobytes())
         digest.update(f"{side}:{_fingerprint(side_documents)}".encode())
         tokens[side] = len(ids)
-    held_out_bytes = sum(len(document.data) for document in sides["held_out"])
+    held_out_bytes = sum(len(document.data) for document in sides[HELD_OUT])
     summary = {
         "dtype": encode.dtype.name,
         "vocab_size": encode.vocab_size,
         "sha256": digest.hexdigest(),
-        "bytes_per_token": held_out_bytes / tokens["held_out"],
+        "bytes_per_token": held_out_bytes / tokens[HELD_OUT],
         "tokens": tokens,
         "files": {side: [document.path for document in docs] for side, docs in sides.items()},
     }

@@ -1,54 +1,48 @@
-"""The split of files into training and held-out text. Called by `memory`.
+"""The split of files into training, held-out and test text. Called by `memory`.
 
 A file is entirely on one side, and on the same side on every machine and under every seed.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from trainer.data.errors import DataError
+from trainer.data.near_copies import contained, gathered
+from trainer.data.sides import HELD_OUT, SIDES, TEST, TRAIN, side
 from trainer.data.stdlib import Document
 from trainer.text import counted
 
-LONG_LINE = 12  # characters; shorter lines ("else:", "return") are common to all programs
-NEAR_DUPLICATE = 0.5
 
+def split(
+    documents: Sequence[Document], held_out_fraction: float, test_fraction: float
+) -> dict[str, list[Document]]:
+    """Return the documents of each side; a small library may leave the test side empty.
 
-def split(documents: Sequence[Document], held_out_fraction: float) -> tuple[list[Document], list[Document]]:
-    """Return the training documents and the held-out documents.
-
-    A file is held out if the hash of its path falls into the fraction. A held-out file is dropped if more
-    than half of its distinct lines occur in the training text: it would measure memorisation.
+    The hash of its path decides the side of a file. Of the measured sides, those are dropped that the sides
+    before them contain (`near_copies.contained`): they would measure memorisation, or what was selected by.
 
     Raises:
-        DataError: one of the sides is empty.
+        DataError: the training or the held-out side is empty.
     """
-    train: list[Document] = []
-    held_out: list[Document] = []
+    fractions = {"held_out_fraction": held_out_fraction, "test_fraction": test_fraction}
+    sides: dict[str, list[Document]] = {name: [] for name in SIDES}
     for document in documents:
-        (held_out if _position(document.path) < held_out_fraction else train).append(document)
-    known = {line for document in train for line in _lines(document)}
-    held_out = [document for document in held_out if _share_of(known, document) <= NEAR_DUPLICATE]
-    if not train or not held_out:
-        side = "training" if not train else "held-out"
+        sides[side(document.path, **fractions)].append(document)
+    others = list(sides[TRAIN])
+    for name in (HELD_OUT, TEST):
+        known = gathered(_text(document) for document in others)
+        sides[name] = [document for document in sides[name] if not contained(_text(document), known)]
+        others += sides[name]
+    if not sides[TRAIN] or not sides[HELD_OUT]:
+        missing = "training" if not sides[TRAIN] else "held-out"
         raise DataError(
-            f"data.held_out_fraction={held_out_fraction} leaves no {side} text among "
-            f"{counted(len(documents), 'file')}; change it, or take more text (data.max_bytes)"
+            f"data.held_out_fraction={held_out_fraction} (data.test_fraction={test_fraction}) leaves no "
+            f"{missing} text among {counted(len(documents), 'file')}; change it, or take more text "
+            "(data.max_bytes)"
         )
-    return train, held_out
+    return sides
 
 
-def _position(path: str) -> float:
-    """Return a number in [0, 1) that the path determines."""
-    return int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], "big") / 2**64
-
-
-def _lines(document: Document) -> set[bytes]:
-    return {line for raw in document.data.splitlines() if len(line := raw.strip()) >= LONG_LINE}
-
-
-def _share_of(known: set[bytes], document: Document) -> float:
-    lines = _lines(document)
-    return len(lines & known) / len(lines) if lines else 0.0
+def _text(document: Document) -> str:
+    return document.data.decode()

@@ -22,9 +22,11 @@ from trainer.data.corpus import Corpus
 from trainer.data.encoder import Encoder, tokenizer_sha256
 from trainer.data.errors import DataError
 from trainer.data.feed import BATCHES, Feed, rows_before, rows_of, state_at
-from trainer.data.held_out import held_out, is_held_out, training_sample
+from trainer.data.held_out import decides, held_out, side_of, training_sample
+from trainer.data.near_copies import NearCopies
 from trainer.data.prefetch import Prefetched
 from trainer.data.shards import Order, Shards, open_shards
+from trainer.data.sides import TRAIN
 from trainer.data.stream_reader import Lane
 from trainer.data.tokenizer import import_tokenizer, train_tokenizer
 from trainer.text import counted
@@ -34,15 +36,21 @@ BLOCKS_PER_LANE = 16  # at least, or fewer lanes are used: with few blocks a lan
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StreamCorpus(Corpus):
-    """A corpus whose training text is read from its files during training."""
+    """A corpus whose training text is read from its files during training.
+
+    Args:
+        shards: the files of all sides.
+        copies: the measured documents; what nearly copies one is not trained on.
+    """
 
     shards: Shards
+    copies: NearCopies
 
     @property
     def order_sha256(self) -> str:
         config = self.shards.config
-        decides = [self.sha256, config.lanes, config.shuffle_windows]
-        return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
+        covers = [self.sha256, config.lanes, config.shuffle_windows]
+        return hashlib.sha256(json.dumps(covers).encode()).hexdigest()
 
     def batches(
         self, *, batch_size: int, sequence_length: int, seed: int, rank: int = 0, world: int = 1
@@ -81,7 +89,7 @@ class StreamFeed(Feed):
         lanes = _shared_lanes(self._shards.blocks, config.lanes, world)
         self._text, self._batch_size = corpus.order_sha256, batch_size
         self._rows, self._own_rows = 0, range(batch_size)[own_rows]
-        self._count, self._seed, self._fraction = lanes, seed, config.held_out_fraction
+        self._count, self._seed, self._config, self._copies = lanes, seed, config, corpus.copies
         self._reader = self._shards.reader()
         self._epoch: tuple[int, Order] | None = None
         encode = Encoder.open(corpus.tokenizer_dir)
@@ -128,7 +136,9 @@ class StreamFeed(Feed):
         self._reader.close()
 
     def _documents(self, block: int) -> list[str]:
-        return [text for text in self._reader.texts(block) if not is_held_out(text, self._fraction)]
+        texts = self._reader.texts(block)
+        # A function of each text alone, so that the position of a document in its block can be restored.
+        return [text for text in texts if side_of(text, self._config) == TRAIN and not self._copies.has(text)]
 
     def _order(self, lane: int, epoch: int) -> Order:
         if self._epoch is None or self._epoch[0] != epoch:  # lanes are rarely in different epochs
@@ -159,15 +169,17 @@ def load(config: StreamConfig, own_tokenizer: str | Path | None = None) -> Strea
     if name := config.tokenizer or own_tokenizer:
         tokenizer = import_tokenizer(name)
     else:
-        text_id = f"{shards.sha256}/{config.held_out_fraction!r}"
+        text_id = f"{shards.sha256}/{config.held_out_fraction!r}/{config.test_fraction!r}"
         tokenizer = train_tokenizer(lambda: training_sample(shards), text_id, config.vocab_size)
     evaluation = held_out(shards, tokenizer)
-    covers = [shards.sha256, tokenizer_sha256(tokenizer), config.held_out_fraction, config.held_out_tokens]
+    covers = [shards.sha256, tokenizer_sha256(tokenizer), decides(config)]
     return StreamCorpus(
         held_out=evaluation.tokens,
+        test=evaluation.test,
         vocab_size=Encoder.open(tokenizer).vocab_size,
         sha256=hashlib.sha256(json.dumps(covers).encode()).hexdigest(),
         tokenizer_dir=tokenizer,
         bytes_per_token=evaluation.bytes_per_token,
         shards=shards,
+        copies=evaluation.copies,
     )

@@ -65,12 +65,14 @@ class PreparedInputs:
         corpus: the text.
         held_out: the batches [B, T] that losses are measured on, int64.
         held_out_bytes: bytes of text of the tokens scored in them; None if the tokenizer does not tell.
+        test: batches [B, T] of the test text; none unless `eval.test` asks for them.
         teacher: frozen, on the device.
     """
 
     corpus: Corpus
     held_out: list[Tensor]
     held_out_bytes: int | None
+    test: list[Tensor]
     teacher: nn.Module
 
 
@@ -99,6 +101,26 @@ def load_text(config: Config) -> tuple[Corpus, list[Tensor]]:
     return corpus, held_out
 
 
+def test_batches(config: Config, corpus: Corpus) -> list[Tensor]:
+    """Return batches [B, T] of the test text, int64; none, without reading it, unless `eval.test` is set.
+
+    Raises:
+        ConfigError: the test text is too short for as many batches as the held-out text has.
+    """
+    if not config.eval.test:
+        return []
+    try:
+        return eval_batches(
+            corpus.test,
+            batch_size=config.eval.batch_size,
+            sequence_length=config.data.sequence_length,
+            batches=config.eval.batches,
+            text="test",
+        )
+    except DataError as error:
+        raise ConfigError(f"{error} (data.test_fraction)", key="eval.test") from error
+
+
 def prepare_inputs(config: Config, *, device: Device, stop: StopSignal, progress: Progress) -> PreparedInputs:
     """Load the corpus and the frozen teacher, building them first if they are not cached.
 
@@ -107,6 +129,7 @@ def prepare_inputs(config: Config, *, device: Device, stop: StopSignal, progress
     """
     progress("corpus", None)
     corpus, held_out = load_text(config)
+    test = test_batches(config, corpus)
     if config.model.kind == "hf":
         progress(f"loading {config.model.name}", None)
         try:
@@ -124,6 +147,7 @@ def prepare_inputs(config: Config, *, device: Device, stop: StopSignal, progress
         corpus=corpus,
         held_out=held_out,
         held_out_bytes=scored_bytes(corpus, held_out),
+        test=test,
         teacher=freeze(device.move(teacher)),
     )
 
@@ -164,6 +188,7 @@ def prepare_all(config: Config, progress: Progress) -> Prepared:
     require_packages(config)
     progress("corpus", None)
     corpus, held_out = load_text(config)
+    test_batches(config, corpus)
     if config.model.kind == "hf":
         return Prepared(
             data_sha256=corpus.sha256,
@@ -203,8 +228,7 @@ def _tiny_teacher(
         "device": device.kind,  # not its threads: runs with one and with two share a teacher
         "dtype": dtype_name(device.dtype),
         "muon_dtype": None if muon is None else dtype_name(muon),
-        # Decides the loss that is stored with it.
-        "eval": {"batches": config.eval.batches, "batch_size": config.eval.batch_size},
+        "eval": {"batches": config.eval.batches, "batch_size": config.eval.batch_size},  # of the stored loss
         "torch": torch.__version__,
         "transformers": version("transformers"),
     }
