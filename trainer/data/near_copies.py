@@ -104,7 +104,8 @@ class NearCopies:
     @classmethod
     def load(cls, folder: Path) -> NearCopies:
         """Return the index that `save` wrote there, memory-mapped: processes share its pages."""
-        return cls(**{each.name: np.load(folder / f"{each.name}.npy", mmap_mode="r") for each in fields(cls)})
+        names = (each.name for each in fields(cls))
+        return cls(**{name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in names})
 
     def save(self, folder: Path) -> None:
         """Write the index into a folder of its own."""

@@ -14,8 +14,8 @@ TRAIN, HELD_OUT, TEST = SIDES = ("train", "held_out", "test")
 def side(content: str, *, held_out_fraction: float, test_fraction: float) -> str:
     """Return the side of a document, which the SHA-256 of its content alone decides.
 
-    Held-out documents have the smallest hashes and test documents the largest, so that another fraction moves
-    documents from or to the training text, but none from one measured text to the other.
+    Held-out documents have the smallest hashes and test documents the largest, so that other fractions (below
+    a half) move documents from or to the training text, but none from one measured text to the other.
     """
     position = int.from_bytes(hashlib.sha256(content.encode()).digest()[:8], "big")
     if position < held_out_fraction * 2**64:

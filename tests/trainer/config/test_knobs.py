@@ -42,6 +42,7 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "data.vocab_size=310": (),
     "data.sequence_length=12": (),
     "data.held_out_fraction=0.3": (),
+    "data.test_fraction=0.3": (),
     "data.max_bytes=400000": (),
     "quant.weight_scale=absmedian": (),
     "quant.group_size=8": (),
@@ -110,6 +111,7 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "auto_freeze.dry_run=true": FREEZE,
     "eval.batches=3": (),
     "eval.batch_size=3": (),
+    "eval.test=true": ("data.test_fraction=0.3",),
     "device.dtype=bfloat16": (),
     "device.usd_per_hour=3600": (),
     **{

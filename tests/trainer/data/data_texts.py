@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainer.config import ParquetConfig, TextConfig
+from trainer.data.sides import side
 
 WORDS = 2000
 END = WORDS  # the id of the end of a text
@@ -20,6 +21,8 @@ STREAM = {
     "sequence_length": 8,
     "held_out_fraction": 0.2,
     "held_out_tokens": 100,
+    "test_fraction": 0.1,
+    "test_tokens": 100,
     "lanes": 4,
     "shuffle_windows": 16,
 }
@@ -28,6 +31,11 @@ STREAM = {
 def numbered(documents: int, *, first: int = 0) -> list[str]:
     """Documents of one to five words, each of them the document's own number."""
     return [" ".join([str(number)] * (1 + number % 5)) for number in range(first, first + documents)]
+
+
+def side_of(text: str) -> str:
+    """The side of a document with these fractions."""
+    return side(text, held_out_fraction=0.2, test_fraction=0.1)
 
 
 def write_parquet(path: Path, texts: Sequence[str | None], *, rows: int = 3, column: str = "text") -> None:

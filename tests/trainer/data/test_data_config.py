@@ -35,6 +35,9 @@ from trainer.errors import ConfigError
         ("held_out_fraction", "inf"),
         ("held_out_fraction", "5%"),
         ("held_out_fraction", "true"),
+        ("test_fraction", "0.0"),
+        ("test_fraction", "0.95"),
+        ("test_fraction", "nan"),
         ("max_bytes", "0"),
         ("max_bytes", "1e6"),
     ],
@@ -64,6 +67,9 @@ FILES = ("data=parquet", "data.files=shards")
         ((*FILES, "data.shuffle_windows=0"), "data.shuffle_windows"),
         ((*FILES, "data.held_out_tokens=0"), "data.held_out_tokens"),
         ((*FILES, "data.held_out_fraction=1.0"), "data.held_out_fraction"),
+        ((*FILES, "data.test_tokens=0"), "data.test_tokens"),
+        ((*FILES, "data.test_fraction=0.98"), "data.test_fraction"),
+        ((*FILES, "data.held_out_fraction=0.99"), "data.test_fraction"),
         ((*FILES, "data.max_bytes=100"), "data.max_bytes"),
         (("data.files=shards",), "data.files"),
         (("data=fineweb", "data.name=parquet"), "data.files"),
@@ -91,7 +97,13 @@ def test_one_file_is_a_list_of_one() -> None:
 
 
 def test_the_smallest_values_are_taken() -> None:
-    smallest = {"vocab_size": 257, "sequence_length": 2, "held_out_fraction": 1e-9, "max_bytes": 1}
+    smallest = {
+        "vocab_size": 257,
+        "sequence_length": 2,
+        "held_out_fraction": 1e-9,
+        "test_fraction": 1e-9,
+        "max_bytes": 1,
+    }
     data = check([f"data.{key}={value}" for key, value in smallest.items()]).data
     assert {key: getattr(data, key) for key in smallest} == smallest
 

@@ -20,6 +20,8 @@ SMALL = {
     "data.sequence_length": "16",
     "data.held_out_fraction": "0.2",
     "data.held_out_tokens": "200",
+    "data.test_fraction": "0.1",
+    "data.test_tokens": "100",
     "data.lanes": "2",
     "data.shuffle_windows": "16",
 }
@@ -28,6 +30,8 @@ FLIPPED = {
     "data.sequence_length": "12",
     "data.held_out_fraction": "0.3",
     "data.held_out_tokens": "400",
+    "data.test_fraction": "0.2",
+    "data.test_tokens": "200",
     "data.lanes": "1",
     "data.shuffle_windows": "8",
     "data.text_key": "other",
@@ -95,7 +99,7 @@ def test_no_key_is_inert(source: str, key: str, value: str, root: Path, word_tok
         given = [f"data={source}", *START[source], *(f"{k}={v}" for k, v in SMALL.items()), *more]
         data = check([_filled(override, root, word_tokenizer) for override in given]).data
         corpus = load(data)
-        digest = hashlib.sha256(corpus.held_out.tobytes())
+        digest = hashlib.sha256(corpus.held_out.tobytes() + corpus.test.tobytes())
         with corpus.batches(batch_size=2, sequence_length=data.sequence_length, seed=0) as feed:
             for batch in islice(feed, 12):
                 digest.update(batch.numpy().tobytes())

@@ -23,6 +23,7 @@ from trainer.config import StdlibConfig
 from trainer.data import DataError, memory, tokenizer
 from trainer.data.corpus import load as load_any
 from trainer.data.memory import MemoryCorpus as Corpus
+from trainer.data.sides import HELD_OUT, TEST
 from trainer.data.split import split
 from trainer.data.stdlib import Document, documents
 
@@ -32,6 +33,7 @@ SMALL = StdlibConfig(
     vocab_size=400,
     sequence_length=128,
     held_out_fraction=0.2,
+    test_fraction=0.1,
     max_bytes=300_000,
 )
 
@@ -71,13 +73,16 @@ def same(one: Corpus, other: Corpus) -> bool:
     return (
         np.array_equal(one.train, other.train)
         and np.array_equal(one.held_out, other.held_out)
+        and np.array_equal(one.test, other.test)
         and (one.sha256, one.vocab_size) == (other.sha256, other.vocab_size)
     )
 
 
 def test_the_ids_decode_to_the_very_text_of_each_side(small: Corpus) -> None:
     decoder = AutoTokenizer.from_pretrained(small.tokenizer_dir)
-    for ids, files in zip((small.train, small.held_out), split(documents(300_000), 0.2), strict=True):
+    texts = (small.train, small.held_out, small.test)
+    for ids, files in zip(texts, split(documents(300_000), 0.2, 0.1).values(), strict=True):
+        assert files
         text = decoder.decode(ids, clean_up_tokenization_spaces=False)
         assert text == "".join(file.data.decode() + tokenizer.END_OF_TEXT for file in files)
 
@@ -85,9 +90,8 @@ def test_the_ids_decode_to_the_very_text_of_each_side(small: Corpus) -> None:
 def test_each_file_ends_with_the_end_of_text_token(small: Corpus) -> None:
     decoder = AutoTokenizer.from_pretrained(small.tokenizer_dir)
     assert decoder.eos_token == tokenizer.END_OF_TEXT
-    train, held_out = split(documents(300_000), 0.2)
-    assert np.count_nonzero(small.train == decoder.eos_token_id) == len(train)
-    assert np.count_nonzero(small.held_out == decoder.eos_token_id) == len(held_out)
+    for name, files in split(documents(300_000), 0.2, 0.1).items():
+        assert np.count_nonzero(getattr(small, name) == decoder.eos_token_id) == len(files)
     assert small.held_out[-1] == decoder.eos_token_id
 
 
@@ -105,7 +109,7 @@ def test_the_ids_are_mapped_and_read_only(small: Corpus) -> None:
 
 
 def test_bytes_per_token_is_that_of_the_held_out_text(small: Corpus) -> None:
-    held_out = split(documents(300_000), 0.2)[1]
+    held_out = split(documents(300_000), 0.2, 0.1)[HELD_OUT]
     assert small.bytes_per_token * len(small.held_out) == pytest.approx(
         sum(len(file.data) for file in held_out)
     )
@@ -134,7 +138,7 @@ def test_another_machine_gets_the_same_bits(
 
 @pytest.mark.parametrize(
     "change",
-    [{"vocab_size": 401}, {"held_out_fraction": 0.3}, {"max_bytes": 250_000}],
+    [{"vocab_size": 401}, {"held_out_fraction": 0.3}, {"test_fraction": 0.2}, {"max_bytes": 250_000}],
     ids=lambda c: next(iter(c)),
 )
 def test_each_setting_has_its_effect(change: dict[str, Any], small: Corpus) -> None:
@@ -152,9 +156,12 @@ def test_a_changed_file_is_noticed(library: list[Document], small: Corpus) -> No
     assert load(SMALL).sha256 != small.sha256
 
 
-def test_held_out_text_does_not_reach_the_tokenizer(library: list[Document], small: Corpus) -> None:
-    held_out = split(library, SMALL.held_out_fraction)[1]
-    place = library.index(held_out[0])
+@pytest.mark.parametrize("side", [HELD_OUT, TEST])
+def test_measured_text_does_not_reach_the_tokenizer(
+    side: str, library: list[Document], small: Corpus
+) -> None:
+    measured = split(library, SMALL.held_out_fraction, SMALL.test_fraction)[side]
+    place = library.index(measured[0])
     strange = "".join(f"strange_word_{number} " for number in range(2000)).encode()
     library[place] = dataclasses.replace(library[place], data=strange)
     other = load(SMALL)
@@ -167,9 +174,9 @@ def test_the_name_of_a_special_token_in_a_program_is_text(library: list[Document
     library[0] = dataclasses.replace(library[0], data=b"END = '<|endoftext|>'  # not the end of this text\n")
     found = load(SMALL)
     decoder = AutoTokenizer.from_pretrained(found.tokenizer_dir)
-    ids = np.concatenate((found.train, found.held_out))
+    ids = np.concatenate((found.train, found.held_out, found.test))
     assert np.count_nonzero(ids == decoder.eos_token_id) == sum(
-        map(len, split(library, SMALL.held_out_fraction))
+        map(len, split(library, SMALL.held_out_fraction, SMALL.test_fraction).values())
     )
 
 

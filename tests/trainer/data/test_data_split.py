@@ -1,71 +1,96 @@
-"""trainer.data.split: no file, and no copy of a file, on both sides."""
+"""trainer.data.split: no file, and no copy of a file, on two sides."""
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.data import DataError
+from trainer.data.sides import HELD_OUT, SIDES, TEST, TRAIN, side
 from trainer.data.split import split
 from trainer.data.stdlib import Document
 
 
 def document(path: str, text: str | None = None) -> Document:
     """A file whose lines are unique by default."""
-    lines = text if text is not None else "\n".join(f"{path} has a line {number}" for number in range(9))
+    lines = text if text is not None else "\n".join(line(path, number) for number in range(6))
     return Document(path=path, data=lines.encode())
 
 
+def line(path: str, number: int) -> str:
+    return f"{path}, line {number}: no other file than {path} has it, {path} or {number * 7919}"
+
+
 LIBRARY = [document(f"module{number}.py") for number in range(400)]
+SMALL = st.tuples(st.floats(0.01, 0.5), st.floats(0.01, 0.499))
+FRACTIONS = st.tuples(st.floats(0.05, 0.9), st.floats(0.05, 0.9)).filter(lambda both: sum(both) < 0.95)
 
 
-@given(st.floats(0.05, 0.95))
-def test_every_file_is_on_one_side_and_the_share_is_about_right(fraction: float) -> None:
-    train, held_out = split(LIBRARY, fraction)
-    assert sorted((*train, *held_out), key=LIBRARY.index) == LIBRARY
-    assert abs(len(held_out) / len(LIBRARY) - fraction) < 0.1  # four standard deviations
+@settings(max_examples=10)
+@given(FRACTIONS)
+def test_every_file_is_on_one_side_and_the_shares_are_about_right(fractions: tuple[float, float]) -> None:
+    sides = split(LIBRARY, *fractions)
+    assert list(sides) == list(SIDES)
+    assert sorted(chain(*sides.values()), key=LIBRARY.index) == LIBRARY
+    for name, fraction in zip((HELD_OUT, TEST), fractions, strict=True):
+        assert abs(len(sides[name]) / len(LIBRARY) - fraction) < 0.1  # four standard deviations
 
 
+@settings(max_examples=10)
 @given(st.sets(st.integers(0, 399), min_size=100))
 def test_a_file_keeps_its_side_whatever_else_is_there(chosen: set[int]) -> None:
-    held_out = split(LIBRARY, 0.3)[1]
+    sides = split(LIBRARY, 0.3, 0.2)
     some = [LIBRARY[number] for number in sorted(chosen)]
-    assert split(some, 0.3)[1] == [file for file in some if file in held_out]
+    for name, files in split(some, 0.3, 0.2).items():
+        assert files == [file for file in some if file in sides[name]]
 
 
-def test_a_larger_fraction_only_adds_held_out_files() -> None:
-    small, large = split(LIBRARY, 0.1)[1], split(LIBRARY, 0.2)[1]
+@given(st.text(), SMALL, SMALL)
+def test_other_fractions_below_a_half_move_nothing_from_one_measured_text_to_the_other(
+    content: str, one: tuple[float, float], other: tuple[float, float]
+) -> None:
+    sides = {side(content, held_out_fraction=held_out, test_fraction=test) for held_out, test in (one, other)}
+    assert sides != {HELD_OUT, TEST}
+
+
+@pytest.mark.parametrize("name", [HELD_OUT, TEST])
+def test_a_larger_fraction_only_adds_measured_files(name: str) -> None:
+    small, large = split(LIBRARY, 0.1, 0.1)[name], split(LIBRARY, 0.2, 0.2)[name]
     assert all(file in large for file in small)
     assert len(large) > len(small)
 
 
-@pytest.mark.parametrize(
-    ("own_lines", "kept"), [(0, False), (4, False), (5, True), (20, True)], ids=lambda value: str(value)
-)
-def test_a_held_out_copy_of_training_text_is_left_out(own_lines: int, kept: bool) -> None:
-    train, held_out = split(LIBRARY, 0.3)
-    copied = train[0].data.decode().splitlines()[:5]
-    own = [f"a line of its own, number {number}" for number in range(own_lines)]
-    copy = document(held_out[0].path, "\n".join(f"    {line}" for line in (*copied, *own)))
+@pytest.mark.parametrize(("of", "name"), [(TRAIN, HELD_OUT), (TRAIN, TEST), (HELD_OUT, TEST)])
+@pytest.mark.parametrize(("own_lines", "kept"), [(0, False), (4, False), (6, True), (20, True)], ids=str)
+def test_a_measured_copy_of_text_of_the_sides_before_it_is_left_out(
+    own_lines: int, kept: bool, of: str, name: str
+) -> None:
+    sides = split(LIBRARY, 0.3, 0.3)
+    copied = sides[of][0].data.decode().splitlines()[:5]
+    own = [line("another.py", number) for number in range(own_lines)]
+    copy = document(sides[name][0].path, "\n".join(f"    {text}" for text in (*copied, *own)))
     others = [file for file in LIBRARY if file.path != copy.path]
-    assert (copy in split([*others, copy], 0.3)[1]) == kept
-    assert copy not in split([*others, copy], 0.3)[0]
+    again = split([*others, copy], 0.3, 0.3)
+    assert (copy in again[name]) == kept
+    assert all(copy not in files for side, files in again.items() if side != name)
 
 
-def test_short_lines_are_nobodys_copy() -> None:
-    train, held_out = split(LIBRARY, 0.3)
-    common = "import os\nelse:\nreturn None\n"
-    library = [
-        document(file.path, file.data.decode() + "\n" + common) if file in train[:1] else file
-        for file in LIBRARY
-        if file != held_out[0]
-    ]
-    short = document(held_out[0].path, common)
-    assert short in split([*library, short], 0.3)[1]
+def test_a_file_of_pieces_of_many_training_files_is_left_out() -> None:
+    sides = split(LIBRARY, 0.3, 0.1)
+    pieces = "\n".join(file.data.decode().splitlines()[3] for file in sides[TRAIN][:30])
+    copy = document(sides[HELD_OUT][0].path, pieces)
+    others = [file for file in LIBRARY if file.path != copy.path]
+    assert copy not in split([*others, copy], 0.3, 0.1)[HELD_OUT]
 
 
-@pytest.mark.parametrize(("fraction", "side"), [(1e-6, "held-out"), (1 - 1e-6, "training")])
-def test_an_empty_side_is_refused(fraction: float, side: str) -> None:
-    with pytest.raises(DataError, match=f"leaves no {side} text among 400 files"):
-        split(LIBRARY, fraction)
+@pytest.mark.parametrize(("fraction", "name"), [(1e-6, "held-out"), (0.9 - 1e-6, "training")])
+def test_an_empty_side_is_refused(fraction: float, name: str) -> None:
+    with pytest.raises(DataError, match=f"leaves no {name} text among 400 files"):
+        split(LIBRARY, fraction, 0.1)
+
+
+def test_an_empty_test_side_is_not() -> None:
+    assert split(LIBRARY, 0.2, 1e-6)[TEST] == []

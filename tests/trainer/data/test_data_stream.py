@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data_texts import END, numbered, parquet_config, text_config, write_lines, write_parquet
+from data_texts import END, numbered, parquet_config, side_of, text_config, write_lines, write_parquet
 from transformers import AutoTokenizer
 
 from trainer.cache import ROOT_VARIABLE
 from trainer.checkpoint.state import State, StateError
 from trainer.config import StreamConfig
 from trainer.data import Corpus, DataError, Feed, load, tokenizer
-from trainer.data.held_out import is_held_out
 from trainer.data.shards import BlockReader, open_shards
+from trainer.data.sides import HELD_OUT, SIDES, TEST, TRAIN
 from trainer.data.stream import StreamCorpus, lane_count
 from trainer.errors import ConfigError
 
@@ -60,7 +60,10 @@ def expected(numbers: Iterable[int]) -> Counter[int]:
     return Counter({number: 1 + number % 5 for number in numbers})
 
 
-TRAINED_ON = [number for number in range(600) if not is_held_out(numbered(600)[number], 0.2)]
+OF_SIDE = {
+    name: [number for number, text in enumerate(numbered(600)) if side_of(text) == name] for name in SIDES
+}
+TRAINED_ON = OF_SIDE[TRAIN]
 
 
 # What is trained on, what is held out
@@ -90,7 +93,7 @@ def test_one_lane_without_shuffling_shows_whole_epochs(shards: Make, opened: Loa
 
 def test_held_out_text_is_never_trained_on_and_is_all_of_the_fraction(shards: Make, opened: Load) -> None:
     corpus = opened(parquet_config(shards(), held_out_tokens=10**6))
-    held_out = set(range(600)) - set(TRAINED_ON)
+    held_out = OF_SIDE[HELD_OUT]
     assert counted(corpus.held_out) == expected(held_out)
     assert 60 < len(held_out) < 180
     text = [numbered(600)[number] for number in held_out]
@@ -111,10 +114,27 @@ def test_a_copy_of_a_held_out_text_is_held_out(tmp_path: Path, opened: Load) -> 
     assert not set(counted(rows(corpus, 300).flatten())) & set(counted(corpus.held_out))
 
 
-@pytest.mark.parametrize(("fraction", "side"), [(1e-6, "held-out"), (1 - 1e-9, "training")])
+def test_test_text_is_gathered_like_held_out_text_and_is_another(shards: Make, opened: Load) -> None:
+    corpus = opened(parquet_config(shards(), test_tokens=10**6))
+    assert counted(corpus.test) == expected(OF_SIDE[TEST])
+    assert 30 < len(OF_SIDE[TEST]) < 90
+    some = opened(parquet_config(shards(), test_tokens=50))
+    assert 50 <= len(some.test) < 56
+    assert set(counted(some.test)) < set(OF_SIDE[TEST])
+
+
+@pytest.mark.parametrize(("fraction", "side"), [(1e-6, "held-out"), (0.9 - 1e-9, "training")])
 def test_an_empty_side_is_refused(fraction: float, side: str, shards: Make, opened: Load) -> None:
     with pytest.raises(DataError, match=f"leaves no {side} text among 600 documents"):
-        opened(parquet_config(shards(), held_out_fraction=fraction, held_out_tokens=10**6))
+        opened(
+            parquet_config(
+                shards(),
+                held_out_fraction=fraction,
+                test_fraction=0.1,
+                held_out_tokens=10**6,
+                test_tokens=10**6,
+            )
+        )
 
 
 def test_too_little_held_out_text_is_told_with_the_settings(shards: Make, opened: Load) -> None:
@@ -146,7 +166,7 @@ def test_each_source_gives_the_same_documents_to_each_side(source: str, tmp_path
     config = dataclasses.replace(sources(tmp_path)[source], held_out_tokens=10**6)
     corpus = opened(config)
     trained_on = {number for number in TRAINED_ON if number < 400}
-    assert set(counted(corpus.held_out)) == set(range(400)) - trained_on
+    assert set(counted(corpus.held_out)) == {number for number in OF_SIDE[HELD_OUT] if number < 400}
     assert set(counted(rows(corpus, 300).flatten())) == trained_on
     assert corpus.vocab_size == END + 2
 
@@ -166,7 +186,7 @@ def test_without_a_tokenizer_one_is_trained_on_training_text_alone(
     monkeypatch.setattr(tokenizer, "train_bpe", train)
     corpus = load(parquet_config(tmp_path, vocab_size=300))
     assert corpus.vocab_size == 300
-    assert sorted(given) == sorted(text for text in texts if not is_held_out(text, 0.2))
+    assert sorted(given) == sorted(text for text in texts if side_of(text) == TRAIN)
     with feed_of(corpus, sequence_length=64) as feed:
         assert "tells of" in AutoTokenizer.from_pretrained(corpus.tokenizer_dir).decode(next(feed)[0])
 
@@ -339,9 +359,17 @@ def test_the_digest_is_that_of_the_content_wherever_it_lies(
 
 
 @pytest.mark.parametrize(
-    "change", [{"held_out_fraction": 0.3}, {"held_out_tokens": 50}, {"text_key": "other"}], ids=str
+    "change",
+    [
+        {"held_out_fraction": 0.3},
+        {"held_out_tokens": 50},
+        {"test_fraction": 0.2},
+        {"test_tokens": 50},
+        {"text_key": "other"},
+    ],
+    ids=str,
 )
-def test_what_decides_the_two_sides_is_in_the_digest(
+def test_what_decides_the_sides_is_in_the_digest(
     change: dict[str, Any], tmp_path: Path, opened: Load
 ) -> None:
     import pyarrow as pa
