@@ -15,6 +15,7 @@ from trainer.errors import TrainerError
 from trainer.text import atomic_write
 
 SCHEMA = 1
+TEST_METRICS = ("test_loss", "test_loss_sem", "test_loss_text_sem")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +87,12 @@ class Result:
     warnings: tuple[Mapping[str, Any], ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the content of the file."""
-        return {"schema": SCHEMA, "status": "completed"} | asdict(self)
+        """Return the content of the file, without metrics of the test text where it was not asked for."""
+        content = {"schema": SCHEMA, "status": "completed"} | asdict(self)
+        for name in TEST_METRICS:
+            if content["metrics"][name] is None:
+                del content["metrics"][name]
+        return content
 
 
 def write(result: Result, path: Path, *, resumable: bool = False) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 import torch
 from scipy import stats
+from trainer_outcomes import weights_digest, without_times
 
+from trainer import pipeline
 from trainer.api import check, prepare
+from trainer.checkpoint import config_pin
 from trainer.devices.device import open_device
 from trainer.errors import ConfigError
 from trainer.pipeline import Outcome
@@ -143,3 +150,99 @@ def test_a_pair_of_losses_on_different_sequences_is_refused() -> None:
     one = HeldOutLoss(mean=1.0, sem=0.1, by_sequence=(1.0, 1.0))
     with pytest.raises(ValueError, match="longer"):
         one.paired_sem(HeldOutLoss(mean=1.0, sem=0.1, by_sequence=(1.0, 1.0, 1.0)))
+
+
+TESTED = ("data.test_fraction=0.2", "eval.test=true")
+
+
+class Untouchable:
+    """Text that nobody may read, not even its length."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(f"the test text was read ({name})")
+
+    def __len__(self) -> int:
+        raise AssertionError("the test text was read (its length)")
+
+
+def test_without_being_asked_for_the_test_text_is_read_by_nothing(
+    run_small: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer.data import load
+    from trainer.teachers import local
+
+    monkeypatch.setattr(
+        local, "load", lambda *args, **kwargs: dataclasses.replace(load(*args, **kwargs), test=Untouchable())
+    )
+    outcome = run_small("model.teacher.seed=14")  # a teacher that is not cached yet
+    assert outcome.test is None
+    assert not any(name.startswith("test") for name in outcome.result.document()["metrics"])
+    with pytest.raises(AssertionError, match="the test text was read"):
+        run_small("eval.test=true")
+
+
+def test_the_losses_on_the_test_text_by_hand(
+    run_small: Run, spy: Callable[[str], Spied], tmp_path: Path
+) -> None:
+    loaded, cut = spy("trainer.teachers.local.load"), spy("trainer.teachers.local.eval_batches")
+    prepared = spy("trainer.pipeline.prepare_inputs")
+    outcome = run_small(*TESTED)
+    corpus = loaded.results[0]
+    assert [call["tokens"] is corpus.test for call in cut.arguments] == [False, True]
+    device = open_device(check(["device=cpu", "device.threads=1"]).device)
+    alone = [ids_1T for ids_BT in cut.results[1] for ids_1T in ids_BT.split(1)]
+    assert len(alone) == 8
+    ours = held_out_loss(outcome.student, alone, device=device, stage="again").by_sequence
+    theirs = held_out_loss(prepared.results[0].teacher, alone, device=device, stage="again").by_sequence
+    metrics = outcome.result.document()["metrics"]
+    assert metrics["test_loss"] == pytest.approx(sum(ours) / len(ours), abs=1e-5)
+    differences = [one - other for one, other in zip(ours, theirs, strict=True)]
+    assert metrics["test_loss_sem"] == pytest.approx(stats.sem(differences), rel=1e-3)
+    assert metrics["test_loss_text_sem"] == pytest.approx(stats.sem(ours), rel=1e-3)
+    assert metrics["test_loss"] != metrics["final_loss"]
+
+    checkpoints, telemetry = Mock(resumable=False), Mock()
+    config = check([])
+    pipeline.save(outcome, config, tmp_path, telemetry, checkpoints, device.ranks, warn=pytest.fail)
+    losses = json.loads((tmp_path / "held_out.json").read_text())["losses"]
+    assert list(losses) == ["final", "teacher", "test", "test_teacher"]
+    assert losses["test"] == pytest.approx(ours, abs=1e-5)
+    assert losses["test_teacher"] == pytest.approx(theirs, abs=1e-5)
+
+
+def test_the_test_changes_no_training(
+    run_small: Run, small: tuple[str, ...], spy: Callable[[str], Spied]
+) -> None:
+    plain = run_small(TESTED[0])
+    trained = spy("trainer.teachers.local.train")
+    tested = run_small(*TESTED)
+    assert trained.arguments == []  # the teacher is that of the other run
+    assert weights_digest(tested) == weights_digest(plain)
+    ours, theirs = (without_times(outcome) for outcome in (tested, plain))
+    tests = {name for name in ours if name.startswith("test_")}
+    assert {name for name in ours if ours[name] != theirs[name]} == tests
+    assert tested.result.provenance == plain.result.provenance
+
+
+def test_a_run_goes_on_with_the_test_that_began_without(small: tuple[str, ...], tmp_path: Path) -> None:
+    config_pin.pin(check([*small, "eval.test=false"]), tmp_path)
+    config_pin.check(check([*small, "eval.test=true"]), tmp_path)
+    with pytest.raises(ConfigError, match=r"eval\.batches: 2 → 3"):
+        config_pin.check(check([*small, "eval.batches=3"]), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [("data.test_fraction=1e-9", "the test text has 0 tokens"), ("eval.batches=150", "the test text has")],
+)
+def test_too_little_test_text_is_refused_before_the_teacher_is_trained(
+    more: str, problem: str, run_small: Run, small: tuple[str, ...], spy: Callable[[str], Spied]
+) -> None:
+    trained = spy("trainer.teachers.local.train")
+    overrides = ("model.teacher.seed=15", "data.held_out_fraction=0.4", "data.test_fraction=0.1", more)
+    with pytest.raises(ConfigError, match=rf"^eval\.test: .*{problem}.*\(data\.test_fraction\)$"):
+        run_small(*overrides, "eval.test=true")
+    with pytest.raises(ConfigError, match=r"^eval\.test: "):
+        prepare([*small, *overrides, "eval.test=true"])
+    assert trained.arguments == []
+    run_small(*overrides)  # without the test it is enough
