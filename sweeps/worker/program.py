@@ -133,6 +133,7 @@ def check(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
 def _check_trainer(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
     from trainer import api
     from trainer.errors import ConfigError
+    from trainer.result import TEST_METRICS
 
     for metric in needed_metrics(space):
         if metric not in api.METRICS:
@@ -147,9 +148,15 @@ def _check_trainer(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
             )
     for parameters in probes:
         try:
-            api.check(trainer_overrides(space, parameters), processes=space.program.processes)
+            config = api.check(trainer_overrides(space, parameters), processes=space.program.processes)
         except ConfigError as error:
             raise InputError(f"the trainer refuses this space: {error}") from None
+        asked = [metric for metric in needed_metrics(space) if metric in TEST_METRICS]
+        if asked and not config.eval.test:
+            raise InputError(
+                f"objectives: the trainer reports {asked[0]!r} only with eval.test=true among "
+                "program.overrides; what a sweep selects by is final_loss, and the test confirms it"
+            )
 
 
 def prepare(space: Space, threads: int, report: Callable[[str, float | None], None]) -> None:

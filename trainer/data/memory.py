@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,8 @@ from trainer.data.tokenizer import import_tokenizer, open_tokenizer, train_token
 
 FORMAT = 2  # increase it when the same spec would give other ids
 SUMMARY = "corpus.json"
+
+Sides = Mapping[str, Sequence[Document]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,20 +67,20 @@ def load(config: StdlibConfig, own_tokenizer: str | Path | None = None) -> Memor
     """Load the text that `corpus.load` describes."""
     found = documents(config.max_bytes)
     fingerprint = _fingerprint(found)
+    sides = cache(lambda: split(found, config.held_out_fraction, config.test_fraction))
     if name := config.tokenizer or own_tokenizer:
-        return _load(config, found, fingerprint, import_tokenizer(name))
+        return _load(config, sides, fingerprint, import_tokenizer(name))
 
     def training_texts() -> list[str]:
-        sides = split(found, config.held_out_fraction, config.test_fraction)
-        return [document.data.decode() for document in sides[TRAIN]]
+        return [document.data.decode() for document in sides()[TRAIN]]
 
     text_id = f"{fingerprint}/{config.held_out_fraction!r}/{config.test_fraction!r}"
     directory = train_tokenizer(training_texts, text_id, config.vocab_size)
-    return _load(config, found, fingerprint, directory)
+    return _load(config, sides, fingerprint, directory)
 
 
 def _load(
-    config: StdlibConfig, found: Sequence[Document], fingerprint: str, tokenizer_dir: Path
+    config: StdlibConfig, sides: Callable[[], Sides], fingerprint: str, tokenizer_dir: Path
 ) -> MemoryCorpus:
     spec = {
         "format": FORMAT,
@@ -89,7 +92,7 @@ def _load(
         "near_copies": RULE,
         "tokenizer_sha256": tokenizer_sha256(tokenizer_dir),
     }
-    folder = artifact("corpora", spec, lambda draft: tokenise(found, config, tokenizer_dir, draft))
+    folder = artifact("corpora", spec, lambda draft: tokenise(sides(), tokenizer_dir, draft))
     summary = from_json((folder / SUMMARY).read_text(encoding="utf-8"))
     train, held_out, test = (open_tokens(folder / f"{side}.bin", summary["dtype"]) for side in SIDES)
     if len(train) < config.sequence_length:
@@ -109,12 +112,11 @@ def _load(
     )
 
 
-def tokenise(found: Sequence[Document], config: StdlibConfig, tokenizer_dir: Path, folder: Path) -> None:
+def tokenise(sides: Sides, tokenizer_dir: Path, folder: Path) -> None:
     """Write all sides' ids and the summary into `folder`."""
     tokenizer = open_tokenizer(tokenizer_dir)
     encode = Encoder(tokenizer.backend_tokenizer, tokenizer.eos_token_id)
     digest = hashlib.sha256(tokenizer_sha256(tokenizer_dir).encode())
-    sides = split(found, config.held_out_fraction, config.test_fraction)
     tokens: dict[str, int] = {}
     for side, side_documents in sides.items():
         encoded = encode([document.data.decode() for document in side_documents])
