@@ -12,6 +12,7 @@ import shlex
 import time
 from collections.abc import Callable
 
+from sweeps.confirm.rounds import Standing
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
 from sweeps.search.allocation import Allocator
 from sweeps.space import definition as space
@@ -129,6 +130,7 @@ class Experiment:
         *,
         leased: bool = True,
         make: bool = True,
+        confirming: bool = False,
         wait: Callable[[float], object] = time.sleep,
     ) -> Trial | None:
         """Return a trial that now runs under `worker`'s name.
@@ -138,7 +140,8 @@ class Experiment:
         Args:
             worker: name of the asking worker.
             leased: whether the trial expires without heartbeats.
-            make: whether a new candidate may be generated.
+            make: whether a new candidate of the search may be generated; a repeat of a confirmation always.
+            confirming: whether only trials of the confirmation are wanted.
             wait: called between tries with the seconds to wait; may raise to give up.
 
         Returns:
@@ -148,7 +151,13 @@ class Experiment:
             NothingToAsk: the optimizer cannot make another candidate, though the sweep's cap allows one.
             SweepClosed: the sweep is paused or stopped, or its budget is spent.
         """
-        return self.allocator.ask(redact(storable.line(worker)), leased=leased, make=make, wait=wait)
+        return self.allocator.ask(
+            redact(storable.line(worker)), leased=leased, make=make, confirming=confirming, wait=wait
+        )
+
+    def confirmation(self, records: list[Trial]) -> Standing | None:
+        """Return the state of the confirmation; None if none was planned. Raises `DamagedObject`."""
+        return self.allocator.confirmation(records)
 
     def is_full(self, records: list[Trial]) -> bool:
         """Return whether the sweep has all trials that its run cap or its grid allows."""

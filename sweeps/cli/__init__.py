@@ -27,6 +27,7 @@ _COMMANDS = {
     "status": ("sweeps.cli.show", "Show how many trials have which status, what runs, and the best so far."),
     "trials": ("sweeps.cli.show", "Show the table of trials."),
     "best": ("sweeps.cli.show", "Show the best trial and how to run it again."),
+    "confirm": ("sweeps.cli.confirm", "Run the best trials again with fresh seeds: is the winner one?"),
     "pareto": (
         "sweeps.cli.pareto",
         "Show the Pareto front of loss against compute, of a sweep or any table.",

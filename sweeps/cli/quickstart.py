@@ -227,7 +227,7 @@ def _show(experiment: Experiment, out: Path, seconds: float) -> int:
     from sweeps.cli.pareto import of_experiment, print_front
 
     records = experiment.trials()
-    print_trials(experiment.space, records)
+    print_trials(experiment.space, records, {})
     found = best(experiment.space, records)
     if found is not None:
         exported = document(experiment.space, experiment.store.url, records)

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweeps.cli.output import console, echo, format_option, print_csv, print_json, print_table, shorten
+from sweeps.cli import confirmation
+from sweeps.cli.output import (
+    console,
+    echo,
+    format_option,
+    notify,
+    print_csv,
+    print_json,
+    print_table,
+    shorten,
+)
 from sweeps.cli.prices import Prices, price_options
 from sweeps.cli.rerun import command_line
 from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.confirm.answer import Answer
+from sweeps.confirm.plan import Plan
 from sweeps.errors import EXIT_FAILED
 from sweeps.experiment import Experiment
 from sweeps.export import table
@@ -85,7 +97,8 @@ def trials(storage: str | None, name: str | None, style: str) -> None:
     elif not records:
         click.echo(f"no trials yet; start some with `sweep worker --storage {experiment.store.url}`")
     else:
-        print_trials(experiment.space, records)
+        planned = confirmation.of_sweep(experiment, records)
+        print_trials(experiment.space, records, {} if planned is None else confirmation.roles(*planned))
 
 
 @click.command()
@@ -95,10 +108,15 @@ def trials(storage: str | None, name: str | None, style: str) -> None:
 def best(ctx: click.Context, storage: str | None, name: str | None, style: str) -> None:
     """Show the best trial, and a command line that runs it again.
 
-    With several objectives it is the best by the first one; see `sweep pareto` for the trade-off.
+    After `sweep confirm` it is the confirmed winner, otherwise the best observed value, luck included. With
+    several objectives it is the best by the first one; see `sweep pareto` for the trade-off.
     """
     experiment = open_sweep(storage, name)
-    record = table.best(experiment.space, redact_trials(experiment.trials()))
+    records = redact_trials(experiment.trials())
+    record, found = table.best(experiment.space, records), confirmation.confirmed(experiment, records)
+    if found is not None:
+        _print_confirmed(experiment, style, *found, record)
+        return
     if style == "json":
         print_json(None if record is None else _best_document(experiment.space, record))
     elif record is None:
@@ -109,14 +127,35 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
     else:
         echo(best_line(experiment.space, record))
         click.echo(escape_controls(command_line(experiment.space, record)))
+        notify("one run on the text that the search has used; `sweep confirm` tells skill from luck")
     if record is None:
         ctx.exit(EXIT_FAILED)
+
+
+def _print_confirmed(
+    experiment: Experiment, style: str, plan: Plan, found: Answer, observed: Trial | None
+) -> None:
+    """Print the winner of a confirmation; `observed` is the best by observed value."""
+    record = redact_trials([confirmation.winner_of(experiment, found)])[0]
+    if style == "json":
+        print_json(_best_document(experiment.space, record, found))
+    elif style == "csv":
+        print_csv([table.flat(record)])
+    else:
+        echo(confirmation.winner_line(found))
+        for line in confirmation.sentences(plan, found):
+            echo(f"  {line}")
+        click.echo(escape_controls(command_line(experiment.space, record)))
+        if observed is not None and observed.created > plan.created:
+            line = best_line(experiment.space, observed)
+            notify(f"{line}, in one run after the confirmation; `sweep confirm --again` includes it")
 
 
 def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
     """Return the document of `sweep status --format json`."""
     found = table.best(experiment.space, records)
     switch = control.switch(experiment.store)
+    planned = confirmation.of_sweep(experiment, records)
     return {
         "url": experiment.store.url,
         "name": experiment.space.name,
@@ -125,6 +164,7 @@ def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[st
         "best": None if found is None else _trial_result(found),
         "state": switch.state,
         "why": switch.why or None,
+        "confirmation": None if planned is None else confirmation.document(*planned),
     }
 
 
@@ -132,12 +172,15 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     """Return the status of a sweep in a few lines for people; `rate` is the price of the trials' time."""
     space = experiment.space
     imported = sum(record.generator == "imported" for record in records)
+    repeats = sum(record.generator == "confirm" for record in records)
     cap = "" if space.run_cap is None else f" of {space.run_cap}"
-    extra = f" and {imported} imported" if imported else ""
+    others = ((imported, "imported"), (repeats, "to confirm the best"))
+    extra = "".join(f" and {count} {what}" for count, what in others if count)
     statuses = [f"{n} {status.replace('_', ' ')}" for status, n in table.counts(records).items() if n]
+    searched = len(records) - imported - repeats
     lines = [
         f"sweep   {space.name}  ({experiment.store.url})",
-        f"trials  {len(records) - imported}{cap}{extra}{': ' if statuses else ''}{', '.join(statuses)}",
+        f"trials  {searched}{cap}{extra}{': ' if statuses else ''}{', '.join(statuses)}",
     ]
     switch = control.switch(experiment.store)
     if switch.braked:
@@ -150,8 +193,10 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         lines.append(f"budget  {spent}")
     if line := _cost_line(space, records, rate):
         lines.append(f"cost    {line}")
+    if (planned := confirmation.of_sweep(experiment, records)) is not None:
+        lines.append(f"confirm {confirmation.progress_line(*planned)}")
     if (found := table.best(space, records)) is not None:
-        lines.append(f"best    {best_line(space, found)}")
+        lines.append(f"best    {best_line(space, found)}, in one run")
     return lines
 
 
@@ -181,12 +226,20 @@ def best_line(space: Space, record: Trial) -> str:
     return f"trial {record.trial}: {metrics}"
 
 
-def print_trials(space: Space, records: Sequence[Trial]) -> None:
-    """Print the trials for people: the parameters that vary, the objectives, and why trials failed."""
+def print_trials(space: Space, records: Sequence[Trial], roles: Mapping[int, str]) -> None:
+    """Print the trials for people: the parameters that vary, the objectives, and why trials failed.
+
+    Args:
+        space: of the sweep.
+        records: the trials.
+        roles: what trials are in the confirmation, by index.
+    """
     varied = [p.name for p in space.parameters if len({repr(r.parameters.get(p.name)) for r in records}) > 1]
     rows = []
     for record in records:
         row: dict[str, Any] = {"trial": record.trial, "status": record.status, "by": record.generator}
+        if roles:
+            row["confirmation"] = roles.get(record.trial)
         row |= {name: record.parameters.get(name) for name in varied}
         for metric in space.metrics():
             row[metric] = record.metrics.get(metric)
@@ -264,9 +317,11 @@ def _trial_result(record: Trial) -> dict[str, Any]:
     return {"trial": record.trial, "parameters": dict(record.parameters), "metrics": dict(record.metrics)}
 
 
-def _best_document(space: Space, record: Trial) -> dict[str, Any]:
+def _best_document(space: Space, record: Trial, found: Answer | None = None) -> dict[str, Any]:
     fixed = list(space.program.overrides) if space.program.kind == "trainer" else []
-    return {**_trial_result(record), "overrides": [*fixed, *to_overrides(record.parameters)]}
+    confirmed = None if found is None else confirmation.winner_document(found)
+    overrides = [*fixed, *to_overrides(record.parameters)]
+    return {**_trial_result(record), "overrides": overrides, "confirmed": confirmed}
 
 
 def _plus_minus(record: Trial, metric: str) -> str:

@@ -88,7 +88,7 @@ def _marginal(
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield (metric, parameter, a point of its curve)."""
     encoding = Encoding(Domain(space))
-    done = [record for record in records if record.status == "completed"][-BACKGROUND:]
+    done = [r for r in records if r.status == "completed" and r.generator != "confirm"][-BACKGROUND:]
     encoded = [(record.trial, encoding.encode(record.parameters)) for record in done]
     points = [
         encoding.filled(point, stable_seed(space.search.seed, index, "inactive"))

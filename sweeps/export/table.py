@@ -94,7 +94,10 @@ def counts(trials: Sequence[Trial]) -> dict[str, int]:
 
 
 def best(space: Space, trials: Sequence[Trial]) -> Trial | None:
-    """Return the best completed trial by the first objective, among those within the outcome constraints."""
+    """Return the best completed trial by the first objective, among those within the outcome constraints.
+
+    The repeats of a confirmation do not count: the luckiest of them would win.
+    """
     objective = space.objectives[0]
     bounds = [constraints.parse(text) for text in space.outcome_constraints]
 
@@ -105,6 +108,7 @@ def best(space: Space, trials: Sequence[Trial]) -> Trial | None:
         record
         for record in trials
         if record.status == "completed"
+        and record.generator != "confirm"
         and record.metrics.get(objective.metric) is not None
         and is_feasible(record)
     ]

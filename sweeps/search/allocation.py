@@ -13,6 +13,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from sweeps.confirm.plan import stored_plan
+from sweeps.confirm.rounds import Standing, standing
 from sweeps.errors import AlreadyExists, Busy, Interrupted, StoreConflict, SweepClosed
 from sweeps.space.definition import Space, Value
 from sweeps.storage.base import Store
@@ -53,25 +55,35 @@ class Allocator:
         self._silence = Silence(times.expire_s)
         self.lease = ObjectLease(store, ASK_KEY, heartbeat_s=times.heartbeat_s, expire_s=times.expire_s)
 
-    def ask(self, worker: str, *, leased: bool, make: bool, wait: Callable[[float], object]) -> Trial | None:
+    def ask(
+        self,
+        worker: str,
+        *,
+        leased: bool,
+        make: bool,
+        confirming: bool = False,
+        wait: Callable[[float], object],
+    ) -> Trial | None:
         """Return a trial that now runs under `worker`'s name; see `Experiment.ask`."""
         claim = lifecycle.Claim(worker=worker, leased=leased)
-        if (claimed := self._claim_from_recent_listing(claim)) is not None:
+        if (claimed := self._claim_from_recent_listing(claim, confirming=confirming)) is not None:
             return claimed
+        searching = make and not confirming
         rivals: set[str] = set()
         while True:
             records = self._records.all()
             self._must_be_open(records)
-            claimed = self._take_over(records, claim) or self._claim_one(records, claim)
+            wanted = _wanted(records, confirming=confirming)
+            claimed = self._take_over(wanted, claim) or self._claim_one(wanted, claim)
             if claimed is not None:
                 return claimed
-            if self._claimable(records):
+            if self._claimable(wanted):
                 continue  # other workers won the race, but some trials remain
-            if not make or self.is_full(records):
+            if not self._may_create(records, searching=searching):
                 return None
             with self.lease.held(worker) as mine:
-                if mine and (made := self.create_claimed(claim)) is not None:
-                    self._create_for_others(made, len(rivals), wait)
+                if mine and (made := self.create_claimed(claim, searching=searching)) is not None:
+                    self._create_for_others(made, len(rivals), wait, searching=searching)
                     return made
             if not mine:
                 rivals.add(self.lease.rival)
@@ -80,12 +92,25 @@ class Allocator:
     def is_full(self, records: list[Trial]) -> bool:
         """Return whether the sweep has as many trials of its own as its run cap or its grid allows.
 
-        Imported trials do not count towards the run cap, but do cover their configuration in a grid.
+        Imported trials and those of a confirmation do not count towards the run cap; imported ones do cover
+        their configuration in a grid.
         """
-        own = sum(record.generator != "imported" for record in records)
+        own = sum(record.generator not in ("imported", "confirm") for record in records)
         if self._space.run_cap is not None and own >= self._space.run_cap:
             return True
         return self._grid is not None and not self._grid.left(records)
+
+    def confirmation(self, records: list[Trial]) -> Standing | None:
+        """Return the state of the sweep's confirmation; None if none was planned. Raises `DamagedObject`."""
+        found = stored_plan(self._store)
+        return None if found is None else standing(found[0], records)
+
+    def _may_create(self, records: list[Trial], *, searching: bool) -> bool:
+        """Return whether a new trial may be made: for the search, or for a round of the confirmation."""
+        if searching and not self.is_full(records):
+            return True
+        now = self.confirmation(records)
+        return now is not None and bool(now.due)
 
     @cached_property
     def _grid(self) -> Grid | None:
@@ -108,19 +133,22 @@ class Allocator:
             if exceeded := budget.exceeded(self._space.budget, records, self._store.now()):
                 raise SweepClosed("spent", f"the budget of {url} is reached: {exceeded}")
             why = brake.reason_to_pause(self._space.brake, records, since=switch.at)
-            if not why or (self.is_full(records) and not self._claimable(records)):  # nothing left to save
+            if not why:
                 return
+            if not self._claimable(records) and not self._may_create(records, searching=True):
+                return  # nothing is left to save
             control.brake(self._store, switch, why)  # one worker's write wins; all check again
 
     # ---- existing trials
 
-    def _claim_from_recent_listing(self, claim: lifecycle.Claim) -> Trial | None:
+    def _claim_from_recent_listing(self, claim: lifecycle.Claim, *, confirming: bool) -> Trial | None:
         """Claim from the last listing while it is recent: the store refuses a claim on an outdated record."""
         records = self._records.lately()
-        if not self._claimable(records) or brake.last_failed(records):  # more may have failed since
+        wanted = _wanted(records, confirming=confirming)
+        if not self._claimable(wanted) or brake.last_failed(records):  # more may have failed since
             return None
         self._must_be_open(records)
-        return self._claim_one(records, claim)
+        return self._claim_one(wanted, claim)
 
     def _take_over(self, records: list[Trial], claim: lifecycle.Claim) -> Trial | None:
         """Claim a trial whose lease has expired.
@@ -172,21 +200,36 @@ class Allocator:
 
     # ---- new trials, created while holding the ask lease
 
-    def create_claimed(self, claim: lifecycle.Claim) -> Trial | None:
+    def create_claimed(self, claim: lifecycle.Claim, *, searching: bool = True) -> Trial | None:
         """Generate the next candidate and store it as running.
+
+        Args:
+            claim: of the asking worker.
+            searching: whether it may be one of the search; otherwise only one of the confirmation.
 
         Returns:
             The trial, or None if the sweep is full, a trial became claimable, or its index was taken.
         """
         records = self._records.all()
-        if self.is_full(records) or self._claimable(records):
+        if self._claimable(_wanted(records, confirming=not searching)):
             return None
-        return self._create(records, claim)
+        return self._create(records, claim, searching=searching)
 
-    def _create(self, records: list[Trial], claim: lifecycle.Claim | None = None) -> Trial | None:
-        """Generate the next candidate and store it, claimed or pending; None if its index was taken."""
+    def _create(
+        self, records: list[Trial], claim: lifecycle.Claim | None = None, *, searching: bool
+    ) -> Trial | None:
+        """Generate the next candidate and store it, claimed or pending; None if there is none to make.
+
+        A repeat that the confirmation waits for comes before a new candidate of the search.
+        """
         index = records[-1].trial + 1 if records else 0
-        parameters, generator = self.candidate(records)
+        generator: Generator
+        if (repeat := self._repeat(records)) is not None:
+            parameters, generator = repeat, "confirm"
+        elif searching and not self.is_full(records):
+            parameters, generator = self.candidate(records)
+        else:
+            return None
         now = self._store.now()
         fresh = Trial(trial=index, status="pending", parameters=parameters, generator=generator, created=now)
         try:
@@ -197,7 +240,16 @@ class Allocator:
             log.warning("trial %d cannot be created: %s", index, error)
         return None
 
-    def _create_for_others(self, made: Trial, rivals: int, wait: Callable[[float], object]) -> None:
+    def _repeat(self, records: list[Trial]) -> dict[str, Value] | None:
+        """Return the parameters of the next repeat that the confirmation waits for, or None."""
+        found = stored_plan(self._store)
+        if found is None or not (due := standing(found[0], records).due):
+            return None
+        return found[0].repeat(*due[0])
+
+    def _create_for_others(
+        self, made: Trial, rivals: int, wait: Callable[[float], object], *, searching: bool
+    ) -> None:
         """Generate pending trials for the workers that wait for the lease.
 
         In a bucket the lease changes hands about every two seconds (one write per second and object), so
@@ -219,9 +271,7 @@ class Allocator:
                 if not records or newest.generator == "botorch":
                     records = self._records.all()
                     self._must_be_open(records)
-                if self.is_full(records):
-                    return
-                newest = self._create(records)
+                newest = self._create(records, searching=searching)
         except (Exception, Interrupted) as error:  # noqa: BLE001 - see above
             log.info("no more trials are created for other workers: %s", error)
 
@@ -238,6 +288,11 @@ class Allocator:
         self._optimizer.observe(records)
         (candidate,) = self._optimizer.generate(1)
         return dict(candidate.parameters), candidate.generator
+
+
+def _wanted(records: list[Trial], *, confirming: bool) -> list[Trial]:
+    """Return the trials that a worker may claim: all, or those of the confirmation alone."""
+    return [record for record in records if not confirming or record.generator == "confirm"]
 
 
 def _spare(newest: Trial, rivals: int) -> int:

@@ -52,6 +52,8 @@ class Candidates:
     Attributes:
         records: all observed records, in index order.
         points: by index, the encoded parameters of the records that lie in this space.
+        origins: by the same index, that of the first record at this point: repeats with other seeds are
+            one arm with several observations.
     """
 
     def __init__(
@@ -85,14 +87,19 @@ class Candidates:
     def _start_over(self) -> None:
         self.records: list[Trial] = []
         self.points: dict[int, dict[str, Value]] = {}
+        self.origins: dict[int, int] = {}
+        self._first_at: dict[Hashable, int] = {}
         self._taken: set[Hashable] = set()
 
     def _add(self, record: Trial) -> None:
         """Add a record; an imported one outside this space is never proposed again, but not learned from."""
         self.records.append(record)
         self._taken.add(self._domain.identity(record.parameters))
-        if (point := self._encoding.encode(record.parameters)) is not None:
+        configuration = self._domain.configuration(record.parameters, repeat=record.generator == "confirm")
+        if (point := self._encoding.encode(configuration)) is not None:
             self.points[record.trial] = point
+            arm = frozenset(point.items())
+            self.origins[record.trial] = self._first_at.setdefault(arm, record.trial)
 
     def known(self) -> list[Trial]:
         """Return the records that the search learns from."""
@@ -148,9 +155,10 @@ class Candidates:
         if self._search.method == "random" or not self._encoding.axes:
             return False
         live = sum(
-            r.status not in ("failed", "abandoned") and r.generator != "baseline" for r in self.records
+            r.status not in ("failed", "abandoned") and r.generator not in ("baseline", "confirm")
+            for r in self.records
         )
-        complete = sum(not self._outcomes.missing(record) for record in self.known())
+        complete = sum(r.generator != "confirm" and not self._outcomes.missing(r) for r in self.known())
         return live + len(found) >= self._search.sobol and complete >= max(1, self._search.sobol // 2)
 
     def _first_candidates(self, count: int) -> Iterator[dict[str, Value]]:

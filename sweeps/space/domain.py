@@ -17,6 +17,9 @@ ENUMERABLE = 4096
 RESOLUTION = 1e9
 """Floats closer than a billionth of the range are equal: transforms and their inverses round."""
 
+REPEAT_KEYS = ("seed", "eval.test")
+"""Parameters that tell repeats of one configuration apart, unless they are searched."""
+
 SLACK = 1e-6
 """Largest distance of a number from its integer: optimizers violate constraints by as much."""
 
@@ -103,6 +106,20 @@ class Domain:
             elif not _lies_in(self.searched[name], value):
                 return f"{name} is {_shown(value)}, outside of its range or values"
         return None
+
+    def configuration(self, parameters: Mapping[str, Value], *, repeat: bool = False) -> dict[str, Value]:
+        """Return the parameters without what only tells repeats of one configuration apart.
+
+        That is a `seed` and an `eval.test` that are not searched; a fixed one gets the space's value again.
+
+        Args:
+            parameters: those of a trial.
+            repeat: whether everything that is not searched may differ: a repeat of `sweep confirm`, whose
+                seed may have another name.
+        """
+        differs = [n for n in parameters if n not in self.searched and (repeat or n in REPEAT_KEYS)]
+        kept = {name: value for name, value in parameters.items() if name not in differs}
+        return kept | {name: self.fixed[name] for name in differs if name in self.fixed}
 
     def identity(self, parameters: Mapping[str, Value]) -> Hashable:
         """Return a key that is equal for equal candidates, up to `RESOLUTION`."""

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from sweeps.export.table import METRIC, PARAMETER, TRIAL_COLUMNS
 from sweeps.space.constraints import parse
 from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Value, same_value
+from sweeps.space.domain import REPEAT_KEYS
 from sweeps.space.yaml_cursor import nearest
 from sweeps.trials import storable
 from sweeps.trials.record import STATUSES
@@ -90,7 +91,7 @@ def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
     for column in table.columns:
         if column.startswith(PARAMETER):
             name = column.removeprefix(PARAMETER)
-            if name in names:
+            if name in names or name in REPEAT_KEYS:
                 found.parameters[name] = column
             else:
                 problems.append(
@@ -144,7 +145,8 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
             values[parameter.name] = parameter.value
         elif cell is not None:
             try:
-                values[parameter.name] = _value(parameter, cell)
+                is_repeat = isinstance(parameter, Fixed) and parameter.name in REPEAT_KEYS
+                values[parameter.name] = _of_repeat(cell) if is_repeat else _value(parameter, cell)
             except ValueError as error:
                 wrong.add(parameter.name)
                 problems.append(f"{column}: {error}")
@@ -163,6 +165,10 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
         and row.cells.get(columns.parameters[name]) is not None
     ]
     chosen = {name: values[name] for name in active if name in values}
+    for name in REPEAT_KEYS:  # the sweep's program may take a seed that is none of the parameters
+        cell = row.cells.get(columns.parameters.get(name, ""))
+        if cell is not None and name not in values and name not in wrong:
+            chosen[name] = _of_repeat(cell)
     if not problems:
         problems += _broken_constraints(chosen, space)
     return chosen
@@ -196,6 +202,14 @@ def _value(parameter: Parameter, cell: Cell) -> Value:
         if _matches(cell, member):
             return member
     raise ValueError(f"{_shown(cell):.80} is not among its values ({', '.join(map(_shown, allowed))})")
+
+
+def _of_repeat(cell: Cell) -> Value:
+    """Return the seed of a repeat, or its switch `eval.test`, as it is."""
+    number = _number(cell)
+    if number is not None and math.isfinite(number):
+        return number
+    return str(cell).lower() == "true" if str(cell).lower() in ("true", "false") else str(cell)
 
 
 def _matches(cell: Cell, member: Value) -> bool:

@@ -165,7 +165,9 @@ def _outside(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
     """Yield trials whose parameters are outside the space: edited, or of another sweep."""
     domain = Domain(space)
     for record in survey.trials():
-        if (misfit := domain.misfit(record.parameters)) is None:
+        if record.generator == "confirm":  # another trial's parameters, with a seed that may lie anywhere
+            continue
+        if (misfit := domain.misfit(domain.configuration(record.parameters))) is None:
             continue
         yield Finding(
             kind="outside",

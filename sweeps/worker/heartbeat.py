@@ -137,6 +137,8 @@ class HeartbeatThread:
     def _check_early_stopping(self, record: Trial) -> None:
         if self.stop_reason or self._experiment.space.early_terminate is None or not record.curve:
             return
+        if record.generator == "confirm":  # a confirmation needs every result, a poor one too
+            return
         from sweeps.worker.early_stopping import should_stop
 
         self.stop_reason = should_stop(self._experiment.space, record, self._experiment.trials()) or ""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from sweeps.confirm.rounds import Standing
 from sweeps.errors import Busy, Interrupted, NothingToAsk, StoreUnavailable, SweepClosed
 from sweeps.experiment import Experiment
 from sweeps.text.counted import counted
@@ -44,6 +45,7 @@ class Limits:
         max_hours: claim nothing more this many hours after the start; the current trial is finished.
         leave_when_idle: leave as soon as there is nothing to claim, without waiting for others' trials.
         leave_when_braked: leave as soon as the sweep has paused itself, without waiting for a person.
+        confirming: claim trials of the confirmation alone, and leave once it is finished.
         started: monotonic time of the start, in seconds.
     """
 
@@ -51,6 +53,7 @@ class Limits:
     max_hours: float | None = None
     leave_when_idle: bool = False
     leave_when_braked: bool = False
+    confirming: bool = False
     started: float = field(default_factory=time.monotonic)
 
     def reached(self, trials: int) -> bool:
@@ -122,7 +125,12 @@ class _NextTrial:
         exhausted, delays = False, backoff.delays()
         while True:
             try:
-                record = self.experiment.ask(self.worker, wait=self.stop.sleep, make=not exhausted)
+                record = self.experiment.ask(
+                    self.worker,
+                    wait=self.stop.sleep,
+                    make=not exhausted,
+                    confirming=self.limits.confirming,
+                )
                 if record is not None:
                     return record
             except NothingToAsk as error:
@@ -161,9 +169,11 @@ class _NextTrial:
         """Sleep a while if a trial of another worker may come back; False if none will.
 
         At the run cap, a worker leaves only after each running trial of others has sent a heartbeat (or
-        ended), so that the replacement of a dead worker outlasts its lease.
+        ended), so that the replacement of a dead worker outlasts its lease. While a confirmation is not
+        finished it stays, because results of others bring the next round.
         """
-        others = self.experiment.recent_trials()  # as `ask` has just listed them: a listing is billed
+        records = self.experiment.recent_trials()  # as `ask` has just listed them: a listing is billed
+        others = [r for r in records if r.generator == "confirm" or not self.limits.confirming]
         running = {
             (other.trial, other.attempt): other.heartbeat
             for other in others
@@ -175,9 +185,26 @@ class _NextTrial:
             self.watcher.waiting(f"{counted(stuck, 'trial')} cannot be claimed now: waiting")
         elif silent:
             self.watcher.waiting(f"waiting for a heartbeat of {counted(silent, 'trial')} elsewhere")
+        elif waits := _held_up(self.experiment.confirmation(records)):
+            self.watcher.waiting(waits)
         else:
             return False
         # Nothing changes before a heartbeat or the end of a lease; in a bucket every listing is billed.
         longest = _IDLE_POLL_REMOTE_S if self.experiment.store.is_remote else _IDLE_POLL_S
         self.stop.sleep(min(longest, self.experiment.space.lease.heartbeat_s / 4))
         return True
+
+
+def _held_up(confirmation: Standing | None) -> str:
+    """Return which trials of others the next round of the confirmation waits for, in words; "" if none.
+
+    Trials of `sweep ask` do not count: they may run for ever.
+    """
+    if confirmation is None or confirmation.finished:
+        return ""
+    running = sum(record.heartbeat is not None for record in confirmation.open)
+    if not running and not confirmation.due:
+        return ""
+    return (
+        f"waiting for round {confirmation.round} of the confirmation: {counted(running, 'trial')} elsewhere"
+    )

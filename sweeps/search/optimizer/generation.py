@@ -85,6 +85,14 @@ class Optimizer:
                 found.append(self._candidates.next(found))
         return found
 
+    def points(self) -> dict[int, dict[str, Value]]:
+        """Return the point of every completed record on all axes, by its index."""
+        return {
+            record.trial: self._filled(self._candidates.points[record.trial], record.trial)
+            for record in self._candidates.known()
+            if record.status == "completed"
+        }
+
     def view(self) -> SurrogateView:
         """Return a view of a fresh fit to all results. Raises one of SURROGATE_FAILURES."""
         with one_thread(), silence("ax"), seeded(stable_seed(self._space.search.seed, "view")):
@@ -117,8 +125,12 @@ class Optimizer:
         return observations.pending(self.experiment, self._outcomes, waiting)
 
     def _metadata(self, point: Mapping[str, Value], index: int) -> dict[str, Any]:
-        filled = self._encoding.filled(point, stable_seed(self._space.search.seed, index, "inactive"))
-        return observations.metadata(point, filled)
+        return observations.metadata(point, self._filled(point, index))
+
+    def _filled(self, point: Mapping[str, Value], index: int) -> dict[str, Value]:
+        """Return the point on all axes; repeats have inactive values in common, as one arm."""
+        origin = self._candidates.origins.get(index, index)
+        return self._encoding.filled(point, stable_seed(self._space.search.seed, origin, "inactive"))
 
     def surrogate_points(self, index: int, found: Sequence[Candidate]) -> Iterator[Point]:
         """Yield maximisers of the acquisition function, from different seeds; none if the surrogate fails."""

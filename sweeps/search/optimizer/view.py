@@ -54,9 +54,15 @@ class SurrogateView:
         return shares
 
     def cross_validated(self) -> Iterator[tuple[int, str, float, float, float]]:
-        """Yield (trial, metric, observed mean, leave-one-out prediction, its standard deviation)."""
+        """Yield (trial, metric, observed mean, leave-one-out prediction, its standard deviation).
+
+        All observations of an arm are left out together: repeats would predict one another.
+        """
+        arms = [trial.arm.name for trial in self._adapter._experiment.trials.values()]
+        # Ax's quick way leaves out single observations; with a selector it takes the other, by arm.
+        selector = (lambda _: True) if len(set(arms)) < len(arms) else None
         with one_thread(), silence("ax"):
-            folds = cross_validate(self._adapter)
+            folds = cross_validate(self._adapter, test_selector=selector)
         for fold in folds:
             observed = dict(zip(fold.observed.data.metric_signatures, fold.observed.data.means, strict=True))
             guess = fold.predicted

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from pathlib import Path
 
 
 def paraboloid(parameters):
     return {"loss": (parameters["x"] - 0.3) ** 2 + parameters["n"] / 100, "effective_steps": parameters["n"]}
+
+
+def noisy(parameters):
+    """A paraboloid with noise by the seed: a part that all share with the seed, and a part of its own."""
+    x, seed = parameters["x"], parameters["seed"]
+    shared, own = random.Random(seed).gauss(0, 0.02), random.Random(f"{x} {seed}").gauss(0, 0.01)
+    loss = 3 + (x - 0.3) ** 2 + shared + own
+    time.sleep(float(os.environ.get("CALL_SECONDS", "0")))
+    return {"loss": loss, "test_loss": loss + 0.05, "effective_steps": 1000 * x}
+
+
+def diverges_by_seed(parameters):
+    """As `noisy`, but the lower half of x does not survive a seed other than 0."""
+    if parameters["seed"] != 0 and parameters["x"] < 0.5:
+        raise FloatingPointError("the loss is not finite")
+    return noisy(parameters)
 
 
 def recorded(parameters):

@@ -150,8 +150,8 @@ def test_a_sweep_that_was_closed_meanwhile_gets_no_more(space, clock, state, mon
     experiment = searching(space, clock)
     create_claimed = allocation.Allocator.create_claimed
 
-    def close(self, claim):
-        made = create_claimed(self, claim)
+    def close(self, claim, **named):
+        made = create_claimed(self, claim, **named)
         control.write(experiment.store, state, by="test")
         return made
 

@@ -1,0 +1,200 @@
+"""What a confirmation found, for people and programs: `confirm`, `best`, `status` and `trials` show it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from sweeps.cli.output import echo, notify, print_table, shorten
+from sweeps.cli.rerun import command_line
+from sweeps.confirm.answer import Answer, Row, answer
+from sweeps.confirm.plan import Plan, stored_plan
+from sweeps.confirm.rounds import Standing, standing
+from sweeps.experiment import Experiment
+from sweeps.text.counted import counted
+from sweeps.text.printable import escape_controls
+from sweeps.trials.record import Trial
+
+
+def of_sweep(experiment: Experiment, records: Sequence[Trial]) -> tuple[Plan, Standing] | None:
+    """Return the sweep's confirmation; None if none was planned."""
+    stored = stored_plan(experiment.store)
+    return None if stored is None else (stored[0], standing(stored[0], list(records)))
+
+
+def confirmed(experiment: Experiment, records: Sequence[Trial]) -> tuple[Plan, Answer] | None:
+    """Return the answer of a finished confirmation of the first objective, or None."""
+    found = of_sweep(experiment, records)
+    if found is None or not found[1].finished or found[0].metric != experiment.space.metrics()[0]:
+        return None
+    said = answer(*found)
+    return None if said is None else (found[0], said)
+
+
+def progress_line(plan: Plan, now: Standing) -> str:
+    """Return how far the confirmation is, in one line."""
+    if now.finished:
+        return _finished_line(plan, now)
+    running = sum(record.status == "running" for record in now.open)
+    waiting = len(now.due) + len(now.open) - running
+    runs = f"{running} running, {waiting} to come"
+    left = f"{len(now.racing)} of {counted(len(plan.finalists), 'trial')} can still win"
+    return f"round {now.round} of {len(plan.seeds)}: {left}; {runs}"
+
+
+def _finished_line(plan: Plan, now: Standing) -> str:
+    found = answer(plan, now)
+    if found is None:
+        return "finished without a winner: no repeat has a result; `sweep trials` says why"
+    return f"finished: {winner_line(found)}"
+
+
+def winner_line(found: Answer) -> str:
+    """Return the winner with its interval, such as `trial 7: test_loss 3.2012 (95 %: 3.189 to 3.2134)`."""
+    interval = f" (95 %: {shorten(found.low)} to {shorten(found.high)})" if _is_known(found) else ""
+    seeds = counted(found.winner.seeds, "fresh seed")
+    text = " on the test text" if found.on_test else ""
+    return (
+        f"trial {found.winner.finalist.trial}: {found.metric} {shorten(found.mean)}{interval}, "
+        f"confirmed by {seeds}{text}"
+    )
+
+
+def sentences(plan: Plan, found: Answer) -> list[str]:
+    """Return how sure the winner is, and how much of its first number was luck, a line each."""
+    winner, metric = found.winner, plan.metric
+    first, mean = shorten(winner.finalist.first), shorten(winner.mean)
+    luck = f"{found.luck:.2g} of that was luck" if found.luck > 0 else "no luck was in it"
+    return [
+        f"the best of {len(found.rows)} with a chance of {_percent(winner.chance)} %",
+        f"its first {metric} was {first}, and is {mean} over fresh seeds: {luck}",
+    ]
+
+
+def warnings(plan: Plan, now: Standing, found: Answer) -> list[str]:
+    """Return what the reader should know before quoting the answer, a line each."""
+    lines = []
+    if not found.on_test:
+        lines.append(
+            f"no repeat reports {plan.test_metric}: the interval is on the text that the search has used"
+        )
+    if found.equal:
+        lines.append(
+            f"all repeats of trial {found.winner.finalist.trial} have the same {plan.metric}: "
+            f"does the program use `{plan.seed_key}`?"
+        )
+    if not _is_known(found):
+        lines.append("one result alone gives no interval")
+    if now.why:
+        lines.append(now.why)
+    return lines
+
+
+def winner_of(experiment: Experiment, found: Answer) -> Trial:
+    """Return the record of the winner, as the search made it."""
+    return experiment.trial(found.winner.finalist.trial)
+
+
+def print_answer(experiment: Experiment, plan: Plan, now: Standing) -> None:
+    """Print the answer of a finished confirmation for people."""
+    found = answer(plan, now)
+    if found is None:
+        notify(f"the confirmation is {_finished_line(plan, now)}")
+        return
+    echo(winner_line(found))
+    for line in sentences(plan, found):
+        echo(f"  {line}")
+    click.echo()
+    print_table([_shown(plan, row) for row in found.rows])
+    click.echo()
+    for line in warnings(plan, now, found):
+        notify(line)
+    click.echo(escape_controls(command_line(experiment.space, winner_of(experiment, found))))
+
+
+def _shown(plan: Plan, row: Row) -> dict[str, Any]:
+    numbers = {"first": row.finalist.first, "predicted": row.finalist.predicted, plan.metric: row.mean}
+    known = {
+        name: value for name, value in {**numbers, plan.test_metric: row.test}.items() if value is not None
+    }
+    chance = round(100 * row.chance)
+    return {"trial": row.finalist.trial, **known, "best %": chance, "seeds": row.seeds, "": row.left}
+
+
+def rows(plan: Plan, now: Standing) -> list[dict[str, Any]]:
+    """Return a row for every finalist, for CSV; without results, those of the plan."""
+    found = answer(plan, now)
+    if found is None:
+        return [
+            _plain(Row(finalist=f, seeds=0, mean=None, test=None, chance=0.0, left=""))
+            for f in plan.finalists
+        ]
+    return [_plain(row) for row in found.rows]
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return {
+        "trial": row.finalist.trial,
+        "first": row.finalist.first,
+        "predicted": row.finalist.predicted,
+        "selection": row.mean,
+        "test": row.test,
+        "chance": row.chance,
+        "seeds": row.seeds,
+        "left": row.left or None,
+    }
+
+
+def document(plan: Plan, now: Standing) -> dict[str, Any]:
+    """Return the confirmation as `sweep confirm --format json` shows it."""
+    found = answer(plan, now)
+    progress: dict[str, Any] = {
+        "metric": plan.metric,
+        "finished": now.finished,
+        "round": now.round,
+        "rounds": len(plan.seeds),
+        "racing": list(now.racing),
+        "why": now.why or None,
+    }
+    winner = None if found is None or not now.finished else winner_document(found)
+    return progress | {"winner": winner, "finalists": rows(plan, now)}
+
+
+def winner_document(found: Answer) -> dict[str, Any]:
+    """Return the winner, its interval, its chance and its luck."""
+    known = _is_known(found)
+    return {
+        "trial": found.winner.finalist.trial,
+        "metric": found.metric,
+        "mean": found.mean,
+        "low": found.low if known else None,
+        "high": found.high if known else None,
+        "chance": found.winner.chance,
+        "luck": found.luck,
+        "seeds": found.winner.seeds,
+        "on_test": found.on_test,
+    }
+
+
+def roles(plan: Plan, now: Standing) -> dict[int, str]:
+    """Return what each trial of a confirmation is in it, by index."""
+    found = answer(plan, now) if now.finished else None
+    named = {finalist.trial: "contender" for finalist in plan.finalists}
+    named |= dict.fromkeys(now.left, "left")
+    if found is not None:
+        named[found.winner.finalist.trial] = "winner"
+    return named | {record.trial: f"repeats {trial}" for (trial, _), record in now.records.items()}
+
+
+def _is_known(found: Answer) -> bool:
+    return math.isfinite(found.low) and math.isfinite(found.high)
+
+
+def _percent(chance: float) -> str:
+    """Return a chance in percent; the draws behind it do not tell 99.9 % from certainty."""
+    if chance > 0.995:
+        return "> 99"
+    return "< 1" if chance < 0.005 else f"{100 * chance:.0f}"

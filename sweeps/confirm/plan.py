@@ -1,0 +1,177 @@
+"""Plan of a confirmation, `confirm.json`: which trials run again, and with which seeds.
+
+`sweep confirm` writes it. All else follows from the plan and the trial records: `rounds` says which repeat
+comes next, `answer` what came of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from sweeps.errors import DamagedObject
+from sweeps.space.definition import Value
+from sweeps.storage.base import NotFound, Store, put
+from sweeps.text import json_reader
+from sweeps.trials.record import Trial
+
+KEY = "confirm.json"
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finalist:
+    """Trial that is run again.
+
+    Args:
+        trial: its index.
+        parameters: its parameters.
+        first: the metric as the search observed it.
+        predicted: the surrogate's posterior mean of the metric there; None without a surrogate.
+    """
+
+    trial: int
+    parameters: Mapping[str, Value]
+    first: float
+    predicted: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Confirmation as it was planned.
+
+    Args:
+        metric: the objective that is confirmed.
+        goal: of that objective.
+        finalists: at least two, the best first.
+        seed_key: the parameter that carries the seed.
+        seeds: one a round, ascending; none was used in the sweep before.
+        fixed: what else every repeat sets, such as `eval.test: true` for the trainer.
+        top: number of finalists that was asked for.
+        trials: greatest number of repeats; None: all seeds of all finalists.
+        within: upper bounds on metrics of the finalists.
+        error_rate: greatest probability that the race drops the truly best one.
+        created: the store's time.
+    """
+
+    metric: str
+    goal: Literal["minimize", "maximize"]
+    finalists: tuple[Finalist, ...]
+    seed_key: str
+    seeds: tuple[int, ...]
+    fixed: Mapping[str, Value] = field(default_factory=dict)
+    top: int
+    trials: int | None = None
+    within: Mapping[str, float] = field(default_factory=dict)
+    error_rate: float = 0.05
+    created: float = 0.0
+
+    @property
+    def sign(self) -> float:
+        """Return the factor that turns the metric into a loss."""
+        return 1.0 if self.goal == "minimize" else -1.0
+
+    @property
+    def test_metric(self) -> str:
+        """Return the metric on the test text: `test_loss` for `final_loss` or `loss`."""
+        return f"test_{self.metric.removeprefix('final_')}"
+
+    def parameters(self, finalist: Finalist, seed: int) -> dict[str, Value]:
+        """Return the parameters of the finalist's repeat with this seed."""
+        return {**finalist.parameters, self.seed_key: seed, **self.fixed}
+
+    def repeat(self, trial: int, seed: int) -> dict[str, Value]:
+        """Return the parameters of the repeat of this finalist with this seed."""
+        return self.parameters(next(f for f in self.finalists if f.trial == trial), seed)
+
+    def repeats(self, records: list[Trial]) -> dict[tuple[int, int], Trial]:
+        """Return the records of this plan's repeats by finalist and seed; of equal ones, the first."""
+        found: dict[tuple[int, int], Trial] = {}
+        by_seed: dict[Value, list[Trial]] = {}
+        for record in records:
+            if record.generator == "confirm" and self.seed_key in record.parameters:
+                by_seed.setdefault(record.parameters[self.seed_key], []).append(record)
+        for seed in self.seeds:
+            for finalist in self.finalists:
+                wanted = self.parameters(finalist, seed)
+                equal = (record for record in by_seed.get(seed, ()) if record.parameters == wanted)
+                if (record := next(equal, None)) is not None:
+                    found[finalist.trial, seed] = record
+        return found
+
+
+def stored_plan(store: Store) -> tuple[Plan, str] | None:
+    """Return the sweep's plan with its version, or None without one. Raises `DamagedObject`."""
+    try:
+        data, version = store.read(KEY)
+    except NotFound:
+        return None
+    try:
+        return decoded(data), version
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}".replace("\n", " ")
+        raise DamagedObject(KEY, reason, store.location(KEY)) from None
+
+
+def store_plan(store: Store, plan: Plan, expected: str | None) -> None:
+    """Write the plan over the version `expected`; None: there is none yet. Raises `StoreConflict`."""
+    put(store, KEY, encoded(plan), expected)
+
+
+def encoded(plan: Plan) -> bytes:
+    """Return the plan as JSON that `decoded` can read."""
+    plain = replace(
+        plan,
+        finalists=tuple(replace(f, parameters=dict(f.parameters)) for f in plan.finalists),
+        fixed=dict(plan.fixed),
+        within=dict(plan.within),
+    )
+    return (json.dumps({"schema": SCHEMA, **asdict(plain)}, indent=1, allow_nan=False) + "\n").encode()
+
+
+def decoded(data: bytes) -> Plan:
+    """Return the plan in the bytes that `encoded` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it cannot be one of this version.
+    """
+    document = dict(json_reader.parse(data))
+    if (schema := document.pop("schema")) != SCHEMA:
+        raise ValueError(f"schema is {schema!r}, this version reads {SCHEMA}")
+    finalists = tuple(
+        Finalist(**{**entry, "parameters": MappingProxyType(dict(entry["parameters"]))})
+        for entry in document.pop("finalists")
+    )
+    for name in ("fixed", "within"):
+        document[name] = MappingProxyType(dict(document[name]))
+    plan = Plan(**{**document, "finalists": finalists, "seeds": tuple(document["seeds"])})
+    if problem := _problem(plan):
+        raise ValueError(problem)
+    return plan
+
+
+def _problem(plan: Plan) -> str:
+    """Return what is wrong with a plan that a user may have edited, or ""."""
+    if len({finalist.trial for finalist in plan.finalists}) < len(plan.finalists) or len(plan.finalists) < 2:
+        return "finalists are not two or more trials"
+    if len(plan.seeds) < 2 or any(type(seed) is not int for seed in plan.seeds):
+        return "seeds are not two or more integers"
+    if list(plan.seeds) != sorted(set(plan.seeds)):
+        return "seeds do not ascend"
+    if plan.goal not in ("minimize", "maximize"):
+        return f"goal is {plan.goal!r}"
+    if not all(isinstance(name, str) for name in (plan.metric, plan.seed_key)):
+        return "metric or seed_key is not a text"
+    if not 0 < plan.error_rate < 1:
+        return "error_rate is not between 0 and 1"
+    if not (plan.trials is None or (type(plan.trials) is int and plan.trials >= 0)):
+        return "trials is not a count"
+    for finalist in plan.finalists:
+        numbers: list[Any] = [finalist.first, 0.0 if finalist.predicted is None else finalist.predicted]
+        if not all(isinstance(n, int | float) and abs(n) <= sys.float_info.max for n in numbers):
+            return f"trial {finalist.trial} has a metric that is not a finite number"
+    return ""

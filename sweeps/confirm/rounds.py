@@ -1,0 +1,103 @@
+"""Rounds of a confirmation: who is still in the race, and which repeat runs next. Pure.
+
+`search.allocation` makes the repeats that are due. A round is one seed for every finalist that can still win.
+Rounds 1 and 2 run at once, because nothing can be tested before them, and so do all rounds of the last
+finalist that is left: its interval rests on every planned seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sweeps.confirm.plan import Plan
+from sweeps.trials.record import Trial
+
+Losses = dict[int, dict[int, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """State of a confirmation after the records.
+
+    Args:
+        round: the round that runs now, from 1; the last one that ran once it is finished.
+        racing: the finalists that can still win, in the plan's order.
+        left: why each other finalist left, as a clause.
+        due: finalist and seed of every repeat that should run and has no record.
+        open: records of the repeats that have not ended.
+        finished: whether nothing is due or open, and nothing will be.
+        why: why it is finished before the last round, as a clause; else "".
+        records: of all repeats, by finalist and seed.
+    """
+
+    round: int
+    racing: tuple[int, ...]
+    left: Mapping[int, str]
+    due: tuple[tuple[int, int], ...] = ()
+    open: tuple[Trial, ...] = ()
+    finished: bool = False
+    why: str = ""
+    records: Mapping[tuple[int, int], Trial] = field(default_factory=dict)
+
+
+def standing(plan: Plan, records: list[Trial]) -> Standing:
+    """Return the state of the confirmation. All rounds are judged anew, each by the results until then."""
+    repeats = plan.repeats(records)
+    racing = tuple(finalist.trial for finalist in plan.finalists)
+    left: dict[int, str] = {}
+    begun = spent = 0  # rounds and repeats
+    why = ""
+    while racing and begun < len(plan.seeds):
+        block = _block(plan, racing, begun, spent)
+        if plan.trials is not None and (not block or spent + len(block) > plan.trials):
+            why = f"the next round would exceed the budget of {plan.trials} repeats"
+            break
+        begun, spent = plan.seeds.index(block[-1][1]) + 1, spent + len(block)
+        due = tuple(key for key in block if key not in repeats)
+        running = tuple(repeats[key] for key in block if key in repeats and not repeats[key].finished)
+        if due or running:
+            return Standing(round=begun, racing=racing, left=left, due=due, open=running, records=repeats)
+        for trial, seed in block:
+            if has_failed(repeats[trial, seed]):
+                left.setdefault(trial, f"failed with seed {seed} (trial {repeats[trial, seed].trial})")
+        racing = tuple(trial for trial in racing if trial not in left)
+        if len(racing) > 1:
+            staying = _winnable(plan, repeats, begun)
+            left |= {t: f"could not win any more after round {begun}" for t in racing if t not in staying}
+            racing = tuple(trial for trial in racing if trial in staying)
+    if not racing:
+        why = "no finalist is left"
+    return Standing(round=begun, racing=racing, left=left, finished=True, why=why, records=repeats)
+
+
+def losses(plan: Plan, repeats: Mapping[tuple[int, int], Trial], metric: str) -> Losses:
+    """Return the losses by finalist and seed, lower is better; runs without a result are left out."""
+    found: Losses = {finalist.trial: {} for finalist in plan.finalists}
+    for (trial, seed), record in repeats.items():
+        value = record.metrics.get(metric) if record.status == "completed" else None
+        if value is not None:
+            found[trial][seed] = plan.sign * value
+    return found
+
+
+def has_failed(record: Trial) -> bool:
+    """Return whether a repeat failed by its own parameters; a lost worker says nothing about them."""
+    return record.status == "failed" and record.failure != "lost"
+
+
+def _block(plan: Plan, racing: tuple[int, ...], begun: int, spent: int) -> list[tuple[int, int]]:
+    """Return the repeats that run at once: a round, two at the start, all in the budget for the last one."""
+    if len(racing) == 1:
+        budget = len(plan.seeds) if plan.trials is None else plan.trials - spent
+        return [(racing[0], seed) for seed in plan.seeds[begun:][:budget]]
+    count = 2 if begun == 0 else 1
+    return [(trial, seed) for seed in plan.seeds[begun : begun + count] for trial in racing]
+
+
+def _winnable(plan: Plan, repeats: Mapping[tuple[int, int], Trial], begun: int) -> frozenset[int]:
+    from sweeps.confirm import race  # scipy, which a sweep without a confirmation need not load
+
+    judged = {key: record for key, record in repeats.items() if key[1] in plan.seeds[:begun]}
+    results = losses(plan, judged, plan.metric)
+    return race.remaining(results, seeds=len(plan.seeds), error_rate=plan.error_rate)

@@ -1,0 +1,118 @@
+"""Choice of the trials that `sweep confirm` runs again: the best by posterior mean, not by luck."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from sweeps.confirm.plan import Finalist
+from sweeps.errors import SpaceError
+from sweeps.space import constraints
+from sweeps.space.definition import Space
+from sweeps.space.domain import REPEAT_KEYS, Domain
+from sweeps.trials.record import Trial
+
+LEAST = 4
+"""Results to which a surrogate can be fitted."""
+
+Numbers = Mapping[str, float]
+"""Value of each metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Finalists, the best first, and why no surrogate chose them ("" if one did)."""
+
+    finalists: tuple[Finalist, ...]
+    note: str = ""
+
+
+def choose(
+    space: Space, records: Sequence[Trial], *, metric: str, top: int, seed_key: str, within: Numbers
+) -> Chosen:
+    """Return the best completed configurations, at most `top`.
+
+    Trials that differ in the seed alone are one configuration; the best of them stands for it, as it would in
+    `sweep best`. A configuration counts if its posterior means obey the outcome constraints, and its observed
+    metrics are `within`. Without a surrogate, averages over its trials replace the posterior means.
+
+    Args:
+        space: of the sweep.
+        records: all of them, in index order.
+        metric: the objective to rank by.
+        top: greatest number of finalists.
+        seed_key: the parameter that tells repeats apart.
+        within: greatest value of each of these metrics.
+    """
+    sign = 1.0 if _minimizes(space, metric) else -1.0
+    done = [r for r in records if r.status == "completed" and r.metrics.get(metric) is not None]
+    predicted, note = _predictions(space, records)
+    bounds = [constraints.parse(text) for text in space.outcome_constraints]
+    ranked: list[tuple[float, Finalist]] = []
+    for alike in _configurations(space, done, seed_key):
+        searched = [record for record in alike if record.generator != "confirm"]
+        means = _means([predicted[r.trial] for r in alike if r.trial in predicted] or [*map(_numbers, alike)])
+        if not searched or (predicted and not any(r.trial in predicted for r in alike)):
+            continue
+        record = min(searched, key=lambda r: (sign * _numbers(r)[metric], r.trial))
+        known = _numbers(record) | means
+        allowed = all(bound.coefficients.keys() <= known.keys() and bound.holds(known) for bound in bounds)
+        if allowed and all(_numbers(record).get(name, math.inf) <= most for name, most in within.items()):
+            finalist = Finalist(
+                trial=record.trial,
+                parameters=MappingProxyType(dict(record.parameters)),
+                first=_numbers(record)[metric],
+                predicted=means[metric] if predicted else None,
+            )
+            ranked.append((sign * means[metric], finalist))
+    ranked.sort(key=lambda pair: (pair[0], pair[1].trial))
+    return Chosen(finalists=tuple(finalist for _, finalist in ranked[:top]), note=note)
+
+
+def _minimizes(space: Space, metric: str) -> bool:
+    return next(o.goal for o in space.objectives if o.metric == metric) == "minimize"
+
+
+def _numbers(record: Trial) -> dict[str, float]:
+    return {name: float(value) for name, value in record.metrics.items() if value is not None}
+
+
+def _means(several: Sequence[Numbers]) -> dict[str, float]:
+    """Return the mean of every metric that all of them have."""
+    names = set(several[0]).intersection(*several)
+    return {name: statistics.fmean(numbers[name] for numbers in several) for name in names}
+
+
+def _configurations(space: Space, records: Sequence[Trial], seed_key: str) -> list[list[Trial]]:
+    """Return the records by configuration, in the order of their first ones."""
+    domain = Domain(space)
+    found: dict[Hashable, list[Trial]] = {}
+    for record in records:
+        parameters = domain.configuration(record.parameters, repeat=record.generator == "confirm")
+        kept = {name: v for name, v in parameters.items() if name not in (seed_key, *REPEAT_KEYS)}
+        found.setdefault(domain.identity(kept), []).append(record)
+    return list(found.values())
+
+
+def _predictions(space: Space, records: Sequence[Trial]) -> tuple[dict[int, dict[str, float]], str]:
+    """Return the posterior means of every metric by trial, and why there are none, or ""."""
+    results = sum(record.status == "completed" for record in records)
+    if results < LEAST:
+        return {}, f"{results} results are too few for a surrogate"
+    if not Domain(space).searched:
+        return {}, "no parameter was searched"
+    from sweeps.search.optimizer import SURROGATE_FAILURES, Optimizer
+
+    try:
+        optimizer = Optimizer(space)
+        optimizer.observe(records)
+        points = optimizer.points()
+        found = optimizer.view().predict(list(points.values()))
+    except (*SURROGATE_FAILURES, SpaceError) as error:
+        return {}, f"the surrogate failed: {' '.join(str(error).split())[:200]}"
+    return {
+        trial: {metric: values[at][0] for metric, values in found.items()} for at, trial in enumerate(points)
+    }, ""
