@@ -12,7 +12,6 @@ import shlex
 import time
 from collections.abc import Callable
 
-from sweeps.confirm.rounds import Standing
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
 from sweeps.search.allocation import Allocator
 from sweeps.space import definition as space
@@ -154,10 +153,6 @@ class Experiment:
         return self.allocator.ask(
             redact(storable.line(worker)), leased=leased, make=make, confirming=confirming, wait=wait
         )
-
-    def confirmation(self, records: list[Trial]) -> Standing | None:
-        """Return the state of the confirmation; None if none was planned. Raises `DamagedObject`."""
-        return self.allocator.confirmation(records)
 
     def is_full(self, records: list[Trial]) -> bool:
         """Return whether the sweep has all trials that its run cap or its grid allows."""

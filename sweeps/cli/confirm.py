@@ -16,7 +16,7 @@ from sweeps.confirm.plan import Plan, store_plan, stored_plan
 from sweeps.confirm.rounds import standing
 from sweeps.errors import EXIT_FAILED, EXIT_PREEMPTED, InputError, StoreConflict
 from sweeps.experiment import Experiment
-from sweeps.space.definition import Space, Value
+from sweeps.space.definition import Fixed, Space, Value
 from sweeps.text.counted import counted
 from sweeps.trials import budget, control
 from sweeps.trials.record import Trial
@@ -60,6 +60,7 @@ _SEEDS_BELOW = 10**6
 @click.pass_context
 def confirm(
     ctx: click.Context,
+    /,
     storage: str | None,
     name: str | None,
     plan_only: bool,
@@ -244,9 +245,7 @@ def _fresh_seeds(space: Space, records: Sequence[Trial], key: str, count: int) -
     from sweeps.search.determinism import stable_seed
 
     used: set[Value] = {record.parameters[key] for record in records if key in record.parameters}
-    used |= {
-        parameter.value for parameter in space.parameters if getattr(parameter, "value", None) is not None
-    }
+    used |= {parameter.value for parameter in space.parameters if isinstance(parameter, Fixed)}
     found: list[int] = []
     at = 0
     while len(found) < count:

@@ -11,23 +11,17 @@ import click
 from sweeps.cli.output import echo, notify, print_table, shorten
 from sweeps.cli.rerun import command_line
 from sweeps.confirm.answer import Answer, Row, answer
-from sweeps.confirm.plan import Plan, stored_plan
-from sweeps.confirm.rounds import Standing, standing
+from sweeps.confirm.plan import Plan
+from sweeps.confirm.rounds import Standing, of_store
 from sweeps.experiment import Experiment
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.trials.record import Trial
 
 
-def of_sweep(experiment: Experiment, records: Sequence[Trial]) -> tuple[Plan, Standing] | None:
-    """Return the sweep's confirmation; None if none was planned."""
-    stored = stored_plan(experiment.store)
-    return None if stored is None else (stored[0], standing(stored[0], list(records)))
-
-
 def confirmed(experiment: Experiment, records: Sequence[Trial]) -> tuple[Plan, Answer] | None:
     """Return the answer of a finished confirmation of the first objective, or None."""
-    found = of_sweep(experiment, records)
+    found = of_store(experiment.store, list(records))
     if found is None or not found[1].finished or found[0].metric != experiment.space.metrics()[0]:
         return None
     said = answer(*found)

@@ -1,4 +1,4 @@
-"""Commands `sweep status`, `sweep trials` and `sweep best`. They import neither torch nor Ax."""
+"""Commands `sweep status` and `sweep trials`. They import neither torch nor Ax."""
 
 from __future__ import annotations
 
@@ -11,26 +11,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sweeps.cli import confirmation
+from sweeps.cli.best import best_line, trial_result
 from sweeps.cli.output import (
     console,
     echo,
     format_option,
-    notify,
     print_csv,
     print_json,
     print_table,
     shorten,
 )
 from sweeps.cli.prices import Prices, price_options
-from sweeps.cli.rerun import command_line
 from sweeps.cli.resolve import open_sweep, storage_options
-from sweeps.confirm.answer import Answer
-from sweeps.confirm.plan import Plan
-from sweeps.errors import EXIT_FAILED
+from sweeps.confirm import rounds
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.space.definition import Space
-from sweeps.space.overrides import to_overrides
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.trials import brake, budget, control
@@ -97,71 +93,21 @@ def trials(storage: str | None, name: str | None, style: str) -> None:
     elif not records:
         click.echo(f"no trials yet; start some with `sweep worker --storage {experiment.store.url}`")
     else:
-        planned = confirmation.of_sweep(experiment, records)
+        planned = rounds.of_store(experiment.store, list(records))
         print_trials(experiment.space, records, {} if planned is None else confirmation.roles(*planned))
-
-
-@click.command()
-@storage_options
-@format_option
-@click.pass_context
-def best(ctx: click.Context, storage: str | None, name: str | None, style: str) -> None:
-    """Show the best trial, and a command line that runs it again.
-
-    After `sweep confirm` it is the confirmed winner, otherwise the best observed value, luck included. With
-    several objectives it is the best by the first one; see `sweep pareto` for the trade-off.
-    """
-    experiment = open_sweep(storage, name)
-    records = redact_trials(experiment.trials())
-    record, found = table.best(experiment.space, records), confirmation.confirmed(experiment, records)
-    if found is not None:
-        _print_confirmed(experiment, style, *found, record)
-        return
-    if style == "json":
-        print_json(None if record is None else _best_document(experiment.space, record))
-    elif record is None:
-        within = " within the outcome constraints" if experiment.space.outcome_constraints else ""
-        click.echo(f"sweep: no trial is completed yet{within}; see `sweep status`", err=True)
-    elif style == "csv":
-        print_csv([table.flat(record)])
-    else:
-        echo(best_line(experiment.space, record))
-        click.echo(escape_controls(command_line(experiment.space, record)))
-        notify("one run on the text that the search has used; `sweep confirm` tells skill from luck")
-    if record is None:
-        ctx.exit(EXIT_FAILED)
-
-
-def _print_confirmed(
-    experiment: Experiment, style: str, plan: Plan, found: Answer, observed: Trial | None
-) -> None:
-    """Print the winner of a confirmation; `observed` is the best by observed value."""
-    record = redact_trials([confirmation.winner_of(experiment, found)])[0]
-    if style == "json":
-        print_json(_best_document(experiment.space, record, found))
-    elif style == "csv":
-        print_csv([table.flat(record)])
-    else:
-        echo(confirmation.winner_line(found))
-        for line in confirmation.sentences(plan, found):
-            echo(f"  {line}")
-        click.echo(escape_controls(command_line(experiment.space, record)))
-        if observed is not None and observed.created > plan.created:
-            line = best_line(experiment.space, observed)
-            notify(f"{line}, in one run after the confirmation; `sweep confirm --again` includes it")
 
 
 def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[str, Any]:
     """Return the document of `sweep status --format json`."""
     found = table.best(experiment.space, records)
     switch = control.switch(experiment.store)
-    planned = confirmation.of_sweep(experiment, records)
+    planned = rounds.of_store(experiment.store, list(records))
     return {
         "url": experiment.store.url,
         "name": experiment.space.name,
         "run_cap": experiment.space.run_cap,
         "trials": table.counts(records),
-        "best": None if found is None else _trial_result(found),
+        "best": None if found is None else trial_result(found),
         "state": switch.state,
         "why": switch.why or None,
         "confirmation": None if planned is None else confirmation.document(*planned),
@@ -193,7 +139,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         lines.append(f"budget  {spent}")
     if line := _cost_line(space, records, rate):
         lines.append(f"cost    {line}")
-    if (planned := confirmation.of_sweep(experiment, records)) is not None:
+    if (planned := rounds.of_store(experiment.store, list(records))) is not None:
         lines.append(f"confirm {confirmation.progress_line(*planned)}")
     if (found := table.best(space, records)) is not None:
         lines.append(f"best    {best_line(space, found)}, in one run")
@@ -215,15 +161,6 @@ def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str
     )
     unknown = f"; without a price: {counted(estimate.unpriced, 'trial')}" if estimate.unpriced else ""
     return f"${estimate.so_far:.2f} so far{expected}, {estimate.basis}{unknown}"
-
-
-def best_line(space: Space, record: Trial) -> str:
-    """Return the objectives of a trial, such as `trial 5: final_loss 3.3412 ± 0.0123`."""
-    metrics = ", ".join(
-        f"{metric} {shorten(record.metrics.get(metric))}{_plus_minus(record, metric)}"
-        for metric in space.metrics()
-    )
-    return f"trial {record.trial}: {metrics}"
 
 
 def print_trials(space: Space, records: Sequence[Trial], roles: Mapping[int, str]) -> None:
@@ -311,19 +248,3 @@ def _status_row(experiment: Experiment, records: Sequence[Trial]) -> dict[str, A
         "best": None if found is None else found.trial,
     }
     return row | {m: None if found is None else found.metrics.get(m) for m in experiment.space.metrics()}
-
-
-def _trial_result(record: Trial) -> dict[str, Any]:
-    return {"trial": record.trial, "parameters": dict(record.parameters), "metrics": dict(record.metrics)}
-
-
-def _best_document(space: Space, record: Trial, found: Answer | None = None) -> dict[str, Any]:
-    fixed = list(space.program.overrides) if space.program.kind == "trainer" else []
-    confirmed = None if found is None else confirmation.winner_document(found)
-    overrides = [*fixed, *to_overrides(record.parameters)]
-    return {**_trial_result(record), "overrides": overrides, "confirmed": confirmed}
-
-
-def _plus_minus(record: Trial, metric: str) -> str:
-    sem = record.metrics.get(f"{metric}_sem")
-    return "" if sem is None else f" ± {sem:.2g}"

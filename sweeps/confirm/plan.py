@@ -99,8 +99,8 @@ class Plan:
             for finalist in self.finalists:
                 wanted = self.parameters(finalist, seed)
                 equal = (record for record in by_seed.get(seed, ()) if record.parameters == wanted)
-                if (record := next(equal, None)) is not None:
-                    found[finalist.trial, seed] = record
+                if (first := next(equal, None)) is not None:
+                    found[finalist.trial, seed] = first
         return found
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sweeps.confirm.plan import Plan
+from sweeps.confirm.plan import Plan, stored_plan
+from sweeps.storage.base import Store
 from sweeps.trials.record import Trial
 
 Losses = dict[int, dict[int, float]]
@@ -39,6 +40,12 @@ class Standing:
     finished: bool = False
     why: str = ""
     records: Mapping[tuple[int, int], Trial] = field(default_factory=dict)
+
+
+def of_store(store: Store, records: list[Trial]) -> tuple[Plan, Standing] | None:
+    """Return the sweep's plan and its state; None if nothing is to be confirmed. Raises `DamagedObject`."""
+    stored = stored_plan(store)
+    return None if stored is None else (stored[0], standing(stored[0], records))
 
 
 def standing(plan: Plan, records: list[Trial]) -> Standing:

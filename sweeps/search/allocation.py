@@ -13,8 +13,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from sweeps.confirm.plan import stored_plan
-from sweeps.confirm.rounds import Standing, standing
+from sweeps.confirm import rounds
 from sweeps.errors import AlreadyExists, Busy, Interrupted, StoreConflict, SweepClosed
 from sweeps.space.definition import Space, Value
 from sweeps.storage.base import Store
@@ -100,17 +99,11 @@ class Allocator:
             return True
         return self._grid is not None and not self._grid.left(records)
 
-    def confirmation(self, records: list[Trial]) -> Standing | None:
-        """Return the state of the sweep's confirmation; None if none was planned. Raises `DamagedObject`."""
-        found = stored_plan(self._store)
-        return None if found is None else standing(found[0], records)
-
     def _may_create(self, records: list[Trial], *, searching: bool) -> bool:
         """Return whether a new trial may be made: for the search, or for a round of the confirmation."""
         if searching and not self.is_full(records):
             return True
-        now = self.confirmation(records)
-        return now is not None and bool(now.due)
+        return self._repeat(records) is not None
 
     @cached_property
     def _grid(self) -> Grid | None:
@@ -242,10 +235,8 @@ class Allocator:
 
     def _repeat(self, records: list[Trial]) -> dict[str, Value] | None:
         """Return the parameters of the next repeat that the confirmation waits for, or None."""
-        found = stored_plan(self._store)
-        if found is None or not (due := standing(found[0], records).due):
-            return None
-        return found[0].repeat(*due[0])
+        found = rounds.of_store(self._store, records)
+        return found[0].repeat(*found[1].due[0]) if found is not None and found[1].due else None
 
     def _create_for_others(
         self, made: Trial, rivals: int, wait: Callable[[float], object], *, searching: bool

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from sweeps.confirm import rounds
+from sweeps.confirm.plan import Plan
 from sweeps.confirm.rounds import Standing
 from sweeps.errors import Busy, Interrupted, NothingToAsk, StoreUnavailable, SweepClosed
 from sweeps.experiment import Experiment
@@ -185,7 +187,7 @@ class _NextTrial:
             self.watcher.waiting(f"{counted(stuck, 'trial')} cannot be claimed now: waiting")
         elif silent:
             self.watcher.waiting(f"waiting for a heartbeat of {counted(silent, 'trial')} elsewhere")
-        elif waits := _held_up(self.experiment.confirmation(records)):
+        elif waits := _held_up(rounds.of_store(self.experiment.store, records)):
             self.watcher.waiting(waits)
         else:
             return False
@@ -195,16 +197,16 @@ class _NextTrial:
         return True
 
 
-def _held_up(confirmation: Standing | None) -> str:
+def _held_up(confirmation: tuple[Plan, Standing] | None) -> str:
     """Return which trials of others the next round of the confirmation waits for, in words; "" if none.
 
     Trials of `sweep ask` do not count: they may run for ever.
     """
-    if confirmation is None or confirmation.finished:
+    if confirmation is None:
         return ""
-    running = sum(record.heartbeat is not None for record in confirmation.open)
-    if not running and not confirmation.due:
+    _, now = confirmation
+    running = sum(record.heartbeat is not None for record in now.open)
+    if not running and not now.due:
         return ""
-    return (
-        f"waiting for round {confirmation.round} of the confirmation: {counted(running, 'trial')} elsewhere"
-    )
+    elsewhere = counted(running, "trial")
+    return f"waiting for round {now.round} of the confirmation: {elsewhere} elsewhere"

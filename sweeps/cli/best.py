@@ -1,0 +1,98 @@
+"""Command `sweep best`: the confirmed winner, or the best observed trial. It imports neither torch nor Ax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from sweeps.cli import confirmation
+from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, shorten
+from sweeps.cli.rerun import command_line
+from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.confirm.answer import Answer
+from sweeps.confirm.plan import Plan
+from sweeps.errors import EXIT_FAILED
+from sweeps.experiment import Experiment
+from sweeps.export import table
+from sweeps.space.definition import Space
+from sweeps.space.overrides import to_overrides
+from sweeps.text.printable import escape_controls
+from sweeps.trials.record import Trial
+from sweeps.trials.redaction import redact_trials
+
+
+@click.command()
+@storage_options
+@format_option
+@click.pass_context
+def best(ctx: click.Context, storage: str | None, name: str | None, style: str) -> None:
+    """Show the best trial, and a command line that runs it again.
+
+    After `sweep confirm` it is the confirmed winner, otherwise the best observed value, luck included. With
+    several objectives it is the best by the first one; see `sweep pareto` for the trade-off.
+    """
+    experiment = open_sweep(storage, name)
+    records = redact_trials(experiment.trials())
+    record, found = table.best(experiment.space, records), confirmation.confirmed(experiment, records)
+    if found is not None:
+        _print_confirmed(experiment, style, *found, record)
+        return
+    if style == "json":
+        print_json(None if record is None else _best_document(experiment.space, record))
+    elif record is None:
+        within = " within the outcome constraints" if experiment.space.outcome_constraints else ""
+        click.echo(f"sweep: no trial is completed yet{within}; see `sweep status`", err=True)
+    elif style == "csv":
+        print_csv([table.flat(record)])
+    else:
+        echo(best_line(experiment.space, record))
+        click.echo(escape_controls(command_line(experiment.space, record)))
+        notify("one run on the text that the search has used; `sweep confirm` tells skill from luck")
+    if record is None:
+        ctx.exit(EXIT_FAILED)
+
+
+def _print_confirmed(
+    experiment: Experiment, style: str, plan: Plan, found: Answer, observed: Trial | None
+) -> None:
+    """Print the winner of a confirmation; `observed` is the best by observed value."""
+    record = redact_trials([confirmation.winner_of(experiment, found)])[0]
+    if style == "json":
+        print_json(_best_document(experiment.space, record, found))
+    elif style == "csv":
+        print_csv([table.flat(record)])
+    else:
+        echo(confirmation.winner_line(found))
+        for line in confirmation.sentences(plan, found):
+            echo(f"  {line}")
+        click.echo(escape_controls(command_line(experiment.space, record)))
+        if observed is not None and observed.created > plan.created:
+            line = best_line(experiment.space, observed)
+            notify(f"{line}, in one run after the confirmation; `sweep confirm --again` includes it")
+
+
+def best_line(space: Space, record: Trial) -> str:
+    """Return the objectives of a trial, such as `trial 5: final_loss 3.3412 ± 0.0123`."""
+    metrics = ", ".join(
+        f"{metric} {shorten(record.metrics.get(metric))}{_plus_minus(record, metric)}"
+        for metric in space.metrics()
+    )
+    return f"trial {record.trial}: {metrics}"
+
+
+def trial_result(record: Trial) -> dict[str, Any]:
+    """Return a trial's index, parameters and metrics."""
+    return {"trial": record.trial, "parameters": dict(record.parameters), "metrics": dict(record.metrics)}
+
+
+def _best_document(space: Space, record: Trial, found: Answer | None = None) -> dict[str, Any]:
+    fixed = list(space.program.overrides) if space.program.kind == "trainer" else []
+    confirmed = None if found is None else confirmation.winner_document(found)
+    overrides = [*fixed, *to_overrides(record.parameters)]
+    return {**trial_result(record), "overrides": overrides, "confirmed": confirmed}
+
+
+def _plus_minus(record: Trial, metric: str) -> str:
+    sem = record.metrics.get(f"{metric}_sem")
+    return "" if sem is None else f" ± {sem:.2g}"
