@@ -49,8 +49,8 @@ _SEEDS_BELOW = 10**6
     help="Only trials with at most this, such as effective_steps=3000. May be repeated.",
 )
 @click.option(
-    "--seed-key",
-    metavar="KEY",
+    "--seed-name",
+    metavar="NAME",
     help="The program's parameter that is the seed. Default: seed, which the search space must have "
     "unless the program is the trainer.",
 )
@@ -127,7 +127,7 @@ def _same(plan: Plan, options: Mapping[str, Any]) -> Plan:
         "seeds": len(plan.seeds),
         "budget": plan.trials,
         "objective": plan.metric,
-        "seed_key": plan.seed_key,
+        "seed_name": plan.seed_name,
         "bounds": dict(plan.within),
     }
     asked = {name: value for name, value in options.items() if value not in (None, ())}
@@ -160,7 +160,7 @@ def _new_plan(experiment: Experiment, records: list[Trial], options: Mapping[str
     if metric not in space.metrics():
         raise InputError(f"--objective {metric}: the objectives are {', '.join(space.metrics())}")
     within = _bounds(options["bounds"])
-    seed_key = _seed_key(space, options["seed_key"])
+    seed_name = _seed_name(space, options["seed_name"])
     _require_running(experiment)
     if exceeded := budget.exceeded(space.budget, records, experiment.store.now()):
         raise InputError(f"{url}: its budget leaves nothing for a confirmation: {exceeded}")
@@ -169,7 +169,7 @@ def _new_plan(experiment: Experiment, records: list[Trial], options: Mapping[str
             f"{url}: no trial is completed yet, so there is nothing to confirm; see `sweep status`"
         )
     top = options["top"] or TOP
-    chosen = choose(space, records, metric=metric, top=top, seed_key=seed_key, within=within)
+    chosen = choose(space, records, metric=metric, top=top, seed_name=seed_name, within=within)
     finalists = chosen.finalists
     if len(finalists) < 2:
         found = counted(len(finalists), "completed trial")
@@ -193,8 +193,8 @@ def _new_plan(experiment: Experiment, records: list[Trial], options: Mapping[str
         metric=metric,
         goal=next(o.goal for o in space.objectives if o.metric == metric),
         finalists=finalists,
-        seed_key=seed_key,
-        seeds=_fresh_seeds(space, records, seed_key, seeds),
+        seed_name=seed_name,
+        seeds=_fresh_seeds(space, records, seed_name, seeds),
         fixed={"eval.test": True} if space.program.kind == "trainer" else {},
         top=top,
         trials=options["budget"],
@@ -205,17 +205,17 @@ def _new_plan(experiment: Experiment, records: list[Trial], options: Mapping[str
     return plan
 
 
-def _seed_key(space: Space, asked: str | None) -> str:
+def _seed_name(space: Space, asked: str | None) -> str:
     """Return the parameter that carries the seed. Raises `InputError` if the program has none."""
     if asked is not None:
         if not asked or any(character.isspace() or character == "=" for character in asked):
-            raise InputError(f"--seed-key {asked!r}: this is not the name of a parameter")
+            raise InputError(f"--seed-name {asked!r}: this is not the name of a parameter")
         return asked
     if space.program.kind == "trainer" or any(p.name == "seed" for p in space.parameters):
         return "seed"
     raise InputError(
         f"the search space {space.name} has no parameter `seed`, so a repeat would be the same run again; "
-        "say which key of the program is the seed with --seed-key KEY"
+        "say which key of the program is the seed with --seed-name NAME"
     )
 
 

@@ -78,7 +78,7 @@ def warnings(plan: Plan, now: Standing, found: Answer) -> list[str]:
     if found.equal:
         lines.append(
             f"all repeats of trial {found.winner.finalist.trial} have the same {plan.metric}: "
-            f"does the program use `{plan.seed_key}`?"
+            f"does the program use `{plan.seed_name}`?"
         )
     if not _is_known(found):
         lines.append("one result alone gives no interval")
@@ -102,7 +102,8 @@ def print_answer(experiment: Experiment, plan: Plan, now: Standing) -> None:
     for line in sentences(plan, found):
         echo(f"  {line}")
     click.echo()
-    print_table([_shown(plan, row) for row in found.rows])
+    some_left = any(row.left for row in found.rows)
+    print_table([_shown(plan, row) | ({"": row.left} if some_left else {}) for row in found.rows])
     click.echo()
     for line in warnings(plan, now, found):
         notify(line)
@@ -111,11 +112,9 @@ def print_answer(experiment: Experiment, plan: Plan, now: Standing) -> None:
 
 def _shown(plan: Plan, row: Row) -> dict[str, Any]:
     numbers = {"first": row.finalist.first, "predicted": row.finalist.predicted, plan.metric: row.mean}
-    known = {
-        name: value for name, value in {**numbers, plan.test_metric: row.test}.items() if value is not None
-    }
+    known = {name: value for name, value in numbers.items() if value is not None}
     chance = round(100 * row.chance)
-    return {"trial": row.finalist.trial, **known, "best %": chance, "seeds": row.seeds, "": row.left}
+    return {"trial": row.finalist.trial, **known, "best %": chance, "seeds": row.seeds}
 
 
 def rows(plan: Plan, now: Standing) -> list[dict[str, Any]]:
@@ -135,7 +134,7 @@ def _plain(row: Row) -> dict[str, Any]:
         "first": row.finalist.first,
         "predicted": row.finalist.predicted,
         "selection": row.mean,
-        "test": row.test,
+        "test_average": row.test,
         "chance": row.chance,
         "seeds": row.seeds,
         "left": row.left or None,

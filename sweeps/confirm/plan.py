@@ -48,7 +48,7 @@ class Plan:
         metric: the objective that is confirmed.
         goal: of that objective.
         finalists: at least two, the best first.
-        seed_key: the parameter that carries the seed.
+        seed_name: the parameter that carries the seed.
         seeds: one a round, ascending; none was used in the sweep before.
         fixed: what else every repeat sets, such as `eval.test: true` for the trainer.
         top: number of finalists that was asked for.
@@ -61,7 +61,7 @@ class Plan:
     metric: str
     goal: Literal["minimize", "maximize"]
     finalists: tuple[Finalist, ...]
-    seed_key: str
+    seed_name: str
     seeds: tuple[int, ...]
     fixed: Mapping[str, Value] = field(default_factory=dict)
     top: int
@@ -82,7 +82,7 @@ class Plan:
 
     def parameters(self, finalist: Finalist, seed: int) -> dict[str, Value]:
         """Return the parameters of the finalist's repeat with this seed."""
-        return {**finalist.parameters, self.seed_key: seed, **self.fixed}
+        return {**finalist.parameters, self.seed_name: seed, **self.fixed}
 
     def repeat(self, trial: int, seed: int) -> dict[str, Value]:
         """Return the parameters of the repeat of this finalist with this seed."""
@@ -93,8 +93,8 @@ class Plan:
         found: dict[tuple[int, int], Trial] = {}
         by_seed: dict[Value, list[Trial]] = {}
         for record in records:
-            if record.generator == "confirm" and self.seed_key in record.parameters:
-                by_seed.setdefault(record.parameters[self.seed_key], []).append(record)
+            if record.generator == "confirm" and self.seed_name in record.parameters:
+                by_seed.setdefault(record.parameters[self.seed_name], []).append(record)
         for seed in self.seeds:
             for finalist in self.finalists:
                 wanted = self.parameters(finalist, seed)
@@ -164,8 +164,8 @@ def _problem(plan: Plan) -> str:
         return "seeds do not ascend"
     if plan.goal not in ("minimize", "maximize"):
         return f"goal is {plan.goal!r}"
-    if not all(isinstance(name, str) for name in (plan.metric, plan.seed_key)):
-        return "metric or seed_key is not a text"
+    if not all(isinstance(name, str) for name in (plan.metric, plan.seed_name)):
+        return "metric or seed_name is not a text"
     if not 0 < plan.error_rate < 1:
         return "error_rate is not between 0 and 1"
     if not (plan.trials is None or (type(plan.trials) is int and plan.trials >= 0)):

@@ -31,7 +31,7 @@ class Chosen:
 
 
 def choose(
-    space: Space, records: Sequence[Trial], *, metric: str, top: int, seed_key: str, within: Numbers
+    space: Space, records: Sequence[Trial], *, metric: str, top: int, seed_name: str, within: Numbers
 ) -> Chosen:
     """Return the best completed configurations, at most `top`.
 
@@ -44,7 +44,7 @@ def choose(
         records: all of them, in index order.
         metric: the objective to rank by.
         top: greatest number of finalists.
-        seed_key: the parameter that tells repeats apart.
+        seed_name: the parameter that tells repeats apart.
         within: greatest value of each of these metrics.
     """
     sign = 1.0 if _minimizes(space, metric) else -1.0
@@ -52,7 +52,7 @@ def choose(
     predicted, note = _predictions(space, records)
     bounds = [constraints.parse(text) for text in space.outcome_constraints]
     ranked: list[tuple[float, Finalist]] = []
-    for alike in _configurations(space, done, seed_key):
+    for alike in _configurations(space, done, seed_name):
         searched = [record for record in alike if record.generator != "confirm"]
         means = _means([predicted[r.trial] for r in alike if r.trial in predicted] or [*map(_numbers, alike)])
         if not searched or (predicted and not any(r.trial in predicted for r in alike)):
@@ -86,13 +86,13 @@ def _means(several: Sequence[Numbers]) -> dict[str, float]:
     return {name: statistics.fmean(numbers[name] for numbers in several) for name in names}
 
 
-def _configurations(space: Space, records: Sequence[Trial], seed_key: str) -> list[list[Trial]]:
+def _configurations(space: Space, records: Sequence[Trial], seed_name: str) -> list[list[Trial]]:
     """Return the records by configuration, in the order of their first ones."""
     domain = Domain(space)
     found: dict[Hashable, list[Trial]] = {}
     for record in records:
         parameters = domain.configuration(record.parameters, repeat=record.generator == "confirm")
-        kept = {name: v for name, v in parameters.items() if name not in (seed_key, *REPEAT_KEYS)}
+        kept = {name: v for name, v in parameters.items() if name not in (seed_name, *REPEAT_KEYS)}
         found.setdefault(domain.identity(kept), []).append(record)
     return list(found.values())
 

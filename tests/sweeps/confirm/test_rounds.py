@@ -23,7 +23,7 @@ def plan(finalists: int = 3, seeds: int = 5, **rest) -> Plan:
         finalists=tuple(
             Finalist(trial=i, parameters={"x": i / 10, "seed": 0}, first=3.0) for i in range(finalists)
         ),
-        seed_key="seed",
+        seed_name="seed",
         seeds=tuple(100 + seed for seed in range(seeds)),
         fixed={"eval.test": True},
         top=finalists,
@@ -83,7 +83,9 @@ class TestRounds:
         assert len(records) < len(of.finalists) * len(of.seeds)
         judged = max(seed for trial, seed in keys(of, records) if trial == 0)
         alone = [key for key in keys(of, records) if key[1] > judged]
-        after = standing(of, [r for r, key in zip(records, keys(of, records), strict=True) if key not in alone])
+        after = standing(
+            of, [r for r, key in zip(records, keys(of, records), strict=True) if key not in alone]
+        )
         assert list(after.due) == alone
 
     def test_equals_run_all_rounds(self):
@@ -119,7 +121,9 @@ class TestRounds:
 
     def test_when_all_of_them_fail_nobody_is_left(self):
         of = plan()
-        records = run(of, lambda trial, seed: {"status": "failed", "failure": "crashed", "error": "no such key"})
+        records = run(
+            of, lambda trial, seed: {"status": "failed", "failure": "crashed", "error": "no such key"}
+        )
         end = standing(of, records)
         assert (len(records), end.finished, end.racing, end.due) == (6, True, (), ())
         assert end.why == "no finalist is left"
@@ -174,7 +178,9 @@ def test_whatever_happens_it_ends_and_no_repeat_runs_twice(finalists, seeds, bud
         assert now.due
         assert {trial for trial, _ in now.due} <= set(now.racing)
         assert not {trial for trial, _ in now.due} & set(now.left)
-        block = [repeat(of, SEARCHED + len(records) + i, key, **outcome(*key)) for i, key in enumerate(now.due)]
+        block = [
+            repeat(of, SEARCHED + len(records) + i, key, **outcome(*key)) for i, key in enumerate(now.due)
+        ]
         random.shuffle(block)  # whichever worker was faster
         for at in range(len(block)):
             assert set(standing(of, [*records, *block[:at]]).due) == {

@@ -1,0 +1,267 @@
+"""`sweep confirm`: the answer to the letter, what it writes, and one line for each mistake."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeps.confirm.plan import KEY, stored_plan
+from sweeps.experiment import Experiment
+from sweeps.storage.local import LocalStore
+from sweeps.trials import control, lifecycle
+
+SPACE = """\
+name: noisy
+objectives: [{metric: loss, goal: minimize}]
+program: {function: "objectives_for_tests:noisy"}
+parameters:
+  x: {values: [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]}
+  seed: {value: 0}
+search: {method: grid}
+"""
+OBSERVED = "surrogate failed"
+
+
+@pytest.fixture
+def make(sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return a function that makes a sweep, runs it and returns its URL; by observed values, as Ax is slow."""
+    monkeypatch.setattr("sweeps.search.finalists._predictions", lambda space, records: ({}, OBSERVED))
+
+    def make(text: str = SPACE, *, run: bool = True) -> str:
+        file = tmp_path / "space.yaml"
+        file.write_text(text)
+        url = sweep("init", str(file)).out.strip()
+        if run:
+            assert sweep("worker").status == 0
+        return url
+
+    return make
+
+
+@pytest.fixture
+def searched(make) -> str:
+    return make()
+
+
+ANSWER = """\
+trial 3: test_loss 3.0449 (95 %: 3.029 to 3.0608), confirmed by 4 fresh seeds on the test text
+  the best of 3 with a chance of 60 %
+  its first loss was 3.0159, and is 2.9949 over fresh seeds: no luck was in it
+
+trial   first    loss  best %  seeds
+    3  3.0159  2.9949      60      4
+    4  3.0266   2.996      35      4
+    2  3.0459  3.0003       4      4
+
+python -c 'from objectives_for_tests import noisy; print(noisy({'"'"'x'"'"': 0.3, '"'"'seed'"'"': 0}))'
+"""
+
+
+class TestAnswer:
+    def test_the_answer_is_printed_to_the_letter(self, sweep, searched):
+        ran = sweep("confirm", "--top", "3", "--seeds", "4")
+        assert ran.status == 0
+        assert ran.out == ANSWER
+        assert "sweep: chosen by observed values: surrogate failed" in ran.err
+        assert "sweep: confirming trials 3, 4, 2 by loss: at most 12 runs" in ran.err
+        assert sweep("confirm").out == ANSWER, "once finished, it is printed at once"
+        assert len(Experiment.open(LocalStore(searched)).trials()) == 6 + 12
+
+    def test_the_document_for_programs(self, sweep, searched):
+        document = json.loads(sweep("confirm", "--top", "2", "--seeds", "3", "--format", "json").out)
+        assert list(document) == [
+            "metric", "finished", "round", "rounds", "racing", "why", "winner", "finalists",
+        ]  # fmt: skip
+        assert (document["finished"], document["rounds"]) == (True, 3)
+        winner, first = document["winner"], document["finalists"][0]
+        assert winner["trial"] == first["trial"]
+        assert winner["low"] < winner["mean"] < winner["high"]
+        assert winner["on_test"] is True
+        assert winner["luck"] == pytest.approx(first["selection"] - first["first"])
+        assert sum(row["chance"] for row in document["finalists"]) == pytest.approx(1)
+        rows = list(csv.DictReader(io.StringIO(sweep("confirm", "--format", "csv").out)))
+        assert [int(row["trial"]) for row in rows] == [row["trial"] for row in document["finalists"]]
+
+    def test_the_other_commands_show_what_is_confirmed(self, sweep, searched):
+        unconfirmed = sweep("best")
+        assert "one run on the text that the search has used; `sweep confirm`" in unconfirmed.err
+        assert sweep("status").out.splitlines()[-1] == "best    trial 3: loss 3.0159, in one run"
+        assert json.loads(sweep("best", "--format", "json").out)["confirmed"] is None
+        assert json.loads(sweep("status", "--format", "json").out)["confirmation"] is None
+        assert "confirmation" not in sweep("trials").out
+
+        answer = sweep("confirm", "--top", "2", "--seeds", "3").out.splitlines()
+        best = sweep("best")
+        assert best.out.splitlines() == [*answer[:3], answer[-1]]
+        assert best.err == ""
+        document = json.loads(sweep("best", "--format", "json").out)
+        assert document["confirmed"]["trial"] == document["trial"]
+        assert document["parameters"]["seed"] == 0, "the winner as the search made it, not a repeat"
+        status = sweep("status").out
+        assert "trials  6 and 6 to confirm the best: 12 completed" in status
+        assert "confirm finished: trial " in status
+        assert json.loads(sweep("status", "--format", "json").out)["confirmation"]["finished"]
+        trials = sweep("trials").out
+        assert "winner" in trials
+        assert "repeats 3" in trials
+
+    def test_a_later_better_number_is_pointed_out(self, sweep, searched):
+        assert sweep("confirm", "--top", "2", "--seeds", "2").status == 0
+        table = Path(searched).parent / "more.csv"
+        table.write_text("param.x,loss\n0.3,2.5\n")
+        assert sweep("import", str(table)).status == 0
+        assert (
+            "trial 10: loss 2.5, in one run after the confirmation; `sweep confirm --again`"
+            in sweep("best").err
+        )
+
+    def test_repeats_that_are_all_alike_are_doubted(self, sweep, make):
+        make(SPACE.replace(":noisy", ":paraboloid").replace("  seed: {value: 0}", "  n: {value: 1}"))
+        ran = sweep("confirm", "--top", "2", "--seeds", "3", "--seed-name", "seed")
+        assert ran.status == 0
+        assert "all repeats of trial 3 have the same loss: does the program use `seed`?" in ran.err
+        assert "no repeat reports test_loss: the interval is on the text that the search has used" in ran.err
+
+    def test_a_finalist_that_fails_with_a_fresh_seed_leaves_and_the_answer_says_so(self, sweep, make):
+        make(SPACE.replace(":noisy", ":diverges_by_seed"))
+        ran = sweep("confirm", "--top", "2", "--seeds", "3")
+        assert ran.status == 1, "the lower half of x fails, which is both of them"
+        assert "finished without a winner: no repeat has a result" in ran.err
+        ran = sweep("confirm", "--top", "6", "--seeds", "2", "--again")
+        assert ran.status == 0
+        assert ran.out.startswith("trial 5: test_loss")
+        assert "failed with seed" in ran.out
+
+
+class TestPlan:
+    def test_planning_alone_leaves_the_runs_to_the_workers(self, sweep, searched):
+        ran = sweep("confirm", "--top", "2", "--seeds", "2", "--plan")
+        assert (ran.status, ran.out) == (
+            0, "confirm  round 2 of 2: 2 of 2 trials can still win; 0 running, 4 to come\n",
+        )  # fmt: skip
+        assert "confirm round 2 of 2: 2 of 2 trials" in sweep("status").out
+        worker = sweep("worker")
+        assert worker.status == 0
+        assert worker.err.count("(confirm)") == 4
+        assert sweep("confirm").out.startswith("trial ")
+
+    def test_it_stays_within_the_budget(self, sweep, searched):
+        ran = sweep("confirm", "--top", "3", "--budget", "7")
+        assert (ran.status, ran.err.count("(confirm)")) == (0, 6)
+        assert "the next round would exceed the budget of 7 repeats" in ran.err
+
+    def test_the_seeds_are_fresh_and_the_same_for_all_and_others_the_next_time(self, sweep, searched):
+        sweep("confirm", "--top", "2", "--seeds", "3", "--plan")
+        store = LocalStore(searched)
+        first = stored_plan(store)[0]
+        assert len(set(first.seeds)) == 3
+        assert 0 not in first.seeds
+        assert sweep("worker").status == 0
+        assert sweep("confirm", "--top", "2", "--seeds", "3", "--again", "--plan").status == 0
+        second = stored_plan(store)[0]
+        assert not set(first.seeds) & set(second.seeds)
+
+    def test_its_trials_do_not_count_towards_the_run_cap_and_the_search_goes_on(self, sweep, make):
+        random = SPACE.replace("method: grid", "method: random, sobol: 4") + "run_cap: 6\n"
+        url = make(random, run=False)
+        assert sweep("worker", "--max-trials", "4").status == 0
+        assert sweep("confirm", "--top", "2", "--seeds", "2").status == 0
+        assert sweep("worker").status == 0
+        kinds = [record.generator for record in Experiment.open(LocalStore(url)).trials()]
+        assert kinds.count("confirm") == 4
+        assert len(kinds) == 10
+
+    def test_confirm_runs_no_trial_of_the_search(self, sweep, make):
+        make(SPACE.replace("method: grid", "method: random, sobol: 4") + "run_cap: 6\n", run=False)
+        assert sweep("worker", "--max-trials", "3").status == 0
+        pending = Experiment.open(LocalStore("sweep-store/noisy"))
+        record = pending.ask("w")
+        pending.apply(record.trial, lifecycle.Release(worker="w", attempt=1, detail="gone"))
+        assert sweep("confirm", "--top", "2", "--seeds", "2").status == 0
+        assert [r.status for r in pending.trials() if r.generator != "confirm"].count("pending") == 1
+
+    def test_the_metric_of_a_several_objectives_sweep(self, sweep, make):
+        two = SPACE.replace("minimize}]", "minimize}, {metric: effective_steps, goal: minimize}]")
+        make(two)
+        ran = sweep("confirm", "--plan", "--top", "2")
+        assert "by loss alone, whatever the other objectives; --max METRIC=VALUE" in ran.err
+        ran = sweep("confirm", "--plan", "--again", "--top", "2", "--max", "effective_steps=200")
+        assert "confirming trials 2, 1 by loss" in ran.err
+        ran = sweep("confirm", "--plan", "--again", "--top", "2", "--objective", "effective_steps")
+        assert "confirming trials 0, 1 by effective_steps" in ran.err
+        assert "in one run" in sweep("status").out
+
+
+class TestMistakes:
+    def refused(self, ran, message: str) -> None:
+        assert (ran.status, ran.out) == (2, "")
+        assert message in ran.err
+        assert ran.err.count("\n") == 1
+        assert ran.err.startswith("sweep: error: ")
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--top", "1"], "--top"),
+            (["--seeds", "1"], "--seeds"),
+            (["--seeds", "many"], "--seeds"),
+            (["--budget", "0"], "--budget"),
+            (["--budget", "5", "--top", "3"], "the first two rounds of 3 trials are 6 runs"),
+            (["--objective", "accuracy"], "--objective accuracy: the objectives are loss"),
+            (["--max", "effective_steps"], "--max effective_steps: write METRIC=NUMBER"),
+            (["--max", "effective_steps=few"], "write METRIC=NUMBER"),
+            (["--max", "effective_steps=nan"], "write METRIC=NUMBER"),
+            (["--max", "=3"], "write METRIC=NUMBER"),
+            (["--max", "effective_steps=50"], "1 completed trial within the outcome constraints and --max"),
+            (["--seed-name", "a b"], "--seed-name 'a b': this is not the name of a parameter"),
+            (["--again"], "--again: nothing was confirmed yet"),
+            (["--storage", "nowhere"], "no sweep here"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    )
+    def test_bad_options_are_one_line_and_nothing_is_written(self, sweep, searched, arguments, message):
+        self.refused(sweep("confirm", *arguments), message)
+        assert not Path(searched, KEY).exists()
+        assert len(Experiment.open(LocalStore(searched)).trials()) == 6
+
+    def test_a_sweep_with_nothing_completed(self, sweep, make):
+        make(run=False)
+        self.refused(sweep("confirm"), "no trial is completed yet, so there is nothing to confirm")
+
+    def test_a_sweep_that_is_stopped(self, sweep, searched):
+        assert sweep("stop").status == 0
+        self.refused(
+            sweep("confirm"), "is stopped, so nothing can be confirmed; `sweep resume` opens it again"
+        )
+        assert not Path(searched, KEY).exists()
+        control.write(LocalStore(searched), "running", "test")
+        assert sweep("confirm", "--top", "2", "--seeds", "2", "--plan").status == 0
+        assert sweep("stop").status == 0
+        self.refused(sweep("confirm"), "is stopped")
+
+    def test_a_program_without_a_seed(self, sweep, make):
+        make(SPACE.replace(":noisy", ":paraboloid").replace("  seed: {value: 0}", "  n: {value: 1}"))
+        self.refused(sweep("confirm"), "has no parameter `seed`, so a repeat would be the same run again")
+
+    def test_a_budget_that_is_spent(self, sweep, make):
+        make(SPACE + "budget: {effective_steps: 1400}\n")
+        self.refused(sweep("confirm"), "its budget leaves nothing for a confirmation: 1500 of 1400")
+
+    def test_other_options_than_it_was_planned_with(self, sweep, searched):
+        assert sweep("confirm", "--top", "2", "--seeds", "2", "--plan").status == 0
+        assert sweep("confirm", "--top", "2", "--plan").status == 0
+        self.refused(sweep("confirm", "--seeds", "3"), "--seeds 3: this confirmation was planned with 2")
+        self.refused(sweep("confirm", "--budget", "9"), "--budget 9: this confirmation was planned without")
+        self.refused(sweep("confirm", "--max", "a=1"), "--max a=1: this confirmation was planned without")
+        self.refused(sweep("confirm", "--seed-name", "s"), "planned with seed")
+
+    def test_a_damaged_plan_stops_workers_with_its_place(self, sweep, searched):
+        Path(searched, KEY).write_text("{")
+        for command in ("confirm", "status", "best", "trials", "worker"):
+            ran = sweep(command)
+            assert ran.status == 1
+            assert f"{KEY}: damaged record" in ran.err
