@@ -105,7 +105,7 @@ def cost(trials: Sequence[Mapping[str, Any]], run_cap: int | None, price: Rate |
     Args:
         trials: those of an export document, of which `status`, `seconds` and `metrics` are read; imported
             trials do not count.
-        run_cap: number of trials that the sweep may run, without those of `sweep confirm`; None for no limit.
+        run_cap: number of trials that the sweep may run; None for no limit.
         price: of the trials' time; None for the dollars that they report.
     """
     own = [trial for trial in trials if trial.get("generator") != "imported"]
@@ -116,7 +116,7 @@ def cost(trials: Sequence[Mapping[str, Any]], run_cap: int | None, price: Rate |
     expected = None
     if run_cap is not None and done:
         closed = sum(dollars for trial, dollars in known if trial.get("status") not in OPEN)
-        searched = (trial for trial in own if trial.get("generator") != "confirm")
+        searched = [trial for trial in own if trial.get("generator") != "confirm"]  # these have no run cap
         missing = max(0, run_cap - sum(trial.get("status") not in OPEN for trial in searched))
         expected = closed + missing * sum(done) / len(done)
     return Cost(

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from sweeps.confirm.plan import KEY, stored_plan
+from sweeps.confirm.posterior import Estimate
+from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.storage.local import LocalStore
 from sweeps.trials import control, lifecycle
@@ -48,27 +50,38 @@ def searched(make) -> str:
 
 
 ANSWER = """\
-trial 3: test_loss 3.0449 (95 %: 3.029 to 3.0608), confirmed by 4 fresh seeds on the test text
-  the best of 3 with a chance of 60 %
-  its first loss was 3.0159, and is 2.9949 over fresh seeds: no luck was in it
+trial 3: test_loss 3.0712 (95 %: 3.0431 to 3.0994), confirmed by 4 fresh seeds on the test text
+  the best of 3 with a chance of 93 %
+  its first loss was 3.0159, and is 3.0299 over fresh seeds: 0.014 of that was luck
 
 trial   first    loss  best %  seeds
-    3  3.0159  2.9949      60      4
-    4  3.0266   2.996      35      4
-    2  3.0459  3.0003       4      4
+    3  3.0159  3.0299      93      4
+    4  3.0266  3.0401       7      4
+    2  3.0459  3.0502       0      4
 
 python -c 'from objectives_for_tests import noisy; print(noisy({'"'"'x'"'"': 0.3, '"'"'seed'"'"': 0}))'
 """
+ESTIMATE = Estimate(
+    winner=3,
+    mean=3.07123,
+    low=3.0431,
+    high=3.09941,
+    on_test=True,
+    chances={3: 0.931, 4: 0.0652, 2: 0.0038},
+    means={3: 3.0299, 4: 3.0401, 2: 3.0502},
+    luck=-0.014,
+)
 
 
 class TestAnswer:
-    def test_the_answer_is_printed_to_the_letter(self, sweep, searched):
+    def test_the_answer_is_printed_to_the_letter(self, sweep, searched, monkeypatch):
+        monkeypatch.setattr("sweeps.confirm.posterior.estimate", lambda *given, level: ESTIMATE)
         ran = sweep("confirm", "--top", "3", "--seeds", "4")
         assert ran.status == 0
-        assert ran.out == ANSWER
+        assert [line.rstrip() for line in ran.out.splitlines()] == ANSWER.splitlines()
         assert "sweep: chosen by observed values: surrogate failed" in ran.err
         assert "sweep: confirming trials 3, 4, 2 by loss: at most 12 runs" in ran.err
-        assert sweep("confirm").out == ANSWER, "once finished, it is printed at once"
+        assert sweep("confirm").out == ran.out, "once finished, it is printed at once"
         assert len(Experiment.open(LocalStore(searched)).trials()) == 6 + 12
 
     def test_the_document_for_programs(self, sweep, searched):
@@ -132,7 +145,7 @@ class TestAnswer:
         assert ran.status == 0
         assert ran.out.startswith("trial 3: test_loss")
         (line,) = [line for line in ran.out.splitlines() if line.strip().startswith("2 ")]
-        assert line.split() == ["2", "3.0459", "0", "0", *"failed with seed 97880 (trial 8)".split()]
+        assert line.split() == ["2", "3.0459", "0", "0", "failed", "with", "seed", "97880", "(trial", "8)"]
 
     def test_when_no_repeat_has_a_result_there_is_no_winner(self, sweep, make):
         make(
@@ -204,6 +217,49 @@ class TestPlan:
         ran = sweep("confirm", "--plan", "--again", "--top", "2", "--objective", "effective_steps")
         assert "confirming trials 0, 1 by effective_steps" in ran.err
         assert "in one run" in sweep("status").out
+
+
+class TestTrainer:
+    """The trainer's repeats also measure the test text; it checks the plan before anything is written."""
+
+    TEXT = """\
+name: trained
+objectives: [{metric: final_loss, goal: minimize}]
+program: {trainer: {overrides: [model=tiny]}}
+parameters: {stage2.optimizer.lr: {values: [0.001, 0.002, 0.003]}}
+search: {method: grid}
+"""
+
+    @pytest.fixture
+    def url(self, make, monkeypatch) -> str:
+        monkeypatch.setattr("sweeps.worker.program.check", lambda space, probes: None)
+        url = make(self.TEXT, run=False)
+        experiment = Experiment.open(LocalStore(url))
+        for loss in (3.1, 3.0, 3.2):
+            record = experiment.ask("w")
+            metrics = {"final_loss": loss}
+            experiment.apply(record.trial, lifecycle.Complete(worker="w", attempt=1, metrics=metrics))
+        return url
+
+    def test_its_repeats_measure_the_test_text(self, sweep, url, monkeypatch):
+        checked = []
+        monkeypatch.setattr("sweeps.worker.program.check", lambda space, probes: checked.extend(probes))
+        assert sweep("confirm", "--top", "2", "--plan").status == 0
+        plan = stored_plan(LocalStore(url))[0]
+        assert (plan.seed_name, plan.fixed, plan.test_metric) == ("seed", {"eval.test": True}, "test_loss")
+        assert checked == [
+            {"stage2.optimizer.lr": lr, "seed": plan.seeds[0], "eval.test": True} for lr in (0.002, 0.001)
+        ]
+
+    def test_a_key_that_the_trainer_refuses_is_one_line(self, sweep, url, monkeypatch):
+        def refuse(space, probes):
+            raise InputError("the trainer refuses this space: no key `no.seed`")
+
+        monkeypatch.setattr("sweeps.worker.program.check", refuse)
+        ran = sweep("confirm", "--seed-name", "no.seed")
+        assert (ran.status, ran.out) == (2, "")
+        assert "the trainer refuses this space" in ran.err.splitlines()[-1]
+        assert not Path(url, KEY).exists()
 
 
 class TestMistakes:
