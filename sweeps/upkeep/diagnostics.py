@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
 
+from sweeps.confirm import plan
 from sweeps.search.allocation import ASK_KEY
 from sweeps.space.definition import Space
 from sweeps.space.domain import Domain
@@ -59,6 +60,13 @@ def _records(survey: Survey, where: Where) -> Iterator[Finding]:
             what=f"the sweep's switch cannot be read ({survey.damaged_control[0]}); workers stop at it",
             where=where(control.KEY),
             remedy=f"{_REPAIR} moves it to quarantine/, and the sweep goes on; then pause it if you meant to",
+        )
+    if survey.damaged_plan is not None:
+        yield Finding(
+            kind="torn",
+            what=f"the plan of `sweep confirm` cannot be read ({survey.damaged_plan}); workers stop at it",
+            where=where(plan.KEY),
+            remedy="put the original back; or remove it, and plan anew with `sweep confirm`",
         )
     for oddity in survey.oddities:
         record = "" if oddity.index is None else f" as the record of trial {oddity.index}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from sweeps.confirm.plan import stored_plan
 from sweeps.errors import DamagedObject
 from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.base import NotFound, Store
@@ -83,6 +84,7 @@ class Survey:
         ask_lock: the lease for generating candidates, if it exists.
         drafts: temporary files of killed writers (in a folder only).
         oddities: unreadable entries in place of objects (in a folder only).
+        damaged_plan: why `confirm.json` cannot be read; None if it can, or is not there.
         damaged_control: why `control.json` cannot be read, with its bytes and version; None if it can.
         switch: of the sweep; None if it cannot be read.
     """
@@ -96,6 +98,7 @@ class Survey:
     ask_lock: AskLock | None
     drafts: tuple[Path, ...]
     oddities: tuple[Oddity, ...]
+    damaged_plan: str | None
     damaged_control: tuple[str, bytes, str] | None
     switch: control.Switch | None = None
 
@@ -173,6 +176,7 @@ def survey(store: Store) -> Survey:
         ask_lock=None if ASK_KEY in odd else _ask_lock(store),
         drafts=tuple(_drafts(store, now)),
         oddities=oddities,
+        damaged_plan=_damaged_plan(store),
         damaged_control=damaged_control,
         switch=switch,
     )
@@ -269,6 +273,14 @@ def _drafts(store: Store, now: float) -> list[Path]:
         except FileNotFoundError:
             continue  # its writer was alive
     return found
+
+
+def _damaged_plan(store: Store) -> str | None:
+    try:
+        stored_plan(store)
+    except DamagedObject as error:
+        return error.reason
+    return None
 
 
 def _control(store: Store) -> tuple[control.Switch | None, tuple[str, bytes, str] | None]:

@@ -170,3 +170,14 @@ def test_every_problem_of_every_row_is_reported_on_a_line_of_its_own(rich_space)
     assert lines[0] == "t.csv: nothing was imported, for 60 reasons:"
     assert len(lines) == 22
     assert lines[-1] == "  … and 40 more"
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["fixed", "not among the parameters"])
+def test_a_repeat_keeps_its_seed(space, declared):
+    """The table of a confirmed sweep can be imported into another, where its repeats are repeats again."""
+    if declared:
+        space = replace(space, parameters=(*space.parameters, Fixed(name="seed", value=0)))
+    row = {"param.x": "0.5", "param.n": "3", "loss": "3.25", "param.eval.test": "True"}
+    results = admit(table(row | {"param.seed": "199713"}, row | {"param.seed": None}), space).results
+    assert [result.parameters.get("seed") for result in results] == [199713, 0 if declared else None]
+    assert results[0].parameters["eval.test"] is True

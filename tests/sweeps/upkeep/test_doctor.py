@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from upkeep_cases import make_gap, make_ownerless, overwrite, put, tear
 
+from sweeps.confirm import plan
 from sweeps.errors import StoreUnavailable, SweepNotFound
 from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
@@ -82,6 +83,7 @@ FAULTS: dict[str, tuple[Callable[[Experiment], object], tuple[str, str], str]] =
         "control.json",
     ),
     "a torn switch": (lambda e: e.store.create(control.KEY, b"{"), ("torn", "problem"), "control.json"),
+    "a torn plan": (lambda e: e.store.create(plan.KEY, b"{"), ("torn", "problem"), "confirm.json"),
     "a record of a later version": (renew, ("newer", "problem"), "trials/000000.json"),
     "a record of an earlier version": (age, ("outdated", "note"), "trials/000000.json"),
     "a removed record": (make_gap, ("gap", "problem"), "trials/000001.json"),
@@ -118,6 +120,19 @@ def test_each_fault_is_found_alone_and_where_it_is(tended, name):
 def test_repeated_measurements_that_were_imported_are_no_duplicates(tended):
     again = replace(tended.trial(1), trial=3, generator="imported")
     put(tended.store, again)
+    assert found(tended) == {}
+
+
+def test_repeats_of_a_confirmation_are_no_duplicates_and_not_outside_of_the_space(tended):
+    for index, seed in ((3, 7), (4, 8)):
+        parameters = {**tended.trial(1).parameters, "seed": seed, "eval.test": True}
+        put(tended.store, replace(tended.trial(1), trial=index, generator="confirm", parameters=parameters))
+    assert found(tended) == {}
+
+
+def test_an_imported_repeat_is_not_outside_of_the_space(tended):
+    parameters = {**tended.trial(1).parameters, "seed": 7}
+    put(tended.store, replace(tended.trial(1), trial=3, generator="imported", parameters=parameters))
     assert found(tended) == {}
 
 
