@@ -88,11 +88,11 @@ class Result:
 
     def document(self) -> dict[str, Any]:
         """Return the content of the file, without metrics of the test text where it was not asked for."""
-        content = {"schema": SCHEMA, "status": "completed"} | asdict(self)
+        content = asdict(self)
         for name in TEST_METRICS:
             if content["metrics"][name] is None:
                 del content["metrics"][name]
-        return content
+        return {"schema": SCHEMA, "status": "completed"} | content
 
 
 def write(result: Result, path: Path, *, resumable: bool = False) -> None:

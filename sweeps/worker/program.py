@@ -154,8 +154,8 @@ def _check_trainer(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
         asked = [metric for metric in needed_metrics(space) if metric in TEST_METRICS]
         if asked and not config.eval.test:
             raise InputError(
-                f"objectives: the trainer reports {asked[0]!r} only with eval.test=true among "
-                "program.overrides; what a sweep selects by is final_loss, and the test confirms it"
+                f"program.overrides: {asked[0]!r} is reported only with eval.test=true, which is for runs "
+                "that confirm; select by final_loss"
             )
 
 

@@ -67,17 +67,15 @@ class NearCopies:
     """The distinct shingles of documents, to compare others with.
 
     Args:
-        hashes: [U], of all documents, sorted.
-        starts: [U + 1], where the owners of each begin.
-        owners: [P], the number of each document that has the shingle.
+        hashes: [P], of each document's, sorted; a shingle of several documents is there several times.
+        owners: [P], the numbers of the documents.
         sizes: [D], the number of each document's shingles.
         filter: packed bits [B / 8], one at the place that a hash's leading bits name; where it is 0, no
             document has such a shingle.
     """
 
     hashes: Hashes
-    starts: npt.NDArray[np.int64]
-    owners: npt.NDArray[np.int64]
+    owners: npt.NDArray[np.int32]
     sizes: npt.NDArray[np.int64]
     filter: npt.NDArray[np.uint8]
 
@@ -88,15 +86,14 @@ class NearCopies:
         sizes = np.array([len(part) for part in parts], dtype=np.int64)
         pairs = np.concatenate([_NONE, *parts])
         order = np.argsort(pairs, kind="stable")
-        hashes = _distinct(pairs[order])
+        hashes = pairs[order]
         bits = 1 << max(3, (BITS_PER_SHINGLE * len(hashes)).bit_length())
         places, mask = _places(hashes, bits)
         packed = np.zeros(bits // 8, dtype=np.uint8)
         np.bitwise_or.at(packed, places, mask)
         return cls(
             hashes=hashes,
-            starts=np.append(np.searchsorted(pairs[order], hashes), len(pairs)),
-            owners=np.repeat(np.arange(len(parts)), sizes)[order],
+            owners=np.repeat(np.arange(len(parts), dtype=np.int32), sizes)[order],
             sizes=sizes,
             filter=packed,
         )
@@ -128,8 +125,8 @@ class NearCopies:
         found = _found(np.sort(likely), self.hashes)
         if not len(found) or len(found) < least:
             return False
-        at, times = np.unique(found, return_counts=True)
-        first, count = self.starts[at], self.starts[at + 1] - self.starts[at]
+        first, times = np.unique(found, return_counts=True)
+        count = np.searchsorted(self.hashes, self.hashes[first], side="right") - first
         owners = self.owners[np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())]
         in_document = np.bincount(owners, weights=np.repeat(times, count), minlength=len(self.sizes))
         in_text = np.bincount(owners, minlength=len(self.sizes))
@@ -140,7 +137,7 @@ class NearCopies:
 
 
 def _found(given: Hashes, known: Hashes) -> npt.NDArray[np.int64]:
-    """Return where in `known` [K], sorted, those of `given` [S], sorted, are that it has."""
+    """Return where in `known` [K], sorted, each of `given` [S], sorted, first is, of those that it has."""
     if not len(known):
         return np.empty(0, dtype=np.int64)
     at: npt.NDArray[np.int64] = np.searchsorted(known[:-1], given)

@@ -137,8 +137,8 @@ class Lane:
             if empty_blocks > 2 * blocks:
                 raise DataError(
                     f"lane {self._number} of the training text has no document in its "
-                    f"{counted(blocks, 'block')}; lower data.lanes, or take more text (near-copies of measured "
-                    "text do not count)"
+                    f"{counted(blocks, 'block')}; lower data.lanes, or take more text (near-copies of "
+                    "measured text do not count)"
                 )
             self._next_block(blocks)
         if self._ids is None:

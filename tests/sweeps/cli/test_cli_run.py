@@ -230,6 +230,18 @@ class TestMetricsOfTheTrainer:
         assert "tokens_per_second" in ran.err  # all of them are listed
         assert not Path("sweep-store").exists()
 
+    def test_a_sweep_by_the_test_text_has_to_ask_for_it(self, sweep, tmp_path):
+        file = tmp_path / "trained.yaml"
+        text = TRAINER_SPACE.replace("METRIC", "test_loss").replace("CONSTRAINED", "usd")
+        file.write_text(text)
+        ran = sweep("init", str(file))
+        assert (ran.status, ran.out) == (2, "")
+        assert one_line(ran.err)
+        assert "program.overrides: 'test_loss' is reported only with eval.test=true" in ran.err
+        assert not Path("sweep-store").exists()
+        file.write_text(text.replace("data=stdlib]", "data=stdlib, eval.test=true]"))
+        assert sweep("init", str(file)).status == 0
+
     def test_those_that_it_reports_are_taken(self, sweep, tmp_path):
         file = tmp_path / "trained.yaml"
         file.write_text(
