@@ -41,20 +41,12 @@ from trainer.teachers.local import PreparedInputs, prepare_inputs
 from trainer.telemetry import Telemetry
 from trainer.training.auto_freeze import auto_freeze
 from trainer.training.context import StageContext
-from trainer.training.evaluation import HeldOutLoss, bits_per_byte, held_out_loss
+from trainer.training.evaluation import HeldOutLoss, Measured, bits_per_byte, held_out_loss
 from trainer.training.loop import StageTrace
 from trainer.training.stage_evaluation import StageEvaluation
 
 # Effective steps of one step, the notebook's measure: a forward pass of the teacher makes a step count twice.
 ALONE, TAUGHT = 1, 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class _OnTest:
-    """Losses on the test text: the student's, and the teacher's on the same sequences."""
-
-    final: HeldOutLoss
-    reference: HeldOutLoss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +57,15 @@ class Outcome:
         result: metrics and provenance.
         student: with lambda at 1.
         tokenizer: folder of the tokenizer.
-        held_out: final loss of the student.
-        reference: loss of the teacher on the same sequences.
-        test: both losses on the test text, if `eval.test` asked for them.
+        held_out: losses on the selection text.
+        test: losses on the test text, if `eval.test` asked for them.
     """
 
     result: Result
     student: nn.Module
     tokenizer: Path
-    held_out: HeldOutLoss
-    reference: HeldOutLoss
-    test: _OnTest | None = None
+    held_out: Measured
+    test: Measured | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +87,11 @@ class _Run:
         with self.telemetry.during("evaluating", when), stop.together(when):
             return held_out_loss(model, batches, device=device, stage=when)
 
-    def on_test(self, student: nn.Module) -> _OnTest | None:
-        if not self.inputs.test:
-            return None
-        return _OnTest(
-            final=self.held_out_loss(student, "the test", test=True),
-            reference=self.held_out_loss(self.inputs.teacher, "the teacher's test", test=True),
+    def measured(self, student: nn.Module, *, test: bool = False) -> Measured:
+        name = "test" if test else "evaluation"
+        return Measured(
+            final=self.held_out_loss(student, f"the final {name}", test=test),
+            reference=self.held_out_loss(self.inputs.teacher, f"the teacher's {name}", test=test),
         )
 
     def flops_per_token(self, stage: str, student: nn.Module) -> float:
@@ -156,27 +145,7 @@ def run(
     telemetry.plan(sum(_effective_steps(config).values()))
     stop.begun()
     traces, start = _train_stages(this, student, strength)
-    final = this.held_out_loss(student, "the final evaluation")
-    reference = this.held_out_loss(inputs.teacher, "the teacher's evaluation")
-    evaluation.at_end(final)
-    test = this.on_test(student)
-    metrics = _metrics(this, student, traces, start=start, final=final, reference=reference)
-    if test is not None:
-        metrics = replace(
-            metrics,
-            test_loss=test.final.mean,
-            test_loss_sem=test.final.paired_sem(test.reference),
-            test_loss_text_sem=test.final.sem,
-        )
-    numbers = Result(metrics=metrics, provenance=_provenance(this, student), warnings=telemetry.warnings)
-    return Outcome(
-        result=numbers,
-        student=student,
-        tokenizer=inputs.corpus.tokenizer_dir,
-        held_out=final,
-        reference=reference,
-        test=test,
-    )
+    return _evaluate(this, student, traces, start, evaluation)
 
 
 def save(
@@ -197,10 +166,13 @@ def save(
         TrainerError: the disk refuses the result.
     """
     if ranks.first:
-        sequences = {"final": outcome.held_out.by_sequence, "teacher": outcome.reference.by_sequence}
-        if outcome.test is not None:
-            sequences["test"] = outcome.test.final.by_sequence
-            sequences["test_teacher"] = outcome.test.reference.by_sequence
+        measured = {("final", "teacher"): outcome.held_out, ("test", "test_teacher"): outcome.test}
+        sequences = {
+            name: loss.by_sequence
+            for names, on_text in measured.items()
+            if on_text is not None
+            for name, loss in zip(names, (on_text.final, on_text.reference), strict=True)
+        }
         result.write_held_out(sequences, folder / HELD_OUT_FILE, resumable=checkpoints.resumable)
         result.write(outcome.result, folder / RESULT_FILE, resumable=checkpoints.resumable)
     saved = True
@@ -308,14 +280,36 @@ def _effective_steps(config: Config) -> dict[str, int]:
     return {name: weight * getattr(config, name).max_steps for name, weight in _weights(config).items()}
 
 
+def _evaluate(
+    this: _Run,
+    student: nn.Module,
+    traces: Mapping[str, StageTrace],
+    start: HeldOutLoss,
+    within_stages: StageEvaluation,
+) -> Outcome:
+    """Measure the student, and the teacher on the same text."""
+    held_out = this.measured(student)
+    within_stages.at_end(held_out.final)
+    test = this.measured(student, test=True) if this.inputs.test else None
+    metrics = _metrics(this, student, traces, start=start, held_out=held_out, test=test)
+    numbers = Result(metrics=metrics, provenance=_provenance(this, student), warnings=this.telemetry.warnings)
+    return Outcome(
+        result=numbers,
+        student=student,
+        tokenizer=this.inputs.corpus.tokenizer_dir,
+        held_out=held_out,
+        test=test,
+    )
+
+
 def _metrics(
     this: _Run,
     student: nn.Module,
     traces: Mapping[str, StageTrace],
     *,
     start: HeldOutLoss,
-    final: HeldOutLoss,
-    reference: HeldOutLoss,
+    held_out: Measured,
+    test: Measured | None,
 ) -> Metrics:
     config, device, checkpoints = this.config, this.context.device, this.context.checkpoints
     aligned, trained, distilled = (traces[each.NAME] for each in (layerwise, pretrain, distill))
@@ -323,11 +317,11 @@ def _metrics(
     seconds = sum(trace.seconds for trace in traces.values())
     eval_seconds = sum(trace.eval_seconds for trace in traces.values())
     flops = sum(trace.tokens * this.flops_per_token(name, student) for name, trace in traces.items())
-    scored_bytes = this.inputs.held_out_bytes
+    final, scored_bytes = held_out.final, this.inputs.held_out_bytes
     spot = config.device.pricing == "spot"
     return Metrics(
         final_loss=final.mean,
-        final_loss_sem=final.paired_sem(reference),
+        final_loss_sem=held_out.paired_sem,
         final_loss_text_sem=final.sem,
         perplexity=final.perplexity,
         bits_per_byte=scored_bytes and bits_per_byte(final.mean, this.inputs.held_out, scored_bytes),
@@ -347,6 +341,9 @@ def _metrics(
         usd=usd(device, config.device.usd_per_hour, seconds, spot=spot),
         compile_seconds=checkpoints.compiled(device.compile_seconds()),
         eval_seconds=eval_seconds,
+        test_loss=None if test is None else test.final.mean,
+        test_loss_sem=None if test is None else test.paired_sem,
+        test_loss_text_sem=None if test is None else test.final.sem,
     )
 
 

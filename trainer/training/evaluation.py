@@ -55,6 +55,19 @@ class HeldOutLoss:
         return _standard_error([ours - theirs for ours, theirs in pairs])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Losses on one text: the finished student's, and the teacher's on the same sequences."""
+
+    final: HeldOutLoss
+    reference: HeldOutLoss
+
+    @property
+    def paired_sem(self) -> float:
+        """Return the standard error of the student's loss beside the teacher's."""
+        return self.final.paired_sem(self.reference)
+
+
 def bits_per_byte(loss: float, batches: Sequence[Tensor], scored_bytes: int) -> float:
     """Convert nats per token to bits per byte of text, which tokenizers of different sizes have in common.
 

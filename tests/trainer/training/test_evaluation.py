@@ -137,8 +137,8 @@ def test_the_standard_error_is_that_of_the_differences_to_the_teacher(
     alone = [ids_1T for ids_BT in cut.results[0] for ids_1T in ids_BT.split(1)]
     ours = held_out_loss(outcome.student, alone, device=device, stage="again").by_sequence
     theirs = held_out_loss(prepared.results[0].teacher, alone, device=device, stage="again").by_sequence
-    assert outcome.held_out.by_sequence == pytest.approx(ours, abs=1e-5)
-    assert outcome.reference.by_sequence == pytest.approx(theirs, abs=1e-5)
+    assert outcome.held_out.final.by_sequence == pytest.approx(ours, abs=1e-5)
+    assert outcome.held_out.reference.by_sequence == pytest.approx(theirs, abs=1e-5)
     differences = [one - other for one, other in zip(ours, theirs, strict=True)]
     metrics = outcome.result.metrics
     assert metrics.final_loss_sem == pytest.approx(stats.sem(differences), rel=1e-3)

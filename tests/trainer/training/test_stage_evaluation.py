@@ -106,7 +106,7 @@ def test_the_end_of_the_last_stage_is_the_final_evaluations_and_not_measured_aga
     assert calls == ["step 6 of 6 in stage1_9"]
     first, last = measured(tmp_path)
     assert (first["stage"], last["stage"], last["step"], last["done"]) == ("stage1_9", "stage2", 6, 1.0)
-    assert last["held_out_loss"] == sum(outcome.held_out.by_sequence[:4]) / 4
+    assert last["held_out_loss"] == sum(outcome.held_out.final.by_sequence[:4]) / 4
     assert (first["held_out_sequences"], last["held_out_sequences"]) == (4, 4)
     assert last["held_out_seconds"] == 0
     assert lines(tmp_path)[-1] == last
