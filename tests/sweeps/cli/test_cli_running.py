@@ -1,0 +1,20 @@
+"""What `sweep status` shows of a running trial."""
+
+from __future__ import annotations
+
+from sweeps.cli.show import running_rows
+from sweeps.experiment import Experiment
+from sweeps.storage.memory import MemoryStore
+from sweeps.trials.lifecycle import Heartbeat
+
+
+def test_a_running_trial_has_its_training_loss_and_its_held_out_loss_once_there_is_one(space):
+    experiment = Experiment.create(MemoryStore(), space)
+    for index in range(2):
+        experiment.ask(f"w{index}")
+    progress = {"stage": "stage2", "step": 50, "of": 200, "loss": 3.5}
+    experiment.apply(0, Heartbeat(worker="w0", attempt=1, progress=progress))
+    experiment.apply(1, Heartbeat(worker="w1", attempt=1, progress=progress | {"held_out_loss": 3.25}))
+    first, second = running_rows(experiment, experiment.trials())
+    assert (first["loss"], "held_out_loss" in first) == (3.5, False)
+    assert (second["loss"], second["held_out_loss"]) == (3.5, 3.25)
