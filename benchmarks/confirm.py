@@ -101,13 +101,13 @@ def regrets(
 def confirmed(losses: Floats, top: Sequence[int], runs: int) -> Losses:
     """Return the part of the losses [trials, rounds] that a confirmation measures.
 
-    A round is a new seed for all candidates that remain, and takes place if there are runs for all of them.
+    A round is a new seed for all candidates that remain; it takes place if there are runs for all of them.
     """
     rounds = losses.shape[1]
     measured: dict[int, dict[int, float]] = {trial: {} for trial in top}
     for seed in range(rounds):
         staying = remaining(measured, seeds=rounds)
-        if len(staying) > runs or (seed > 0 and len(staying) == 1):
+        if len(staying) > runs:
             break
         for trial in staying:
             measured[trial][seed] = float(losses[trial, seed])

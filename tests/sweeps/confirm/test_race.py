@@ -155,6 +155,21 @@ def test_the_best_leaves_no_more_often_than_stated(sds: list[float]) -> None:
     assert 2 <= left <= 40 + 2 * 5.7
 
 
+def test_one_test_allows_for_all_candidates() -> None:
+    """0.2 of 300 is 60, with a standard error of 6.9; a t-test of each pair makes it more than 100."""
+    rng, left = np.random.default_rng(7), 0
+    for _ in range(300):
+        left += 0 not in remaining(losses(3 + rng.normal(size=(6, 2))), seeds=3, error_rate=0.2)
+    assert 20 <= left <= 60 + 2 * 6.9
+
+
+def test_a_noisy_candidate_is_judged_by_its_own_variance() -> None:
+    """The other eight are so steady that with the pooled variance 0.67 would be too far behind."""
+    quiet = 1 + 0.01 * np.random.default_rng(8).normal(size=(8, 3))
+    assert remaining(losses([*quiet, [1.0, 2.4, 1.6]]), seeds=4, error_rate=0.1) == set(range(9))
+    assert 8 not in remaining(losses([*quiet, [1.65, 1.7, 1.65]]), seeds=4, error_rate=0.1)
+
+
 def test_clear_losers_save_runs() -> None:
     rng = np.random.default_rng(6)
     found = [race(rng, [0, 0.5, 6, 6, 6], [1] * 5, 6) for _ in range(40)]
