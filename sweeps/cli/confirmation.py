@@ -1,4 +1,4 @@
-"""What a confirmation found, for people and programs: `confirm`, `best`, `status` and `trials` show it."""
+"""Answer of a confirmation for people and programs; `confirm`, `best`, `status` and `trials` show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a confirmation found: the winner, its interval, its chance and its luck."""
+"""Answer of a confirmation: the winner, its interval, its chance and its luck."""
 
 from __future__ import annotations
 

@@ -50,9 +50,12 @@ def write_client(
             client.configure_optimization(objective, outcome_constraints)
         except REFUSALS as error:
             raise SpaceError(" ".join(str(error).split()), file=name) from error
+        arms: dict[frozenset[tuple[str, Value]], str] = {}
         for record, point, outcome in trials:
+            # Ax takes one name for an arm, so repeats have that of the first.
+            arm = arms.setdefault(frozenset(point.items()), f"trial-{record.trial}")
             try:
-                index = client.attach_trial(dict(point), arm_name=f"trial-{record.trial}")
+                index = client.attach_trial(dict(point), arm_name=arm)
             except (*REFUSALS, RuntimeError):  # the last, of a conditional space
                 left_out.append(record.trial)
                 continue

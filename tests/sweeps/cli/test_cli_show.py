@@ -29,7 +29,7 @@ def rows(text: str) -> list[dict[str, str]]:
 class TestStatus:
     def test_the_json_document_is_the_designs(self, sweep, finished):
         document = json.loads(sweep("status", "--format", "json").out)
-        assert list(document) == ["url", "name", "run_cap", "trials", "best", "state", "why"]
+        assert list(document) == ["url", "name", "run_cap", "trials", "best", "state", "why", "confirmation"]
         assert (document["state"], document["why"]) == ("running", None)
         assert (document["url"], document["name"], document["run_cap"]) == (finished, "toy", 5)
         assert document["trials"] == {
@@ -285,7 +285,7 @@ class TestExportAndReport:
             in expected
         )
         assert list(json.loads(sweep("status", "--device", "v6e-4", "--format", "json").out)) == [
-            *("url", "name", "run_cap", "trials", "best", "state", "why"),
+            *("url", "name", "run_cap", "trials", "best", "state", "why", "confirmation"),
         ]
 
     @pytest.mark.parametrize("command", ["status", "pareto", "report"])

@@ -116,3 +116,10 @@ def test_a_space_that_ax_refuses_is_one_line(tmp_path: Path) -> None:
         )
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_repeats_of_a_configuration_are_trials_of_one_arm(tmp_path: Path) -> None:
+    repeats = [record(i, **{"stage2.max_steps": 7, "seed": i}) for i in range(3)]
+    assert ax_export.write(tmp_path / "ax.json", SPACE, [*repeats, record(3)]) == []
+    trials = opened(tmp_path / "ax.json")._experiment.trials.values()
+    assert [trial.arm.name for trial in trials] == ["trial-0", "trial-0", "trial-0", "trial-3"]
