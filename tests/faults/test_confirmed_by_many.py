@@ -119,7 +119,7 @@ def test_two_commands_and_a_worker_share_it_though_one_is_killed_with_a_trial_in
 def test_a_worker_stays_while_rounds_are_to_come(start, url):
     """Two workers, one of whom is always idle at the end of a round: it waits for the next one."""
     start("confirm", "--top", "3", "--seeds", "4", "--plan").join(60)
-    workers = [start("worker"), start("worker")]
+    workers = [start("worker", seconds=1.0), start("worker", seconds=1.0)]  # several heartbeats a trial
     while True:
         alive = [worker.is_alive() for worker in workers]
         if standing_of(url).finished:
