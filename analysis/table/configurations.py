@@ -138,10 +138,11 @@ def by_configuration(table: TrialsTable) -> TrialsTable:
 
     A confirmed configuration stands under its first trial, with the means over its fresh runs. Runs that do
     not confirm yet are left out. Where configurations were repeated, `<metric>_sem` includes the spread over
-    seeds (see above). A table without repeats is returned as it is.
+    seeds (see above). A table without repeats, or of configurations, is returned as it is.
     """
     confirming = is_confirming(table)
-    if not table.is_sweep or not (confirming.any() or SEED in table):
+    done = bool(table.repeats.runs or table.repeats.spreads)
+    if done or not table.is_sweep or not (confirming.any() or SEED in table):
         return table
     configurations = _configurations(table, confirming)
     if not confirming.any() and all(len(c.repeats) < MIN_RUNS for c in configurations):
