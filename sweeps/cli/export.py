@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sweeps.cli import confirmation
 from sweeps.cli.output import echo
 from sweeps.cli.prices import Prices, price_options
 from sweeps.cli.rerun import command_line
@@ -20,6 +22,7 @@ from sweeps.export import held_out as sequences
 from sweeps.export import table as tables
 from sweeps.export.insight import insight
 from sweeps.text.counted import counted
+from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_trials
 
 if TYPE_CHECKING:
@@ -103,6 +106,15 @@ def report(
     click.echo(str(out))
 
 
+def _best(experiment: Experiment, records: Sequence[Trial]) -> Trial | None:
+    """Return the confirmed winner; before its race is over, the best of the confirmed, or of all."""
+    confirmed = confirmation.confirmed(experiment, records)
+    if confirmed is not None:
+        winner = confirmed[1].winner.finalist.trial
+        return next((record for record in records if record.trial == winner), None)
+    return tables.best_confirmed(experiment.space, records) or tables.best(experiment.space, records)
+
+
 def write_report(
     experiment: Experiment, out: Path, *, surrogate: bool = False, rate: Rate | None = None
 ) -> None:
@@ -125,7 +137,7 @@ def write_report(
     }
     if surrogate:
         document["insight"] = insight(experiment.space, records)
-    found = tables.best_confirmed(experiment.space, records) or tables.best(experiment.space, records)
+    found = _best(experiment, records)
     if found is not None:
         document["best_trial"] = found.trial
         document["best_command"] = command_line(experiment.space, found)

@@ -99,6 +99,17 @@ class TestAnswer:
         rows = list(csv.DictReader(io.StringIO(sweep("confirm", "--format", "csv").out)))
         assert [int(row["trial"]) for row in rows] == [row["trial"] for row in document["finalists"]]
 
+    def test_the_report_names_the_winner_of_the_race(self, sweep, searched, tmp_path):
+        document = json.loads(sweep("confirm", "--top", "2", "--seeds", "3", "--format", "json").out)
+        winner = document["winner"]["trial"]
+        assert sweep("report", "--out", "page.html", "--no-surrogate").status == 0
+        page = (tmp_path / "page.html").read_text()
+        assert f"Confirmed winner: trial {winner}" in page
+        assert "mean of 3 fresh seeds" in page
+        points = json.loads(sweep("pareto", "--x", "seconds", "--format", "json").out)["points"]
+        assert [p["trial"] for p in points] == list(range(6)), "repeats are no points of their own"
+        assert {p["confirmed_by_seeds"] for p in points} == {0, 3}
+
     def test_the_other_commands_show_what_is_confirmed(self, sweep, searched):
         unconfirmed = sweep("best")
         assert "one run on the text that the search has used; `sweep confirm`" in unconfirmed.err
