@@ -97,7 +97,13 @@ class Optimizer:
         """Return a view of a fresh fit to all results. Raises one of SURROGATE_FAILURES."""
         with one_thread(), silence("ax"), seeded(stable_seed(self._space.search.seed, "view")):
             records = {trial.index: index for index, trial in self._ax_trials.items()}
-            return SurrogateView(self._fitted(batched=False), self._encoding, self._outcomes, records)
+            return SurrogateView(
+                self._fitted(batched=False),
+                self._encoding,
+                self._outcomes,
+                records,
+                repeated=len({trial.arm.name for trial in self._ax_trials.values()}) < len(records),
+            )
 
     def _start_over(self) -> None:
         self._ax_trials: dict[int, Any] = {}  # index of the record → Ax's trial

@@ -24,12 +24,20 @@ class SurrogateView:
         encoding: names the parameter of each axis.
         outcomes: names the metrics.
         records: index of the record, by the index of Ax's trial.
+        repeated: whether several trials have the same arm.
     """
 
     def __init__(
-        self, adapter: Any, encoding: Encoding, outcomes: Outcomes, records: Mapping[int, int]
+        self,
+        adapter: Any,
+        encoding: Encoding,
+        outcomes: Outcomes,
+        records: Mapping[int, int],
+        *,
+        repeated: bool,
     ) -> None:
         self._adapter, self._encoding, self._records = adapter, encoding, records
+        self._repeated = repeated
         self._metrics = {name: metric for metric, name in outcomes.names.items()}
 
     def sensitivities(self, order: str) -> dict[str, dict[str, float]]:
@@ -58,9 +66,8 @@ class SurrogateView:
 
         All observations of an arm are left out together: repeats would predict one another.
         """
-        arms = [trial.arm.name for trial in self._adapter._experiment.trials.values()]
         # Ax's quick way leaves out single observations; with a selector it takes the other, by arm.
-        selector = (lambda _: True) if len(set(arms)) < len(arms) else None
+        selector = (lambda _: True) if self._repeated else None
         with one_thread(), silence("ax"):
             folds = cross_validate(self._adapter, test_selector=selector)
         for fold in folds:
