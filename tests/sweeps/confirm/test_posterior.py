@@ -150,8 +150,8 @@ def test_little_data(selection: Losses, winner: int) -> None:
 
 def test_seeds_that_matter_more_than_candidates_do_not_hide_a_winner() -> None:
     found = estimate(losses([[2.0, 3.0, 4.0], [2.1, 3.11, 4.09]]), {}, {})
-    assert found.chances[0] > 0.95
-    assert 0.08 < found.means[1] - found.means[0] < 0.1
+    assert found.chances[0] > 0.9
+    assert 0.07 < found.means[1] - found.means[0] < 0.1
     assert found.high - found.low > 1
 
 
