@@ -62,6 +62,17 @@ class Outcomes:
         found = ((name, record.metrics.get(metric)) for metric, name in self.names.items())
         return {name: float(mean) for name, mean in found if mean is not None and math.isfinite(mean)}
 
+    def predictions(self, record: Trial) -> dict[str, tuple[float, float]]:
+        """Return (mean, standard error) of what an early-stopped trial's results would have been, by name."""
+        if record.status != "early_stopped":
+            return {}
+        measured, found = self.means(record), {}
+        for metric, name in self.names.items():
+            mean, error = record.predicted.get(metric), record.predicted.get(f"{metric}_sem")
+            if mean is not None and error is not None and error > 0 and name not in measured:
+                found[name] = (float(mean), float(error))
+        return found
+
     def missing(self, record: Trial) -> list[str]:
         """Return the names of the metrics that the trial has no result for (yet)."""
         means = self.means(record)
@@ -75,23 +86,33 @@ class Outcomes:
             return "completed"
         if has_failed(record):
             return "failed"
-        return "early_stopped" if self.means(record) else "abandoned"
+        return "early_stopped" if self.means(record) or self.predictions(record) else "abandoned"
 
-    def table(self, records: Sequence[Trial]) -> list[tuple[Trial, str, float, float]]:
+    def table(
+        self, records: Sequence[Trial], noise: Mapping[str, float] | None = None
+    ) -> list[tuple[Trial, str, float, float]]:
         """Return every result as (record, name, mean, standard error), survival included.
 
         The standard error is NaN, which lets Ax infer it, unless the space says what it is (`search.noise`).
         Reported ones count for a metric whose every result has one: Ax cannot fit known and unknown noise of
-        one metric together.
+        one metric together. For the same reason predictions need `noise`, by which a fit to the results alone
+        has inferred the standard error of each name: then both are in the table, a prediction with its own.
         """
         rows = [(record, name, mean) for record in records for name, mean in self.means(record).items()]
         metrics = {name: metric for metric, name in self.names.items()}
         errors = [self._standard_error(record, name, metrics[name]) for record, name, _ in rows]
+        predicted = [] if noise is None else self._predicted(records)
+        inferred = {name: (noise or {}).get(name, math.nan) for _, name, _, _ in predicted}
+        errors = [
+            inferred.get(name, error) if math.isnan(error) else error
+            for (_, name, _), error in zip(rows, errors, strict=True)
+        ]
         unknown = {name for (_, name, _), error in zip(rows, errors, strict=True) if math.isnan(error)}
         results = [
             (record, name, mean, math.nan if name in unknown else error)
             for (record, name, mean), error in zip(rows, errors, strict=True)
         ]
+        results += [row for row in predicted if row[1] not in unknown]
         return [*results, *((record, SURVIVAL, mean, math.nan) for record, mean in self.survival(records))]
 
     def derived_constraints(self, records: Sequence[Trial]) -> list[str]:
@@ -126,6 +147,13 @@ class Outcomes:
         """
         ended = [(r, 0.0 if has_failed(r) else 1.0) for r in records if has_failed(r) or self.means(r)]
         return ended if any(not survived for _, survived in ended) else []
+
+    def _predicted(self, records: Sequence[Trial]) -> list[tuple[Trial, str, float, float]]:
+        return [
+            (record, name, mean, error)
+            for record in records
+            for name, (mean, error) in self.predictions(record).items()
+        ]
 
     def _standard_error(self, record: Trial, name: str, metric: str) -> float:
         if self._noise == "inferred":

@@ -145,21 +145,23 @@ class Brake:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyTerminate:
-    """Early stopping of running trials (Ax's percentile strategy).
+    """Early stopping of running trials.
 
     Args:
-        type: the strategy.
-        percentile: a trial is stopped when its intermediate loss is among the worst so many percent
-            of those of other trials at the same step.
+        type: the strategy: Ax's percentile, or a prediction from the curves of completed trials.
+        percentile: `percentile` only: a trial is stopped when its intermediate loss is among the worst so
+            many percent of those of other trials at the same step.
         min_trials: number of trials that must have completed, and of others that must have reached the
             step, before one is stopped.
         min_step: no trial is stopped before this step of its last stage.
+        margin: `curve` only: a trial that may come so near to the best goes on, as a share of the best value.
     """
 
-    type: Literal["percentile"] = "percentile"
+    type: Literal["percentile", "curve"] = "percentile"
     percentile: float = 50.0
     min_trials: int = 5
     min_step: float = 10.0
+    margin: float = 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +239,8 @@ def to_json(space: Space) -> dict[str, Any]:
         del document["search"]["noise"]
     if space.brake == Brake():  # likewise
         del document["brake"]
+    if (early := space.early_terminate) is not None and early.type == "percentile" and early.margin == 0.005:
+        del document["early_terminate"]["margin"]  # likewise; one by `curve` is refused there by its margin
     document["baseline"] = None if space.baseline is None else dict(space.baseline)
     return document
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from sweeps.space.definition import Brake, Budget, EarlyTerminate, Space
 from sweeps.space.yaml_cursor import Cursor, nearest
 
 BUDGET_KEYS = ("effective_steps", "device_hours", "usd", "wall_hours")
 BRAKE_KEYS = ("first", "later")
-EARLY_TERMINATE_KEYS = ("type", "percentile", "min_trials", "min_step")
+EARLY_TERMINATE_KEYS = ("type", "percentile", "min_trials", "min_step", "margin")
+FEWEST_CURVES = 5
+"""Completed trials that `type: curve` needs to predict from."""
 
 _ANY_HOURS = "unknown key; write device_hours: (of all workers together) or wall_hours:"
 _BUDGET_HINTS = {
@@ -30,11 +33,14 @@ _EARLY_HINTS = {
     "eta": "unknown key; there are no brackets, percentile: says how many of the worst are stopped",
     "s": "unknown key; there are no brackets, percentile: says how many of the worst are stopped",
 }
+_BRACKETS = "not supported; write percentile (with percentile: 50 the worse half is stopped), or curve"
 _TYPES = {
-    "hyperband": "not supported; write percentile, with percentile: 50 the worse half is stopped",
-    "asha": "not supported; write percentile, with percentile: 50 the worse half is stopped",
+    "hyperband": _BRACKETS,
+    "asha": _BRACKETS,
     "median": "unknown; write percentile, with percentile: 50",
+    "wilcoxon": "not supported; write curve, which stops what cannot come near the best any more",
 }
+_KEY_OF = {"percentile": "percentile", "margin": "curve"}
 
 
 def budget(section: Cursor) -> Budget:
@@ -67,22 +73,42 @@ def early_terminate(section: Cursor, space: Space) -> EarlyTerminate:
     """Return the early stopping of trials of `space`. Raises SpaceError, also if it is impossible there."""
     entries = section.table(EARLY_TERMINATE_KEYS, _EARLY_HINTS)
     if "type" not in entries:
-        raise section.refusal("`type:` is missing; write {type: percentile, percentile: 50}")
-    kind = entries["type"].text()
-    if kind != "percentile":
-        problem = _TYPES.get(kind.lower()) or f"`{kind}` is unknown; {nearest(kind, ('percentile',))}"
-        raise entries["type"].refusal(problem)
-    early = EarlyTerminate()
+        raise section.refusal("`type:` is missing; write {type: percentile, percentile: 50} or {type: curve}")
+    early = EarlyTerminate(type=_type(entries["type"]))
+    for key, kind in _KEY_OF.items():
+        if key in entries and kind != early.type:
+            raise entries[key].refusal(f"goes with type: {kind} only; take it out")
     if "percentile" in entries:
         early = replace(early, percentile=_percentile(entries["percentile"]))
     if "min_trials" in entries:
-        early = replace(early, min_trials=entries["min_trials"].integer(least=1))
+        least = FEWEST_CURVES if early.type == "curve" else 1
+        early = replace(early, min_trials=entries["min_trials"].integer(least=least))
+    if "margin" in entries:
+        early = replace(early, margin=_margin(entries["margin"]))
     if "min_step" in entries:
         early = replace(early, min_step=float(entries["min_step"].number()))
         if early.min_step < 0:
             raise entries["min_step"].refusal("a step is at least 0")
     _check_fits(section, entries.get("min_trials", section), early, space)
     return early
+
+
+def _type(cursor: Cursor) -> Literal["percentile", "curve"]:
+    match cursor.text():
+        case "percentile":
+            return "percentile"
+        case "curve":
+            return "curve"
+        case other:
+            unknown = f"`{other}` is unknown; {nearest(other, ('percentile', 'curve'))}"
+            raise cursor.refusal(_TYPES.get(other.lower(), unknown))
+
+
+def _margin(cursor: Cursor) -> float:
+    margin = float(cursor.number())
+    if not 0 <= margin < 1:
+        raise cursor.refusal(f"{cursor.kind()} is no share of the best value; 0.005 means half a percent")
+    return margin
 
 
 def _percentile(cursor: Cursor) -> float:
@@ -97,9 +123,10 @@ def _check_fits(section: Cursor, min_trials: Cursor, early: EarlyTerminate, spac
     """Refuse early stopping that cannot work or would never happen."""
     if space.program.kind == "function":
         raise section.refusal("a function reports no losses before its end; write program: {command: [...]}")
-    if len(space.objectives) > 1:
+    if len(space.objectives) > 1 and early.type == "percentile":
         raise section.refusal(
-            "goes with one objective only: among several, a trial with a high loss may be on the front"
+            "percentile goes with one objective only: among several, a trial with a high loss may be on the "
+            "front; write type: curve"
         )
     if space.run_cap is not None and early.min_trials >= space.run_cap:
         raise min_trials.refusal(

@@ -67,11 +67,15 @@ class Fail:
 
 @dataclass(frozen=True, kw_only=True)
 class StopEarly:
-    """An early stop of the trial with the metrics so far, for a reason in one line (`detail`)."""
+    """An early stop of the trial with the metrics so far, for a reason in one line (`detail`).
+
+    `predicted` has what the metrics would most likely have become, each with its `<metric>_sem`.
+    """
 
     worker: str
     attempt: int
     metrics: Mapping[str, float | None]
+    predicted: Mapping[str, float | None] = field(default_factory=dict)
     curve: tuple[tuple[float, float], ...] = ()
     curve_of: str = LOSS
     detail: str = ""
@@ -197,8 +201,9 @@ def _report(record: Trial, event: Complete | StopEarly, now: float, status: End)
         raise _refused(record, event, "a different end was recorded first")
     _check_holder(record, event)
     detail = event.detail if isinstance(event, StopEarly) else ""
+    predicted = dict(event.predicted) if isinstance(event, StopEarly) else {}
     reported = replace(record, metrics=dict(event.metrics), error=None, **_curve(record, event))
-    return _finish(reported, now, status, detail)
+    return _finish(replace(reported, predicted=predicted), now, status, detail)
 
 
 def _fail(record: Trial, event: Fail, now: float) -> Trial:
@@ -263,6 +268,7 @@ def _retry(record: Trial, event: Retry) -> Trial:
         error=None,
         failure=None,
         metrics={},
+        predicted={},
         forgiven=len(record.history),
     )
 

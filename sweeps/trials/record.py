@@ -22,7 +22,7 @@ PREFIX = "trials/"
 LOSS = "loss"
 """Kind of a curve of training losses, which all curves were at first."""
 
-OPTIONAL = {"curve_of": LOSS}
+OPTIONAL: Mapping[str, Any] = {"curve_of": LOSS, "predicted": {}}
 """Fields that a stored record lacks at their defaults, which are these."""
 
 Status = Literal["pending", "running", "completed", "failed", "early_stopped", "abandoned"]
@@ -70,6 +70,8 @@ class Trial:
         generator: origin of the parameters.
         attempt: number of claims so far.
         metrics: reported by the completed program, each `<metric>` possibly with its `<metric>_sem`.
+        predicted: for a trial that was stopped early, what its metrics would most likely have become, each
+            with its `<metric>_sem`: for the search alone, never a result.
         error: one line and the program's last output, None where the trial has not failed.
         failure: cause of the failure, None where the trial has not failed.
         worker: worker that runs it now, else None.
@@ -91,6 +93,7 @@ class Trial:
     generator: Generator
     attempt: int = 0
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    predicted: Mapping[str, float | None] = field(default_factory=dict)
     error: str | None = None
     failure: Failure | None = None
     worker: str | None = None
@@ -136,10 +139,11 @@ def encode(record: Trial, token: str) -> bytes:
 
 
 def _document(record: Trial, token: str) -> bytes:
-    document = asdict(replace(record, write=token, parameters={}, metrics={}, progress={}))
+    document = asdict(replace(record, write=token, parameters={}, metrics={}, predicted={}, progress={}))
     document |= {
         "parameters": dict(record.parameters),
         "metrics": dict(record.metrics),
+        "predicted": dict(record.predicted),
         "progress": dict(record.progress),
     }
     for name, default in OPTIONAL.items():
@@ -174,6 +178,7 @@ def decode(data: bytes) -> Trial:
         record,
         parameters=MappingProxyType(dict(record.parameters)),
         metrics=MappingProxyType(dict(record.metrics)),
+        predicted=MappingProxyType(dict(record.predicted)),
         progress=MappingProxyType(dict(record.progress)),
     )
 
@@ -189,12 +194,12 @@ def _problem(record: Trial) -> str:
         count = getattr(record, name)
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             return f"{name} is not a count"
-    for name in ("parameters", "metrics", "progress"):
+    for name in ("parameters", "metrics", "predicted", "progress"):
         if not isinstance(getattr(record, name), dict):
             return f"{name} is not an object"
     if not all(isinstance(v, bool | str) or _is_finite(v) for v in record.parameters.values()):
         return "a parameter is neither a finite number, a string nor a boolean"
-    if not all(v is None or _is_finite(v) for v in record.metrics.values()):
+    if not all(v is None or _is_finite(v) for v in (*record.metrics.values(), *record.predicted.values())):
         return "a metric is not a finite number"
     if not all(isinstance(v, bool | str) or _is_finite(v) for v in record.progress.values()):
         return "progress is not texts and numbers"

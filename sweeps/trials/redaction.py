@@ -51,7 +51,12 @@ def redact_event(event: Event) -> Event:
         case Complete():
             event = replace(event, metrics=_renamed(event.metrics, redactor))
         case StopEarly():
-            event = replace(event, metrics=_renamed(event.metrics, redactor), detail=redactor(event.detail))
+            event = replace(
+                event,
+                metrics=_renamed(event.metrics, redactor),
+                predicted=_renamed(event.predicted, redactor),
+                detail=redactor(event.detail),
+            )
         case Release():
             event = replace(event, detail=redactor(event.detail))
         case Heartbeat():

@@ -1,7 +1,8 @@
-"""Early stopping: compares a running trial's last loss with those of other trials at the same step.
+"""Early stopping: compares a running trial's losses with those of other trials.
 
-Runs after each heartbeat if the space has `early_terminate`. Ax decides, in `search.optimizer`, and is
-imported only once enough other trials have reached the step. The same records give the same answer.
+Runs after each heartbeat if the space has `early_terminate`. By `percentile` Ax decides, in
+`search.optimizer`, and is imported only once enough other trials have reached the step; by `curve`,
+`search.curve_rule`, without Ax. The same records give the same answer.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from sweeps.space.definition import Space
+from sweeps.search.curve_rule import EarlyStop, judge
+from sweeps.space.definition import EarlyTerminate, Space
 from sweeps.trials.record import Trial
 
 Curve = tuple[tuple[float, float], ...]
@@ -19,11 +21,11 @@ _COMPARED = ("completed", "early_stopped", "running")
 """Statuses of trials whose losses count: failed trials' are meaningless, pending trials will run again."""
 
 
-def should_stop(space: Space, record: Trial, records: Sequence[Trial]) -> str | None:
-    """Return why the running trial should be stopped, in one line, or None.
+def should_stop(space: Space, record: Trial, records: Sequence[Trial]) -> EarlyStop | None:
+    """Return why the running trial should be stopped, or None.
 
-    No trial stops before `min_step`, before `min_trials` others have reached its step, or before that many
-    are completed. The logged loss decides, whatever the objective: lower is better.
+    No trial stops before `min_step`, before `min_trials` others have come as far, or before that many are
+    completed. By `percentile` the logged loss decides, whatever the objective: lower is better.
 
     Args:
         space: of the sweep.
@@ -33,8 +35,15 @@ def should_stop(space: Space, record: Trial, records: Sequence[Trial]) -> str | 
     early = space.early_terminate
     if early is None or not record.curve:
         return None
-    step, loss = record.curve[-1]
     others = [r for r in records if r.trial != record.trial and _comparable(r, record)]
+    if early.type == "curve":
+        return judge(space, early, record, others, [r for r in records if r.trial != record.trial])
+    return _by_percentile(early, record, others)
+
+
+def _by_percentile(early: EarlyTerminate, record: Trial, others: Sequence[Trial]) -> EarlyStop | None:
+    """Return why the trial is among the worst at its last step, or None."""
+    step, loss = record.curve[-1]
     as_far = sum(other.curve[0][0] <= step <= other.curve[-1][0] for other in others)
     completed = {other.trial for other in others if other.status == "completed"}
     if step < early.min_step or min(as_far, len(completed)) < early.min_trials:
@@ -44,8 +53,8 @@ def should_stop(space: Space, record: Trial, records: Sequence[Trial]) -> str | 
     curves = {other.trial: _around(other.curve, step) for other in others}
     if not falls_behind(early, record.trial, curves | {record.trial: ((step, loss),)}, completed):
         return None
-    return (
-        f"loss {loss:.5g} at step {step:g} is among the worst {early.percentile:g} % "
+    return EarlyStop(
+        reason=f"loss {loss:.5g} at step {step:g} is among the worst {early.percentile:g} % "
         f"of {as_far + 1} trials that reached this step"
     )
 

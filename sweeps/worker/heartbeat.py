@@ -41,6 +41,7 @@ class HeartbeatThread:
         folder: the run folder of the attempt.
         lost: whether another worker has the trial now.
         stop_reason: why the trial should be stopped early; "" while it should go on.
+        predicted: the results of a trial to be stopped, as predicted when that was decided.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class HeartbeatThread:
         self._losses = progress_log.LossCurve(self.folder)
         self.lost = False
         self.stop_reason = ""
+        self.predicted: Mapping[str, float] = {}
 
     def __enter__(self) -> HeartbeatThread:
         self._thread.start()
@@ -141,4 +143,6 @@ class HeartbeatThread:
             return
         from sweeps.worker.early_stopping import should_stop
 
-        self.stop_reason = should_stop(self._experiment.space, record, self._experiment.trials()) or ""
+        if (stop := should_stop(self._experiment.space, record, self._experiment.trials())) is not None:
+            self.predicted = stop.predicted
+            self.stop_reason = stop.reason  # last: the other thread acts on it

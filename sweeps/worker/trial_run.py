@@ -218,6 +218,7 @@ class TrialRun:
                     worker=worker,
                     attempt=attempt,
                     metrics={},
+                    predicted=heartbeat.predicted,
                     curve=curve.points,
                     curve_of=curve.of,
                     detail=heartbeat.stop_reason,

@@ -14,7 +14,7 @@ from sweeps.search.candidates import Candidate, Candidates
 from sweeps.search.determinism import one_thread, seeded, silence, stable_seed
 from sweeps.search.encoding import Encoding
 from sweeps.search.optimizer import observations, sobol
-from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted
+from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferred_noise
 from sweeps.search.optimizer.translation import blank_experiment, goal
 from sweeps.search.optimizer.view import SurrogateView
 from sweeps.search.outcomes import Outcomes
@@ -143,7 +143,7 @@ class Optimizer:
         seed, pending = self._space.search.seed, self._pending(found)
         try:
             with seeded(stable_seed(seed, index, "fit")):
-                adapter = self._fitted()
+                adapter = self._fitted(noise=self._noise())
             for attempt in range(SURROGATE_ATTEMPTS):
                 with seeded(stable_seed(seed, index, "acquire", attempt)):
                     run = adapter.gen(n=1, pending_observations=pending)
@@ -151,9 +151,19 @@ class Optimizer:
         except SURROGATE_FAILURES as error:
             log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
 
-    def _fitted(self, *, batched: bool = True) -> Any:
+    def _noise(self) -> Mapping[str, float] | None:
+        """Return the inferred noise by metric, where early-stopped trials have predictions; else None.
+
+        A model that infers the noise takes no errors, and one with errors infers no noise: so a first fit, to
+        the results alone, infers it for the second.
+        """
+        if not any(map(self._outcomes.predictions, self._candidates.known())):
+            return None
+        return inferred_noise(self._fitted()) if self._space.search.noise == "inferred" else {}
+
+    def _fitted(self, *, batched: bool = True, noise: Mapping[str, float] | None = None) -> Any:
         records = self._candidates.known()
-        data = observations.results(self._outcomes, records, self._ax_trials)
+        data = observations.results(self._outcomes, records, self._ax_trials, noise)
         derived = self._outcomes.derived_constraints(records)
         return fitted(self.experiment, data, goal(self._outcomes, *derived), batched=batched)
 

@@ -44,16 +44,22 @@ def settle(trial: Any, ending: str | None) -> None:
             trial.mark_abandoned()
 
 
-def results(outcomes: Outcomes, records: Sequence[Trial], trials: Mapping[int, Any]) -> Data:
+def results(
+    outcomes: Outcomes,
+    records: Sequence[Trial],
+    trials: Mapping[int, Any],
+    noise: Mapping[str, float] | None = None,
+) -> Data:
     """Return all results in index order.
 
     Args:
         outcomes: the metrics that count.
         records: in index order.
         trials: Ax's trials, by the record's index.
+        noise: None, or the inferred standard error of each metric: then predictions are among them.
     """
     rows = []
-    for record, name, mean, sem in outcomes.table(records):
+    for record, name, mean, sem in outcomes.table(records, noise):
         trial = trials[record.trial]
         rows.append(DataRow(trial.index, trial.arm.name, name, name, mean, sem))
     return Data(data_rows=rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -47,3 +48,18 @@ def fitted(experiment: Experiment, data: Data, goal: OptimizationConfig, *, batc
         data_loader_config=DataLoaderConfig(fit_abandoned=True),
         **kwargs,
     )
+
+
+def inferred_noise(adapter: Any) -> dict[str, float]:
+    """Return the standard deviation of the noise that a fitted adapter has inferred, by metric.
+
+    Raises:
+        one of SURROGATE_FAILURES: it was given the noise of a metric.
+    """
+    surrogate, scales = adapter.generator.surrogate, adapter.transforms["StandardizeY"].Ystd
+    models = getattr(surrogate.model, "models", [surrogate.model])
+    variances = [float(v) for model in models for v in model.likelihood.noise.detach().flatten()]
+    return {
+        name: math.sqrt(variance) * float(scales[name])
+        for name, variance in zip(surrogate.outcomes, variances, strict=True)
+    }

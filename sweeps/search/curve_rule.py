@@ -1,0 +1,231 @@
+"""The rule `early_terminate: {type: curve}`: stops a trial that cannot come near the best any more. Pure.
+
+`worker.early_stopping` asks it after each heartbeat. Trials of a sweep may have different lengths, and a
+longer one is at an earlier part of its warmup and decay in the same step: so losses are compared at the
+same share of the planned length. When in doubt, a trial goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sweeps.search.forecast import Array, Forecast, forecast
+from sweeps.space import constraints
+from sweeps.space.definition import Choice, EarlyTerminate, Fixed, Range, Space, Value
+from sweeps.space.domain import to_unit
+from sweeps.trials.record import Trial
+
+LAST_STAGE = "stage2"
+"""Stage of training losses, which do not name it; `STAGE.max_steps` is the trainer's own parameter."""
+
+_SLACK = 0.02
+"""A curve that ends this share before the point to compare still counts: losses are logged now and then."""
+
+_SETTINGS = 3
+"""Features before the parameters: level, length, its logarithm."""
+
+_FLOOR = 1e-3
+"""Least standard deviation of a prediction, as a share of the best value, if no noise is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStop:
+    """Decision to stop a trial.
+
+    Args:
+        reason: in one line.
+        predicted: the final value of each objective by its metric, and its standard deviation by
+            `<metric>_sem`; {} where nothing was predicted.
+    """
+
+    reason: str
+    predicted: Mapping[str, float] = field(default_factory=dict)
+
+
+def judge(
+    space: Space, early: EarlyTerminate, record: Trial, compared: Sequence[Trial], records: Sequence[Trial]
+) -> EarlyStop | None:
+    """Return why the running trial cannot reach the best trial, or the front, or None if it may.
+
+    Args:
+        space: of the sweep.
+        early: how far from them, and how many trials there must be.
+        record: the running trial; its curve has a point.
+        compared: other trials with a curve of the same kind; completed ones count.
+        records: all trials; completed ones within the outcome constraints make the front.
+    """
+    ended = [r for r in compared if r.status == "completed" and _costs(space, r) is not None]
+    length, lengths = _lengths(record, ended)
+    if not max(early.min_step, 1.0) <= record.curve[-1][0] <= length:
+        return None
+    shares = np.array([step for step, _ in record.curve]) / length
+    losses = np.array([loss for _, loss in record.curve])
+    own = np.array([_smooth(losses), length, math.log(length), *_settings(space, record)])
+    rows = {
+        r.trial: [level, lengths[r.trial], math.log(lengths[r.trial]), *_settings(space, r)]
+        for r in ended
+        if r.trial in lengths and (level := _level(r, lengths[r.trial], shares)) is not None
+    }
+    front = _front(space, records)
+    if len(rows) < early.min_trials or not front or _is_outside(np.array(list(rows.values())), own):
+        return None
+    forecasts = _forecasts(space, [r for r in ended if r.trial in rows], rows, own, front)
+    if forecasts is None:
+        return None
+    better = _out_of_reach(forecasts, front, early.margin)
+    if better is None:
+        return None
+    return _stop(space, record, length, forecasts, next(r for r in records if r.trial == better))
+
+
+def _is_outside(rows: Array, own: Array) -> bool:
+    """Return whether a setting lies outside those of the completed trials by a tenth of its range.
+
+    Late warmups look bad until they end, and nothing says so before one has completed.
+    """
+    settings, own = rows[:, _SETTINGS:], own[_SETTINGS:]
+    return bool(((own < settings.min(axis=0) - 0.1) | (own > settings.max(axis=0) + 0.1)).any())
+
+
+def _forecasts(
+    space: Space,
+    ended: Sequence[Trial],
+    rows: Mapping[int, Sequence[float]],
+    own: Array,
+    front: Mapping[int, Sequence[float]],
+) -> list[Forecast] | None:
+    """Return a prediction of every objective's cost, or None if one cannot be predicted."""
+    features = np.array([rows[r.trial] for r in ended])
+    costs = np.array([_costs(space, r) for r in ended])
+    floors = _floors(space, ended, front)
+    found = [forecast(features, costs[:, k], own, floor) for k, floor in enumerate(floors)]
+    forecasts = [each for each in found if each is not None]
+    return forecasts if len(forecasts) == len(found) else None
+
+
+def _out_of_reach(
+    forecasts: Sequence[Forecast], front: Mapping[int, Sequence[float]], margin: float
+) -> int | None:
+    """Return the trial of the front that stays better, or None.
+
+    It stays better if at best the running trial is worse in one objective by the margin, and better in none
+    by more than that.
+    """
+    for trial, costs in front.items():
+        margins = [margin * abs(cost) for cost in costs]
+        gaps = [(each.best - cost, m) for each, cost, m in zip(forecasts, costs, margins, strict=True)]
+        if all(gap >= -m for gap, m in gaps) and any(gap > m for gap, m in gaps):
+            return trial
+    return None
+
+
+def _front(space: Space, records: Sequence[Trial]) -> dict[int, tuple[float, ...]]:
+    """Return the costs of completed trials within the outcome constraints, the best first, by index."""
+    bounds = [constraints.parse(text) for text in space.outcome_constraints]
+    found = {
+        r.trial: costs
+        for r in records
+        if r.status == "completed"
+        and (costs := _costs(space, r)) is not None
+        and all(bound.holds({m: v for m, v in r.metrics.items() if v is not None}) for bound in bounds)
+    }
+    return dict(sorted(found.items(), key=lambda item: (item[1], item[0])))
+
+
+def _costs(space: Space, record: Trial) -> tuple[float, ...] | None:
+    """Return the objectives of a completed trial, lower is better; None if one is missing."""
+    costs = []
+    for objective in space.objectives:
+        value = record.metrics.get(objective.metric)
+        if value is None or not math.isfinite(value):
+            return None
+        costs.append(float(value) if objective.goal == "minimize" else -float(value))
+    return tuple(costs)
+
+
+def _floors(space: Space, ended: Sequence[Trial], front: Mapping[int, Sequence[float]]) -> list[float]:
+    """Return the least standard deviation of each objective: the given noise, or a share of the best."""
+    noise = space.search.noise
+    floors = []
+    for k, objective in enumerate(space.objectives):
+        sems = [abs(r.metrics.get(f"{objective.metric}_sem") or 0.0) for r in ended]
+        given = noise if isinstance(noise, float) else float(np.median(sems)) if noise == "reported" else 0.0
+        floors.append(max(given, _FLOOR * abs(min(costs[k] for costs in front.values()))))
+    return floors
+
+
+def _length(record: Trial) -> float | None:
+    """Return the planned number of steps of the stage of the trial's curve; None if it is not known."""
+    stage = record.curve_of.partition(" in ")[2] or LAST_STAGE
+    written = record.progress.get("of")
+    if not _is_number(written) or record.progress.get("stage", stage) != stage:
+        written = record.parameters.get(f"{stage}.max_steps")
+    last = record.curve[-1][0]
+    return float(written) if _is_number(written) and float(written) >= max(last, 1.0) else None
+
+
+def _lengths(record: Trial, ended: Sequence[Trial]) -> tuple[float, dict[int, float]]:
+    """Return the lengths of the running trial, 0 if it is unknown, and of completed ones, where it is known.
+
+    If no trial says how long it is, but all completed curves end at the same step, that is the length.
+    """
+    known = {r.trial: length for r in ended if (length := _length(r)) is not None}
+    if (length := _length(record)) is not None or known:
+        return length or 0.0, known
+    lasts = {r.curve[-1][0] for r in ended}
+    last = lasts.pop() if len(lasts) == 1 else 0.0
+    return last, dict.fromkeys((r.trial for r in ended), last)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _level(record: Trial, length: float, shares: Array) -> float | None:
+    """Return the loss of a completed trial at these shares of its length; None where none was logged."""
+    steps, losses = np.array(record.curve, dtype=float).T
+    own = steps / length
+    if not own[0] - _SLACK <= shares[-1] <= own[-1] + _SLACK:
+        return None
+    return _smooth(np.interp(shares, own, losses))
+
+
+def _smooth(losses: Array) -> float:
+    """Return the mean of the last eighth: of dense training losses some, of a few held-out ones the last."""
+    return float(losses[-1 - len(losses) // 8 :].mean())
+
+
+def _settings(space: Space, record: Trial) -> list[float]:
+    """Return the trial's numbers and choices, each from 0 to 1."""
+    return [_unit(p, record.parameters.get(p.name)) for p in space.parameters if not isinstance(p, Fixed)]
+
+
+def _unit(parameter: Range | Choice, value: Value | None) -> float:
+    """Return the position of a value; the middle where the parameter is inactive."""
+    if isinstance(parameter, Choice):
+        places = len(parameter.values)
+        return parameter.values.index(value) / max(1, places - 1) if value in parameter.values else 0.5
+    return to_unit(parameter, float(value)) if _is_number(value) or value == 0 else 0.5
+
+
+def _stop(
+    space: Space, record: Trial, length: float, forecasts: Sequence[Forecast], better: Trial
+) -> EarlyStop:
+    """Return the decision with its numbers, in the objectives' own signs."""
+    predicted: dict[str, float] = {}
+    for objective, each in zip(space.objectives, forecasts, strict=True):
+        predicted[objective.metric] = each.mean if objective.goal == "minimize" else -each.mean
+        predicted[f"{objective.metric}_sem"] = each.error
+    said = " and ".join(
+        f"{metric} {predicted[metric]:.4g} ± {each.sd:.2g}"
+        for metric, each in zip(space.metrics(), forecasts, strict=True)
+    )
+    best = " and ".join(f"{better.metrics[m]:.4g}" for m in space.metrics())
+    reason = f"predicted {said} (sd) at step {record.curve[-1][0]:g} of {length:g} against the best {best}"
+    if len(space.objectives) > 1:
+        reason = reason.replace("against the best", f"against trial {better.trial}:")
+    return EarlyStop(reason=reason, predicted=predicted)
