@@ -25,12 +25,9 @@ BETTER = 0.6
 
 SIGMAS = 3.0
 _CHANCE = 0.9986501019683699  # of a normal value below 3 standard deviations
-_MISFIT = 1.5
-"""Widens the error: curves are not linear, and the regression was selected by its residuals. With 1, one of a
-hundred near-best runs of `benchmarks.early_stopping` dies."""
-
 _OVERSHOOT = 2.0
-"""A run may end this many times as far below its prediction as any completed one would have."""
+"""A run may end this many times as far below its prediction as any completed one would have. With 1.5, one of
+a hundred near-best runs of `benchmarks.early_stopping` dies: of a late decay like none before it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,8 @@ class Forecast:
 def forecast(features: Array, values: Array, at: Array, floor: float) -> Forecast | None:
     """Return the prediction of the value at a point, or None where there is too little to predict from.
 
-    The first feature, the level of the curve, is used if it takes 30 % of the leave-one-out error away
+    Where the other features explain the values to 1 % of their variance, as they do compute, they are enough.
+    Otherwise the first one, the level of the curve, is used if it takes 30 % of the leave-one-out error away
     (PRESS; Allen, *Technometrics* 1974), then others by forward selection: one for six values, one for three
     if the error falls to a tenth, as where the value is a function of the settings. The bound is Student's,
     so that few values widen it, and never above the worst value of the fit: how much worse a run can end was
@@ -82,13 +80,19 @@ def _regression(
 ) -> Forecast:
     centre, scale = features[fitted].mean(axis=0), features[fitted].std(axis=0)
     varies = np.isfinite(scale) & (scale > 1e-12 * (1.0 + np.abs(centre)))
-    rows = ((features - centre) / scale)[:, varies]
+    rows = np.where(varies, (features - centre) / np.where(varies, scale, 1.0), 0.0)
     target = values[fitted]
-    columns = _selected(rows[fitted], target, first=bool(varies[0]))
+    usable = [int(column) for column in np.flatnonzero(varies)]
+    columns = _selected(rows[fitted], target, [column for column in usable if column > 0])
+    depends_on_level = _press(_design(rows[fitted], columns), target) > 0.01 * _press(
+        _design(rows[fitted], []), target
+    )
+    if depends_on_level:
+        columns = _selected(rows[fitted], target, usable)
     design = _design(rows, columns)
     q, r = np.linalg.qr(design[fitted])
     weights = np.linalg.solve(r, q.T @ target)
-    point = np.concatenate(([1.0], ((at - centre) / scale)[varies][columns]))
+    point = np.concatenate(([1.0], ((at - centre) / scale)[columns]))
     leverage = float((np.linalg.solve(r.T, point) ** 2).sum())
     mean = float(point @ weights)
     alone = _residuals(design[fitted], target)
@@ -96,9 +100,11 @@ def _regression(
     student = float(stdtrit(len(target) - 1 - len(columns), _CHANCE))
     misses = values - design @ weights
     misses[fitted] = alone  # the others were not fitted anyway
+    lowest = _lowest(features[:, 0], values, float(at[0])) if depends_on_level else mean
     widths = (
-        _MISFIT * student * residual * math.sqrt(1.0 + leverage),
+        student * residual * math.sqrt(1.0 + leverage),
         -_OVERSHOOT * float(misses.min()),
+        mean - lowest,
         mean - float(target.max()),
         float(target.min()) - mean,
     )
@@ -106,18 +112,29 @@ def _regression(
     return Forecast(mean, sd, max(sd, math.sqrt(float((misses**2).mean()))))
 
 
-def _selected(rows: Array, target: Array, *, first: bool) -> list[int]:
-    """Return the columns of the regression, in the order of their selection."""
+def _lowest(levels: Array, values: Array, level: float) -> float:
+    """Return where the run ends if it falls much further from its level than any other has.
+
+    Along the line of equal spreads (reduced major axis), so that the level may be of another metric. It
+    covers what no regression on good runs knows: a late decay, a late warmup.
+    """
+    slope = float(values.std() / max(levels.std(), 1e-300))
+    falls = values - slope * levels
+    return slope * level + float(falls.mean()) + _OVERSHOOT * float((falls - falls.mean()).min())
+
+
+def _selected(rows: Array, target: Array, usable: list[int]) -> list[int]:
+    """Return the usable columns that the regression takes, in the order of their selection."""
     columns: list[int] = []
     error = _press(_design(rows, columns), target)
     while len(columns) < max(1, (len(target) - 1) // 3):
         errors = {
             column: _press(_design(rows, [*columns, column]), target)
-            for column in range(rows.shape[1])
+            for column in usable
             if column not in columns
         }
         best = min(errors, key=errors.__getitem__, default=None)
-        if first and not columns and errors[0] < 0.7 * error:
+        if 0 in errors and not columns and errors[0] < 0.7 * error:
             best = 0
         enough = 0.7 if len(columns) < max(1, (len(target) - 1) // 6) else 0.1
         if best is None or not errors[best] < enough * error:
