@@ -7,8 +7,8 @@ that cost in final loss; and how the predictions of `curve` fit what the killed 
 
 Ax's percentile compares at the same step, as `early_terminate: {type: percentile}` does; Optuna's pruners get
 the position of a loss as its step, so that they compare at the same share of a run, which suits them better.
-`curve, 2 objectives` minimises compute too; there a run is near-best unless another leaves it behind: better in
-one by 0.5 %, and not worse in the other by more than that.
+`curve, 2 objectives` minimises compute too; there a run is near-best unless another leaves it behind: better
+in one by 0.5 %, and not worse in the other by more than that.
 """
 
 from __future__ import annotations

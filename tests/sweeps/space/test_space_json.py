@@ -95,7 +95,15 @@ def spaces(draw: st.DrawFn) -> Space:
         ),
         brake=Brake(first=draw(st.integers(0, 9)), later=draw(st.integers(0, 9))),
         early_terminate=draw(
-            st.none() | st.builds(EarlyTerminate, percentile=floats, min_trials=integers, min_step=floats)
+            st.none()
+            | st.builds(
+                EarlyTerminate,
+                type=st.sampled_from(["percentile", "curve"]),
+                percentile=floats,
+                min_trials=integers,
+                min_step=floats,
+                margin=floats,
+            )
         ),
     )
 
@@ -110,6 +118,15 @@ def test_the_way_through_json_loses_nothing(space: Space) -> None:
 def test_the_default_brake_is_not_written_so_that_earlier_versions_read_the_sweep(space: Space) -> None:
     assert "brake" not in to_json(space)
     assert to_json(dataclasses.replace(space, brake=Brake(first=0)))["brake"] == {"first": 0, "later": 5}
+
+
+def test_only_early_stopping_by_curve_is_refused_by_earlier_versions(space: Space) -> None:
+    """They know no margin; what they would make of an unknown type is to stop by the percentile."""
+    percentile = dataclasses.replace(space, early_terminate=EarlyTerminate())
+    assert "margin" not in to_json(percentile)["early_terminate"]
+    curve = dataclasses.replace(space, early_terminate=EarlyTerminate(type="curve"))
+    assert to_json(curve)["early_terminate"]["margin"] == 0.005
+    assert from_json(json.loads(json.dumps(to_json(curve)))) == curve
 
 
 @pytest.mark.parametrize(

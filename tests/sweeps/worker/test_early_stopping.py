@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeps.experiment import Experiment
+from sweeps.export.table import best
 from sweeps.search.optimizer import AxError, Optimizer, PercentileEarlyStoppingStrategy, falls_behind
 from sweeps.search.outcomes import Outcomes
 from sweeps.space.definition import EarlyTerminate, Lease, Objective, Program, Range, Search, Space
@@ -75,7 +76,9 @@ def five(status: str = "completed", last_step: int = 50) -> list[Trial]:
 class TestWhoIsStopped:
     def test_one_among_the_worst_half_is_stopped_for_a_reason_in_one_line(self, stopping):
         why = should_stop(stopping, trial(9, "running", descent(20, floor=4.5)), five())
-        assert why == "loss 4.9762 at step 20 is among the worst 50 % of 6 trials that reached this step"
+        assert (
+            why.reason == "loss 4.9762 at step 20 is among the worst 50 % of 6 trials that reached this step"
+        )
 
     def test_one_among_the_better_half_goes_on(self, stopping):
         assert should_stop(stopping, trial(9, "running", descent(20, floor=0.5)), five()) is None
@@ -186,6 +189,21 @@ class TestWhenNobodyIsStopped:
         others = [*five()[:2], replace(self.BAD, status="completed")]
         assert should_stop(stopping, self.BAD, others) is None
 
+    def test_by_curve_nothing_imports_torch_or_ax(self):
+        code = (
+            "import sys\nfrom sweeps.worker.early_stopping import should_stop\n"
+            "from sweeps.space.definition import EarlyTerminate, Objective, Program, Space\nfrom sweeps.trials.record import Trial\n"
+            "space = Space(name='a', objectives=(Objective(metric='l'),), parameters=(), "
+            "program=Program(kind='command'), early_terminate=EarlyTerminate(type='curve'))\n"
+            "one = lambda i, status, level: Trial(trial=i, status=status, parameters={}, generator='sobol', "
+            "metrics={'l': level}, curve=((50.0, level), (100.0, level)))\n"
+            "records = [one(i, 'completed', 3 + i / 9) for i in range(12)]\n"
+            "stop = should_stop(space, one(99, 'running', 4.0), records)\n"
+            "print(stop is not None, {'torch', 'ax', 'pandas'} & set(sys.modules))"
+        )
+        process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert process.stdout == "True set()\n"
+
     def test_while_too_few_have_come_as_far_neither_torch_nor_ax_is_imported(self):
         code = (
             "import sys\nfrom sweeps.worker.early_stopping import should_stop\n"
@@ -221,7 +239,7 @@ class TestAtEveryHeartbeat:
         space = replace(TOY, early_terminate=replace(EARLY, min_trials=1, min_step=0.0))
         records = [trial(index, "completed", curve) for index, curve in enumerate(others)]
         why = should_stop(space, trial(9, "running", judged), records)
-        assert why is None or ("\n" not in why and len(why) < 150)
+        assert why is None or ("\n" not in why.reason and len(why.reason) < 150)
 
     def test_what_ax_cannot_judge_goes_on_with_a_warning(self, stopping, monkeypatch, caplog):
         def refuse(*_):
@@ -253,6 +271,34 @@ class TestTheSearch:
         assert outcomes.means(stopped) == {}
         assert outcomes.missing(stopped) == list(outcomes.names.values())
         assert outcomes.survival([stopped, trial(1, "failed", ())]) == [(trial(1, "failed", ()), 0.0)]
+
+    def test_a_prediction_is_no_result_and_enters_the_search_with_its_error(self, space):
+        predicted = {"loss": 5.0, "loss_sem": 0.25}
+        stopped = trial(1, "early_stopped", descent(20, floor=4.0), predicted=predicted)
+        records = [trial(0, "completed", descent(50, floor=1.0)), stopped]
+        outcomes = Outcomes(space)
+        assert outcomes.means(stopped) == {}
+        assert outcomes.missing(stopped) == ["m0"]
+        assert [row[0].trial for row in outcomes.table(records)] == [0]  # inferred noise takes no errors
+        rows = [(r.trial, mean, error) for r, _, mean, error in outcomes.table(records, {"m0": 0.1})]
+        assert rows == [(0, records[0].metrics["loss"], 0.1), (1, 5.0, 0.25)]
+        known = Outcomes(replace(space, search=Search(noise=0.2)))
+        rows = [(r.trial, mean, error) for r, _, mean, error in known.table(records, {})]
+        assert rows == [(0, records[0].metrics["loss"], 0.2), (1, 5.0, 0.25)]
+
+    @pytest.mark.parametrize("noise", ["inferred", 0.1])
+    def test_a_predicted_trial_moves_the_next_candidate(self, space, noise):
+        search = Search(method="bayes", sobol=2, seed=1, noise=noise)
+        ended = [trial(i, "completed", descent(50, floor=float(i))) for i in range(4)]
+        candidates = []
+        for predicted in ({}, {"loss": 9.0, "loss_sem": 0.1}, {"loss": 0.2, "loss_sem": 0.1}):
+            optimizer = Optimizer(replace(space, search=search))
+            parameters = {"x": 0.6, "n": 7, "mode": "fast"}
+            stopped = trial(4, "early_stopped", descent(20, 9.0), predicted=predicted, parameters=parameters)
+            optimizer.observe([*ended, stopped])
+            candidates.append(optimizer.generate()[0])
+        assert {candidate.generator for candidate in candidates} == {"botorch"}
+        assert candidates[0] != candidates[1] != candidates[2] != candidates[0]
 
     def test_a_stopped_trial_stays_a_pending_point_whatever_its_losses_were(self, space):
         space = replace(space, search=Search(method="bayes", sobol=2, seed=1))
@@ -308,3 +354,33 @@ class TestAWorker:
         assert (records[3].curve[-1], dict(records[3].metrics)) == ((4.0, 9.0), {})
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)
+
+    def test_by_curve_it_stores_the_prediction_and_counts_it_as_no_result(self, command_space, tmp_path):
+        program = """
+        floor=$((3 + SWEEP_TRIAL)); last=8
+        if [ "$SWEEP_TRIAL" = 6 ]; then floor=30; last=4; fi
+        for step in $(seq $last); do
+          echo "{\\"step\\": $step, \\"of\\": 8, \\"loss\\": $((floor + 8 - step))}" >> "$SWEEP_RUN_DIR/metrics.jsonl"
+        done
+        sleep 0.5
+        if [ "$SWEEP_TRIAL" = 6 ]; then exec sleep 600; fi
+        echo "{\\"loss\\": $floor}" > "$SWEEP_RUN_DIR/result.json"
+        """
+        space = replace(
+            command_space,
+            parameters=(Range(name="x", min=0.0, max=1e-9, kind="float"),),
+            search=Search(method="random", seed=1),
+            program=Program(kind="command", command=("sh", "-c", program, "${overrides}")),
+            lease=Lease(heartbeat_s=0.1, expire_s=60),
+            early_terminate=EarlyTerminate(type="curve", min_step=3.0),
+            run_cap=7,
+        )
+        experiment = Experiment.create(MemoryStore(), space)
+        loop.work(experiment, stop=Stop(), watcher=Silence())
+        *done, stopped = experiment.trials()
+        assert [record.status for record in (*done, stopped)] == ["completed"] * 6 + ["early_stopped"]
+        assert dict(stopped.metrics) == {}
+        assert stopped.predicted["loss"] > 7
+        assert stopped.predicted["loss_sem"] > 0
+        assert stopped.history[-1].detail.startswith(f"predicted loss {stopped.predicted['loss']:.4g} ± ")
+        assert best(space, [*done, stopped]).trial == 0
