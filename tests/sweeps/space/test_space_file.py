@@ -374,7 +374,7 @@ def test_what_early_terminate_leaves_out_has_a_default(written: str, read: Early
 @pytest.mark.parametrize("objectives", ["[{metric: loss}]", "[{metric: loss}, {metric: usd}]"])
 def test_early_stopping_by_curve_goes_with_any_number_of_objectives(objectives: str) -> None:
     text = (
-        f"name: a\nobjectives: {objectives}\nprogram: {{command: [run]}}\nparameters: {{x: {{min: 0.0, max: 1.0}}}}\n"
+        f"name: a\nobjectives: {objectives}\nprogram: {{command: [run, '${{overrides}}']}}\nparameters: {{x: {{min: 0.0, max: 1.0}}}}\n"
         "early_terminate: {type: curve, min_trials: 7, margin: 0.01}\n"
     )
     assert loads(text, "x.yaml").early_terminate == EarlyTerminate(type="curve", min_trials=7, margin=0.01)

@@ -190,7 +190,7 @@ def test_a_trial_stored_with_schema_1_still_loads() -> None:
     data = (GOLDEN / "trial_v1.json").read_bytes()
     record = decode(data)
     assert dataclasses.asdict(
-        dataclasses.replace(record, parameters={}, metrics={}, progress={})
+        dataclasses.replace(record, parameters={}, metrics={}, predicted={}, progress={})
     ) == dataclasses.asdict(
         Trial(
             trial=12,
