@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import numpy as np
 
@@ -181,7 +182,7 @@ def _lengths(record: Trial, ended: Sequence[Trial]) -> tuple[float, dict[int, fl
     return last, dict.fromkeys((r.trial for r in ended), last)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
@@ -209,7 +210,7 @@ def _unit(parameter: Range | Choice, value: Value | None) -> float:
     if isinstance(parameter, Choice):
         places = len(parameter.values)
         return parameter.values.index(value) / max(1, places - 1) if value in parameter.values else 0.5
-    return to_unit(parameter, float(value)) if _is_number(value) or value == 0 else 0.5
+    return to_unit(parameter, float(value)) if isinstance(value, int | float) else 0.5
 
 
 def _stop(
