@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit  # type: ignore[import-untyped]  # scipy ships no types
+from scipy.special import stdtrit
 
 Array = npt.NDArray[np.float64]
 
