@@ -186,7 +186,7 @@ def test_heartbeats_renew_the_lease_and_carry_the_progress(command_space):
     watching = Experiment.open(experiment.store)
     thread = threading.Thread(target=work, args=(experiment,))
     thread.start()
-    deadline, observed = time.monotonic() + 10, []
+    deadline, observed = time.monotonic() + 60, []
     while thread.is_alive() and time.monotonic() < deadline:
         observed += [
             (record.heartbeat, dict(record.progress)) for record in watching.trials() if record.heartbeat
