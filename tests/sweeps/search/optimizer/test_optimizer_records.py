@@ -255,7 +255,7 @@ def test_all_failed_goes_on_with_sobol():
 def test_a_surrogate_that_breaks_down_gives_way_to_sobol_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    def broken(self: Optimizer) -> None:
+    def broken(self: Optimizer, **options: object) -> None:
         raise RuntimeError("singular matrix")
 
     monkeypatch.setattr(Optimizer, "_fitted", broken)
