@@ -54,8 +54,10 @@ test-numerics: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NUMERICS)
 
 # HYPOTHESIS_PROFILE=thorough, here or with `make test`, tries ten times as many examples of every property.
+# Only files with a slow test are given: to collect all of them takes every process a minute.
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow -n $(JOBS) --dist load --maxschedchunk 1 --durations 20
+	$(BIN)/python -m pytest -m slow -n $(JOBS) --dist load --maxschedchunk 1 --durations 20 \
+	  $$(grep -rl --include='*.py' 'mark\.slow' tests)
 
 # Opens the report in Chromium: the system's, or the one that CHROMIUM names.
 test-browser: $(STAMP)
