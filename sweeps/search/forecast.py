@@ -26,9 +26,9 @@ BETTER = 0.6
 SIGMAS = 3.0
 _CHANCE = 0.9986501019683699  # of a normal value below 3 standard deviations
 _OVERSHOOT = 2.0
-"""A run may end this many times as far below its prediction, or below its level, as any completed one would have.
-By its prediction alone one of a hundred near-best runs of `benchmarks.early_stopping` died: of a late decay like
-none before it."""
+"""A run may end so many times as far below its prediction, or below its level, as any completed one has.
+By its prediction alone, one of a hundred near-best runs of `benchmarks.early_stopping` died: of a late decay
+like none before it."""
 
 
 @dataclass(frozen=True)

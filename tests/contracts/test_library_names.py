@@ -69,6 +69,7 @@ INTERNALS = {
     "ax.early_stopping.*": "the percentile rule, asked outside of Ax's orchestrator",
     "ax.exceptions.*": "what its generators raise",
     "ax.utils.*": "sensitivities for the report",
+    "botorch.acquisition.multi_objective.logei._load_attempted": "the kernel that it would compile, to leave that out",
     "gcsfs.core": "the class that opens no gRPC channel; the package's default probes the bucket for a minute",
     "gcsfs.retry": "what refreshing the credentials raises",
     "aiohttp:_retry_connection": "aiohttp repeats a delete by itself, and a conflict could be an echo of our own",

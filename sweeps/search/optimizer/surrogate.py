@@ -13,8 +13,14 @@ from ax.core.data_utils import DataLoaderConfig
 from ax.core.experiment import Experiment
 from ax.core.optimization_config import OptimizationConfig
 from ax.exceptions.core import AxError
+from botorch.acquisition.multi_objective import logei
 from botorch.exceptions.errors import BotorchError
 from linear_operator.utils.errors import NotPSDError  # type: ignore[import-untyped]  # ships no types
+
+# For several objectives BoTorch would compile a kernel with the processor's own instructions, into a folder
+# that all processes of a user share: a worker that is killed meanwhile leaves a lock that every later one
+# waits for, without end, and where there is no compiler the same records would give other candidates.
+logei._load_attempted = True
 
 SURROGATE_FAILURES = (AxError, BotorchError, NotPSDError, ArithmeticError, RuntimeError, ValueError)
 """Errors of a fit or an acquisition: the candidate then comes from Sobol, and no trial is stopped early."""

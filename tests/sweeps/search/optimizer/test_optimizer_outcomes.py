@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
+from torch.utils import cpp_extension
 
-from sweeps.search.optimizer import Optimizer
+from sweeps.search.optimizer import Optimizer, surrogate
 from sweeps.search.outcomes import Outcomes
 from sweeps.space.definition import Objective, Program, Range, Search, Space, Value
 from sweeps.trials.record import Attempt, Status, Trial
@@ -177,6 +178,14 @@ TWO = (Objective(metric="loss"), Objective(metric="speed", goal="maximize"))
 def two(i: int, p: Mapping[str, float]) -> Report:
     """The front is y = 0: loss against speed, both set by x."""
     return ("completed", {"loss": (1 - p["x"]) ** 2 + p["y"], "speed": 1 - p["x"] ** 2 - p["y"]})
+
+
+def test_no_kernel_is_compiled_for_several_objectives(monkeypatch: pytest.MonkeyPatch):
+    """A worker that is killed meanwhile would leave a lock for which all later ones wait."""
+    compiled = list[str]()
+    monkeypatch.setattr(cpp_extension, "load", lambda name, **options: compiled.append(name))
+    assert generators(search(space(TWO, sobol=2), two, 3)) == "ssb"
+    assert (compiled, surrogate.logei._C) == ([], None)
 
 
 @pytest.mark.parametrize("constraints", [(), ("loss <= 0.9", "speed >= 0.1")], ids=["inferred", "thresholds"])
