@@ -23,8 +23,8 @@ import numpy.typing as npt
 from scipy.stats import wilcoxon  # type: ignore[import-untyped]  # scipy ships no types
 
 from benchmarks.problems import METRIC, PROBLEMS, Problem
-from sweeps.confirm.posterior import estimate
-from sweeps.confirm.race import Losses, remaining
+from sweeps.search.confirm.posterior import estimate
+from sweeps.search.confirm.race import Losses, remaining
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,11 +10,11 @@ from sweeps.cli import confirmation
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, shorten
 from sweeps.cli.rerun import command_line
 from sweeps.cli.resolve import open_sweep, storage_options
-from sweeps.confirm.answer import Answer
-from sweeps.confirm.plan import Plan
 from sweeps.errors import EXIT_FAILED
 from sweeps.experiment import Experiment
 from sweeps.export import table
+from sweeps.search.confirm.answer import Answer
+from sweeps.search.confirm.plan import Plan
 from sweeps.space.definition import Space
 from sweeps.space.overrides import to_overrides
 from sweeps.text.printable import escape_controls

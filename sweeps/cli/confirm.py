@@ -11,11 +11,11 @@ import click
 from sweeps.cli.confirmation import document, print_answer, progress_line, rows
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json
 from sweeps.cli.resolve import open_sweep, storage_options
-from sweeps.confirm.answer import answer
-from sweeps.confirm.plan import Plan, store_plan, stored_plan
-from sweeps.confirm.rounds import standing
 from sweeps.errors import EXIT_FAILED, EXIT_PREEMPTED, InputError, StoreConflict
 from sweeps.experiment import Experiment
+from sweeps.search.confirm.answer import answer
+from sweeps.search.confirm.plan import Plan, store_plan, stored_plan
+from sweeps.search.confirm.rounds import standing
 from sweeps.space.definition import Fixed, Space, Value
 from sweeps.text.counted import counted
 from sweeps.trials import budget, control
@@ -152,7 +152,7 @@ def _shown(value: Any) -> str:
 
 def _new_plan(experiment: Experiment, records: list[Trial], options: Mapping[str, Any]) -> Plan:
     """Return a plan by the options and the records. Raises `InputError`."""
-    from sweeps.search.finalists import choose
+    from sweeps.search.confirm.finalists import choose
     from sweeps.worker import program
 
     space, url = experiment.space, experiment.store.url

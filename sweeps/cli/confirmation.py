@@ -10,10 +10,10 @@ import click
 
 from sweeps.cli.output import echo, notify, print_table, shorten
 from sweeps.cli.rerun import command_line
-from sweeps.confirm.answer import Answer, Row, answer
-from sweeps.confirm.plan import Plan
-from sweeps.confirm.rounds import Standing, of_store
 from sweeps.experiment import Experiment
+from sweeps.search.confirm.answer import Answer, Row, answer
+from sweeps.search.confirm.plan import Plan
+from sweeps.search.confirm.rounds import Standing, of_store
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.trials.record import Trial

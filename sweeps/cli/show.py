@@ -23,9 +23,9 @@ from sweeps.cli.output import (
 )
 from sweeps.cli.prices import Prices, price_options
 from sweeps.cli.resolve import open_sweep, storage_options
-from sweeps.confirm import rounds
 from sweeps.experiment import Experiment
 from sweeps.export import table
+from sweeps.search.confirm import rounds
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls

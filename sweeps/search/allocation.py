@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from sweeps.confirm import rounds
 from sweeps.errors import AlreadyExists, Busy, Interrupted, StoreConflict, SweepClosed
+from sweeps.search.confirm import rounds
 from sweeps.space.definition import Space, Value
 from sweeps.storage.base import Store
 from sweeps.trials import brake, budget, control, lifecycle

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
 
-from sweeps.confirm import plan
 from sweeps.search.allocation import ASK_KEY
+from sweeps.search.confirm import plan
 from sweeps.space.definition import Space
 from sweeps.space.domain import Domain
 from sweeps.text.counted import counted

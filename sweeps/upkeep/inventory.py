@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from sweeps.confirm.plan import stored_plan
 from sweeps.errors import DamagedObject
 from sweeps.search.allocation import ASK_KEY
+from sweeps.search.confirm.plan import stored_plan
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
 from sweeps.storage.urls import local_path

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sweeps.confirm import rounds
-from sweeps.confirm.plan import Plan
-from sweeps.confirm.rounds import Standing
 from sweeps.errors import Busy, Interrupted, NothingToAsk, StoreUnavailable, SweepClosed
 from sweeps.experiment import Experiment
+from sweeps.search.confirm import rounds
+from sweeps.search.confirm.plan import Plan
+from sweeps.search.confirm.rounds import Standing
 from sweeps.text.counted import counted
 from sweeps.trials import storable
 from sweeps.trials.record import Trial

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sweeps.cli.confirmation import document
-from sweeps.confirm.plan import stored_plan
-from sweeps.confirm.rounds import of_store
 from sweeps.experiment import Experiment
+from sweeps.search.confirm.plan import stored_plan
+from sweeps.search.confirm.rounds import of_store
 from sweeps.space.definition import Choice, Fixed, Lease, Objective, Program, Search, Space
 from sweeps.storage.local import LocalStore
 

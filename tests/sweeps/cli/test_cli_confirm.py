@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.confirm.plan import KEY, stored_plan
-from sweeps.confirm.posterior import Estimate
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
+from sweeps.search.confirm.plan import KEY, stored_plan
+from sweeps.search.confirm.posterior import Estimate
 from sweeps.storage.local import LocalStore
 from sweeps.trials import control, lifecycle
 
@@ -31,7 +31,7 @@ OBSERVED = "surrogate failed"
 @pytest.fixture
 def make(sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Return a function that makes a sweep, runs it and returns its URL; by observed values, as Ax is slow."""
-    monkeypatch.setattr("sweeps.search.finalists._predictions", lambda space, records: ({}, OBSERVED))
+    monkeypatch.setattr("sweeps.search.confirm.finalists._predictions", lambda space, records: ({}, OBSERVED))
 
     def make(text: str = SPACE, *, run: bool = True) -> str:
         file = tmp_path / "space.yaml"
@@ -75,7 +75,7 @@ ESTIMATE = Estimate(
 
 class TestAnswer:
     def test_the_answer_is_printed_to_the_letter(self, sweep, searched, monkeypatch):
-        monkeypatch.setattr("sweeps.confirm.posterior.estimate", lambda *given, level: ESTIMATE)
+        monkeypatch.setattr("sweeps.search.confirm.posterior.estimate", lambda *given, level: ESTIMATE)
         ran = sweep("confirm", "--top", "3", "--seeds", "4")
         assert ran.status == 0
         assert [line.rstrip() for line in ran.out.splitlines()] == ANSWER.splitlines()

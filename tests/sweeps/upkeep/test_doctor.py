@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 from upkeep_cases import make_gap, make_ownerless, overwrite, put, tear
 
-from sweeps.confirm import plan
 from sweeps.errors import StoreUnavailable, SweepNotFound
 from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
+from sweeps.search.confirm import plan
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials import control, record

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sweeps.confirm.plan import Plan, stored_plan
+from sweeps.search.confirm.plan import Plan, stored_plan
 from sweeps.storage.base import Store
 from sweeps.trials.record import Trial
 
@@ -103,7 +103,7 @@ def _block(plan: Plan, racing: tuple[int, ...], begun: int, spent: int) -> list[
 
 
 def _winnable(plan: Plan, repeats: Mapping[tuple[int, int], Trial], begun: int) -> frozenset[int]:
-    from sweeps.confirm import race  # scipy, which a sweep without a confirmation need not load
+    from sweeps.search.confirm import race  # scipy, which a sweep without a confirmation need not load
 
     judged = {key: record for key, record in repeats.items() if key[1] in plan.seeds[:begun]}
     results = losses(plan, judged, plan.metric)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.confirm.plan import Finalist, Plan
-from sweeps.confirm.rounds import losses, standing
+from sweeps.search.confirm.plan import Finalist, Plan
+from sweeps.search.confirm.rounds import losses, standing
 from sweeps.trials.record import Trial
 
 SEARCHED = 20

@@ -8,8 +8,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from sweeps.confirm.plan import Finalist
 from sweeps.errors import SpaceError
+from sweeps.search.confirm.plan import Finalist
 from sweeps.space import constraints
 from sweeps.space.definition import Space
 from sweeps.space.domain import REPEAT_KEYS, Domain

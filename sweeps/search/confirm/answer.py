@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sweeps.confirm.plan import Finalist, Plan
-from sweeps.confirm.rounds import Standing, has_failed, losses
+from sweeps.search.confirm.plan import Finalist, Plan
+from sweeps.search.confirm.rounds import Standing, has_failed, losses
 
 LEVEL = 0.95
 
@@ -64,7 +64,7 @@ def answer(plan: Plan, standing: Standing) -> Answer | None:
 
     A finalist that failed with a fresh seed cannot be the winner.
     """
-    from sweeps.confirm import posterior  # scipy
+    from sweeps.search.confirm import posterior  # scipy
 
     failed = {trial for (trial, _), record in standing.records.items() if has_failed(record)}
     sound = {key: record for key, record in standing.records.items() if key[0] not in failed}

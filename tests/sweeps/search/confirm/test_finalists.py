@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sweeps.search.finalists import choose
+from sweeps.search.confirm.finalists import choose
 from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Search, Space
 from sweeps.trials.record import Trial
 

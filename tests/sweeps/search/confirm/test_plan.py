@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.confirm.plan import KEY, Finalist, Plan, decoded, encoded, store_plan, stored_plan
 from sweeps.errors import AlreadyExists, DamagedObject
+from sweeps.search.confirm.plan import KEY, Finalist, Plan, decoded, encoded, store_plan, stored_plan
 from sweeps.storage.local import LocalStore
 from sweeps.storage.memory import MemoryStore
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "confirm_v1.json"
+GOLDEN = Path(__file__).parents[3] / "golden" / "confirm_v1.json"
 
 PLAN = Plan(
     metric="final_loss",

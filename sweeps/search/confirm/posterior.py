@@ -24,7 +24,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import expit, stdtr
 
-from sweeps.confirm.race import ROUNDING, Losses
+from sweeps.search.confirm.race import ROUNDING, Losses
 
 Floats = npt.NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sweeps.confirm.race import Losses, dunnett, remaining
+from sweeps.search.confirm.race import Losses, dunnett, remaining
 
 NAN = math.nan
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sweeps.confirm.posterior import Estimate, estimate
-from sweeps.confirm.race import Losses
+from sweeps.search.confirm.posterior import Estimate, estimate
+from sweeps.search.confirm.race import Losses
 
 NAN = math.nan
 
