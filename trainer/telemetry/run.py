@@ -25,7 +25,7 @@ from trainer.result import Result
 from trainer.telemetry.health import Health
 from trainer.telemetry.heartbeat import Heartbeat
 from trainer.telemetry.line import StageLines, StepTotals
-from trainer.text import Lines
+from trainer.text import Lines, counted
 from trainer.training.loop import Step
 from trainer.training.stage_evaluation import HeldOutPoint
 
@@ -165,7 +165,9 @@ class Telemetry:
             for channel in self._channels:
                 channel.log(line)
         shown = "not finite" if point.loss is None else f"{point.loss:.4g}"
-        self._console.write(f"{point.stage} {point.step}/{point.of}  held_out_loss {shown}")
+        # A part of the text has another loss than all of it, on which the final loss is measured.
+        text = f"on the first {counted(point.sequences, 'sequence')}"
+        self._console.write(f"{point.stage} {point.step}/{point.of}  held_out_loss {shown} {text}")
 
     def _keep_held_out(self, line: Mapping[str, Any]) -> None:
         if "held_out_loss" in line:

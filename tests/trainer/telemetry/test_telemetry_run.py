@@ -216,8 +216,8 @@ def test_a_held_out_loss_has_a_line_whatever_is_logged_and_counts_for_nothing_el
     assert (third["step"], third["held_out_loss"]) == (3, None)
     assert (last["step"], last["tokens_per_second"]) == (4, pytest.approx(200))
     assert out.getvalue().splitlines()[1:3] == [
-        "stage2 2/4  held_out_loss 3.25",
-        "stage2 3/4  held_out_loss not finite",
+        "stage2 2/4  held_out_loss 3.25 on the first 8 sequences",
+        "stage2 3/4  held_out_loss not finite on the first 8 sequences",
     ]
 
 
