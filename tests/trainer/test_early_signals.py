@@ -156,6 +156,7 @@ def test_a_call_that_does_not_come_back_does_not_hold_it(where: str, start: Star
     process = start("-c", f"WHERE = {where!r}\n{BLOCKED}", more=(*LONG, "data.vocab_size=304"))
     assert process.stdout is not None
     assert any(line == "here\n" for line in process.stdout)
+    time.sleep(0.5)  # between the line and the call a handler would still run
     assert signalled(process) == (75, "trainer: stopped by SIGTERM before its first step")
     assert_nothing_half_written(tmp_path / "run")
 
