@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 def command(argv: list[str], folder: str, seconds: float) -> None:
     """Do what `sweep ARGV` does, in a process forked from the server; by observed values, as Ax is slow."""
     from sweeps.cli import main
-    from sweeps.search import finalists
+    from sweeps.search.confirm import finalists
 
     finalists._predictions = lambda space, records: ({}, "not here")
     os.environ.update({"CALL_SECONDS": str(seconds), "SWEEP_STORAGE": folder})
