@@ -29,7 +29,7 @@ from sweeps.search.confirm.race import Losses, remaining
 Floats = npt.NDArray[np.float64]
 
 ROUNDS = 5
-"""Of a confirmation in the search's benchmark, if the budget lasts."""
+"""Rounds that a confirmation in the search's benchmark has, if the budget lasts."""
 
 SIMULATED_NOISES = (0.01, 0.02, 0.05)
 SIMULATED_ROUNDS = (2, 3, 5, 8)
@@ -167,7 +167,7 @@ def table(found: Sequence[dict[str, float]], trials: int, runs: int) -> str:
 
 
 class Simulated(NamedTuple):
-    """What came of one simulated confirmation, as numbers whose means are shown."""
+    """Result of one simulated confirmation, as numbers whose means are shown."""
 
     covered: float
     too_low: float

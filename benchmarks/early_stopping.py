@@ -39,7 +39,7 @@ CASES = {"8 held-out losses": (8, 0.01), "3 held-out losses": (3, 0.01), "48 tra
 
 @dataclass
 class Tally:
-    """What a rule did in one sweep."""
+    """Result of one rule in one sweep."""
 
     steps: float = 0.0
     saved: float = 0.0

@@ -40,7 +40,7 @@ EQUAL = 1e-9
 """Posterior means this close beside the losses are equal: solving the equations loses a few digits."""
 
 DRAWS = 10_000
-"""Of the posterior, for the chances: their Monte Carlo error is at most 0.5 points."""
+"""Number of draws of the posterior for the chances, whose Monte Carlo error is then at most 0.5 points."""
 
 
 @dataclass(frozen=True, kw_only=True)

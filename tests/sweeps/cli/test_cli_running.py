@@ -1,4 +1,4 @@
-"""What `sweep status` shows of a running trial."""
+"""A running trial in `sweep status`."""
 
 from __future__ import annotations
 

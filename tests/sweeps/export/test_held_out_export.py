@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "case")
 
 
-def keep(store: LocalStore, index: int, content: Any = None, *, attempt: int = 1) -> None:
+def put_held_out(store: LocalStore, index: int, content: Any = None, *, attempt: int = 1) -> None:
     document = {"schema": 1, "unit": "nats per token", "losses": LOSSES} if content is None else content
     text = content if isinstance(content, str) else json.dumps(document)
     store.create(f"runs/{index:06d}/attempt-{attempt}/held_out.json", text.encode())
@@ -59,9 +59,9 @@ class Counting(LocalStore):
 
 
 def test_the_losses_of_the_attempt_that_completed_are_in_the_document(store: LocalStore) -> None:
-    keep(store, 0)
-    keep(store, 1, {"schema": 1, "losses": {"final": [9.0, 9.0]}})
-    keep(store, 1, attempt=2)
+    put_held_out(store, 0)
+    put_held_out(store, 1, {"schema": 1, "losses": {"final": [9.0, 9.0]}})
+    put_held_out(store, 1, attempt=2)
     records = [record(0), record(1, attempt=2), record(2)]
     found = held_out.losses(store, SPACE, records)
     assert found == {"0": LOSSES, "1": LOSSES}
@@ -93,8 +93,8 @@ def test_only_trials_with_an_error_of_an_objective_are_looked_up(tmp_path: Path)
 def test_a_file_that_is_something_else_is_left_out_with_a_warning(
     store: LocalStore, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep(store, 0, content)
-    keep(store, 1)
+    put_held_out(store, 0, content)
+    put_held_out(store, 1)
     assert held_out.losses(store, SPACE, [record(0), record(1)]) == {"1": LOSSES}
     assert "runs/000000/attempt-1/held_out.json: not the losses of sequences; 1 file left out" in caplog.text
 
@@ -102,7 +102,7 @@ def test_a_file_that_is_something_else_is_left_out_with_a_warning(
 def test_what_is_no_file_leaves_all_errors_independent(
     store: LocalStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep(store, 0)
+    put_held_out(store, 0)
     pipe = tmp_path / "case/runs/000001/attempt-1/held_out.json"
     pipe.parent.mkdir(parents=True)
     os.mkfifo(pipe)

@@ -1,4 +1,4 @@
-"""Who is confirmed: the best by posterior mean, one trial of each configuration."""
+"""Finalists of a confirmation: the best by posterior mean, one trial of each configuration."""
 
 from __future__ import annotations
 

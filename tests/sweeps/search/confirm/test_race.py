@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,7 @@ def test_what_a_seed_does_to_all_cancels(table: npt.NDArray[np.float64], seed: i
 
 
 @given(tables(), st.randoms(use_true_random=False))
-def test_names_and_order_do_not_matter(table: npt.NDArray[np.float64], random) -> None:  # type: ignore[no-untyped-def]
+def test_names_and_order_do_not_matter(table: npt.NDArray[np.float64], random: Random) -> None:
     names = random.sample(range(100), len(table))
     renamed = [(names[c], runs) for c, runs in losses(table).items()]
     random.shuffle(renamed)
