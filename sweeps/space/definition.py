@@ -85,6 +85,22 @@ class Program:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A stage of the program.
+
+    Args:
+        name: of its folder in `snapshots/`.
+        parameters: names, or patterns with `*`; a parameter belongs to the first stage that matches it.
+        cost: of computing it, a linear expression in parameters such as `2*stage1_9.max_steps` or `100`; "":
+            unknown, so that the seconds that trials report are modelled.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    cost: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Search:
     """Generation of candidates: `sobol` quasi-random trials first, then BoTorch, all from one `seed`.
 
@@ -96,12 +112,15 @@ class Search:
         seed: of all candidates.
         noise: standard deviation of the objectives between repeats of a configuration: `inferred` by the
             surrogate, `reported` by each trial (`<metric>_sem`), or a number for all objectives.
+        reuse: `auto`: trials that agree up to the end of a stage share it, and the search knows what is paid
+            for; `none`: every trial computes all of its stages.
     """
 
     method: Literal["bayes", "random", "grid"] = "bayes"
     sobol: int = 12
     seed: int = 0
     noise: Literal["inferred", "reported"] | float = "inferred"
+    reuse: Literal["auto", "none"] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +189,7 @@ class Space:
 
     `parameter_constraints` and `outcome_constraints` are linear inequalities in the names of parameters
     and metrics, as written in the file. `baseline` has a value for every active parameter; with None, no
-    baseline trial is run.
+    baseline trial is run. `stages` are those of the program in order; empty if nothing can be shared.
     """
 
     name: str
@@ -186,6 +205,7 @@ class Space:
     budget: Budget = field(default_factory=Budget)
     early_terminate: EarlyTerminate | None = None
     brake: Brake = field(default_factory=Brake)
+    stages: tuple[Stage, ...] = ()
 
     def parameter(self, name: str) -> Parameter:
         """Return the parameter of that name. Raises KeyError."""
@@ -237,6 +257,10 @@ def to_json(space: Space) -> dict[str, Any]:
         del document["program"]["processes"]
     if space.search.noise == "inferred":  # likewise
         del document["search"]["noise"]
+    if space.search.reuse == "auto":  # likewise
+        del document["search"]["reuse"]
+    if not space.stages:  # likewise
+        del document["stages"]
     if space.brake == Brake():  # likewise
         del document["brake"]
     if (early := space.early_terminate) is not None and early.type == "percentile" and early.margin == 0.005:
@@ -266,6 +290,9 @@ def from_json(document: Mapping[str, Any]) -> Space:
     if (early := document.get("early_terminate")) is not None:
         fields["early_terminate"] = EarlyTerminate(**early)
     fields["brake"] = Brake(**document.get("brake", {}))
+    fields["stages"] = tuple(
+        Stage(**{**stage, "parameters": tuple(stage["parameters"])}) for stage in document.get("stages", ())
+    )
     if document["baseline"] is not None:
         fields["baseline"] = MappingProxyType(dict(document["baseline"]))
     space = Space(**fields)

@@ -22,6 +22,7 @@ from sweeps.errors import IllegalTransition
 from sweeps.space.definition import Value
 from sweeps.text.counted import counted
 from sweeps.trials.record import LOSS, Attempt, Failure, Reason, Trial
+from sweeps.trials.stage_run import StageRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,24 +35,26 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """A sign of life of the worker, with its program's progress and intermediate losses (step, loss)."""
+    """A sign of life of the worker, with its program's progress, losses (step, loss) and finished stages."""
 
     worker: str
     attempt: int
     progress: Mapping[str, Value] = field(default_factory=dict)
     curve: tuple[tuple[float, float], ...] = ()
     curve_of: str = LOSS
+    stages: tuple[StageRun, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """A report of the final metrics and of all intermediate losses (step, loss)."""
+    """A report of the final metrics, all intermediate losses (step, loss) and all stages."""
 
     worker: str
     attempt: int
     metrics: Mapping[str, float | None]
     curve: tuple[tuple[float, float], ...] = ()
     curve_of: str = LOSS
+    stages: tuple[StageRun, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,7 @@ class StopEarly:
     predicted: Mapping[str, float | None] = field(default_factory=dict)
     curve: tuple[tuple[float, float], ...] = ()
     curve_of: str = LOSS
+    stages: tuple[StageRun, ...] = ()
     detail: str = ""
 
 
@@ -139,6 +143,7 @@ def apply(record: Trial, event: Event, now: float) -> Trial:
                 record,
                 heartbeat=now if record.heartbeat is not None else None,
                 progress=dict(event.progress) or record.progress,
+                stages=event.stages or record.stages,
                 **_curve(record, event),
             )
         case Complete():
@@ -180,6 +185,7 @@ def _claim(record: Trial, event: Claim, now: float) -> Trial:
         progress={},
         curve=(),
         curve_of=LOSS,
+        stages=tuple(stage for stage in record.stages if stage.snapshot),
     )
 
 
@@ -202,7 +208,10 @@ def _report(record: Trial, event: Complete | StopEarly, now: float, status: End)
     _check_holder(record, event)
     detail = event.detail if isinstance(event, StopEarly) else ""
     predicted = dict(event.predicted) if isinstance(event, StopEarly) else {}
-    reported = replace(record, metrics=dict(event.metrics), error=None, **_curve(record, event))
+    stages = event.stages or record.stages
+    reported = replace(
+        record, metrics=dict(event.metrics), error=None, stages=stages, **_curve(record, event)
+    )
     return _finish(replace(reported, predicted=predicted), now, status, detail)
 
 

@@ -16,13 +16,15 @@ from typing import Any, Literal, get_args
 from sweeps.errors import UnstorableRecord
 from sweeps.space.definition import Value
 from sweeps.text import json_reader
+from sweeps.trials import stage_run
+from sweeps.trials.stage_run import StageRun
 
 SCHEMA = 1
 PREFIX = "trials/"
 LOSS = "loss"
 """Kind of a curve of training losses, which all curves were at first."""
 
-OPTIONAL: Mapping[str, Any] = {"curve_of": LOSS, "predicted": {}}
+OPTIONAL: Mapping[str, Any] = {"curve_of": LOSS, "predicted": {}, "stages": ()}
 """Fields that a stored record lacks at their defaults, which are these."""
 
 Status = Literal["pending", "running", "completed", "failed", "early_stopped", "abandoned"]
@@ -81,6 +83,8 @@ class Trial:
         curve: intermediate losses of the current or last attempt, as (step, loss) by ascending step.
         curve_of: which losses they are: `loss`, of training, or held-out ones of a stage. Curves of two kinds
             cannot be compared.
+        stages: the stages that have ended, of the attempt that is the present or last one; an earlier
+            attempt's whose snapshot is stored stay.
         created, started, ended: times; `started` is that of the current or last attempt.
         history: ended attempts, oldest first.
         forgiven: number of attempts that no longer count as lost, since a user asked for a retry.
@@ -101,6 +105,7 @@ class Trial:
     progress: Mapping[str, Value] = field(default_factory=dict)
     curve: tuple[tuple[float, float], ...] = ()
     curve_of: str = LOSS
+    stages: tuple[StageRun, ...] = ()
     created: float = 0.0
     started: float | None = None
     ended: float | None = None
@@ -169,7 +174,8 @@ def decode(data: bytes) -> Trial:
     try:
         history = tuple(Attempt(**entry) for entry in document.pop("history"))
         curve = tuple((step, loss) for step, loss in document.pop("curve", ()))
-        record = Trial(**document, history=history, curve=curve)
+        stages = stage_run.decode(document.pop("stages", ()))
+        record = Trial(**document, history=history, curve=curve, stages=stages)
     except (KeyError, TypeError) as error:
         raise ValueError(f"unexpected or missing field: {error}") from None
     if problem := _problem(record):
