@@ -11,6 +11,7 @@ import json
 import shlex
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
 from sweeps.search.allocation import Allocator
@@ -61,6 +62,8 @@ class Experiment:
                     "or choose another name in the search space file or another --storage"
                 ) from None
             existing = cls.open(store)
+            if written.program.kind == "trainer":  # its stages follow from the rest, in any version
+                written = replace(written, stages=existing.space.stages)
             if existing.space != written:
                 raise InputError(
                     f"{store.url}: the sweep here was made from another search space; "

@@ -52,6 +52,19 @@ class Linear:
         return f"{' + '.join(terms).replace('+ -', '- ')} <= {self.bound!r}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Expression:
+    """Linear expression `sum(coefficient * value) + constant`, without coefficients of zero."""
+
+    coefficients: Mapping[str, float]
+    constant: float
+
+    def value(self, values: Mapping[str, float]) -> float:
+        """Return its value. Raises KeyError if that of a name is missing."""
+        terms = (factor * values[name] for name, factor in self.coefficients.items())
+        return math.fsum((self.constant, *terms))
+
+
 def parse(text: str) -> Linear:
     """Parse `terms <= terms` or `terms >= terms`, where a term is 3, a.b, 3*a.b, a.b*3 or a.b/3.
 
@@ -67,12 +80,30 @@ def parse(text: str) -> Linear:
     bound = _side(right)[1] - constant
     if relation == ">=":
         names, bound = {name: -factor for name, factor in names.items()}, -bound
-    names = {name: factor for name, factor in names.items() if factor != 0}
-    if not names:
+    coefficients = _finite(names, bound)
+    if not coefficients:
         raise ValueError("no name is left in it; write for example `a + 2*b <= 10`")
-    if not all(map(math.isfinite, (bound, *names.values()))):
+    return Linear(coefficients=coefficients, bound=bound + 0.0)  # + 0.0: no -0.0
+
+
+def parse_expression(text: str) -> Expression:
+    """Parse a sum of terms as in `parse`: `2*a.b + 100`, or a number alone.
+
+    Raises:
+        ValueError: the text does not fit; the message is a clause.
+    """
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"longer than {MAX_LENGTH} characters")
+    names, constant = _side(text)
+    return Expression(coefficients=_finite(names, constant), constant=constant)
+
+
+def _finite(names: Mapping[str, float], constant: float) -> Mapping[str, float]:
+    """Return the coefficients that are not zero. Raises ValueError if a number is infinite or NaN."""
+    kept = {name: factor for name, factor in names.items() if factor != 0}
+    if not all(map(math.isfinite, (constant, *kept.values()))):
         raise ValueError("its numbers are too large")
-    return Linear(coefficients=MappingProxyType(names), bound=bound + 0.0)  # + 0.0: no -0.0
+    return MappingProxyType(kept)
 
 
 def _sides(text: str) -> tuple[str, str, str]:

@@ -101,6 +101,19 @@ class Stage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Snapshots:
+    """Limits on the stored ends of stages, which later trials start from.
+
+    Args:
+        keep: how many of them stay.
+        keep_gib: GiB that they may take together; None: no limit.
+    """
+
+    keep: int = 8
+    keep_gib: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Search:
     """Generation of candidates: `sobol` quasi-random trials first, then BoTorch, all from one `seed`.
 
@@ -206,6 +219,7 @@ class Space:
     early_terminate: EarlyTerminate | None = None
     brake: Brake = field(default_factory=Brake)
     stages: tuple[Stage, ...] = ()
+    snapshots: Snapshots = field(default_factory=Snapshots)
 
     def parameter(self, name: str) -> Parameter:
         """Return the parameter of that name. Raises KeyError."""
@@ -261,6 +275,8 @@ def to_json(space: Space) -> dict[str, Any]:
         del document["search"]["reuse"]
     if not space.stages:  # likewise
         del document["stages"]
+    if space.snapshots == Snapshots():  # likewise
+        del document["snapshots"]
     if space.brake == Brake():  # likewise
         del document["brake"]
     if (early := space.early_terminate) is not None and early.type == "percentile" and early.margin == 0.005:
@@ -293,6 +309,7 @@ def from_json(document: Mapping[str, Any]) -> Space:
     fields["stages"] = tuple(
         Stage(**{**stage, "parameters": tuple(stage["parameters"])}) for stage in document.get("stages", ())
     )
+    fields["snapshots"] = Snapshots(**document.get("snapshots", {}))
     if document["baseline"] is not None:
         fields["baseline"] = MappingProxyType(dict(document["baseline"]))
     space = Space(**fields)

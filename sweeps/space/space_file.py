@@ -1,8 +1,8 @@
 """Search space files: YAML in, a validated `Space` out, or one line that says what to write instead.
 
 The reference is docs/search-space.md. The parts: `yaml_cursor` (safe YAML with line numbers),
-`space_parameters` (parameters, conditions), `space_limits` (budget, brake and early stopping), `space_checks`
-(constraints and the baseline, which refer to other sections).
+`space_parameters` (parameters, conditions), `space_limits` (budget, brake and early stopping), `space_stages`
+(stages and their snapshots), `space_checks` (constraints and the baseline, which refer to other sections).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from sweeps.errors import SpaceError
-from sweeps.space import space_checks, space_limits, space_parameters, yaml_cursor
+from sweeps.space import space_checks, space_limits, space_parameters, space_stages, yaml_cursor
 from sweeps.space.definition import (
     Brake,
     Budget,
@@ -49,9 +49,11 @@ KEYS = (
     "budget",
     "brake",
     "early_terminate",
+    "stages",
+    "snapshots",
 )
 PROGRAM_KEYS = ("trainer", "command", "function")
-SEARCH_KEYS = ("method", "sobol", "seed", "noise")
+SEARCH_KEYS = ("method", "sobol", "seed", "noise", "reuse")
 LEASE_KEYS = ("heartbeat_s", "expire_s", "max_attempts")
 _REQUIRED = {
     "name": "name: my-sweep",
@@ -64,9 +66,9 @@ _HINTS = {
     "metric": "unknown key; write objectives: [{metric: final_loss, goal: minimize}]",
     "method": "unknown key; write search: {method: bayes}",
     "command": "unknown key; write program: {command: [...]}",
+    "reuse": "unknown key; write search: {reuse: auto} or search: {reuse: none}",
     "constraints": "unknown key; write parameter_constraints: or outcome_constraints:",
 }
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
 _WORD = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
 _METRIC = re.compile(rf"{_WORD}(?:/{_WORD})*", re.ASCII)
 _IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -113,7 +115,7 @@ def loads(text: str, file: str) -> Space:
         )
     outcomes = entries.get("outcome_constraints")
     space = Space(
-        name=_name(entries["name"]),
+        name=entries["name"].folder_name(),
         objectives=objectives,
         parameters=parameters,
         program=_program(entries["program"], parameters),
@@ -132,16 +134,11 @@ def loads(text: str, file: str) -> Space:
         raise entries["baseline"].refusal("a grid has every configuration already; take it out")
     if "baseline" in entries:
         space = replace(space, baseline=space_checks.baseline(entries["baseline"], space))
+    if "stages" in entries:
+        space = replace(space, stages=space_stages.stages(entries["stages"], space))
+    if "snapshots" in entries:
+        space = replace(space, snapshots=space_stages.snapshots(entries["snapshots"], space))
     return space
-
-
-def _name(cursor: Cursor) -> str:
-    name = cursor.text()
-    if not _NAME.fullmatch(name):
-        raise cursor.refusal(
-            "becomes a folder: write up to 100 letters, digits, `.`, `_` and `-`, not starting with a dot"
-        )
-    return name
 
 
 def _objectives(section: Cursor) -> tuple[Objective, ...]:
@@ -242,6 +239,8 @@ def _search(section: Cursor, parameters: tuple[Parameter, ...]) -> Search:
         search = replace(search, seed=entries["seed"].integer(least=0, most=2**31 - 1))
     if "noise" in entries:
         search = replace(search, noise=_noise(entries["noise"]))
+    if "reuse" in entries and entries["reuse"].one_of(("auto", "none")) == "none":
+        search = replace(search, reuse="none")
     return search
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from sweeps.space.constraints import parse
+from sweeps.space.constraints import parse, parse_expression
 from sweeps.space.definition import Choice, Fixed, Range, Space
 
 
@@ -41,6 +41,7 @@ def _problems(space: Space) -> Iterator[str]:
         except (ValueError, TypeError, AttributeError) as error:
             yield f"constraint {text!r}: {error}"
     yield from _of_settings(space)
+    yield from _of_stages(space)
 
 
 def _of_parameter(parameter: Range | Choice | Fixed) -> str | None:
@@ -81,6 +82,27 @@ def _of_settings(space: Space) -> Iterator[str]:
         for name, number in asdict(early).items():
             if name != "type" and not _is_number(number):
                 yield f"early_terminate.{name} is {number!r}, not a finite number"
+
+
+def _of_stages(space: Space) -> Iterator[str]:
+    if space.search.reuse not in ("auto", "none"):
+        yield f"search.reuse {space.search.reuse!r} is unknown"
+    for stage in space.stages:
+        texts: tuple[object, ...] = (stage.name, stage.cost, *stage.parameters)
+        if not stage.name or not all(isinstance(text, str) for text in texts):
+            yield f"stage {stage.name!r}: its name, its cost or a parameter is not a text"
+            continue
+        try:
+            if stage.cost:
+                parse_expression(stage.cost)
+        except ValueError as error:
+            yield f"stage {stage.name!r}: cost {stage.cost!r}: {error}"
+    keep: object = space.snapshots.keep
+    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+        yield "snapshots.keep is not a count from 1"
+    gib = space.snapshots.keep_gib
+    if gib is not None and (not _is_number(gib) or gib <= 0):
+        yield f"snapshots.keep_gib is {gib!r}, not a finite number above 0"
 
 
 def _is_value(value: object) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from fnmatch import fnmatchcase
 
-from sweeps.space.constraints import parse
-from sweeps.space.definition import Space, Value
+from sweeps.space.constraints import Expression, parse_expression
+from sweeps.space.definition import Space, Value, same_value
 from sweeps.space.domain import Domain
 
 
@@ -20,36 +20,79 @@ class Stages:
     """
 
     def __init__(self, space: Space) -> None:
-        self._space, self._domain = space, Domain(space)
+        self._stages, self._domain, self._parents = space.stages, Domain(space), space.parents()
+        self._positions = {parameter.name: self._matched(parameter.name) for parameter in space.parameters}
+        for name in self._parents:
+            self._move_parents(name)
+        self._costs = tuple(_parsed(stage.cost) for stage in space.stages)
         self.names = tuple(stage.name for stage in space.stages)
-        later = any(self.of(name) for name in self._domain.searched) if self.names else False
+        later = any(self.of(name) for name in self._domain.searched)
         self.shared = len(self.names) > 1 and space.search.reuse == "auto" and later
 
     def of(self, parameter: str) -> int:
-        """Return the position of the stage that a parameter belongs to; the first, if none names it."""
-        for position, stage in enumerate(self._space.stages):
+        """Return the position of the stage that a parameter belongs to; the first, if none names it.
+
+        One that switches a parameter of an earlier stage on belongs to that earlier stage.
+        """
+        if parameter not in self._positions:  # of a trial, such as the seed of a confirmation
+            self._positions[parameter] = self._matched(parameter)
+        return self._positions[parameter]
+
+    def part(self, parameters: Mapping[str, Value], stage: int = 0) -> dict[str, Value]:
+        """Return the parameters that the end of a stage depends on, in order.
+
+        Inactive conditional parameters have no part in it, nor have fixed ones with the value of the space,
+        which some trials do not repeat.
+        """
+        fixed = self._domain.fixed
+        return {
+            name: value
+            for name, value in parameters.items()
+            if self.of(name) <= stage
+            and not (name in fixed and same_value(value, fixed[name]))
+            and self._is_active(name, parameters)
+        }
+
+    def prefix(self, parameters: Mapping[str, Value], stage: int = 0) -> Hashable:
+        """Return a key that is equal for trials that agree up to the end of a stage, by parameters alone."""
+        return self._domain.identity(self.part(parameters, stage))
+
+    def costs(self, parameters: Mapping[str, Value]) -> dict[str, float] | None:
+        """Return the cost of each stage; None if the space does not say it of every stage.
+
+        None also for parameters that lack a number in it, as those of an imported trial may.
+        """
+        costs: dict[str, float] = {}
+        for stage, cost in zip(self.names, self._costs, strict=True):
+            if cost is None:
+                return None
+            values = {name: parameters.get(name, self._domain.fixed.get(name)) for name in cost.coefficients}
+            numbers = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+            if len(numbers) < len(values):
+                return None
+            costs[stage] = max(0.0, cost.value(numbers))  # negative outside of the ranges only
+        return costs
+
+    def _matched(self, parameter: str) -> int:
+        for position, stage in enumerate(self._stages):
             if any(fnmatchcase(parameter, pattern) for pattern in stage.parameters):
                 return position
         return 0
 
-    def prefix(self, parameters: Mapping[str, Value], stage: int = 0) -> Hashable:
-        """Return a key that is equal for trials that agree up to the end of a stage, by parameters alone.
+    def _move_parents(self, name: str) -> None:
+        """Move what switches a parameter on into its stage, if that is earlier."""
+        position = self._positions[name]
+        while name in self._parents:
+            name, _ = self._parents[name]
+            self._positions[name] = min(self._positions[name], position)
 
-        Inactive conditional parameters have no part in it.
-        """
-        return self._domain.identity({n: v for n, v in parameters.items() if self.of(n) <= stage})
-
-    def costs(self, parameters: Mapping[str, Value]) -> dict[str, float] | None:
-        """Return the cost of each stage; None if the space does not say it of every stage."""
-        if not all(stage.cost for stage in self._space.stages):
-            return None
-        return {stage.name: _cost(stage.cost, parameters) for stage in self._space.stages}
+    def _is_active(self, name: str, parameters: Mapping[str, Value]) -> bool:
+        while name in self._parents:
+            name, needed = self._parents[name]
+            if name not in parameters or not same_value(parameters[name], needed):
+                return False
+        return True
 
 
-def _cost(text: str, parameters: Mapping[str, Value]) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        inequality = parse(f"{text} <= 0")
-    values = {name: float(parameters[name]) for name in inequality.coefficients}
-    return inequality.sum(values) - inequality.bound
+def _parsed(cost: str) -> Expression | None:
+    return parse_expression(cost) if cost else None

@@ -23,6 +23,7 @@ MAX_DEPTH = 20
 MAX_INT = 2**53
 """Larger integers are not exact once the optimizer holds them as doubles."""
 
+_FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
@@ -85,11 +86,11 @@ class Cursor:
             pairs.append((at, Cursor(node=value, file=self.file, path=path)))
         return pairs
 
-    def items(self) -> list[Cursor]:
-        """Return the elements of a sequence that is not empty."""
+    def items(self, *, may_be_empty: bool = False) -> list[Cursor]:
+        """Return the elements of a sequence."""
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.refusal(f"expected a list, found {self.kind()}; write [...]")
-        if not self.node.value:
+        if not self.node.value and not may_be_empty:
             raise self.refusal("the list is empty")
         return [
             Cursor(node=item, file=self.file, path=f"{self.path}[{position}]")
@@ -109,6 +110,15 @@ class Cursor:
         if not isinstance(self.node, yaml.ScalarNode) or self._is_null() or not self.node.value:
             raise self.refusal(f"expected text, found {self.kind()}")
         return self._encodable(self.node.value)
+
+    def folder_name(self) -> str:
+        """Return text that can be the name of a folder, on every file system and in a bucket."""
+        name = self.text()
+        if not _FOLDER.fullmatch(name):
+            raise self.refusal(
+                "becomes a folder: write up to 100 letters, digits, `.`, `_` and `-`, not starting with a dot"
+            )
+        return name
 
     def value(self) -> Value:
         """Return a scalar as a boolean, an integer, a finite float or text."""
