@@ -1,4 +1,4 @@
-"""The public interface for other programs: check, command, prepare, tpu_misfits.
+"""The public interface for other programs: check, command, prepare, stage_costs, tpu_misfits.
 
 Importing this module loads neither torch nor transformers; only `prepare` does, when it is called.
 """
@@ -47,6 +47,7 @@ __all__ = [
     "check",
     "command",
     "prepare",
+    "stage_costs",
     "tpu_misfits",
 ]
 
@@ -103,6 +104,22 @@ def prepare(overrides: Sequence[str], progress: Progress | None = None) -> Prepa
     from trainer.teachers.local import prepare_all
 
     return prepare_all(config, progress or (lambda message, fraction: None))
+
+
+def stage_costs(overrides: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return of each stage, in order, the effective steps that one step counts for, and its steps.
+
+    Args:
+        overrides: of Hydra, as on the command line.
+
+    Raises:
+        ConfigError: as `check`.
+    """
+    from trainer.config.compose import compose_config
+    from trainer.config.effective_steps import weights
+
+    config = compose_config(overrides)
+    return {name: (weight, getattr(config, name).max_steps) for name, weight in weights(config).items()}
 
 
 def tpu_misfits(*, tpu: bool) -> list[Misfit]:
