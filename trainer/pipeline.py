@@ -17,6 +17,7 @@ from torch import nn
 from trainer import result
 from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sha256
+from trainer.config.effective_steps import weights as _weights
 from trainer.cost.flops import usd
 from trainer.cost.stage_flops import flops_per_token
 from trainer.data import Feed
@@ -44,9 +45,6 @@ from trainer.training.context import StageContext
 from trainer.training.evaluation import HeldOutLoss, Measured, bits_per_byte, held_out_loss
 from trainer.training.loop import StageTrace
 from trainer.training.stage_evaluation import StageEvaluation
-
-# Effective steps of one step, the notebook's measure: a forward pass of the teacher makes a step count twice.
-ALONE, TAUGHT = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,17 +260,6 @@ def _train(
     )
     with this.batches(name, stage.batch_size, device.ranks) as feed:
         return train(student, this.inputs.teacher, strength, stage, feed, this.context)
-
-
-def _weights(config: Config) -> dict[str, int]:
-    """Return the effective steps that one step of each stage counts for."""
-    cached = config.stage3.teacher.kind == "cached"
-    return {
-        layerwise.NAME: TAUGHT,
-        pretrain.NAME: TAUGHT if config.stage2.distill.enabled else ALONE,
-        # A cache's predictions were made before the run, and for many runs; a server's are made for this one.
-        distill.NAME: ALONE if cached else TAUGHT,
-    }
 
 
 def _effective_steps(config: Config) -> dict[str, int]:
