@@ -11,7 +11,7 @@ from sweeps.cli.output import echo
 from sweeps.cli.resolve import new_store, open_sweep, remember, storage_options
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
 from sweeps.experiment import Experiment
-from sweeps.space.definition import Space
+from sweeps.space.definition import Fixed, Space
 from sweeps.storage.urls import is_remote
 
 REMOTE_EXPIRE_S = 150.0
@@ -59,14 +59,49 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
             f"sweep: lease.expire_s is {REMOTE_EXPIRE_S:g} in a bucket, the time a request may need", err=True
         )
     program.check(space, probes(space))
+    if space.program.kind == "trainer":
+        space = _with_trainer_stages(space)
     if space.search.method != "grid":
         from sweeps.search import optimizer  # a grid needs no Ax, whose import takes seconds
 
         optimizer.require_searchable(space)
     _warn_of_no_surrogate(space)  # not for a refused space
+    _print_sharing(space)
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
     remember(store)
     return experiment
+
+
+def _with_trainer_stages(space: Space) -> Space:
+    from sweeps.space.probes import probes
+    from sweeps.space.trainer_stages import trainer_stages
+    from sweeps.worker import program
+
+    points = probes(replace(space, parameter_constraints=()))  # with them, not even one end might remain
+    return replace(space, stages=trainer_stages(space, program.stage_costs(space, points)))
+
+
+def _print_sharing(space: Space) -> None:
+    """Say what trials share, or that hardly any do because each has a seed of its own."""
+    from sweeps.space.stages import Stages
+
+    stages = Stages(space)
+    if not stages.shared:
+        return
+    seeds = any(
+        parameter.name == "seed" and not isinstance(parameter, Fixed) for parameter in space.parameters
+    )
+    if seeds and stages.of("seed") == 0 and space.search.method != "grid":  # in a grid each seed repeats
+        line = (
+            "`seed` is searched, and trials with different seeds share no stage; take it out: "
+            "`sweep confirm` repeats the best trials with fresh seeds"
+        )
+    else:
+        line = (
+            f"trials that agree up to the end of {stages.names[0]} compute it once; "
+            "search: {reuse: none} switches that off"
+        )
+    click.echo(f"sweep: {line}", err=True)
 
 
 def _warn_of_no_surrogate(space: Space) -> None:

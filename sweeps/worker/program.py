@@ -12,6 +12,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,23 @@ def prepare(space: Space, threads: int, report: Callable[[str, float | None], No
             api.prepare([*space.program.overrides, f"device.threads={threads}"], report)
         except TrainerError as error:
             raise EnvironmentFault(f"cannot prepare the trainer: {error}") from None
+
+
+def stage_costs(space: Space, points: Sequence[Mapping[str, Value]]) -> list[dict[str, tuple[int, int]]]:
+    """Return cost per step and steps of the trainer's stages, for each point that it accepts.
+
+    Args:
+        space: whose program is the trainer.
+        points: parameters of trials.
+    """
+    from trainer import api
+    from trainer.errors import ConfigError
+
+    found = []
+    for parameters in points:
+        with suppress(ConfigError):
+            found.append(api.stage_costs(trainer_overrides(space, parameters)))
+    return found
 
 
 def tpu_misfits(*, tpu: bool) -> list[tuple[str, str, bool]]:
