@@ -10,6 +10,7 @@ import pytest
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
 from sweeps.experiment import SWEEP_KEY, Experiment
 from sweeps.search.allocation import ASK_KEY
+from sweeps.space.definition import Program, Stage
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials import lifecycle
 from sweeps.trials import record as trial
@@ -37,6 +38,21 @@ class TestCreateAndOpen:
         assert Experiment.create(experiment.store, space, skip_if_exists=True).space == space
         with pytest.raises(InputError, match="another search space"):
             Experiment.create(experiment.store, replace(space, run_cap=99), skip_if_exists=True)
+
+    def test_skip_if_exists_accepts_a_sweep_of_the_trainer_whatever_its_stages(self, space):
+        """They follow from the rest of the space; a sweep of an earlier version has none, and keeps none."""
+        trainer, store = replace(space, program=Program(kind="trainer")), MemoryStore()
+        stages = (Stage(name="a", parameters=("x",)), Stage(name="b", parameters=("*",)))
+        Experiment.create(store, trainer)
+        again = Experiment.create(store, replace(trainer, stages=stages), skip_if_exists=True)
+        assert again.space == trainer
+        with pytest.raises(InputError, match="another search space"):
+            Experiment.create(store, replace(trainer, stages=stages, run_cap=99), skip_if_exists=True)
+
+    def test_skip_if_exists_refuses_other_stages_of_a_users_program(self, experiment, space):
+        stages = (Stage(name="a", parameters=("x",)), Stage(name="b", parameters=("*",)))
+        with pytest.raises(InputError, match="another search space"):
+            Experiment.create(experiment.store, replace(space, stages=stages), skip_if_exists=True)
 
     def test_no_sweep_says_how_to_make_one(self):
         with pytest.raises(SweepNotFound, match="sweep init"):

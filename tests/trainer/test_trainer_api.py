@@ -201,9 +201,41 @@ def test_command_is_an_argument_vector() -> None:
     assert api.command(["seed=3"], Path("out"))[1:] == ["-m", "trainer", "seed=3", "run_dir='out'"]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "costs"),
+    [
+        ([], {"stage1_9": (2, 100), "stage2": (1, 200), "stage3": (2, 0)}),
+        (
+            [
+                "stage1_9.max_steps=0",
+                "stage2.max_steps=30",
+                "stage2.distill.weight=0.5",
+                "stage3.max_steps=7",
+            ],
+            {"stage1_9": (2, 0), "stage2": (2, 30), "stage3": (2, 7)},
+        ),
+        (
+            ["stage3/teacher=cached", "stage3.teacher.path=cache", "stage3.attention_weight=0"],
+            {"stage1_9": (2, 100), "stage2": (1, 200), "stage3": (1, 0)},
+        ),
+    ],
+    ids=["defaults", "all_stages", "cached_teacher"],
+)
+def test_a_step_with_a_teachers_forward_pass_counts_twice(
+    overrides: list[str], costs: dict[str, tuple[int, int]]
+) -> None:
+    counted = api.stage_costs(overrides)
+    assert list(counted.items()) == list(costs.items())  # in the order of the stages
+
+
+def test_costs_of_a_refused_configuration_are_refused() -> None:
+    with pytest.raises(api.ConfigError, match="max_steps"):
+        api.stage_costs(["stage2.max_steps=-1"])
+
+
 def test_checking_imports_neither_torch_nor_transformers() -> None:
     code = (
-        "import sys; from trainer import api; api.check(['seed=3']); api.command([], 'x'); "
+        "import sys; from trainer import api; api.check(['seed=3']); api.command([], 'x'); api.stage_costs([]); "
         "print([m for m in ('torch', 'transformers', 'numpy', 'ax') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -71,6 +71,38 @@ class TestInit:
         assert "stage1_9.optimiser" in ran.err
         assert not Path("sweep-store").exists()
 
+    def test_the_trainers_stages_are_filled_in_and_said(self, sweep, space_file):
+        text = space_file.read_text().replace(
+            'program: {function: "objectives_for_tests:paraboloid"}', "program: {trainer: }"
+        )
+        text = text[: text.index("parameters:")].replace("loss", "final_loss")
+        text += "search: {method: grid}\nparameters:\n  seed: {values: [0, 1]}\n  stage2.max_steps: {values: [60, 90]}\n"
+        space_file.write_text(text)
+        ran = sweep("init", str(space_file))
+        assert (ran.status, ran.out) == (0, "./sweep-store/toy\n")
+        said = "trials that agree up to the end of stage1_9 compute it once; search: {reuse: none} switches that off"
+        assert f"sweep: {said}\n" in ran.err
+        space = Experiment.open(LocalStore("sweep-store/toy")).space
+        assert [(stage.name, stage.cost) for stage in space.stages] == [
+            ("stage1_9", "200"),
+            ("stage2", "stage2.max_steps"),
+        ]
+        assert sweep("init", str(space_file), "--skip-if-exists").status == 0
+        space_file.write_text(text.replace("name: toy", "name: apart").replace("grid", "grid, reuse: none"))
+        ran = sweep("init", str(space_file))
+        assert (ran.status, "sweep: trials" in ran.err) == (0, False)
+
+    def test_a_searched_seed_gets_one_line_of_advice(self, sweep, space_file):
+        text = space_file.read_text().replace("  mode: {value: fast}", "  seed: {min: 0, max: 99}")
+        stages = "stages: [{name: a, parameters: [seed, x]}, {name: b, parameters: [n]}]\n"
+        space_file.write_text(text + stages)
+        ran = sweep("init", str(space_file))
+        assert ran.status == 0
+        advice = [line for line in ran.err.splitlines() if "`seed` is searched" in line]
+        assert len(advice) == 1
+        assert "`sweep confirm`" in advice[0]
+        assert "compute it once" not in ran.err
+
     def test_a_missing_file_and_a_storage_that_is_a_file(self, sweep, space_file):
         assert "no-such.yaml" in sweep("init", "no-such.yaml").err
         ran = sweep("init", str(space_file), "--storage", str(space_file))

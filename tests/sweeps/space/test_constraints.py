@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.space.constraints import Linear, parse
+from sweeps.space.constraints import MAX_LENGTH, Linear, parse, parse_expression
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,6}(\.[A-Za-z0-9_]{1,6}){0,2}(/[a-z]{1,3})?", fullmatch=True)
 numbers = st.floats(min_value=-1e9, max_value=1e9, allow_subnormal=False)
@@ -127,3 +127,40 @@ def test_any_text_is_read_or_refused_and_never_crashes(text: str) -> None:
     except ValueError:
         return
     assert parse(str(linear)) == linear
+
+
+@pytest.mark.parametrize(
+    ("text", "coefficients", "constant"),
+    [
+        ("100", {}, 100.0),
+        ("2*a.b", {"a.b": 2.0}, 0.0),
+        ("a + 1 - b/4 + 2 - a", {"b": -0.25}, 3.0),
+        (" 1e-3 ", {}, 0.001),
+    ],
+)
+def test_an_expression_is_a_sum_of_terms(text: str, coefficients: dict[str, float], constant: float) -> None:
+    expression = parse_expression(text)
+    assert (expression.coefficients, expression.constant) == (coefficients, constant)
+    values = {"a.b": 3.0, "b": 8.0}
+    assert expression.value(values) == constant + sum(
+        coefficients[name] * values[name] for name in coefficients
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "missing"),
+        ("a*b", "not linear"),
+        ("1/a", "not linear"),
+        ("a/0", "division by zero"),
+        ("a <= 3", "cannot read `<= 3`"),
+        ("(a + b)", "without parentheses"),
+        ("1e999", "too large"),
+        ("1e308*10*a", "too large"),
+        ("a" * (MAX_LENGTH + 1), "longer than"),
+    ],
+)
+def test_what_is_no_expression_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says.replace("(", r"\(")):
+        parse_expression(text)

@@ -23,12 +23,15 @@ from sweeps.space.definition import (
     Program,
     Range,
     Search,
+    Snapshots,
     Space,
+    Stage,
     Value,
     from_json,
     same_value,
     to_json,
 )
+from sweeps.space.space_problem import problem
 from sweeps.trials.record import Attempt, Trial, decode, encode
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -83,6 +86,7 @@ def spaces(draw: st.DrawFn) -> Space:
             sobol=draw(integers),
             seed=draw(integers),
             noise=draw(st.sampled_from(["inferred", "reported"]) | st.floats(1e-6, 10.0)),
+            reuse=draw(st.sampled_from(["auto", "none"])),
         ),
         run_cap=draw(st.none() | st.integers(1, 10**6)),
         baseline=None if baseline is None else MappingProxyType(baseline),
@@ -105,6 +109,11 @@ def spaces(draw: st.DrawFn) -> Space:
                 margin=floats,
             )
         ),
+        stages=tuple(
+            Stage(name=name, parameters=tuple(draw(st.lists(words, max_size=2))), cost=draw(words))
+            for name in draw(st.lists(words, max_size=3))
+        ),
+        snapshots=Snapshots(keep=draw(st.integers(1, 9)), keep_gib=draw(st.none() | floats)),
     )
 
 
@@ -118,6 +127,47 @@ def test_the_way_through_json_loses_nothing(space: Space) -> None:
 def test_the_default_brake_is_not_written_so_that_earlier_versions_read_the_sweep(space: Space) -> None:
     assert "brake" not in to_json(space)
     assert to_json(dataclasses.replace(space, brake=Brake(first=0)))["brake"] == {"first": 0, "later": 5}
+
+
+def test_what_shares_stages_is_written_only_where_it_is_not_the_default(space: Space) -> None:
+    """Earlier versions read the sweep then, and would share nothing anyway."""
+    document = to_json(space)
+    assert {"stages", "snapshots"}.isdisjoint(document)
+    assert "reuse" not in document["search"]
+    sharing = dataclasses.replace(
+        space,
+        stages=(Stage(name="a", parameters=("x", "b.*"), cost="2*n"), Stage(name="b", parameters=())),
+        snapshots=Snapshots(keep=3),
+        search=Search(reuse="none"),
+    )
+    document = json.loads(json.dumps(to_json(sharing)))
+    assert document["stages"] == [
+        {"name": "a", "parameters": ["x", "b.*"], "cost": "2*n"},
+        {"name": "b", "parameters": [], "cost": ""},
+    ]
+    assert document["snapshots"] == {"keep": 3, "keep_gib": None}
+    assert from_json(document) == sharing
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        ({"stages": [{"name": "", "parameters": []}]}, "is not a text"),
+        ({"stages": [{"name": "a", "parameters": [3]}]}, "is not a text"),
+        ({"stages": [{"name": "a", "parameters": [], "cost": 3}]}, "is not a text"),
+        ({"stages": [{"name": "a", "parameters": [], "cost": "n*n"}]}, "cost 'n*n': `n*n` is not linear"),
+        ({"snapshots": {"keep": 0}}, "snapshots.keep is not a count"),
+        ({"snapshots": {"keep": True}}, "snapshots.keep is not a count"),
+        ({"snapshots": {"keep_gib": -1.0}}, "snapshots.keep_gib is -1.0"),
+        ({"snapshots": {"keep_gib": "all"}}, "snapshots.keep_gib is 'all'"),
+        ({"search": {"reuse": "always"}}, "search.reuse 'always' is unknown"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else str(part)[:60],
+)
+def test_an_edited_sweep_with_wrong_stages_is_named(edit: dict[str, object], says: str) -> None:
+    document = json.loads((GOLDEN / "sweep_v1.json").read_text())["space"]
+    assert problem(from_json(document)) is None
+    assert says in str(problem(from_json(document | edit)))
 
 
 def test_only_early_stopping_by_curve_is_refused_by_earlier_versions(space: Space) -> None:
@@ -138,8 +188,11 @@ def test_only_early_stopping_by_curve_is_refused_by_earlier_versions(space: Spac
         {"search": {"speed": 9}},
         {"lease": None},
         {"unknown": 1},
+        {"stages": [{"name": "a"}]},
+        {"stages": [3]},
+        {"snapshots": {"kep": 3}},
     ],
-    ids=["type", "missing", "objective", "search", "lease", "field"],
+    ids=["type", "missing", "objective", "search", "lease", "field", "stage", "no_stage", "snapshots"],
 )
 def test_an_edited_space_raises_what_the_reader_of_the_store_expects(damage: dict[str, object]) -> None:
     document = json.loads((GOLDEN / "sweep_v1.json").read_text())["space"]

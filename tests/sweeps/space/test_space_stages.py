@@ -1,0 +1,222 @@
+"""`stages:`, `snapshots:` and `search.reuse` of a search space file: what is read, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps.errors import SpaceError
+from sweeps.space.definition import Snapshots, Space, Stage
+from sweeps.space.space_file import loads
+from sweeps.space.stages import Stages
+
+HEAD = """\
+name: a
+objectives: [{metric: loss}]
+program: {command: [train, "${overrides}"]}
+parameters:
+  seed: {value: 1}
+  a.steps: {min: 10, max: 60}
+  a.gate: {values: [true, false], when: {true: [a.k]}}
+  a.k: {min: 0.0, max: 1.0}
+  b.lr: {min: 0.1, max: 1.0}
+  b.steps: {values: [20, 10]}
+  b.kind: {values: [x, y]}
+"""
+FIRST = '  - {name: stage1_9, parameters: ["a.*", seed], cost: "2*a.steps"}'
+SECOND = '  - {name: stage2, parameters: ["b.*"], cost: b.steps}'
+BASE = f"{HEAD}stages:\n{FIRST}\n{SECOND}\n"
+
+
+def parsed(rest: str) -> Space:
+    return loads(HEAD + rest, "x.yaml")
+
+
+def test_stages_are_read_in_order_with_their_patterns_and_costs() -> None:
+    space = loads(BASE, "x.yaml")
+    assert space.stages == (
+        Stage(name="stage1_9", parameters=("a.*", "seed"), cost="2*a.steps"),
+        Stage(name="stage2", parameters=("b.*",), cost="b.steps"),
+    )
+    stages = Stages(space)
+    assert stages.shared
+    assert stages.costs({"a.steps": 30, "b.steps": 10}) == {"stage1_9": 60.0, "stage2": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("cost", "expected"),
+    [("100", 100.0), ("1e2", 100.0), ("0", 0.0), ('"60 - a.steps"', 30.0), ('"seed + a.steps/10"', 4.0)],
+)
+def test_a_cost_is_a_number_or_an_expression(cost: str, expected: float) -> None:
+    space = loads(BASE.replace('"2*a.steps"', cost), "x.yaml")
+    costs = Stages(space).costs({"seed": 1, "a.steps": 30, "b.steps": 10})
+    assert costs == {"stage1_9": pytest.approx(expected), "stage2": 10.0}
+
+
+def test_without_costs_they_are_modelled() -> None:
+    text = BASE.replace(', cost: "2*a.steps"', "").replace(", cost: b.steps", "")
+    assert Stages(loads(text, "x.yaml")).costs({"a.steps": 30, "b.steps": 10}) is None
+
+
+def test_a_parameter_belongs_to_the_first_stage_that_matches_it() -> None:
+    last = "  - {name: stage2, parameters: ['*']}"
+    text = f'{HEAD}stages:\n  - {{name: stage1, parameters: ["*.steps", a.k, a.gate]}}\n{last}\n'
+    stages = Stages(loads(text, "x.yaml"))
+    assert [stages.of(name) for name in ("a.steps", "b.steps", "a.k", "b.lr", "seed")] == [0, 0, 0, 1, 1]
+
+
+def test_a_stage_may_be_the_same_in_all_trials() -> None:
+    text = f"{HEAD}stages:\n  - {{name: data, parameters: []}}\n  - {{name: rest, parameters: ['*']}}\n"
+    stages = Stages(loads(text, "x.yaml"))
+    assert stages.shared
+    assert stages.prefix({"a.steps": 30}) == stages.prefix({"a.steps": 31})
+
+
+def test_reuse_is_auto_unless_it_is_switched_off() -> None:
+    assert parsed("").search.reuse == parsed("search: {reuse: auto}").search.reuse == "auto"
+    off = loads(f"{BASE}search: {{reuse: none}}\n", "x.yaml")
+    assert off.search.reuse == "none"
+    assert not Stages(off).shared
+
+
+def test_a_grid_may_share_stages() -> None:
+    text = BASE.replace("{min: 0.0, max: 1.0}", "{values: [1, 2]}").replace(
+        "{min: 0.1, max: 1.0}", "{value: 1}"
+    )
+    assert Stages(loads(f"{text}search: {{method: grid, reuse: auto}}\n", "x.yaml")).shared
+
+
+def test_snapshots_have_limits() -> None:
+    assert loads(BASE, "x.yaml").snapshots == Snapshots(keep=8, keep_gib=None)
+    limited = loads(f"{BASE}snapshots: {{keep: 3, keep_gib: 40}}\n", "x.yaml")
+    assert limited.snapshots == Snapshots(keep=3, keep_gib=40.0)
+    trainer = HEAD.replace('{command: [train, "${overrides}"]}', "{trainer: }").replace(
+        "a.steps", "stage2.max_steps"
+    )
+    assert loads(f"{trainer}snapshots: {{keep: 1}}\n", "x.yaml").snapshots.keep == 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """`old` in BASE replaced by `new` (appended where there is no `old`) is refused at `line` and `key`."""
+
+    id: str
+    old: str
+    new: str
+    line: int
+    key: str
+    says: str
+
+
+COST_1, COST_2 = "stages[0].cost", "stages[1].cost"
+CASES = [
+    # the list and its entries
+    Case("mapping", f"{FIRST}\n{SECOND}", "  stage1_9: 3", 13, "stages", "expected a list"),
+    Case(
+        "trainer", '{command: [train, "${overrides}"]}', "{trainer: }", 13, "stages", "knows its own stages"
+    ),
+    Case("one_stage", f"{SECOND}\n", "", 13, "stages", "write two or more"),
+    Case("entry_is_word", SECOND, "  - stage2", 14, "stages[1]", "`key: value` pairs"),
+    Case("unknown_key", "cost: b.steps", "costs: b.steps", 14, "stages[1].costs", "write cost:"),
+    Case("no_name", "name: stage2, ", "", 14, "stages[1]", "`name:` is missing"),
+    Case("no_parameters", ', parameters: ["b.*"]', "", 14, "stages[1]", "`parameters:` is missing"),
+    # names
+    Case("slash", "stage1_9,", "a/b,", 13, "stages[0].name", "becomes a folder"),
+    Case("dots", "stage1_9,", "..,", 13, "stages[0].name", "not starting with a dot"),
+    Case("equal", "name: stage2", "name: stage1_9", 14, "stages[1].name", "called stage1_9"),
+    Case("equal_but_case", "name: stage2", "name: Stage1_9", 14, "stages[1].name", "called stage1_9"),
+    # patterns
+    Case("forgotten", ", seed]", "]", 13, "stages", "`seed` belongs to none of them"),
+    Case("nothing", '"b.*"', '"b.*", "c.*"', 14, "stages[1].parameters[1]", "matches no parameter"),
+    Case("misspelt", ", seed", ", sede", 13, "stages[0].parameters[1]", "did you mean `seed`?"),
+    Case("prefix", '"a.*"', "a", 13, "stages[0].parameters[0]", "write `a.*`"),
+    Case("in_two", '"b.*"', '"b.*", seed', 14, "stages[1].parameters[1]", "`seed` belongs to the earlier"),
+    Case("all_taken", '"a.*"', '"*"', 14, "stages[1].parameters[0]", "all that it matches belongs to"),
+    Case("other_wildcard", '"a.*"', '"[ab].*"', 13, "stages[0].parameters[0]", "in which `*` stands for"),
+    Case("patterns_are_text", '["b.*"]', "b.*", 14, "stages[1].parameters", "write [...]"),
+    # costs
+    Case("one_cost", ", cost: b.steps", "", 14, "stages[1]", "for all or for none"),
+    Case("no_value", "cost: b.steps", "cost: ", 14, COST_2, "expected text, found nothing"),
+    Case("unknown_name", "2*a.steps", "2*a.step", 13, COST_1, "did you mean `a.steps`?"),
+    Case("product", "2*a.steps", "a.steps*seed", 13, COST_1, "not linear"),
+    Case("comparison", "2*a.steps", "a.steps <= 3", 13, COST_1, "cannot read `<= 3`"),
+    Case("boolean", "2*a.steps", "a.gate", 13, COST_1, "`a.gate` is not a number"),
+    Case("text", "cost: b.steps", "cost: b.kind", 14, COST_2, "`b.kind` is not a number"),
+    Case("conditional", "2*a.steps", "a.k", 13, COST_1, "depends on a condition"),
+    Case("of_a_later_stage", "2*a.steps", "b.steps", 13, COST_1, "later stage, stage2"),
+    Case("negative", '"2*a.steps"', "-1", 13, COST_1, "is -1; a cost is 0 or more"),
+    Case("negative_high", "2*a.steps", "50 - a.steps", 13, COST_1, "is -10 at a.steps = 60;"),
+    Case("negative_low", "cost: b.steps", "cost: b.steps - 11", 14, COST_2, "is -1 at b.steps = 10;"),
+    Case("infinite", "2*a.steps", "1e308*a.steps", 13, COST_1, "too large"),
+    Case("infinite_sum", "2*a.steps", "1e308 + 1e308", 13, COST_1, "too large"),
+    Case("nan", "2*a.steps", "nan", 13, COST_1, "`nan` is not among the parameters"),
+    # search.reuse and snapshots
+    Case("reuse", "", "search: {reuse: always}\n", 15, "search.reuse", "known are: auto, none"),
+    Case("reuse_boolean", "", "search: {reuse: false}\n", 15, "search.reuse", "`false` is unknown"),
+    Case("reuse_alone", "", "reuse: none\n", 15, "reuse", "search: {reuse: none}"),
+    Case("keep_none", "", "snapshots: {keep: 0}\n", 15, "snapshots.keep", "0 is not at least 1"),
+    Case("keep_half", "", "snapshots: {keep: 1.5}\n", 15, "snapshots.keep", "not an integer"),
+    Case("no_gib", "", "snapshots: {keep_gib: 0}\n", 15, "snapshots.keep_gib", "more than 0 GiB"),
+    Case("gib_nan", "", "snapshots: {keep_gib: .nan}\n", 15, "snapshots.keep_gib", "not a finite number"),
+    Case("keep_unknown", "", "snapshots: {kep: 3}\n", 15, "snapshots.kep", "did you mean `keep`?"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_it_is_refused_in_one_line_with_its_place_and_the_way_out(case: Case) -> None:
+    assert case.old in BASE
+    text = BASE.replace(case.old, case.new, 1) if case.old else BASE + case.new
+    with pytest.raises(SpaceError) as caught:
+        loads(text, "x.yaml")
+    error = caught.value
+    assert (error.line, error.key) == (case.line, case.key), str(error)
+    assert case.says in error.problem
+    assert "\n" not in str(error)
+
+
+def test_snapshots_of_a_program_without_stages_are_refused() -> None:
+    with pytest.raises(SpaceError, match=r"x\.yaml:12: snapshots: has no effect without stages:"):
+        parsed("snapshots: {keep: 3}\n")
+
+
+PIECES = [
+    "a.*",
+    "*",
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    '"',
+    ": ",
+    "-",
+    "+ ",
+    "1e308*",
+    "-1e-320",
+    "b.steps",
+    "cost",
+    "\n",
+    "null",
+]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 130), st.integers(0, 12), st.sampled_from(PIECES)), min_size=1, max_size=3
+    )
+)
+def test_any_damage_is_read_or_refused(edits: list[tuple[int, int, str]]) -> None:
+    text = BASE
+    for position, length, piece in edits:
+        start = len(HEAD) + len("stages:\n") + position
+        text = text[:start] + piece + text[start + length :]
+    try:
+        space = loads(text, "x.yaml")
+    except SpaceError as error:
+        assert "\n" not in str(error)
+    else:
+        costs = Stages(space).costs({"seed": 1, "a.steps": 60, "b.steps": 20})
+        assert costs is None or all(0 <= cost < float("inf") for cost in costs.values())
