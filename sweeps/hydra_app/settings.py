@@ -36,6 +36,14 @@ class BrakeConf:
 
 
 @dataclass
+class SnapshotsConf:
+    """Section `snapshots:` of a search space file; None: its default."""
+
+    keep: int | None = None
+    keep_gib: float | None = None
+
+
+@dataclass
 class StageSweeperConf:
     """Settings of the sweeper; omitted ones have the defaults of a search space file.
 
@@ -45,11 +53,12 @@ class StageSweeperConf:
         metric: name of the task function's return value, or a list of names for a tuple or a dict's keys.
         direction: minimize or maximize, or a list of them, one per metric.
         n_trials: limit for the sweep, all workers together; None: no limit.
-        method, sobol, seed, noise: see `search:` of a search space file; None: its default.
+        method, sobol, seed, noise, reuse: see `search:` of a search space file; None: its default.
         params: searched parameters by key: overrides (`interval(1, 5)`, `choice(a, b)`,
             `tag(log, interval(…))`), Ax's dictionaries (`{type: range, bounds: […]}`), or those of a search
             space file (`{min, max}`).
-        parameter_constraints, outcome_constraints, baseline, lease, budget, brake: as in a search space file.
+        parameter_constraints, outcome_constraints, baseline, lease, budget, brake, stages, snapshots: as in a
+            search space file.
     """
 
     _target_: str = TARGET
@@ -62,6 +71,7 @@ class StageSweeperConf:
     sobol: int | None = None
     seed: int | None = None
     noise: Any = None
+    reuse: str | None = None
     params: dict[str, Any] = field(default_factory=dict)
     parameter_constraints: list[str] = field(default_factory=list)
     outcome_constraints: list[str] = field(default_factory=list)
@@ -69,3 +79,5 @@ class StageSweeperConf:
     lease: LeaseConf = field(default_factory=LeaseConf)
     budget: BudgetConf = field(default_factory=BudgetConf)
     brake: BrakeConf = field(default_factory=BrakeConf)
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    snapshots: SnapshotsConf = field(default_factory=SnapshotsConf)

@@ -29,6 +29,7 @@ from sweeps.space.definition import Space, to_json
 from sweeps.space.overrides import to_overrides
 from sweeps.text.counted import counted
 
+_SECTIONS = ("parameter_constraints", "outcome_constraints", "baseline", "stages")
 LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
@@ -113,7 +114,7 @@ def space_of(
     Raises:
         InputError: they do not describe a valid space.
     """
-    from sweeps.space.space_file import loads
+    from sweeps.space.space_file import SEARCH_KEYS, loads
 
     metrics = _listed(settings["metric"])
     goals = _listed(settings["direction"])
@@ -128,9 +129,9 @@ def space_of(
         "program": {"command": app.command(metrics, fixed, hydra_overrides, sys.argv[1:])},
         "parameters": {key: dict(parameter) for key, parameter in searched.items()},
     }
-    search = {key: settings[key] for key in ("method", "sobol", "seed", "noise") if settings[key] is not None}
-    sections = {key: settings[key] for key in ("parameter_constraints", "outcome_constraints", "baseline")}
-    for section in ("lease", "budget", "brake"):
+    search = {key: settings[key] for key in SEARCH_KEYS if settings[key] is not None}
+    sections = {key: settings[key] for key in _SECTIONS}
+    for section in ("lease", "budget", "brake", "snapshots"):
         sections[section] = {key: value for key, value in settings[section].items() if value is not None}
     document |= {"search": search} if search else {}
     document |= {"run_cap": settings["n_trials"]} if settings["n_trials"] is not None else {}

@@ -14,7 +14,7 @@ from sweeps.hydra_app import app
 from sweeps.hydra_app.params import read
 from sweeps.hydra_app.settings import StageSweeperConf
 from sweeps.hydra_app.sweeping import space_of
-from sweeps.space.definition import Choice, Fixed, Range
+from sweeps.space.definition import Choice, Fixed, Range, Snapshots, Stage
 
 SEARCHED = [
     ("x=interval(1e-4,1e-2)", {"min": 1e-4, "max": 1e-2}),
@@ -155,6 +155,23 @@ class TestSpace:
             "${overrides}",
         )
 
+    def test_stages_of_the_application_are_those_of_a_search_space_file(self) -> None:
+        entries = [
+            {"name": "a", "parameters": ["n"], "cost": "2*n"},
+            {"name": "b", "parameters": ["*"], "cost": 9},
+        ]
+        space = space_of(
+            settings(stages=entries, snapshots={"keep": 3, "keep_gib": None}, reuse="none"),
+            {"lr": {"min": 1e-3, "max": 0.1}, "n": {"value": 2}},
+            [],
+            [],
+        )
+        assert space.stages == (
+            Stage(name="a", parameters=("n",), cost="2*n"),
+            Stage(name="b", parameters=("*",), cost="9"),
+        )
+        assert (space.snapshots, space.search.reuse) == (Snapshots(keep=3), "none")
+
     @pytest.mark.parametrize(
         ("changed", "message"),
         [
@@ -164,6 +181,8 @@ class TestSpace:
             ({"method": "tpe"}, "search.method: `tpe` is unknown"),
             ({"lease": {"expire_s": -1}}, "lease"),
             ({"parameter_constraints": ["lr <= q"]}, "parameter_constraints"),
+            ({"stages": [{"name": "a", "parameters": ["lr"]}]}, "stages: one stage"),
+            ({"snapshots": {"keep": 3}}, "snapshots: has no effect without stages"),
         ],
         ids=lambda value: str(value),
     )
