@@ -239,6 +239,18 @@ def test_a_sweep_stored_with_schema_1_still_loads() -> None:
     assert document["space"].items() <= json.loads(json.dumps(to_json(space))).items()  # fields may be added
 
 
+def test_a_sweep_stored_with_stages_still_loads() -> None:
+    document = json.loads((GOLDEN / "sweep_v1_stages.json").read_text())["space"]
+    space = from_json(document)
+    assert problem(space) is None
+    assert (space.search.reuse, space.snapshots) == ("none", Snapshots(keep=3))
+    assert space.stages == (
+        Stage(name="stage1_9", parameters=("stage1_9.max_steps",), cost="2*stage1_9.max_steps"),
+        Stage(name="stage2", parameters=("stage2.*",), cost="stage2.max_steps"),
+    )
+    assert document.items() <= json.loads(json.dumps(to_json(space))).items()  # fields may be added
+
+
 def test_a_trial_stored_with_schema_1_still_loads() -> None:
     data = (GOLDEN / "trial_v1.json").read_bytes()
     record = decode(data)
