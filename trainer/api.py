@@ -1,4 +1,4 @@
-"""The public interface for other programs: check, command, prepare, stage_costs, tpu_misfits.
+"""The public interface for other programs: check, command, prepare, stage_costs, stage_keys, tpu_misfits.
 
 Importing this module loads neither torch nor transformers; only `prepare` does, when it is called.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
 from trainer.config import Config
 from trainer.devices import tpu_versions
@@ -26,6 +27,7 @@ from trainer.layout import (
     Prepared,
     Progress,
 )
+from trainer.result import code_version
 
 __all__ = [
     "EXIT_CONFIG",
@@ -48,8 +50,11 @@ __all__ = [
     "command",
     "prepare",
     "stage_costs",
+    "stage_keys",
     "tpu_misfits",
 ]
+
+_COMPUTING = ("torch", "transformers")  # the libraries that compute a student's weights
 
 
 def check(overrides: Sequence[str], *, processes: int | None = None) -> Config:
@@ -122,6 +127,28 @@ def stage_costs(overrides: Sequence[str]) -> dict[str, tuple[int, int]]:
     return {name: (weight, getattr(config, name).max_steps) for name, weight in weights(config).items()}
 
 
+def stage_keys(overrides: Sequence[str]) -> dict[str, str]:
+    """Return the key of the end of each stage whose weights runs can share, by the stage's name.
+
+    Runs of one key have the same weights there. It is the same on all machines that have the same versions of
+    this code and of the libraries; docs/trainer.md says what it depends on.
+
+    Args:
+        overrides: of Hydra, as `check` takes them.
+
+    Returns:
+        64 hexadecimal digits for `stage1_9`; nothing where `stage1_9.max_steps` is 0.
+
+    Raises:
+        ConfigError: as `check` does, for a configuration that no run has.
+    """
+    from trainer.config import stage_key
+    from trainer.config.compose import compose_config, keys
+
+    versions = {"trainer": code_version(), **{name: _version(name) for name in _COMPUTING}}
+    return stage_key.stage_keys(compose_config(overrides), keys(overrides), versions)
+
+
 def tpu_misfits(*, tpu: bool) -> list[Misfit]:
     """Return the installed versions that do not go together for `device=xla`.
 
@@ -129,6 +156,15 @@ def tpu_misfits(*, tpu: bool) -> list[Misfit]:
         tpu: on a TPU; otherwise on XLA's own CPU device.
     """
     return tpu_versions.misfits(tpu_versions.installed(), tpu=tpu)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except (
+        metadata.PackageNotFoundError
+    ):  # then no run starts here, and whoever asks need not be stopped by it
+        return ""
 
 
 def _escape_interpolations(text: str) -> str:

@@ -25,7 +25,7 @@ from trainer.text import counted
 
 _NOT_WITH_FSDP = {"adamw_8bit": "adamw", "muonclip": "muon"}  # each with the nearest that can be sharded
 _TELEMETRY = ("wandb", "telemetry", "memory_log", "log_every")
-_INDECISIVE = ("run_dir", "save_model", "checkpoint", "force", *_TELEMETRY)
+INDECISIVE = ("run_dir", "save_model", "checkpoint", "force", *_TELEMETRY)
 _NO_PART_OF_TRAINING = ("at", "every_steps", "part_batches", "test")
 
 
@@ -250,7 +250,7 @@ def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         document: a configuration as plain values.
     """
-    kept = {key: value for key, value in document.items() if key not in _INDECISIVE}
+    kept = {key: value for key, value in document.items() if key not in INDECISIVE}
     device = {key: value for key, value in kept["device"].items() if key not in ("parallel", "num_chips")}
     evaluation = {key: value for key, value in kept["eval"].items() if key not in _NO_PART_OF_TRAINING}
     stage3 = kept["stage3"]

@@ -1,0 +1,98 @@
+"""The key of a stage's end: runs of one key have the same weights there, and may share them.
+
+Called by `api.stage_keys`; reads no file. What is not named here belongs to the key, a new key of the
+configuration too: at worst a stage is computed twice. docs/trainer.md says what a key depends on, and
+tests/trainer/test_stage_key_weights.py holds every key of the configuration against the weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from trainer.config.run import INDECISIVE, Config, leaves
+
+SCHEMA = 1
+STAGE = "stage1_9"
+
+# Keys, and groups of keys, that cannot reach the weights at the end of Stage 1.9.
+_OUTSIDE = (
+    *INDECISIVE,
+    *("stage2", "stage3"),  # earlier than their stages they are read by checks alone, which refuse or pass
+    "eval",
+    *("device.usd_per_hour", "device.pricing"),
+    # The machine's to choose, and rounding, as between processors: runs share a teacher across it too.
+    "device.threads",
+)
+# Texts that each machine may have elsewhere. Which text it is, a snapshot's `data_sha256` says.
+_PLACES = ("data.files", "data.dataset", "data.tokenizer")
+_ENVIRONMENT = "${oc.env:"
+_MUONS, _APOLLOS = ("muon", "muonclip"), ("apollo", "apollo_mini")
+# Keys and groups of an optimizer, with the types that read them.
+_READ_BY = {"momentum": _MUONS, "muon": _MUONS, "muonclip": _MUONS[1:]} | {name: (name,) for name in _APOLLOS}
+
+
+def stage_keys(config: Config, written: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the key of the end of each stage that runs can share, as 64 hexadecimal digits.
+
+    Args:
+        config: of the run; with `stage1_9.max_steps` 0 it has no such stage.
+        written: the same by dotted key, before interpolations are resolved.
+        versions: of the code and of the libraries that compute the weights, by name.
+    """
+    if not config.stage1_9.max_steps:
+        return {}
+    covers = {
+        "schema": SCHEMA,
+        "stage": STAGE,
+        "versions": dict(versions),
+        "config": prefix(asdict(config), written),
+    }
+    text = json.dumps(covers, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return {STAGE: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def prefix(document: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a configuration that decides the weights at the end of Stage 1.9, by dotted key.
+
+    Args:
+        document: a validated configuration as plain values.
+        written: the same by dotted key, before interpolations are resolved. It is what counts where an
+            environment variable says where the text is, as that may differ between machines.
+    """
+    values = dict(leaves(document))
+    left_out = {*_OUTSIDE, *_idle(values)}
+    kept = {key: value for key, value in values.items() if not _is_below(key, left_out)}
+    places = {key: written.get(key) for key in _PLACES if key in kept}
+    return kept | {key: place for key, place in places.items() if _ENVIRONMENT in json.dumps(place)}
+
+
+def _idle(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield keys, and groups of keys, that nothing reads up to Stage 1.9's end, given these values."""
+    micro_batches_are_searched = (
+        values["device.auto_micro_batch"] and values["stage1_9.micro_batch_size"] is None
+    )
+    idle = {
+        "stage1_9.saliency": not values["stage1_9.saliency.enabled"],
+        "stage1_9.distill_schedule.final": values["stage1_9.distill_schedule.type"] == "constant",
+        "stage1.calibration_batches": values["stage1.subln"] in ("ones", "none"),
+        "auto_freeze": not values["auto_freeze.enabled"],
+        "data.vocab_size": values["data.tokenizer"] is not None or values["model.kind"] == "hf",
+        "device.auto_micro_batch": not micro_batches_are_searched,
+        "device.memory_target_gib": not micro_batches_are_searched,
+    }
+    yield from (key for key, is_idle in idle.items() if is_idle)
+    for stage in ("stage1_9", "model.teacher"):
+        kind = values.get(f"{stage}.optimizer.type")  # a pretrained teacher is not trained
+        yield from (f"{stage}.optimizer.{key}" for key, readers in _READ_BY.items() if kind not in readers)
+        if values.get(f"{stage}.schedule.decay_fraction") == 0:
+            yield f"{stage}.schedule.final_lr_ratio"
+
+
+def _is_below(key: str, groups: Collection[str]) -> bool:
+    """Return whether a dotted key is one of these, or below one of them."""
+    parts = key.split(".")
+    return any(".".join(parts[:depth]) in groups for depth in range(1, len(parts) + 1))
