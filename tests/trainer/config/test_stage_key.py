@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -112,29 +113,36 @@ def key(*overrides: str) -> str:
     return api.stage_keys(overrides)["stage1_9"]
 
 
+remembered = functools.cache(key)
+
+
+def default_key() -> str:
+    return remembered()
+
+
 def key_of(config: Any, versions: dict[str, str] = VERSIONS) -> str:
     return stage_key.stage_keys(config, {}, versions)["stage1_9"]
 
 
 @given(st.lists(st.sampled_from(OTHER_RUNS), unique=True))
 def test_what_only_later_stages_or_people_read_leaves_the_key(overrides: list[str]) -> None:
-    assert key(*overrides) == key()
+    assert key(*overrides) == default_key()
 
 
 def test_the_groups_of_later_stages_leave_the_key() -> None:
-    assert key("optimizer@stage2.optimizer=apollo", *HTTP, "stage3.attention_weight=0") == key()
+    assert key("optimizer@stage2.optimizer=apollo", *HTTP, "stage3.attention_weight=0") == default_key()
 
 
 @pytest.mark.parametrize("override", OTHER_STAGES)
 def test_what_stage_1_9_or_what_is_before_it_reads_changes_the_key(override: str) -> None:
-    assert key(override) != key()
+    assert key(override) != default_key()
 
 
 @given(st.permutations(["seed=3", "stage1_9.max_steps=50", "stage1_9.optimizer.lr=1", "quant.group_size=8"]))
 def test_the_key_is_that_of_the_composed_configuration(overrides: list[str]) -> None:
     """Neither the order of the overrides nor the way to write a value is in it."""
     otherwise = ["seed=9", "quant.group_size=8", "stage1_9.max_steps=${stage2.max_steps}", "seed=3"]
-    assert key(*overrides) == key(*otherwise, "stage2.max_steps=50", "stage1_9.optimizer.lr=1.0")
+    assert key(*overrides) == remembered(*otherwise, "stage2.max_steps=50", "stage1_9.optimizer.lr=1.0")
 
 
 def test_a_list_and_the_same_list_as_text_have_one_key() -> None:
@@ -147,8 +155,8 @@ def test_keys_that_nothing_reads_do_not_split_a_prefix(
     idle: tuple[str, ...], setting: tuple[str, ...], another: tuple[str, ...]
 ) -> None:
     for override in idle:
-        assert key(*setting, override) == key(*setting)
-    assert key(*another, *idle) != key(*another)
+        assert key(*setting, override) == remembered(*setting)
+    assert key(*another, *idle) != remembered(*another)
 
 
 names = st.text("abcdef_0123456789", min_size=1).map("new_{}".format)
@@ -202,19 +210,19 @@ def test_another_version_of_the_code_or_of_a_library_is_another_key(versions: di
 
 @pytest.mark.parametrize("package", ["torch", "transformers"])
 def test_the_versions_are_those_installed(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, version = key(), metadata.version
+    before, version = default_key(), metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "0.1" if name == package else version(name))
     assert key() != before
 
 
 def test_an_edited_trainer_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = key()
+    before = default_key()
     monkeypatch.setattr(api, "code_version", lambda: "1+src.edited")
     assert key() != before
 
 
 def test_the_document_names_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = key()
+    before = default_key()
     monkeypatch.setattr(stage_key, "SCHEMA", stage_key.SCHEMA + 1)
     assert key() != before
 
@@ -265,8 +273,8 @@ def test_the_key_is_the_same_in_any_process_and_folder_and_loads_no_torch(tmp_pa
 
 
 def test_a_key_is_sha256_in_hexadecimal() -> None:
-    assert len(key()) == 64
-    assert set(key()) <= set("0123456789abcdef")
+    assert len(default_key()) == 64
+    assert set(default_key()) <= set("0123456789abcdef")
 
 
 def test_without_stage_1_9_there_is_nothing_to_share() -> None:
