@@ -15,12 +15,12 @@ if __name__ == "__main__":
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.api import check
+from trainer.api import check, stage_keys
 from trainer.checkpoint import layout, run_folder
 from trainer.config import Config, long_runs, sha256
 from trainer.config.redaction import redact
@@ -36,17 +36,18 @@ from trainer.errors import (
     PreemptedError,
     TrainerError,
 )
-from trainer.layout import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE
+from trainer.layout import HEARTBEAT_FILE, MEMORY_FILE, METRICS_FILE, SNAPSHOTS_FOLDER
 from trainer.text import Lines, progress_lines
 
 if TYPE_CHECKING:
     from trainer.checkpoint.checkpoints import Checkpoints
     from trainer.checkpoint.discover import Found
+    from trainer.checkpoint.stage_snapshot import StageSnapshots
     from trainer.devices.device import Device
     from trainer.distributed.launched import Launched
     from trainer.distributed.ranks import Ranks
     from trainer.memory_log.log import MemoryLog
-    from trainer.pipeline import Outcome
+    from trainer.outcome import Outcome
     from trainer.telemetry import Telemetry
     from trainer.telemetry.run import Channel
 
@@ -100,7 +101,8 @@ def _run(arguments: list[str], stop: StopSignal) -> int:
         config = check(overrides)
         if config.run_dir is None:
             raise ConfigError("needs a value: the folder that the result is written to", key="run_dir")
-    train_in(Path(config.run_dir), config, stop)
+        keys = stage_keys(overrides)
+    train_in(Path(config.run_dir), config, stop, keys=keys)
     return EXIT_DONE
 
 
@@ -123,8 +125,17 @@ def preflight_only(overrides: Sequence[str]) -> int:
     return EXIT_CONFIG if found.refusals and not config.force else EXIT_DONE
 
 
-def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
-    """Start the run of a configuration in its folder, or go on with it. Raises TrainerError."""
+def train_in(
+    folder: Path, config: Config, stop: StopSignal, *, keys: Mapping[str, str] | None = None
+) -> Outcome:
+    """Start the run of a configuration in its folder, or go on with it. Raises TrainerError.
+
+    Args:
+        folder: of its files.
+        config: of the run.
+        stop: installed already.
+        keys: `api.stage_keys` of the configuration; None: the run shares no stage with others.
+    """
     launch = launched.check(config, launched.launched())
     run_folder.refuse_another(config, folder)
     with stop.hold("loading"):
@@ -133,6 +144,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
         # All is loaded before the folder is made: a signal meanwhile leaves nothing behind.
         from trainer import pipeline
         from trainer.distributed.ranks import join
+        from trainer.outcome import save
         from trainer.preflight import oom
         from trainer.teachers.local import prepare_all
         from trainer.telemetry.channels import open_channels
@@ -155,6 +167,7 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
             telemetry = _telemetry(config, folder, device, open_channels, append=found is not None)
             memory = _memory_log(config, folder, device, append=found is not None)
         checkpoints = _checkpoints(config, folder, device, found, telemetry)
+        snapshots = _snapshots(config, folder, keys or {}, checkpoints, ranks)
         hooks = StageHooks(memory=memory)
         context = StageContext(device=device, stop=stop, checkpoints=checkpoints, hooks=hooks)
         with telemetry, checkpoints, stop.unwrapped():
@@ -163,12 +176,13 @@ def train_in(folder: Path, config: Config, stop: StopSignal) -> Outcome:
                     fitted,
                     context,
                     telemetry,
+                    snapshots=snapshots,
                     progress=progress_lines(sys.stdout, telemetry.preparing),
                     forced=forced,
                     config_sha256=sha256(config),
                 )
             stop.ignore()
-            pipeline.save(outcome, config, folder, telemetry, checkpoints, ranks, _warn)
+            save(outcome, config, folder, telemetry, checkpoints, ranks, _warn)
             ranks.barrier()
     return outcome
 
@@ -261,6 +275,21 @@ def _checkpoints(
         warn=_warn,
         ranks=device.ranks,
         during=telemetry.during,
+    )
+
+
+def _snapshots(
+    config: Config, folder: Path, keys: Mapping[str, str], checkpoints: Checkpoints, ranks: Ranks
+) -> StageSnapshots:
+    from trainer.checkpoint.stage_snapshot import StageSnapshots
+
+    return StageSnapshots(
+        folder / SNAPSHOTS_FOLDER,
+        keys,
+        write=config.snapshots.write,
+        checkpoints=checkpoints,
+        warn=_warn,
+        ranks=ranks,
     )
 
 

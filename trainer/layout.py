@@ -17,6 +17,7 @@ HELD_OUT_FILE = "held_out.json"
 HEARTBEAT_FILE = "heartbeat.json"
 MEMORY_FILE = "memory.jsonl"
 MODEL_FOLDER = "model"
+SNAPSHOTS_FOLDER = "snapshots"
 METRICS = tuple(field.name for field in fields(Metrics))
 """Names of the metrics that a finished run reports; the docs define each."""
 

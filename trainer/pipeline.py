@@ -9,61 +9,39 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, takewhile
-from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from trainer import result
-from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.checkpoint.manifest import METRICS
+from trainer.checkpoint.stage_snapshot import Identity, StageNumbers, StageSnapshots, measured_alike
 from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sha256
-from trainer.config.effective_steps import weights as _weights
-from trainer.cost.flops import usd
+from trainer.config.effective_steps import weights
 from trainer.cost.stage_flops import flops_per_token
 from trainer.data import Feed
 from trainer.data.stage_text import stage_text
 from trainer.devices.device import micro_batches
-from trainer.devices.dtypes import dtype_name
 from trainer.distributed.ranks import ALONE as SINGLE_PROCESS
 from trainer.distributed.ranks import Ranks
-from trainer.errors import TrainerError
-from trainer.layout import HELD_OUT_FILE, MODEL_FOLDER, RESULT_FILE, Progress
-from trainer.models import student_folder
+from trainer.layout import Progress
 from trainer.models.causal_lm import seed_everything
 from trainer.models.subln import make_student
-from trainer.optim.muon import muon_dtype
-from trainer.optim.validate import optimizers, require_model
+from trainer.optim.validate import require_model
+from trainer.outcome import Outcome, Report, muon_dtypes, products_dtype
 from trainer.quant import fp8
 from trainer.quant.warmup import Lambda
-from trainer.result import Metrics, Provenance, Result, code_version
+from trainer.result import Provenance, Result, StageResult, code_version
 from trainer.stages import distill, layerwise, pretrain
 from trainer.teachers.cached import compatibility
-from trainer.teachers.local import PreparedInputs, prepare_inputs
+from trainer.teachers.local import PreparedInputs, prepare_inputs, teacher_sha256
 from trainer.telemetry import Telemetry
 from trainer.training.auto_freeze import auto_freeze
 from trainer.training.context import StageContext
-from trainer.training.evaluation import HeldOutLoss, Measured, bits_per_byte, held_out_loss
+from trainer.training.evaluation import HeldOutLoss, Measured, held_out_loss
 from trainer.training.loop import StageTrace
 from trainer.training.stage_evaluation import StageEvaluation
 
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A finished run.
-
-    Args:
-        result: metrics and provenance.
-        student: with lambda at 1.
-        tokenizer: folder of the tokenizer.
-        held_out: losses on the selection text.
-        test: losses on the test text, if `eval.test` asked for them.
-    """
-
-    result: Result
-    student: nn.Module
-    tokenizer: Path
-    held_out: Measured
-    test: Measured | None = None
+__all__ = ["Outcome", "run"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +52,7 @@ class _Run:
     context: StageContext
     telemetry: Telemetry
     forced: tuple[str, ...]
+    snapshots: StageSnapshots | None
     caches: compatibility.Digests = compatibility.NO_CACHES
 
     def batches(self, stage: str, batch_size: int, ranks: Ranks = SINGLE_PROCESS) -> Feed:
@@ -95,22 +74,56 @@ class _Run:
     def flops_per_token(self, stage: str, student: nn.Module) -> float:
         return flops_per_token(self.config, stage, student, self.inputs.teacher)
 
+    def identity(self) -> Identity:
+        device, teacher = self.context.device, self.inputs.teacher
+        return Identity(
+            key=self.keys[layerwise.NAME],
+            data_sha256=self.inputs.corpus.sha256,
+            teacher=teacher_sha256(self.config, self.inputs, device),
+            device=device.kind,
+            dtype=products_dtype(teacher, device),
+        )
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        return self.snapshots.keys if self.snapshots else {}
+
+    @property
+    def evaluation(self) -> dict[str, int]:
+        config = self.config.eval
+        return {name: getattr(config, name) for name in ("batches", "batch_size", "part_batches")}
+
+    def report(self, student: nn.Module, traces: Mapping[str, StageTrace], start: HeldOutLoss) -> Report:
+        return Report(
+            config=self.config,
+            inputs=self.inputs,
+            context=self.context,
+            traces=traces,
+            flops={
+                name: trace.tokens * self.flops_per_token(name, student) for name, trace in traces.items()
+            },
+            start=start,
+            keys=self.keys,
+        )
+
 
 def run(
     config: Config,
     context: StageContext,
     telemetry: Telemetry,
     *,
+    snapshots: StageSnapshots | None = None,
     progress: Progress = lambda message, fraction: None,
     forced: tuple[str, ...] = (),
     config_sha256: str | None = None,
 ) -> Outcome:
-    """Train and evaluate. Goes on from the checkpoint that `context.checkpoints` restores.
+    """Train and evaluate. Goes on from a snapshot, or where `context.checkpoints` restores the run.
 
     Args:
         config: of the run.
         context: without `watch` and auto-freeze, which are set here.
         telemetry: opened; it gets every step.
+        snapshots: of stages, in the run's folder.
         progress: called while text and teacher are prepared.
         forced: refusals of the preflight that `force` has passed over.
         config_sha256: of the configuration as the user gave it; None: of `config`.
@@ -131,7 +144,9 @@ def run(
         context=replace(context, watch=telemetry.watch),
         telemetry=telemetry,
         forced=forced,
+        snapshots=snapshots,
     )
+    telemetry.plan(sum(_effective_steps(config).values()))
     student, strength = _student(this)
     evaluation = _stage_evaluation(this)
     hooks = replace(context.hooks, freeze=auto_freeze(config, student), evaluation=evaluation)
@@ -140,89 +155,67 @@ def run(
     if context.hooks.memory:
         context.hooks.memory.models(student, inputs.teacher)
     device.reset_peak_memory()
-    telemetry.plan(sum(_effective_steps(config).values()))
     stop.begun()
     traces, start = _train_stages(this, student, strength)
     return _evaluate(this, student, traces, start, evaluation)
 
 
-def save(
-    outcome: Outcome,
-    config: Config,
-    folder: Path,
-    telemetry: Telemetry,
-    checkpoints: Checkpoints,
-    ranks: Ranks,
-    warn: Callable[[str], None],
-) -> None:
-    """Write the result, save the student, and remove the checkpoints.
-
-    A student that cannot be saved is a warning, as the run has its result. The checkpoints are kept then: the
-    same command goes on from there.
-
-    Raises:
-        TrainerError: the disk refuses the result.
-    """
-    if ranks.first:
-        measured = {("final", "teacher"): outcome.held_out, ("test", "test_teacher"): outcome.test}
-        sequences = {
-            name: loss.by_sequence
-            for names, on_text in measured.items()
-            if on_text is not None
-            for name, loss in zip(names, (on_text.final, on_text.reference), strict=True)
-        }
-        result.write_held_out(sequences, folder / HELD_OUT_FILE, resumable=checkpoints.resumable)
-        result.write(outcome.result, folder / RESULT_FILE, resumable=checkpoints.resumable)
-    saved = True
-    if config.save_model:
-        try:
-            with telemetry.during("saving", "the student"):
-                student_folder.save(
-                    outcome.student,
-                    folder / MODEL_FOLDER,
-                    tokenizer=outcome.tokenizer,
-                    config_sha256=outcome.result.provenance.config_sha256,
-                    ranks=ranks,
-                )
-        except Exception as error:  # noqa: BLE001 - whatever it is, the result was worth the training
-            saved = False
-            again = "goes on from its checkpoint" if checkpoints.resumable else "trains anew"
-            why = error if isinstance(error, TrainerError) else f"{type(error).__name__}: {error}"
-            warn(
-                f"{RESULT_FILE} is written, but the student could not be saved ({why}); once that is mended, "
-                f"the same command {again}"
-            )
-    if ranks.first:
-        if saved:
-            checkpoints.discard()
-        telemetry.finish(outcome.result)
-
-
 def _student(this: _Run) -> tuple[nn.Module, Lambda]:
-    """Stage 1. Return the student, which all stages were checked to be able to train, and its lambda."""
+    """Stage 1. Return the student, which all stages were checked to be able to train, and its lambda.
+
+    Where there is a snapshot, nothing is calibrated: the student's weights are restored as Stage 1.9 begins.
+    """
     config, device = this.config, this.context.device
-    # Batches as Stage 1.9 will see them; the evaluation's size must not reach the weights.
-    with this.batches("stage1", config.stage1_9.batch_size) as feed:
-        calibration = [
-            ids_bT
-            for ids_BT in islice(feed, config.stage1.calibration_batches)
-            for ids_bT in micro_batches(ids_BT, config.stage1_9.micro_batch_size)
-        ]
-    student, strength = make_student(
-        this.inputs.teacher, config.stage1, calibration, quant=config.quant, device=device
-    )
+    student, strength = _from_snapshot(this) or _ternary(this, _calibration(this))
     fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
     distill.require_trainable(student, config.stage3, this.inputs.held_out[0][:1], stop=this.context.stop)
     return student, strength
 
 
+def _from_snapshot(this: _Run) -> tuple[nn.Module, Lambda] | None:
+    snapshots, stage = this.snapshots, layerwise.NAME
+    if snapshots is None:
+        return None
+    found = snapshots.find(stage, this.identity)
+    if found is None:
+        return None
+    student, strength = _ternary(this, None)
+    if not snapshots.start(found, student, this.evaluation):
+        return None
+    alike = measured_alike(found, this.evaluation)
+    each = weights(this.config)[stage]
+    this.telemetry.take_over(found.path / METRICS, stage, weight=each, held_out=alike)
+    return student, strength
+
+
+def _calibration(this: _Run) -> list[Tensor]:
+    config = this.config
+    # Batches as Stage 1.9 will see them; the evaluation's size must not reach the weights.
+    with this.batches("stage1", config.stage1_9.batch_size) as feed:
+        return [
+            ids_bT
+            for ids_BT in islice(feed, config.stage1.calibration_batches)
+            for ids_bT in micro_batches(ids_BT, config.stage1_9.micro_batch_size)
+        ]
+
+
+def _ternary(this: _Run, calibration: list[Tensor] | None) -> tuple[nn.Module, Lambda]:
+    config, device = this.config, this.context.device
+    return make_student(this.inputs.teacher, config.stage1, calibration, quant=config.quant, device=device)
+
+
 def _stage_evaluation(this: _Run) -> StageEvaluation:
-    trained = [(name, getattr(this.config, name).max_steps) for name in _weights(this.config)]
+    trained = [(name, getattr(this.config, name).max_steps) for name in weights(this.config)]
+    last = next(((name, steps) for name, steps in reversed(trained) if steps), None)
+    if this.config.snapshots.write and last and last[0] == layerwise.NAME:
+        last = (
+            None  # a run from the snapshot needs the line of its end, which is measured before it is written
+        )
     return StageEvaluation(
         this.config.eval,
         this.inputs.held_out,
         device=this.context.device,
-        last=next(((name, steps) for name, steps in reversed(trained) if steps), None),
+        last=last,
         report=this.telemetry.measured,
         during=partial(this.telemetry.during, "evaluating"),
     )
@@ -238,10 +231,33 @@ def _train_stages(
         loss = this.held_out_loss(student, "the start of stage2")
         return {"mean": loss.mean, "sem": loss.sem}
 
-    start = this.context.checkpoints.once("stage2_start", measure)
+    noted = this.context.checkpoints.once("stage2_start", measure)
+    start = HeldOutLoss(mean=noted["mean"], sem=noted["sem"])
+    _write_snapshot(this, student, traces, start)
     traces[pretrain.NAME] = _train(this, pretrain.NAME, pretrain.pretrain, student, strength)
     traces[distill.NAME] = _train(this, distill.NAME, distill.distill, student, strength)
-    return traces, HeldOutLoss(mean=start["mean"], sem=start["sem"])
+    return traces, start
+
+
+def _write_snapshot(
+    this: _Run, student: nn.Module, traces: Mapping[str, StageTrace], start: HeldOutLoss
+) -> None:
+    """Write the end of Stage 1.9, if that is wanted. Before Stage 2, of which nothing is in it."""
+    if this.snapshots is None:
+        return
+
+    def numbers() -> StageNumbers:
+        report = this.report(student, traces, start)
+        (stage,) = report.stages()
+        return StageNumbers(
+            seconds=stage.seconds,
+            usd=stage.usd,
+            metrics=report.of_alignment(),
+            evaluation=this.evaluation,
+        )
+
+    with this.context.stop.hold(f"the end of {layerwise.NAME}"):
+        this.snapshots.write(layerwise.NAME, this.identity, numbers)
 
 
 def _train(
@@ -250,11 +266,11 @@ def _train(
     stage: Stage19Config | Stage2Config | Stage3Config = getattr(this.config, name)
     if not stage.max_steps:
         return StageTrace()
-    effective_steps, device = _effective_steps(this.config), this.context.device
+    steps, device = _effective_steps(this.config), this.context.device
     this.telemetry.begin(
         name,
-        finished=sum(effective_steps[before] for before in takewhile(name.__ne__, effective_steps)),
-        weight=_weights(this.config)[name],
+        finished=sum(steps[before] for before in takewhile(name.__ne__, steps)),
+        weight=weights(this.config)[name],
         device=device,
         flops_per_token=this.flops_per_token(name, student),
     )
@@ -264,7 +280,7 @@ def _train(
 
 def _effective_steps(config: Config) -> dict[str, int]:
     """Return the effective steps of each stage, in the order of the stages."""
-    return {name: weight * getattr(config, name).max_steps for name, weight in _weights(config).items()}
+    return {name: weight * getattr(config, name).max_steps for name, weight in weights(config).items()}
 
 
 def _evaluate(
@@ -278,10 +294,15 @@ def _evaluate(
     held_out = this.measured(student)
     within_stages.at_end(held_out.final)
     test = this.measured(student, test=True) if this.inputs.test else None
-    metrics = _metrics(this, student, traces, start=start, held_out=held_out, test=test)
-    numbers = Result(metrics=metrics, provenance=_provenance(this, student), warnings=this.telemetry.warnings)
+    report = this.report(student, traces, start)
+    stages = report.stages()
     return Outcome(
-        result=numbers,
+        result=Result(
+            metrics=report.metrics(held_out, test),
+            provenance=_provenance(this, student, stages),
+            warnings=this.telemetry.warnings,
+            stages=tuple(stage for stage in stages if stage.cost),
+        ),
         student=student,
         tokenizer=this.inputs.corpus.tokenizer_dir,
         held_out=held_out,
@@ -289,60 +310,8 @@ def _evaluate(
     )
 
 
-def _metrics(
-    this: _Run,
-    student: nn.Module,
-    traces: Mapping[str, StageTrace],
-    *,
-    start: HeldOutLoss,
-    held_out: Measured,
-    test: Measured | None,
-) -> Metrics:
-    config, device, checkpoints = this.config, this.context.device, this.context.checkpoints
-    aligned, trained, distilled = (traces[each.NAME] for each in (layerwise, pretrain, distill))
-    tokens = sum(trace.tokens for trace in traces.values())
-    seconds = sum(trace.seconds for trace in traces.values())
-    eval_seconds = sum(trace.eval_seconds for trace in traces.values())
-    flops = sum(trace.tokens * this.flops_per_token(name, student) for name, trace in traces.items())
-    final, scored_bytes = held_out.final, this.inputs.held_out_bytes
-    spot = config.device.pricing == "spot"
-    return Metrics(
-        final_loss=final.mean,
-        final_loss_sem=held_out.paired_sem,
-        final_loss_text_sem=final.sem,
-        perplexity=final.perplexity,
-        bits_per_byte=scored_bytes and bits_per_byte(final.mean, this.inputs.held_out, scored_bytes),
-        stage1_9_final_loss=aligned.final_loss,
-        stage1_9_distill_loss=aligned.final("distill"),
-        stage1_9_ce_loss=aligned.final("ce"),
-        stage1_9_kl_loss=aligned.final("kl"),
-        stage2_start_loss=start.mean,
-        stage2_train_loss=trained.final("ce" if config.stage2.distill.enabled else "loss"),
-        stage3_final_loss=distilled.final_loss,
-        effective_steps=sum(w * len(traces[name].losses) for name, w in _weights(config).items()),
-        train_flops=float(flops),
-        train_seconds=seconds,
-        tokens=tokens,
-        tokens_per_second=tokens / seconds if seconds else 0.0,
-        peak_memory_gib=device.ranks.all_reduce_max(checkpoints.peak(device.peak_memory_bytes())) / 2**30,
-        usd=usd(device, config.device.usd_per_hour, seconds, spot=spot),
-        compile_seconds=checkpoints.compiled(device.compile_seconds()),
-        eval_seconds=eval_seconds,
-        test_loss=None if test is None else test.final.mean,
-        test_loss_sem=None if test is None else test.paired_sem,
-        test_loss_text_sem=None if test is None else test.final.sem,
-    )
-
-
-def _provenance(this: _Run, student: nn.Module) -> Provenance:
+def _provenance(this: _Run, student: nn.Module, stages: list[StageResult]) -> Provenance:
     device = this.context.device
-    # Products of bfloat16 weights are bfloat16, whatever `device.dtype` is.
-    bfloat16 = any(parameter.dtype == torch.bfloat16 for parameter in student.parameters())
-    muons = {
-        key.removesuffix(".optimizer"): dtype_name(dtype)
-        for key, optimizer in optimizers(this.config)
-        if (dtype := muon_dtype(optimizer, device.torch_device)) is not None
-    }
     return Provenance(
         config_sha256=this.config_sha256,
         code_version=code_version(),
@@ -350,8 +319,9 @@ def _provenance(this: _Run, student: nn.Module) -> Provenance:
         torch=torch.__version__,
         seed=this.config.seed,
         data_sha256=this.inputs.corpus.sha256,
-        dtype=dtype_name(torch.bfloat16 if bfloat16 else device.dtype),
-        muon_dtype=muons,
+        dtype=products_dtype(student, device),
+        muon_dtype=muon_dtypes(this.config, device),
+        reused_stages=tuple(stage.name for stage in stages if stage.reused),
         forced=this.forced,
         teacher_cache_sha256=this.caches.teacher,
         anchor_cache_sha256=this.caches.anchor,

@@ -22,7 +22,9 @@ TEST_METRICS = ("test_loss", "test_loss_sem", "test_loss_text_sem")
 class Metrics:
     """The numbers of a finished run; docs/telemetry.md defines each.
 
-    None: that stage was left out, the price of the device is not known, or the test text was not asked for.
+    A stage that was taken from a snapshot counts as if this run had computed it, with the numbers of the run
+    that did. None: that stage was left out, the price of the device is not known, or the test text was not
+    asked for.
     """
 
     final_loss: float
@@ -79,12 +81,39 @@ class Provenance:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StageResult:
+    """A stage of a run.
+
+    Args:
+        name: of the stage.
+        key: of its end, `trainer.api.stage_keys`; "": runs cannot share it.
+        reused: whether the run started from its snapshot; the rest is then of the run that computed it.
+        cost: effective steps.
+        seconds: of training.
+        usd: dollars; None: the price is not known.
+    """
+
+    name: str
+    key: str
+    reused: bool
+    cost: int
+    seconds: float
+    usd: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
-    """A finished run. `warnings` are those of its health checks, each with check, stage, step and message."""
+    """A finished run.
+
+    Args:
+        warnings: of its health checks, each with check, stage, step and message.
+        stages: those that have steps, in order.
+    """
 
     metrics: Metrics
     provenance: Provenance
     warnings: tuple[Mapping[str, Any], ...] = ()
+    stages: tuple[StageResult, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Return the content of the file, without metrics of the test text where it was not asked for."""

@@ -40,7 +40,7 @@ def test_the_result_has_the_contracts_fields_and_counts(run_small: Run, tmp_path
     result_file.write(outcome.result, tmp_path / "result.json")
     document = json.loads((tmp_path / "result.json").read_text())
     assert (document["schema"], document["status"]) == (1, "completed")
-    assert set(document) == {"schema", "status", "metrics", "provenance", "warnings"}
+    assert set(document) == {"schema", "status", "metrics", "provenance", "warnings", "stages"}
     metrics = document["metrics"]
     assert set(metrics) == {
         *(

@@ -1,4 +1,4 @@
-"""Background writing of checkpoints, one at a time. Used by `checkpoints`."""
+"""Background writing of checkpoints and of finished stages, one at a time. Used by `checkpoints`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import errno
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from trainer.checkpoint.writer import Snapshot, retain, write
+from trainer.checkpoint.writer import Snapshot, retain, write, write_stage
 from trainer.text import counted
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -39,10 +40,12 @@ class Writer:
         return self._thread is not None and self._thread.is_alive()
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Start to write the snapshot, once the one before is written."""
-        self.wait()
-        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="checkpoint")
-        self._thread.start()
+        """Start to write the snapshot as a checkpoint, once the one before is written."""
+        self._start(partial(self._write, snapshot))
+
+    def begin_stage(self, folder: Path, document: bytes, snapshot: Snapshot) -> None:
+        """Start to write a finished stage, as `writer.write_stage` does; a failure is only a warning."""
+        self._start(partial(self._write_stage, folder, document, snapshot))
 
     def wait(self) -> None:
         """Wait until nothing is being written."""
@@ -50,11 +53,23 @@ class Writer:
             self._thread.join()
             self._thread = None
 
+    def _start(self, target: Callable[[], None]) -> None:
+        self.wait()
+        self._thread = threading.Thread(target=target, name="checkpoint")
+        self._thread.start()
+
+    def _write_stage(self, folder: Path, document: bytes, snapshot: Snapshot) -> None:
+        try:
+            write_stage(folder, snapshot, document)
+        except Exception as error:  # noqa: BLE001 - as below
+            stage = snapshot.manifest.stage
+            self._warn(f"the snapshot of {stage} could not be written ({_reason(error)}); the run goes on")
+
     def _write(self, snapshot: Snapshot) -> None:
         try:
             write(self._root, snapshot)
         except Exception as error:  # noqa: BLE001 - safetensors reports a full disk as an error of its own
-            reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+            reason = _reason(error)
             if self.last is None and any(os.strerror(number) in reason for number in _FULL):
                 self.full = reason
             else:
@@ -73,3 +88,7 @@ class Writer:
         if warning != self._warning:  # once, not at every interval
             self._warn(f"the checkpoint after {counted(steps, 'step')} {warning}")
         self._warning = warning
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(getattr(error, "strerror", None) or error).split())

@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from torch import Tensor
 
@@ -18,11 +20,11 @@ from trainer.checkpoint import layout
 from trainer.checkpoint.background_writer import Writer
 from trainer.checkpoint.discover import Found
 from trainer.checkpoint.host_copy import HostCopies, contribute
-from trainer.checkpoint.manifest import TENSORS, WEIGHTS, Manifest
+from trainer.checkpoint.manifest import IDENTITY, TENSORS, WEIGHTS, Manifest
 from trainer.checkpoint.parts import MODEL
 from trainer.checkpoint.policy import Measured, Parts, StageCheckpoint
 from trainer.checkpoint.reader import read
-from trainer.checkpoint.state import State, Stateful
+from trainer.checkpoint.state import Stateful
 from trainer.checkpoint.writer import Snapshot
 from trainer.config import CheckpointConfig
 from trainer.distributed.ranks import ALONE, Ranks
@@ -31,7 +33,7 @@ from trainer.result import code_version
 
 During = Callable[[str, str], AbstractContextManager[None]]
 
-_TRACE = "trace."
+TRACE = "trace."
 
 
 class Checkpoints:
@@ -83,7 +85,7 @@ class Checkpoints:
     def stage(self, name: str, steps: int, parts: Callable[[], Parts]) -> Iterator[StageCheckpoint]:
         """See `CheckpointPolicy`. A signal inside is handled here, while all parts of the stage exist."""
         stage = _Stage(self, name, steps, parts())
-        self._traces[_TRACE + name] = stage.parts.trace
+        self._traces[TRACE + name] = stage.parts.trace
         if found := self._found:
             self._restore(stage, found)
         self._stage = stage if self._restored else None
@@ -101,6 +103,35 @@ class Checkpoints:
         if name not in self._measured:
             self._measured[name] = measure()
         return self._measured[name]
+
+    def past(self, stage: str) -> bool:
+        """Return whether the run goes on from a checkpoint at the end of this first stage, or later."""
+        found = self._found
+        return found is not None and (found.manifest.stage != stage or found.manifest.over)
+
+    def start_from(self, found: Found) -> None:
+        """Restore from this snapshot instead. To be called before any stage."""
+        self._found, self._measured, self._restored = found, dict(found.manifest.measured), False
+
+    def save_stage(
+        self, name: str, folder: Path, describe: Callable[[], tuple[bytes, Mapping[str, Any]]]
+    ) -> None:
+        """Begin to write the stage that has just ended as a snapshot, which appears as `folder`.
+
+        Nothing is written where the weights are not those of its end: a later checkpoint has to restore them.
+
+        Args:
+            name: of the stage.
+            folder: of the snapshot.
+            describe: called in the first process; returns the content of its `stage.json` and its identity.
+        """
+        stage = self._stage
+        if stage is None or stage.name != name or not stage.over:
+            return
+        self._writer.wait()  # it reads the copies that are about to be overwritten
+        with self._during("saving", f"the end of {name}"):
+            document, identity = describe() if self._ranks.first else (b"", {})
+            self._save(stage, partial(self._writer.begin_stage, folder, document), {IDENTITY: identity})
 
     def peak(self, peak_memory_bytes: int) -> int:
         """See `CheckpointPolicy`."""
@@ -142,8 +173,8 @@ class Checkpoints:
     def _restore(self, stage: _Stage, found: Found) -> None:
         """Restore a stage as the checkpoint has it: over, in its middle, or not yet begun."""
         manifest, parts = found.manifest, stage.parts
-        if _TRACE + stage.name in manifest.values:
-            parts.trace.restore(read(found, _TRACE + stage.name))
+        if TRACE + stage.name in manifest.values:
+            parts.trace.restore(read(found, TRACE + stage.name))
             stage.done = stage.steps
         if manifest.stage == stage.name:
             stage.done = manifest.step
@@ -188,8 +219,13 @@ class Checkpoints:
                 self._ranks.barrier()  # when one process ends, the launcher ends the others
         error.resumable = self.resumable
 
-    def _save(self, stage: _Stage) -> None:
-        """Begin to write the run as it is now."""
+    def _save(
+        self,
+        stage: _Stage,
+        begin: Callable[[Snapshot], None] | None = None,
+        more: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Begin to write the run as it is now, as a checkpoint or as `begin` does, with more values."""
         parts: dict[str, Stateful] = {**stage.parts.lasting, **stage.parts.passing, **self._traces}
         states = {name: part.state() for name, part in parts.items()}
         others = {
@@ -201,13 +237,17 @@ class Checkpoints:
         files = {WEIGHTS: states[MODEL].tensors, TENSORS: others}
         if self._ranks.first:
             copies = {file: self._copies[file].take(tensors) for file, tensors in files.items()}
-            self._writer.begin(self._snapshot(stage, states, copies))
+            values = {name: state.values for name, state in states.items()} | dict(more or {})
+            (begin or self._writer.begin)(self._snapshot(stage, values, copies))
         else:
             for tensors in files.values():
                 contribute(tensors)
 
     def _snapshot(
-        self, stage: _Stage, states: Mapping[str, State], copies: Mapping[str, Mapping[str, Tensor]]
+        self,
+        stage: _Stage,
+        values: Mapping[str, Mapping[str, Any]],
+        copies: Mapping[str, Mapping[str, Tensor]],
     ) -> Snapshot:
         manifest = Manifest(
             stage=stage.name,
@@ -218,7 +258,7 @@ class Checkpoints:
             config_sha256=self._config_sha256,
             code_version=code_version(),
             details=stage.details,
-            values={name: state.values for name, state in states.items()},
+            values=values,
             measured=self._measured,
             peak_memory_bytes=self.peak(self._peak_memory()),
             compile_seconds=self.compiled(self._compile_seconds()),

@@ -19,6 +19,8 @@ STATE_FILE = "state.json"
 WEIGHTS = "model.safetensors"
 TENSORS = "training.safetensors"
 METRICS = "metrics.copy"
+STAGE_FILE = "stage.json"  # of a finished stage, see `stage_snapshot`
+IDENTITY = "snapshot"  # the name among `values` of what a finished stage belongs to
 
 _CHECKSUM = "sha256"
 _DETAILS = "told"  # the key of `details` in schema 1

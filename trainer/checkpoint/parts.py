@@ -72,6 +72,10 @@ class Weights:
     def restore(self, state: State) -> None:
         copy_into(dict(self._tensors()), state.tensors, part=MODEL)
 
+    def check(self, state: State) -> None:
+        """Raise StateError if `restore` would."""
+        require_fit(dict(self._tensors()), state.tensors, part=MODEL)
+
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield from self._module.named_parameters()
         yield from ((name, buffer) for name, buffer in self._module.named_buffers() if name in self._kept)
@@ -137,6 +141,14 @@ class Random:
 @torch.no_grad()
 def copy_into(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor], *, part: str) -> None:
     """Copy every saved tensor into its target; raise StateError, before any copy, if one does not fit."""
+    require_fit(targets, saved, part=part)
+    for name, target in targets.items():
+        full = to_device(saved[name], target.device) if is_lazy(target) else saved[name]
+        target.copy_(redistribute_like(target, full))
+
+
+def require_fit(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor], *, part: str) -> None:
+    """Raise StateError unless there is a saved tensor of the same shape and dtype for each target."""
     if targets.keys() != saved.keys():
         odd = sorted(targets.keys() ^ saved.keys())[0]
         raise StateError(part, f"{odd} is in {'the checkpoint' if odd in saved else 'the run'} alone")
@@ -144,6 +156,3 @@ def copy_into(targets: Mapping[str, Tensor], saved: Mapping[str, Tensor], *, par
         ours, theirs = (tuple(target.shape), target.dtype), (tuple(saved[name].shape), saved[name].dtype)
         if ours != theirs:
             raise StateError(part, f"{name} is {theirs[0]} of {theirs[1]}, not {ours[0]} of {ours[1]}")
-    for name, target in targets.items():
-        full = to_device(saved[name], target.device) if is_lazy(target) else saved[name]
-        target.copy_(redistribute_like(target, full))

@@ -5,6 +5,7 @@ metrics.jsonl    its metrics, step by step
 heartbeat.json   its present phase, or its exit status
 memory.jsonl     its memory, if `memory_log` asks for it
 checkpoints/     while it is unfinished
+snapshots/       finished stages, to start from or to hand on
 model/           its student once it is finished, if `save_model` asks for it
 result.json      once it is finished
 """

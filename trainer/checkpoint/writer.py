@@ -1,4 +1,4 @@
-"""Atomic writing of a snapshot to the disk. Called by `background_writer`."""
+"""Atomic writing of checkpoints, and of finished stages, to the disk. Called by `background_writer`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from trainer.checkpoint import layout
-from trainer.checkpoint.manifest import METRICS, STATE_FILE, Manifest, encode, file_digest
+from trainer.checkpoint.manifest import METRICS, STAGE_FILE, STATE_FILE, Manifest, encode, file_digest
 from trainer.text import sync
 
 
@@ -42,6 +42,22 @@ def write(root: Path, snapshot: Snapshot) -> Path:
         SafetensorError: the same, from safetensors.
     """
     final = root / layout.name_of(snapshot.manifest.steps)
+    _write_folder(final, snapshot)
+    layout.point_to(root, final.name)
+    return final
+
+
+def write_stage(final: Path, snapshot: Snapshot, document: bytes) -> None:
+    """Write a finished stage as the folder `final`, whose last file is `stage.json` with the given bytes.
+
+    Raises as `write` does, and leaves as little.
+    """
+    _write_folder(final, snapshot, {STAGE_FILE: document})
+
+
+def _write_folder(final: Path, snapshot: Snapshot, last: Mapping[str, bytes] | None = None) -> None:
+    """Write all files into a hidden draft, those of `last` at the end, and rename it into place."""
+    root = final.parent
     draft = layout.draft_in(root)
     try:
         for name, tensors in snapshot.tensors.items():
@@ -51,15 +67,15 @@ def write(root: Path, snapshot: Snapshot) -> Path:
         for path in sorted(draft.iterdir()):
             sync(path)
             files[path.name] = (path.stat().st_size, file_digest(path))
-        (draft / STATE_FILE).write_bytes(encode(dataclasses.replace(snapshot.manifest, files=files)))
-        sync(draft / STATE_FILE)
+        state = encode(dataclasses.replace(snapshot.manifest, files=files))
+        for name, content in ({STATE_FILE: state} | dict(last or {})).items():
+            (draft / name).write_bytes(content)
+            sync(draft / name)
         sync(draft)
         draft.rename(final)
         sync(root)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    layout.point_to(root, final.name)
-    return final
 
 
 def retain(root: Path, keep: int) -> None:

@@ -8,7 +8,7 @@ checks fields against each other. One file per kind of component; `run` joins th
 from __future__ import annotations
 
 from trainer.config.auto_freeze import AutoFreezeConfig
-from trainer.config.checkpoint import CheckpointConfig
+from trainer.config.checkpoint import CheckpointConfig, SnapshotsConfig
 from trainer.config.data import DataConfig, HubConfig, ParquetConfig, StdlibConfig, StreamConfig, TextConfig
 from trainer.config.distill import (
     CachedTeacherConfig,
@@ -46,6 +46,7 @@ __all__ = [
     "QuantConfig",
     "SaliencyConfig",
     "ScheduleConfig",
+    "SnapshotsConfig",
     "Stage1Config",
     "Stage2Config",
     "Stage2DistillConfig",

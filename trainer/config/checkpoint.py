@@ -1,4 +1,4 @@
-"""Configuration of checkpoints. Read by `trainer.checkpoint`."""
+"""Configuration of checkpoints and of snapshots. Read by `trainer.checkpoint`."""
 
 from __future__ import annotations
 
@@ -20,3 +20,14 @@ class CheckpointConfig:
     every_steps: Count
     every_seconds: NonNegative
     keep: Positive
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SnapshotsConfig:
+    """Snapshots of finished stages. One that is in the run's folder is used in any case.
+
+    Args:
+        write: write one at the end of Stage 1.9, for other runs to start from.
+    """
+
+    write: bool

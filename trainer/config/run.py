@@ -12,7 +12,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from trainer.config.auto_freeze import AutoFreezeConfig
-from trainer.config.checkpoint import CheckpointConfig
+from trainer.config.checkpoint import CheckpointConfig, SnapshotsConfig
 from trainer.config.data import DataConfig
 from trainer.config.distill import TEACHER_ACCESS, Stage3Config, check_attention_heads, check_attention_layer
 from trainer.config.fields import STRICT, AboveZero, Count, FieldError, NonNegative, Positive, Text
@@ -25,7 +25,7 @@ from trainer.text import counted
 
 _NOT_WITH_FSDP = {"adamw_8bit": "adamw", "muonclip": "muon"}  # each with the nearest that can be sharded
 _TELEMETRY = ("wandb", "telemetry", "memory_log", "log_every")
-INDECISIVE = ("run_dir", "save_model", "checkpoint", "force", *_TELEMETRY)
+INDECISIVE = ("run_dir", "save_model", "checkpoint", "snapshots", "force", *_TELEMETRY)
 _NO_PART_OF_TRAINING = ("at", "every_steps", "part_batches", "test")
 
 
@@ -134,6 +134,7 @@ class Config:
     device: DeviceConfig
     eval: EvalConfig
     checkpoint: CheckpointConfig
+    snapshots: SnapshotsConfig
     auto_freeze: AutoFreezeConfig
     telemetry: TelemetryConfig
     memory_log: MemoryLogConfig
@@ -243,9 +244,9 @@ class Config:
 def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a configuration that can change the result; a resumed run must agree in all of it.
 
-    Left out are the run's folder, checkpoints and telemetry, with it the losses that are measured within a
-    stage and on the test text, the number of processes or chips that share the run, and how a remote teacher
-    is reached.
+    Left out are the run's folder, checkpoints, snapshots and telemetry, with it the losses that are measured
+    within a stage and on the test text, the number of processes or chips that share the run, and how a remote
+    teacher is reached.
 
     Args:
         document: a configuration as plain values.

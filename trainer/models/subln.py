@@ -91,7 +91,7 @@ class SubLN(nn.Module):
 def make_student(
     teacher: nn.Module,
     config: Stage1Config,
-    calibration: Sequence[Tensor],
+    calibration: Sequence[Tensor] | None,
     *,
     quant: QuantConfig,
     device: Device,
@@ -101,7 +101,8 @@ def make_student(
     Args:
         teacher: on the device; it is not changed.
         config: of Stage 1.
-        calibration: training batches of token ids [B, T], int64; only read to measure gains.
+        calibration: training batches of token ids [B, T], int64; only read to measure gains. None: all gains
+            are 1, for a student whose weights are restored from elsewhere.
         quant: which weights share a scale, and how activations are quantised.
         device: runs the calibration.
 
@@ -114,9 +115,9 @@ def make_student(
     if config.keep_layers is not None:
         keep_layers(student, matched_layers(config.keep_layers, depth(student)))
     gains: dict[str, float] = {}
-    if config.subln in ("calibrated", "blended"):
+    if calibration is not None and config.subln in ("calibrated", "blended"):
         gains = _input_scales(student, calibration, device)
-    elif config.subln == "ones":
+    elif config.subln != "none":
         gains = dict.fromkeys(normalised_projections(student), 1.0)
     strength = Lambda().to(device.torch_device)
     quantise(student, strength, quant, gains, blended=config.subln == "blended")

@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic_core import from_json
@@ -47,6 +49,7 @@ from trainer.models.causal_lm import (
 )
 from trainer.optim.muon import muon_dtype
 from trainer.optim.validate import require_packages
+from trainer.teachers.cached.compatibility import weights_sha256
 from trainer.training.context import StageContext, StagePlan
 from trainer.training.evaluation import held_out_loss
 from trainer.training.loop import train
@@ -152,6 +155,18 @@ def prepare_inputs(config: Config, *, device: Device, stop: StopSignal, progress
     )
 
 
+def teacher_sha256(config: Config, inputs: PreparedInputs, device: Device) -> str:
+    """Return the digest that a run's teacher is known by: of a pretrained one's weights, which takes seconds.
+
+    One that is trained here has that of its recipe: from one processor to another its weights are rounded in
+    other ways.
+    """
+    if config.model.kind == "hf":
+        return weights_sha256(inputs.teacher)
+    recipe = json.dumps(_recipe(config, config.model, inputs.corpus, device), sort_keys=True)
+    return hashlib.sha256(recipe.encode()).hexdigest()
+
+
 def _check_fit(model: nn.Module, config: Config, corpus: Corpus) -> None:
     """Raise ConfigError if a pretrained model does not fit tokenizer, sequence length or device."""
     # Losses at positions that a model was never trained on are meaningless.
@@ -218,21 +233,9 @@ def _tiny_teacher(
     progress: Progress,
 ) -> Path:
     """Return the cached folder of the tiny teacher, training it first if there is none."""
-    muon = muon_dtype(model.teacher.optimizer, device.torch_device)
-    spec = {
-        "recipe": 1,  # raise it when the training of teachers changes
-        "model": asdict(model),
-        "data": corpus.order_sha256,
-        "vocab_size": corpus.vocab_size,
-        "sequence_length": config.data.sequence_length,
-        "device": device.kind,  # not its threads: runs with one and with two share a teacher
-        "dtype": dtype_name(device.dtype),
-        "muon_dtype": None if muon is None else dtype_name(muon),
-        "eval": {"batches": config.eval.batches, "batch_size": config.eval.batch_size},  # of the stored loss
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
-    }
-
+    # The evaluation is that of the stored loss.
+    evaluation = {"batches": config.eval.batches, "batch_size": config.eval.batch_size}
+    spec = _recipe(config, model, corpus, device) | {"eval": evaluation}
     context = StageContext(
         device=dataclasses.replace(device, ranks=ALONE),
         stop=stop,
@@ -244,6 +247,23 @@ def _tiny_teacher(
 
     progress(NAME, None)
     return artifact("teachers", spec, build)
+
+
+def _recipe(config: Config, model: TinyModelConfig, corpus: Corpus, device: Device) -> dict[str, Any]:
+    """Return all that a tiny teacher's weights depend on."""
+    muon = muon_dtype(model.teacher.optimizer, device.torch_device)
+    return {
+        "recipe": 1,  # raise it when the training of teachers changes
+        "model": asdict(model),
+        "data": corpus.order_sha256,
+        "vocab_size": corpus.vocab_size,
+        "sequence_length": config.data.sequence_length,
+        "device": device.kind,  # not its threads: runs with one and with two share a teacher
+        "dtype": dtype_name(device.dtype),
+        "muon_dtype": None if muon is None else dtype_name(muon),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }
 
 
 def _train(

@@ -110,13 +110,24 @@ class StageLines:
         }
 
     def _position(self, at: Step | HeldOutPoint) -> Line:
-        done = (self.before + self.weight * at.step) / self.total if self.total else 1.0
-        return {"stage": at.stage, "step": at.step, "of": at.of, "done": round(done, 6)}
+        done = share_done(self.before, self.weight * at.step, self.total)
+        return {"stage": at.stage, "step": at.step, "of": at.of, "done": done}
 
     def _peak(self) -> float | None:
         """Return the peak rate of the devices of all processes."""
         one = peak_flops_per_second(self.device)
         return None if one is None else one * self.device.ranks.world * self.device.chips
+
+
+def share_done(before: float, within: float, total: float) -> float:
+    """Return the share of a run's work that is done, all in effective steps; of no work, all.
+
+    Args:
+        before: of the stages before.
+        within: of the stage.
+        total: of the run.
+    """
+    return round((before + within) / total, 6) if total else 1.0
 
 
 def memory_mib(device: Device) -> dict[str, float]:

@@ -24,7 +24,7 @@ from trainer.errors import TrainerError
 from trainer.result import Result
 from trainer.telemetry.health import Health
 from trainer.telemetry.heartbeat import Heartbeat
-from trainer.telemetry.line import StageLines, StepTotals
+from trainer.telemetry.line import StageLines, StepTotals, share_done
 from trainer.text import Lines, counted
 from trainer.training.loop import Step
 from trainer.training.stage_evaluation import HeldOutPoint
@@ -71,16 +71,13 @@ class Telemetry:
         out: TextIO | None = None,
     ) -> None:
         earlier = _lines_with(("warnings", "held_out_loss"), path) if path and append else []
-        self._warnings: list[Mapping[str, Any]] = [
-            warning for line in earlier for warning in line.get("warnings", ())
-        ]
+        self._warnings: list[Mapping[str, Any]] = []
         self._held_out: Mapping[str, Any] = {}  # the last such line
         self._file = None if path is None else path.open("a" if append else "w", encoding="utf-8")
         self._every, self._dense, self._channels, self._heartbeat = every, dense, channels, heartbeat
         self._console = Lines(None if path is None else out)
         self._total, self._totals = 0.0, StepTotals()
-        for line in earlier:
-            self._keep_held_out(line)
+        self._remember(earlier)
 
     @property
     def warnings(self) -> tuple[Mapping[str, Any], ...]:
@@ -90,6 +87,33 @@ class Telemetry:
     def plan(self, total: float) -> None:
         """Set the work of the run, in effective steps."""
         self._total = total
+
+    def take_over(self, metrics: Path, stage: str, *, weight: float, held_out: bool) -> None:
+        """Replace all lines by those of the run that computed the first stage, which this one starts after.
+
+        Args:
+            metrics: its `metrics.jsonl` up to there.
+            stage: its name.
+            weight: work of each of its steps, in effective steps; the lines have shares of another plan.
+            held_out: take its held-out losses, too; not if this run measures them on other text.
+        """
+        if self._file is None:
+            return
+        self._file.seek(0)
+        self._file.truncate()
+        with metrics.open(encoding="utf-8") as file:
+            lines: list[dict[str, Any]] = [from_json(line) for line in file]
+        lines = [line for line in lines if held_out or "held_out_loss" not in line]
+        for channel in self._channels:
+            channel.tag(stage)
+        for line in lines:
+            line["done"] = share_done(0.0, weight * line["step"], self._total)
+            self._write(line)
+            for channel in self._channels:
+                channel.log(line)
+        self._warnings = []
+        self._remember(lines)
+        self._console.write(f"going on after {stage}, from its snapshot")
 
     def begin(
         self, stage: str, *, finished: float, weight: float, device: Device, flops_per_token: float = 0.0
@@ -168,6 +192,12 @@ class Telemetry:
         # A part of the text has another loss than all of it, on which the final loss is measured.
         text = f"on the first {counted(point.sequences, 'sequence')}"
         self._console.write(f"{point.stage} {point.step}/{point.of}  held_out_loss {shown} {text}")
+
+    def _remember(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Take warnings and the last held-out loss of lines that are in the file already."""
+        self._warnings += [warning for line in lines for warning in line.get("warnings", ())]
+        for line in lines:
+            self._keep_held_out(line)
 
     def _keep_held_out(self, line: Mapping[str, Any]) -> None:
         if "held_out_loss" in line:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kept_runs import Attempt, Uninterrupted, outcome_of
+from kept_runs import SHORT, Attempt, Publish, Uninterrupted, outcome_of
 
 from trainer import __main__ as program
-from trainer.api import check
-from trainer.pipeline import Outcome
+from trainer.api import check, stage_keys
+from trainer.layout import SNAPSHOTS_FOLDER
+from trainer.outcome import Outcome
 from trainer.telemetry import Telemetry
 from trainer.training.preemption import StopSignal
 
@@ -46,7 +48,8 @@ def attempt(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Attempt:
         taken, how = 0, (end, at)
         stop = StopSignal()
         stop.install()
-        return program.train_in(folder, check([*small, *overrides, f"run_dir={folder}"]), stop)
+        given = [*small, *overrides, f"run_dir={folder}"]
+        return program.train_in(folder, check(given), stop, keys=stage_keys(given))
 
     return attempt
 
@@ -65,3 +68,25 @@ def uninterrupted(
         return outcome_of(attempt(folder, *overrides), folder)
 
     return lambda *overrides: remembered(f"uninterrupted {(*small, *overrides)}", lambda: run(overrides))
+
+
+@pytest.fixture
+def publish(
+    attempt: Attempt,
+    remembered: Callable[[str, Callable[[], str]], str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Publish:
+    """See `Publish`. Each is computed once in the session."""
+
+    def publish(folder: Path, *overrides: str) -> Path:
+        def run() -> str:
+            source = tmp_path_factory.mktemp("publisher")
+            attempt(
+                source, *SHORT, *overrides, "stage2.max_steps=0", "stage3.max_steps=0", "snapshots.write=true"
+            )
+            return str(source / SNAPSHOTS_FOLDER)
+
+        source = Path(remembered(f"published {overrides}", run))
+        return Path(shutil.copytree(source, folder / SNAPSHOTS_FOLDER)) / "stage1_9"
+
+    return publish

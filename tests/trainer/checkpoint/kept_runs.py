@@ -25,6 +25,16 @@ Uninterrupted = Callable[..., str]
 """The outcome of a run with these overrides, without an interruption."""
 
 
+Publish = Callable[..., Path]
+"""`publish(folder, *overrides)`: a run's folder gets the snapshot of a run that had another Stage 2."""
+
+SHORT = (
+    *("stage1_9.max_steps=3", "stage2.max_steps=3", "stage2.lambda_warmup.warmup_steps=2"),
+    *("eval.at=[0.5,1.0]", "stage2.optimizer.lr=0.002"),
+)
+"""Two stages of a snapshot's tests."""
+
+
 class KilledError(BaseException):
     """What a test raises where a real process would get SIGKILL: nothing may be done about it."""
 
@@ -35,6 +45,13 @@ def terminate() -> None:
 
 def kill() -> None:
     raise KilledError
+
+
+def flip(file: Path) -> None:
+    """Change a bit near the end."""
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
 
 
 def outcome_of(outcome: Outcome, folder: Path) -> str:

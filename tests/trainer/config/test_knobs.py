@@ -150,6 +150,7 @@ ELSEWHERE = {
         f"checkpoint.{key}": "tests/trainer/checkpoint/test_checkpoint_policy.py"
         for key in ("every_steps", "every_seconds", "keep")
     },
+    "snapshots.write": "tests/trainer/checkpoint/test_stage_snapshot.py",
     **{
         f"eval.{key}": "tests/trainer/training/test_stage_evaluation.py"
         for key in ("at", "every_steps", "part_batches")

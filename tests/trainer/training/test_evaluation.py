@@ -16,12 +16,11 @@ import torch
 from scipy import stats
 from trainer_outcomes import weights_digest, without_times
 
-from trainer import pipeline
 from trainer.api import check, prepare
 from trainer.checkpoint import config_pin
 from trainer.devices.device import open_device
 from trainer.errors import ConfigError
-from trainer.pipeline import Outcome
+from trainer.outcome import Outcome, save
 from trainer.training.evaluation import HeldOutLoss, held_out_loss
 
 Run = Callable[..., Outcome]
@@ -203,7 +202,7 @@ def test_the_losses_on_the_test_text_by_hand(
 
     checkpoints, telemetry = Mock(resumable=False), Mock()
     config = check([])
-    pipeline.save(outcome, config, tmp_path, telemetry, checkpoints, device.ranks, warn=pytest.fail)
+    save(outcome, config, tmp_path, telemetry, checkpoints, device.ranks, warn=pytest.fail)
     losses = json.loads((tmp_path / "held_out.json").read_text())["losses"]
     assert list(losses) == ["final", "teacher", "test", "test_teacher"]
     assert losses["test"] == pytest.approx(ours, abs=1e-5)

@@ -1,0 +1,64 @@
+"""Processes that share a run write one snapshot, and start from one together, or all of them from scratch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shared_runs import Started, metrics
+from trainer_outcomes import TIMES, lines_without_times
+
+from trainer.api import METRICS_FILE, MODEL_FOLDER, RESULT_FILE
+from trainer.layout import SNAPSHOTS_FOLDER
+from trainer.models.student_folder import WEIGHTS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # several processes, each of which loads torch
+
+Start = Callable[..., Started]
+
+SHORT = (
+    *("stage1_9.max_steps=3", "stage1_9.saliency.enabled=true", "stage1_9.saliency.update_interval=1"),
+    *("stage2.max_steps=3", "stage2.lambda_warmup.warmup_steps=2", "eval.at=[0.5,1.0]", "save_model=true"),
+)
+
+
+def outcome(folder: Path) -> tuple[bytes, dict[str, Any], list[dict[str, Any]]]:
+    numbers = {name: value for name, value in metrics(folder).items() if name not in TIMES}
+    return (folder / MODEL_FOLDER / WEIGHTS).read_bytes(), numbers, lines_without_times(folder / METRICS_FILE)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "more"),
+    [("ddp", ()), ("fsdp", ()), ("ddp", ("eval.batches=3",))],
+    ids=["ddp", "fsdp", "ddp with other held-out text"],
+)
+def test_two_processes_from_a_snapshot_end_as_from_scratch(
+    parallel: str, more: tuple[str, ...], start: Start, tmp_path: Path
+) -> None:
+    def run(name: str, *overrides: str) -> tuple[Path, str]:
+        started = start(tmp_path / name, *SHORT, f"device.parallel={parallel}", *overrides)
+        assert started.end() == [0, 0], started.output(0) + started.output(1)
+        assert started.output(1) == ""
+        return tmp_path / name, started.output(0)
+
+    publisher, _ = run("publisher", "stage2.max_steps=0", "snapshots.write=true")
+    scratch, _ = run("scratch", *more)
+    for name in ("reused", "damaged"):
+        shutil.copytree(publisher / SNAPSHOTS_FOLDER, tmp_path / name / SNAPSHOTS_FOLDER)
+    (tmp_path / "damaged" / SNAPSHOTS_FOLDER / "stage1_9" / "model.safetensors").write_bytes(b"")
+    reused, said = run("reused", *more)
+    assert said.count("going on after stage1_9, from its snapshot") == 1
+    ours, theirs = outcome(reused), outcome(scratch)
+    assert ours[:2] == theirs[:2]
+    assert [line for line in ours[2] if "loss" in line] == [line for line in theirs[2] if "loss" in line]
+    if not more:
+        assert ours[2] == theirs[2]
+    assert json.loads((reused / RESULT_FILE).read_text())["stages"][0]["reused"] is True
+    if parallel == "ddp" and not more:
+        damaged, said = run("damaged", *more)
+        assert said.count("the snapshot of stage1_9 cannot be used (model.safetensors has 0 bytes") == 1
+        assert outcome(damaged) == theirs

@@ -1,0 +1,229 @@
+"""The report of a finished run, called by `pipeline`, and its writing, called by `__main__`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from trainer import result
+from trainer.checkpoint.checkpoints import Checkpoints
+from trainer.checkpoint.stage_snapshot import origin
+from trainer.config import Config
+from trainer.config.effective_steps import weights
+from trainer.cost.flops import usd
+from trainer.devices.device import Device
+from trainer.devices.dtypes import dtype_name
+from trainer.distributed.ranks import Ranks
+from trainer.errors import TrainerError
+from trainer.layout import HELD_OUT_FILE, MODEL_FOLDER, RESULT_FILE
+from trainer.models import student_folder
+from trainer.optim.muon import muon_dtype
+from trainer.optim.validate import optimizers
+from trainer.result import Metrics, Result, StageResult
+from trainer.stages import distill, layerwise, pretrain
+from trainer.teachers.local import PreparedInputs
+from trainer.telemetry import Telemetry
+from trainer.training.context import StageContext
+from trainer.training.evaluation import HeldOutLoss, Measured, bits_per_byte
+from trainer.training.loop import StageTrace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A finished run.
+
+    Args:
+        result: metrics and provenance.
+        student: with lambda at 1.
+        tokenizer: folder of the tokenizer.
+        held_out: losses on the selection text.
+        test: losses on the test text, if `eval.test` asked for them.
+    """
+
+    result: Result
+    student: nn.Module
+    tokenizer: Path
+    held_out: Measured
+    test: Measured | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The numbers of a run, finished or under way.
+
+    A stage that was taken from a snapshot counts as if it had been computed here.
+
+    Args:
+        config: of the run.
+        inputs: of the run.
+        context: device and checkpoints.
+        traces: of the stages so far, by name, those without steps included.
+        flops: operations of training in each of them.
+        start: the held-out loss before Stage 2.
+        keys: of the ends of stages that runs can share.
+    """
+
+    config: Config
+    inputs: PreparedInputs
+    context: StageContext
+    traces: Mapping[str, StageTrace]
+    flops: Mapping[str, float]
+    start: HeldOutLoss
+    keys: Mapping[str, str]
+
+    def stages(self) -> list[StageResult]:
+        """Return the stages so far, those without steps included."""
+        return [self._stage(name, trace) for name, trace in self.traces.items()]
+
+    def of_alignment(self) -> dict[str, float | None]:
+        """Return the metrics of a result that Stage 1.9 decides, by their names there."""
+        name = layerwise.NAME
+        trace, stage = self.traces[name], self._stage(name, self.traces[name])
+        return {
+            **_alignment(trace),
+            "stage2_start_loss": self.start.mean,
+            "effective_steps": stage.cost,
+            "train_flops": float(self.flops[name]),
+            "train_seconds": trace.seconds,
+            "tokens": trace.tokens,
+            "usd": stage.usd,
+            "eval_seconds": trace.eval_seconds,
+        }
+
+    def metrics(self, held_out: Measured, test: Measured | None) -> Metrics:
+        """Return the metrics of a finished run.
+
+        Args:
+            held_out: losses at the end.
+            test: likewise on the test text; None: it was not asked for.
+        """
+        traces, device, checkpoints = self.traces, self.context.device, self.context.checkpoints
+        trained, distilled = traces[pretrain.NAME], traces[distill.NAME]
+        tokens = sum(trace.tokens for trace in traces.values())
+        seconds = sum(trace.seconds for trace in traces.values())
+        final, scored_bytes = held_out.final, self.inputs.held_out_bytes
+        stages = self.stages()
+        return Metrics(
+            final_loss=final.mean,
+            final_loss_sem=held_out.paired_sem,
+            final_loss_text_sem=final.sem,
+            perplexity=final.perplexity,
+            bits_per_byte=scored_bytes and bits_per_byte(final.mean, self.inputs.held_out, scored_bytes),
+            **_alignment(traces[layerwise.NAME]),
+            stage2_start_loss=self.start.mean,
+            stage2_train_loss=trained.final("ce" if self.config.stage2.distill.enabled else "loss"),
+            stage3_final_loss=distilled.final_loss,
+            effective_steps=sum(stage.cost for stage in stages),
+            train_flops=float(sum(self.flops.values())),
+            train_seconds=seconds,
+            tokens=tokens,
+            tokens_per_second=tokens / seconds if seconds else 0.0,
+            peak_memory_gib=device.ranks.all_reduce_max(checkpoints.peak(device.peak_memory_bytes())) / 2**30,
+            usd=_total(stage.usd for stage in stages),
+            compile_seconds=checkpoints.compiled(device.compile_seconds()),
+            eval_seconds=sum(trace.eval_seconds for trace in traces.values()),
+            test_loss=None if test is None else test.final.mean,
+            test_loss_sem=None if test is None else test.paired_sem,
+            test_loss_text_sem=None if test is None else test.final.sem,
+        )
+
+    def _stage(self, name: str, trace: StageTrace) -> StageResult:
+        reused, dollars = origin(self.context.checkpoints, name)
+        if not reused:
+            price = self.config.device
+            spot = price.pricing == "spot"
+            dollars = usd(self.context.device, price.usd_per_hour, trace.seconds, spot=spot)
+        return StageResult(
+            name=name,
+            key=self.keys.get(name, ""),
+            reused=reused,
+            cost=weights(self.config)[name] * len(trace.losses),
+            seconds=trace.seconds,
+            usd=dollars,
+        )
+
+
+def products_dtype(student: nn.Module, device: Device) -> str:
+    """Return the dtype of matrix products. Those of bfloat16 weights are bfloat16, whatever the device's."""
+    bfloat16 = any(parameter.dtype == torch.bfloat16 for parameter in student.parameters())
+    return dtype_name(torch.bfloat16 if bfloat16 else device.dtype)
+
+
+def muon_dtypes(config: Config, device: Device) -> dict[str, str]:
+    """Return the dtype that each part of the configuration with Muon orthogonalises updates in."""
+    return {
+        key.removesuffix(".optimizer"): dtype_name(dtype)
+        for key, optimizer in optimizers(config)
+        if (dtype := muon_dtype(optimizer, device.torch_device)) is not None
+    }
+
+
+def save(
+    outcome: Outcome,
+    config: Config,
+    folder: Path,
+    telemetry: Telemetry,
+    checkpoints: Checkpoints,
+    ranks: Ranks,
+    warn: Callable[[str], None],
+) -> None:
+    """Write the result, save the student, and remove the checkpoints.
+
+    A student that cannot be saved is a warning, as the run has its result. The checkpoints are kept then: the
+    same command goes on from there.
+
+    Raises:
+        TrainerError: the disk refuses the result.
+    """
+    if ranks.first:
+        measured = {("final", "teacher"): outcome.held_out, ("test", "test_teacher"): outcome.test}
+        sequences = {
+            name: loss.by_sequence
+            for names, on_text in measured.items()
+            if on_text is not None
+            for name, loss in zip(names, (on_text.final, on_text.reference), strict=True)
+        }
+        result.write_held_out(sequences, folder / HELD_OUT_FILE, resumable=checkpoints.resumable)
+        result.write(outcome.result, folder / RESULT_FILE, resumable=checkpoints.resumable)
+    saved = True
+    if config.save_model:
+        try:
+            with telemetry.during("saving", "the student"):
+                student_folder.save(
+                    outcome.student,
+                    folder / MODEL_FOLDER,
+                    tokenizer=outcome.tokenizer,
+                    config_sha256=outcome.result.provenance.config_sha256,
+                    ranks=ranks,
+                )
+        except Exception as error:  # noqa: BLE001 - whatever it is, the result was worth the training
+            saved = False
+            again = "goes on from its checkpoint" if checkpoints.resumable else "trains anew"
+            why = error if isinstance(error, TrainerError) else f"{type(error).__name__}: {error}"
+            warn(
+                f"{RESULT_FILE} is written, but the student could not be saved ({why}); once that is mended, "
+                f"the same command {again}"
+            )
+    if ranks.first:
+        if saved:
+            checkpoints.discard()
+        telemetry.finish(outcome.result)
+
+
+def _alignment(trace: StageTrace) -> dict[str, float | None]:
+    return {
+        "stage1_9_final_loss": trace.final_loss,
+        "stage1_9_distill_loss": trace.final("distill"),
+        "stage1_9_ce_loss": trace.final("ce"),
+        "stage1_9_kl_loss": trace.final("kl"),
+    }
+
+
+def _total(dollars: Iterable[float | None]) -> float | None:
+    """Return the sum; None where one is not known."""
+    amounts = list(dollars)
+    return None if None in amounts else sum(each for each in amounts if each is not None)
