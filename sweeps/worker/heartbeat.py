@@ -22,6 +22,7 @@ from sweeps.space.definition import Value
 from sweeps.storage.base import NotFound
 from sweeps.trials import lifecycle, storable
 from sweeps.trials.record import Trial, run_prefix
+from sweeps.trials.stage_run import StageRun
 from sweeps.worker import progress_log
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class HeartbeatThread:
         lost: whether another worker has the trial now.
         stop_reason: why the trial should be stopped early; "" while it should go on.
         predicted: the results of a trial to be stopped, as predicted when that was decided.
+        ended: returns the stages that have ended.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class HeartbeatThread:
         self.lost = False
         self.stop_reason = ""
         self.predicted: Mapping[str, float] = {}
+        self.ended: Callable[[], tuple[StageRun, ...]] = tuple
 
     def __enter__(self) -> HeartbeatThread:
         self._thread.start()
@@ -115,7 +118,7 @@ class HeartbeatThread:
     def _send(self, progress: Mapping[str, Value]) -> bool:
         """Send one heartbeat; False once another worker has the trial."""
         record = self._record
-        bare = lifecycle.Heartbeat(worker=record.worker or "", attempt=record.attempt)
+        bare = lifecycle.Heartbeat(worker=record.worker or "", attempt=record.attempt, stages=self.ended())
         curve = self.curve()
         beat = replace(bare, progress=progress, curve=curve.points, curve_of=curve.of)
         try:

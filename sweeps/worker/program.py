@@ -19,10 +19,12 @@ from typing import Any
 from sweeps.errors import CannotStart, EnvironmentFault, InputError, Interrupted
 from sweeps.space.definition import Space, Value
 from sweeps.space.overrides import to_overrides
+from sweeps.space.stages import Stages
 from sweeps.space.yaml_cursor import nearest
 from sweeps.trials import storable
 from sweeps.trials.record import Failure, Trial
-from sweeps.worker import process, startable
+from sweeps.worker import process, stage_runs, startable
+from sweeps.worker.environment import in_environment, variables
 from sweeps.worker.progress_log import METRICS_FILE
 from sweeps.worker.result import (
     OUT_OF_MEMORY,
@@ -48,10 +50,21 @@ LOG_FILE = "log.txt"
 PYTHON = "${python}"
 """Placeholder in a command for the Python that the worker itself runs in."""
 
+WRITE_SNAPSHOTS = "snapshots.write"
+"""Key of the trainer's configuration: it writes the ends of its stages into `snapshots/`."""
+
 CONFIG_FILE = "config.json"  # the trainer refuses to resume a folder whose config differs
 
 
-def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Callable[[], bool]) -> Outcome:
+def run(
+    space: Space,
+    record: Trial,
+    folder: Path,
+    *,
+    stop: Stop,
+    wants_stop: Callable[[], bool],
+    snapshots: bool = False,
+) -> Outcome:
     """Run one trial to its end, with its files in `folder`.
 
     The program is stopped when `stop` is requested (the worker has to leave) or `wants_stop()` turns true
@@ -64,12 +77,14 @@ def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Ca
         folder: the run folder of the attempt.
         stop: the worker's stop request.
         wants_stop: polled while the program runs.
+        snapshots: whether the trainer writes the ends of its stages for other trials.
 
     Raises:
         EnvironmentFault: this machine cannot run the program.
     """
     if space.program.kind == "function":
-        return _run_function(space, record, stop)
+        with in_environment(variables(space, record, folder)):
+            return _run_function(space, record, stop)
 
     def should_stop() -> bool:
         return stop.requested or wants_stop()
@@ -78,7 +93,7 @@ def run(space: Space, record: Trial, folder: Path, *, stop: Stop, wants_stop: Ca
         return Preempted(detail="before the program was started")
     for name in (RESULT_FILE, METRICS_FILE, CONFIG_FILE):  # of a lost record whose index was reused
         (folder / name).unlink(missing_ok=True)
-    argv, env = _command(space, record, folder)
+    argv, env = _command(space, record, folder, snapshots=snapshots), variables(space, record, folder)
     if problem := startable.problem(argv):
         return NotStarted(detail=problem)
     log_file = folder / LOG_FILE
@@ -217,19 +232,44 @@ def trainer_overrides(space: Space, parameters: Mapping[str, Value]) -> list[str
     return [*space.program.overrides, *to_overrides(parameters)]
 
 
-def _command(space: Space, record: Trial, folder: Path) -> tuple[list[str], dict[str, str]]:
-    env = {"SWEEP_RUN_DIR": str(folder), "SWEEP_TRIAL": str(record.trial), "SWEEP_NAME": space.name}
+def stage_keys(space: Space, parameters: Mapping[str, Value]) -> dict[str, str]:
+    """Return the key of the end of each stage that trials share, by the stage's name in order.
+
+    Equal keys, of 64 hexadecimal digits, mean equal results; there are none if the sweep shares no stages.
+
+    Args:
+        space: of the sweep, with its program.
+        parameters: of one trial.
+    """
+    stages = Stages(space)
+    if not stages.shared:
+        return {}
+    if space.program.kind == "trainer":
+        from trainer import api
+        from trainer.errors import TrainerError
+
+        try:
+            keys = api.stage_keys(trainer_overrides(space, parameters))
+        except TrainerError as error:  # which the program itself is about to report
+            log.info("the stages have no keys: %s", error)
+            return {}
+        return {name: keys[name] for name in stages.names if name in keys}
+    return stage_runs.keys(space, stages, parameters)
+
+
+def _command(space: Space, record: Trial, folder: Path, *, snapshots: bool) -> list[str]:
     if space.program.kind == "trainer":
         from trainer import api
 
         identity = to_overrides({"wandb.group": space.name, "wandb.name": f"{space.name}-{record.trial:06d}"})
-        overrides = [*trainer_overrides(space, record.parameters), *identity]
-        return api.command(overrides, folder, processes=space.program.processes), env
+        shared = to_overrides({WRITE_SNAPSHOTS: True}) if snapshots else []
+        overrides = [*trainer_overrides(space, record.parameters), *identity, *shared]
+        return api.command(overrides, folder, processes=space.program.processes)
     argv: list[str] = []
     values = {PYTHON: sys.executable, "${run_dir}": str(folder), "${trial}": str(record.trial)}
     for word in space.program.command:
         argv += to_overrides(record.parameters) if word == "${overrides}" else [_filled(word, values)]
-    return argv, env
+    return argv
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ import re
 import resource
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +17,8 @@ from sweeps.text import json_reader
 from sweeps.text.counted import counted
 from sweeps.trials import storable
 from sweeps.trials.record import Failure
-from sweeps.worker import process, startable
+from sweeps.worker import process, stage_runs, startable
+from sweeps.worker.stage_runs import Reported
 from sweeps.worker.transient import network_was_lost
 
 log = logging.getLogger(__name__)
@@ -40,9 +41,15 @@ OUT_OF_MEMORY = re.compile(r"\bMemoryError\b|OutOfMemoryError|[Oo]ut of memory|R
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """Success: the program reported metrics; all objectives and constrained metrics are finite."""
+    """Success: the program reported metrics; all objectives and constrained metrics are finite.
+
+    Args:
+        metrics: by name.
+        stages: as the program reported them.
+    """
 
     metrics: Mapping[str, float | None]
+    stages: tuple[Reported, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +111,10 @@ def parse_result(space: Space, document: Any, where: str) -> Completed | Failed:
         return stated
     if (status := document.get("status", "completed")) != "completed":
         return _broken(f"{where}: status is {status!r:.200}")
-    return check_metrics(space, document.get("metrics", document), where)
+    checked = check_metrics(space, document.get("metrics", document), where)
+    if isinstance(checked, Completed) and "metrics" in document:
+        return replace(checked, stages=stage_runs.parse(document.get("stages"), where))
+    return checked
 
 
 def stated_failure(document: Any, where: str) -> Failed | None:

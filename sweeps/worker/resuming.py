@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.storage.base import Store
 from sweeps.storage.run_files.fetch import fetch_files
+from sweeps.text import json_reader
 from sweeps.trials.record import Trial, run_prefix
+from sweeps.worker.stage_folder import SNAPSHOTS
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +39,11 @@ def bring_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
         EnvironmentFault: the folder cannot be written.
     """
     try:
-        for stale in (folder / CHECKPOINTS, folder / _INCOMING):  # of a lost record whose index was reused
+        for stale in (
+            folder / CHECKPOINTS,
+            folder / SNAPSHOTS,
+            folder / _INCOMING,
+        ):  # of a lost record whose index was reused
             if stale.exists():
                 shutil.rmtree(stale)
         for attempt in range(record.attempt - 1, 0, -1):
@@ -51,6 +58,23 @@ def bring_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
             "SWEEP_SCRATCH name a folder that you may write to"
         ) from error
     return None
+
+
+def stages_behind(folder: Path, names: Sequence[str]) -> int:
+    """Return how many stages the newest checkpoint in a run folder has behind it; 0 if it does not say.
+
+    Args:
+        folder: the run folder.
+        names: of all stages in order.
+    """
+    checkpoints = folder / CHECKPOINTS
+    try:
+        latest = (checkpoints / "latest").read_text().strip()
+        state = json_reader.read(checkpoints / latest / "state.json")
+        stage, is_over = state["stage"], state["over"]
+    except (OSError, ValueError, KeyError, TypeError):  # not the trainer's, which writes these
+        return 0
+    return names.index(stage) + (is_over is True) if stage in names else len(names)
 
 
 def _bring(store: Store, prefix: str, folder: Path) -> bool:

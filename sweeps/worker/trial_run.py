@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol, TypeGuard
 
 from sweeps.errors import (
@@ -30,9 +31,11 @@ from sweeps.trials.record import Reason, Trial, run_prefix
 from sweeps.worker import backoff, program
 from sweeps.worker.heartbeat import HeartbeatThread
 from sweeps.worker.result import Completed, Failed, NotStarted, Preempted
-from sweeps.worker.resuming import bring_checkpoints
+from sweeps.worker.resuming import bring_checkpoints, stages_behind
 from sweeps.worker.run_folder import require_writable
 from sweeps.worker.signals import Stop
+from sweeps.worker.snapshots import Snapshots
+from sweeps.worker.stage_folder import SNAPSHOTS
 
 log = logging.getLogger(__name__)
 
@@ -94,15 +97,18 @@ class TrialRun:
             CannotStart: the program never began, and this worker has not run it before.
         """
         with self._heartbeat() as heartbeat:
-            prefix = run_prefix(self.record.trial, self.record.attempt)
-            uploader = Uploader(self.experiment.store, heartbeat.folder, prefix)
+            snapshots = Snapshots(self.experiment, self.record, heartbeat.folder)
+            heartbeat.ended = lambda: snapshots.ended
+            uploader = self._uploader(heartbeat.folder, snapshots)
             try:
-                outcome = self._run_program(heartbeat, uploader, has_run=has_run)
+                outcome = self._run_program(heartbeat, uploader, snapshots, has_run=has_run)
                 preempted_by = self._preempted_by(outcome, heartbeat, uploader)
-                end = self.report(self._event(outcome, heartbeat))
+                self._publish(outcome, heartbeat, snapshots)
+                end = self.report(self._event(outcome, heartbeat, snapshots))
                 uploader.close(UPLOAD_S, leave=lambda: self.stop.requested, grace=UPLOAD_GRACE_S)
             except BaseException as error:
                 uploader.close(UPLOAD_GRACE_S)
+                snapshots.close(0)
                 if not _worker_survives(error):
                     self._hand_back(error)
                     raise
@@ -157,12 +163,20 @@ class TrialRun:
             self._hand_back(error)
             raise
 
+    def _uploader(self, folder: Path, snapshots: Snapshots) -> Uploader:
+        """Return the run folder's uploader; snapshots have a place of their own in the store."""
+        prefix = run_prefix(self.record.trial, self.record.attempt)
+        without = SNAPSHOTS if snapshots.keys else ""
+        return Uploader(self.experiment.store, folder, prefix, without=without)
+
     def _run_program(
-        self, heartbeat: HeartbeatThread, uploader: Uploader, *, has_run: bool
+        self, heartbeat: HeartbeatThread, uploader: Uploader, snapshots: Snapshots, *, has_run: bool
     ) -> Completed | Failed | Preempted:
         with self.stop.interruptible():
-            bring_checkpoints(self.experiment.store, self.record, heartbeat.folder)
+            resumed = bring_checkpoints(self.experiment.store, self.record, heartbeat.folder)
+            snapshots.fetch(stages_behind(heartbeat.folder, tuple(snapshots.keys)))
         uploader.start()
+        snapshots.start(resumed=resumed is not None)
         self.watcher.started(self.record)
         outcome = program.run(
             self.experiment.space,
@@ -170,6 +184,7 @@ class TrialRun:
             heartbeat.folder,
             stop=self.stop,
             wants_stop=lambda: heartbeat.wants_stop,
+            snapshots=bool(snapshots.keys),
         )
         if isinstance(outcome, NotStarted):
             if not has_run:  # then its folder or its machine is at fault, else perhaps these parameters
@@ -191,19 +206,42 @@ class TrialRun:
             self.stop.sleep(SIGNAL_DELAY_S)  # our own signal may be about to arrive
         return self.stop.by or outcome.detail
 
-    def _event(self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread) -> lifecycle.Event:
+    def _publish(
+        self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, snapshots: Snapshots
+    ) -> None:
+        """Publish what remains before the report, after which the record does not say it any more.
+
+        A worker that must go leaves it, and so does one without the trial. What a trial has published though
+        it failed, a last heartbeat says: the report has no stages.
+        """
+        go = heartbeat.lost or (isinstance(outcome, Preempted) and not heartbeat.stop_reason)
+
+        def leave() -> bool:
+            return self.stop.requested or heartbeat.lost
+
+        snapshots.close(0 if go else UPLOAD_S, leave=leave, grace=UPLOAD_GRACE_S)
+        if isinstance(outcome, Failed) and snapshots.ended != self.record.stages:
+            worker, attempt = self.record.worker or "", self.record.attempt
+            last = lifecycle.Heartbeat(worker=worker, attempt=attempt, stages=snapshots.ended)
+            with contextlib.suppress(SweepError):  # the report will meet it, too
+                self.experiment.apply(self.record.trial, last)
+
+    def _event(
+        self, outcome: Completed | Failed | Preempted, heartbeat: HeartbeatThread, snapshots: Snapshots
+    ) -> lifecycle.Event:
         """Return the lifecycle event of an outcome."""
         worker, attempt = self.record.worker or "", self.record.attempt
         max_attempts = self.experiment.space.lease.max_attempts
         curve = heartbeat.curve()
         match outcome:
-            case Completed(metrics=metrics):
+            case Completed(metrics=metrics, stages=stages):
                 return lifecycle.Complete(
                     worker=worker,
                     attempt=attempt,
                     metrics=metrics,
                     curve=curve.points,
                     curve_of=curve.of,
+                    stages=snapshots.report(stages, metrics),
                 )
             case Failed(error=error, failure=failure, retryable=retryable):
                 return lifecycle.Fail(
@@ -221,6 +259,7 @@ class TrialRun:
                     predicted=heartbeat.predicted,
                     curve=curve.points,
                     curve_of=curve.of,
+                    stages=snapshots.ended,
                     detail=heartbeat.stop_reason,
                 )
             case Preempted() if self.stop.requested:

@@ -32,8 +32,12 @@ class FolderDownload:
         self._below = below
         self._written: set[str] = set()
 
-    def run(self) -> tuple[str, ...] | None:
-        """Return the names of the files that are in the folder now, or None without a complete upload."""
+    def run(self, *, level: int = logging.WARNING) -> tuple[str, ...] | None:
+        """Return the names of the files that are in the folder now, or None without a complete upload.
+
+        Args:
+            level: of the line in the log that says so.
+        """
         for _ in range(_ATTEMPTS):
             files = self._read_manifest()
             if files is None:
@@ -43,7 +47,7 @@ class FolderDownload:
             except Changed as changed:  # a worker still uploads, or an object was removed
                 log.info("%s", changed)
         else:
-            log.warning("%s: an incomplete upload is ignored", self._store.location(self._prefix))
+            log.log(level, "%s: an incomplete upload is ignored", self._store.location(self._prefix))
         self._remove_written(frozenset())
         return None
 

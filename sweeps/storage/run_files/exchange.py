@@ -26,6 +26,8 @@ PART_UNIT = 256 * 1024
 """Bytes: the service takes parts in multiples of it."""
 _SLOWEST_BYTES_PER_S = 128 * 1024  # a slower connection counts as dead
 _POLL_S = 0.25
+_JOIN_S = 0.1
+_SLACK_S = 1.0  # until a running request notices the deadline
 # Beyond what `classify` knows: a range, more parts wanted, a forgotten upload, no such range.
 _OF_PARTS = frozenset({206, 308, 410, 416})
 
@@ -92,6 +94,24 @@ class Deadline:
     def is_over(self, slack_s: float) -> bool:
         """Return whether the deadline passed `slack_s` seconds ago or earlier."""
         return time.monotonic() >= self._deadline + slack_s
+
+    def join(
+        self, thread: threading.Thread, timeout: float, *, leave: Callable[[], bool] | None, grace: float
+    ) -> None:
+        """Wait for a thread that works until the deadline, which becomes `timeout` seconds from now.
+
+        Args:
+            thread: the thread.
+            timeout: seconds.
+            leave: polled; once it returns true (the machine is preempted), at most `grace` seconds remain.
+            grace: seconds.
+        """
+        self.set(time.monotonic() + timeout)
+        while thread.is_alive() and not self.is_over(_SLACK_S):
+            if leave is not None and leave():
+                self.set(time.monotonic() + grace)
+                leave = None
+            thread.join(_JOIN_S)
 
     def wait(self, seconds: float) -> None:
         """Wait for so many seconds, or until a deadline is set."""

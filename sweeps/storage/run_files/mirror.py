@@ -4,6 +4,7 @@
     manifest.py   verified content of the bucket
     upload.py     one round: files, manifest, removal of superseded objects
     download.py   the way back
+    snapshot.py   finished stages, which trials share
     client.py     objects in parts
     exchange.py   one request, deadlines and retries
 
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,8 +30,6 @@ __all__ = ["UploadConfig", "Uploader", "download"]
 
 log = logging.getLogger(__name__)
 
-_POLL_S = 0.1
-_SLACK_S = 1.0  # until a running request notices the deadline
 _FINAL_ROUNDS = 3
 
 
@@ -71,19 +69,26 @@ class Uploader:
         folder: the run folder, as returned by `store.folder(prefix)`.
         prefix: key prefix that no other worker writes to: `runs/000012/attempt-1`.
         config: intervals and backoff.
+        without: name of a folder in the run folder that is not mirrored; "" for none.
 
     Raises:
         ValueError: `folder` is not the folder of a local store.
     """
 
     def __init__(
-        self, store: Store, folder: Path, prefix: str, *, config: UploadConfig | None = None
+        self,
+        store: Store,
+        folder: Path,
+        prefix: str,
+        *,
+        config: UploadConfig | None = None,
+        without: str = "",
     ) -> None:
         self._folder, self._location = folder, store.location(prefix)
         self._deadline = Deadline(config or UploadConfig())
         self._upload: FolderUpload | None = None
         if isinstance(store, Bucket):
-            self._upload = FolderUpload(store, folder, prefix, self._deadline)
+            self._upload = FolderUpload(store, folder, prefix, self._deadline, without=without)
         else:
             _check_folder(store, prefix, folder)
         self._thread = threading.Thread(target=self._run, name=f"upload {prefix}", daemon=True)
@@ -109,14 +114,9 @@ class Uploader:
         """
         if self._upload is None:
             return ()
-        self._deadline.set(time.monotonic() + timeout)
         if self._thread.ident is None:
             self._thread.start()
-        while self._thread.is_alive() and not self._deadline.is_over(_SLACK_S):
-            if leave is not None and leave():
-                self._deadline.set(time.monotonic() + grace)
-                leave = None
-            self._thread.join(_POLL_S)
+        self._deadline.join(self._thread, timeout, leave=leave, grace=grace)
         missing = self._upload.missing()
         if missing:
             named = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")

@@ -58,16 +58,17 @@ def stamp_of(found: os.stat_result) -> Stamp:
     return Stamp(found.st_size, found.st_mtime_ns, found.st_ino)
 
 
-def scan(folder: Path, prefix: str) -> dict[str, Stamp]:
+def scan(folder: Path, prefix: str, *, without: str = "") -> dict[str, Stamp]:
     """Return every file below `folder` to upload, by its name relative to it.
 
     Left out are hidden files and drafts, links to folders and to files outside, other files that are not
-    regular, and names that the bucket would not take below `prefix`.
+    regular, names that the bucket would not take below `prefix`, and the folder `without` in `folder`.
     """
     root = folder.resolve()
     found: dict[str, Stamp] = {}
     for parent, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not _is_draft(name)]
+        top = parent == os.fspath(root)
+        folders[:] = [name for name in folders if not _is_draft(name) and not (top and name == without)]
         for file in files:
             path = Path(parent, file)
             if not _is_draft(file) and (stamp := _stamp(path, root)) is not None:

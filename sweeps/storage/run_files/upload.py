@@ -27,10 +27,15 @@ log = logging.getLogger(__name__)
 
 
 class FolderUpload:
-    """Upload of the files of `folder` to objects below `prefix`, for one thread."""
+    """Upload of the files of `folder`, except for its folder `without`, to objects below `prefix`.
 
-    def __init__(self, store: Bucket, folder: Path, prefix: str, deadline: Deadline) -> None:
-        self._store, self._folder, self._prefix = store, folder, prefix
+    For one thread.
+    """
+
+    def __init__(
+        self, store: Bucket, folder: Path, prefix: str, deadline: Deadline, *, without: str = ""
+    ) -> None:
+        self._store, self._folder, self._prefix, self._without = store, folder, prefix, without
         self._key = f"{prefix}/{MANIFEST}"
         self._deadline = deadline
         self._client = RunFilesClient(store, prefix, deadline)
@@ -55,7 +60,7 @@ class FolderUpload:
             return  # removed by a user, who may still want the files in the bucket
         if not self._opened:
             self._open()
-        present = scan(self._folder, self._prefix)
+        present = scan(self._folder, self._prefix, without=self._without)
         before, self._before = self._before, present
         deferred = frozenset() if final else self._deferred()
         torn = False
@@ -74,7 +79,7 @@ class FolderUpload:
 
     def missing(self) -> tuple[str, ...]:
         """Return the files of the folder whose current content is in no manifest in the bucket."""
-        present = scan(self._folder, self._prefix)
+        present = scan(self._folder, self._prefix, without=self._without)
         return tuple(sorted(name for name, stamp in present.items() if self._safe.get(name) != stamp))
 
     def _open(self) -> None:

@@ -1,0 +1,273 @@
+"""Finished stages that trials share: each is published once, by whoever is first, and fetched complete.
+
+    stages/KEY/manifest.json          created last, and once: the files with their sizes and checksums
+    stages/KEY/000012-1/model.bin     the files of one publisher, in a folder of its own
+
+So of several that publish one key none touches the files of another, and what a killed one has left is in
+nobody's way: no manifest names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeps.errors import AlreadyExists, EnvironmentFault, StoreConflict, StoreUnavailable
+from sweeps.storage.base import NotFound, Store
+from sweeps.storage.run_files import manifest
+from sweeps.storage.run_files.client import Bucket, Changed, Remote, RunFilesClient
+from sweeps.storage.run_files.download import FolderDownload
+from sweeps.storage.run_files.exchange import Deadline
+from sweeps.storage.run_files.manifest import MANIFEST, Digest, Files, Stored
+from sweeps.storage.run_files.scan import Stamp, scan
+from sweeps.text.atomic_file import sync_folder
+
+
+class Damaged(EnvironmentFault):
+    """A snapshot in the store that is not as its manifest says; the message is one clause."""
+
+
+class Unfit(EnvironmentFault):
+    """A folder that cannot be published as it is; the message is one clause."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A snapshot in the store, by its manifest.
+
+    Args:
+        by: its publisher's folder; "" if the manifest cannot be read.
+        version: of the manifest.
+        files: by name; none if the manifest cannot be read.
+    """
+
+    by: str
+    version: str
+    files: Files
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all files."""
+        return sum(stored.size for stored in self.files.values())
+
+
+def published(store: Store, prefix: str) -> Published | None:
+    """Return the snapshot below `prefix`, not yet verified, or None. Raises StoreUnavailable."""
+    try:
+        data, version = store.read(f"{prefix}/{MANIFEST}")
+    except NotFound:
+        return None
+    try:
+        files = manifest.decode(data)
+    except ValueError:
+        files = {}
+    folders = {stored.object.partition("/")[0] for stored in files.values()}
+    if len(folders) != 1:  # never written by `publish`
+        return Published(by="", version=version, files={})
+    return Published(by=folders.pop(), version=version, files=files)
+
+
+def publish(
+    store: Store,
+    prefix: str,
+    folder: Path,
+    by: str,
+    *,
+    link: bool,
+    deadline: Deadline,
+    replaces: str | None = None,
+) -> Published | None:
+    """Store a folder as the snapshot below `prefix`, unless there is one.
+
+    Args:
+        store: the sweep's store.
+        prefix: `stages/KEY`.
+        folder: the files; nobody may write there any more.
+        by: name of a folder that no other publisher of this snapshot has.
+        link: whether a store in a folder may share the files' disk space, so that a later change of one is a
+            change of the other.
+        deadline: after which nothing more is stored.
+        replaces: version of a manifest that is known to be of a damaged snapshot, which is removed.
+
+    Returns:
+        What is published now; None if it was removed at once.
+
+    Raises:
+        Unfit: something in the folder cannot be published, or it is empty.
+        Changed: the folder was changed meanwhile.
+        StoreUnavailable, OSError: the store cannot be written; in a bucket another call resumes the upload.
+    """
+    present = published(store, prefix)
+    if present is not None and present.version != replaces:
+        return present
+    stamps = _stamps(folder, f"{prefix}/{by}")
+    if present is not None:
+        _withdraw(store, prefix, present, deadline)
+    try:
+        if isinstance(store, Bucket):
+            files = _upload(store, prefix, folder, by, stamps, deadline)
+        else:
+            files = _copy(store.folder(f"{prefix}/{by}"), folder, by, stamps, deadline, link=link)
+        if scan(folder, f"{prefix}/{by}") != stamps:
+            raise Changed(f"{folder}: it was changed while it was published")
+        deadline.check()
+        version = store.create(f"{prefix}/{MANIFEST}", manifest.encode(files))
+    except AlreadyExists:
+        first = published(store, prefix)
+        if first is None or first.by != by:
+            _discard(store, prefix, by, deadline)
+        return first
+    except (EnvironmentFault, OSError) as error:
+        resumable = isinstance(store, Bucket) and isinstance(error, StoreUnavailable)
+        if not resumable:
+            _discard(store, prefix, by, deadline)
+        raise
+    return Published(by=by, version=version, files=files)
+
+
+def fetch(store: Store, prefix: str, found: Published, into: Path, *, link: bool, deadline: Deadline) -> None:
+    """Copy a snapshot into a new folder, verified.
+
+    Args:
+        store: the sweep's store.
+        prefix: `stages/KEY`.
+        found: what `published` found there.
+        into: the folder, which an interruption leaves incomplete.
+        link: as for `publish`.
+        deadline: with the pace of retries.
+
+    Raises:
+        Damaged: it is not as its manifest says.
+        StoreUnavailable, EnvironmentFault, OSError: the store cannot be read, or the folder not be written.
+    """
+    if not found.files:
+        raise Damaged("its manifest cannot be read")
+    if isinstance(store, Bucket):
+        if FolderDownload(store, prefix, into, deadline).run(level=logging.INFO) is None:
+            raise Damaged("it is not in the bucket as its manifest says")
+        return
+    source = store.folder(prefix)
+    for name, stored in found.files.items():
+        try:
+            _place(source / stored.object, into / name, link=link)
+        except FileNotFoundError:
+            raise Damaged(f"{name} is missing") from None
+        content = _digest(into / name)
+        if content.size != stored.size:
+            raise Damaged(f"{name} has {content.size} bytes, not {stored.size}")
+        if content.sha256 != stored.sha256:
+            raise Damaged(f"{name} has another checksum")
+
+
+# ---- publishing
+
+
+def _stamps(folder: Path, prefix: str) -> dict[str, Stamp]:
+    """Return all files of the folder. Raises Unfit rather than leave one out: half a stage helps nobody."""
+    found = scan(folder, prefix)
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if name not in found and (path.is_symlink() or not path.is_dir()):
+            raise Unfit(
+                f"{name} cannot be published: it is hidden, a draft (*.tmp), a link, no regular file, or "
+                "its name is too long"
+            )
+    if not found:
+        raise Unfit("it has no files")
+    return found
+
+
+def _upload(
+    store: Bucket, prefix: str, folder: Path, by: str, names: Mapping[str, Stamp], deadline: Deadline
+) -> Files:
+    client = RunFilesClient(store, prefix, deadline)
+    present = client.listing()
+    files = {}
+    for name, stamp in names.items():
+        target = f"{by}/{name}"
+        with (folder / name).open("rb") as file:
+            try:
+                content = manifest.digest(file, stamp.size)
+            except EOFError:
+                raise Changed(f"{folder}: {name} has become shorter") from None
+            remote = present.get(target, Remote("0", 0, ""))
+            if not remote.holds(content):  # else an earlier try has sent it
+                remote = client.put(target, file, content, replaces=remote.generation)
+        files[name] = _stored(target, content, remote.generation)
+    return files
+
+
+def _copy(
+    base: Path, folder: Path, by: str, names: Mapping[str, Stamp], deadline: Deadline, *, link: bool
+) -> Files:
+    files = {}
+    for name in names:
+        deadline.check()
+        target = base / name
+        _place(folder / name, target, link=link)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())  # before the manifest, which must not outlast it in a power cut
+        files[name] = _stored(f"{by}/{name}", _digest(target), "0")
+    for parent in {(base / name).parent for name in names} | {base, base.parent}:
+        sync_folder(parent)
+    return files
+
+
+def _stored(target: str, content: Digest, generation: str) -> Stored:
+    return Stored(
+        object=target,
+        generation=generation,
+        size=content.size,
+        sha256=content.sha256,
+        md5=content.md5,
+        growing=False,
+    )
+
+
+def _withdraw(store: Store, prefix: str, damaged: Published, deadline: Deadline) -> None:
+    """Remove a damaged snapshot, its manifest first, unless somebody has replaced it."""
+    try:
+        store.delete(f"{prefix}/{MANIFEST}", damaged.version)
+    except StoreConflict:
+        return
+    if damaged.by:
+        _discard(store, prefix, damaged.by, deadline)
+
+
+def _discard(store: Store, prefix: str, by: str, deadline: Deadline) -> None:
+    """Remove a publisher's files as far as possible; no manifest names them."""
+    with suppress(EnvironmentFault):
+        if not isinstance(store, Bucket):
+            shutil.rmtree(store.folder(f"{prefix}/{by}"), ignore_errors=True)
+            return
+        client = RunFilesClient(store, prefix, deadline)
+        for name, remote in client.listing().items():
+            if name.startswith(f"{by}/"):
+                client.delete(name, remote.generation)
+
+
+# ---- files of a local store
+
+
+def _place(source: Path, target: Path, *, link: bool) -> None:
+    """Link or copy one file; a file system without links gets a copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)  # it may be a link to the source, which a copy would empty
+    if link:
+        with suppress(OSError):
+            os.link(source.resolve(), target)
+            return
+    shutil.copyfile(source, target)
+
+
+def _digest(path: Path) -> Digest:
+    """Return size and SHA-256 of a file, without the md5 that only buckets need."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return Digest(size=file.tell(), sha256=sha256, md5="")
