@@ -1,0 +1,73 @@
+"""The examples of docs/snapshots.md are run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeps.experiment import Experiment
+from sweeps.space.definition import Space
+from sweeps.space.space_file import loads
+from sweeps.storage.memory import MemoryStore
+from sweeps.trials.stage_run import nominal, paid
+from sweeps.worker.loop import work
+from sweeps.worker.result import Completed, parse_result
+from sweeps.worker.signals import Stop
+
+PAGE = (Path(__file__).parents[2] / "docs" / "snapshots.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+SPACE, RESULT = (next(text for language, text in BLOCKS if language == wanted) for wanted in ("yaml", "json"))
+COMMAND, FUNCTION = (text for language, text in BLOCKS if language == "python")
+OF_A_FUNCTION = re.search(r"`(program: \{function: .*?\})`", PAGE)[1]
+
+
+class Silent:
+    """A watcher that ignores every call."""
+
+    def __getattr__(self, name: str):
+        return lambda *arguments: None
+
+
+def results(space: Space) -> list[tuple[dict, float | None, float, float]]:
+    sweep = Experiment.create(MemoryStore(), space)
+    work(sweep, stop=Stop(), watcher=Silent())
+    return [
+        (dict(r.parameters), r.metrics.get("loss"), nominal(r.stages), paid(r.stages)) for r in sweep.trials()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [(SPACE, COMMAND), (re.sub("program: .*", OF_A_FUNCTION, SPACE), FUNCTION)],
+    ids=["command", "function"],
+)
+def test_the_example_computes_each_first_stage_once(text, code, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "two_stages.py").write_text(code)
+    sys.modules.pop("two_stages", None)
+    space = loads(text, "space.yaml")
+    assert space.stages, "this version reads no stages"
+    found = results(space)
+    assert [(given["align.steps"], cost, price) for given, _, cost, price in found] == [
+        (50, 70, 70), (50, 70, 20), (100, 120, 120), (100, 120, 20)
+    ]  # fmt: skip
+    alone = results(loads(text.replace("{method: grid}", "{method: grid, reuse: none}"), "space.yaml"))
+    assert [loss for _, loss, _, _ in found] == [loss for _, loss, _, _ in alone]
+    assert len({loss for _, loss, _, _ in found}) == 4
+    assert sum(price for _, _, _, price in alone) == sum(cost for _, _, cost, _ in found)
+    sys.modules.pop("two_stages", None)
+
+
+def test_the_result_on_the_page_is_understood() -> None:
+    import json
+
+    space = loads(SPACE, "space.yaml")
+    outcome = parse_result(space, json.loads(RESULT), "result.json")
+    assert isinstance(outcome, Completed)
+    assert [(stage.name, stage.reused, stage.cost) for stage in outcome.stages] == [
+        ("align", True, 400), ("train", False, 120)
+    ]  # fmt: skip
