@@ -20,7 +20,7 @@ _SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Details:
-    """What `stage.json` says about computing the stage; None: nothing."""
+    """Content of `stage.json`: what it took to compute the stage; None: not stated."""
 
     seconds: float | None = None
     usd: float | None = None

@@ -86,7 +86,7 @@ AFTER = {
 
 def die_at(count: int, trace: Path) -> None:
     """Kill this process before the `count`-th change of the file system by its publishing thread."""
-    seen: list[str] = []
+    events: list[str] = []
 
     def hook(event: str, arguments: tuple) -> None:
         if event not in WRITES or not threading.current_thread().name.startswith("publish"):
@@ -95,8 +95,8 @@ def die_at(count: int, trace: Path) -> None:
             isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         ):
             return
-        seen.append(event)
-        if len(seen) == count:
+        events.append(event)
+        if len(events) == count:
             os.write(fd, f"{event} {Path(str(arguments[0])).name}".encode())
             die()
 
