@@ -514,3 +514,21 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_function_finds_its_run_folder_and_leaves_the_environment_as_it_was(
+    space, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("SWEEP_NAME", "outside")
+    monkeypatch.delenv("SWEEP_RUN_DIR", raising=False)
+    (tmp_path / "finds.py").write_text(
+        "import os\n"
+        "def folder(parameters):\n"
+        "    names = ('SWEEP_RUN_DIR', 'SWEEP_TRIAL', 'SWEEP_NAME')\n"
+        "    raise KeyError(*map(os.environ.get, names))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outcome = run(replace(space, program=Program(kind="function", function="finds:folder")), tmp_path)
+    assert outcome.error.startswith(f"KeyError: ('{tmp_path / 'run'}', '4', 'toy')\n")
+    assert os.environ["SWEEP_NAME"] == "outside"
+    assert "SWEEP_RUN_DIR" not in os.environ

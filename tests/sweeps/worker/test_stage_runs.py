@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space, Stage
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun, paid
-from sweeps.worker import program, stage_runs
+from sweeps.worker import process, program, stage_runs
+from sweeps.worker.signals import Stop
 from sweeps.worker.stage_runs import Reported
+from trainer import api
+from trainer.errors import ConfigError
 
 KEY, OTHER = "a" * 64, "b" * 64
 
@@ -88,6 +91,57 @@ def test_the_order_of_parameters_and_inactive_ones_are_no_part_of_a_key() -> Non
 )
 def test_a_sweep_that_shares_nothing_has_no_keys(space) -> None:
     assert program.stage_keys(space, {"a.lr": 0.1, "b.steps": 1, "c.mode": "x", "seed": 0}) == {}
+
+
+TRAINER = replace(
+    SPACE,
+    program=Program(kind="trainer", overrides=("model=tiny",)),
+    parameters=(
+        Choice(name="stage1_9.max_steps", values=(10, 20)),
+        Choice(name="stage2.optimizer.lr", values=(0.1, 0.2)),
+    ),
+    stages=(
+        Stage(name="stage1_9", parameters=("stage1_9.*",)),
+        Stage(name="stage2", parameters=("stage2.*",)),
+    ),
+)
+OF_THE_TRAINER = {"stage1_9.max_steps": 10, "stage2.optimizer.lr": 0.1}
+
+
+def test_the_trainer_says_itself_what_its_stages_depend_on(monkeypatch) -> None:
+    asked = []
+
+    def answer(overrides):
+        asked.append(overrides)
+        return {"another": OTHER, "stage1_9": KEY}
+
+    monkeypatch.setattr(api, "stage_keys", answer, raising=False)
+    assert program.stage_keys(TRAINER, OF_THE_TRAINER) == {"stage1_9": KEY}
+    assert asked == [["model=tiny", "stage1_9.max_steps=10", "stage2.optimizer.lr=0.1"]]
+
+
+def test_a_configuration_that_the_trainer_refuses_has_no_keys(monkeypatch) -> None:
+    """The program itself is about to refuse it, with its own words in the record."""
+
+    def refuse(overrides):
+        raise ConfigError("stage2.max_steps: 0 is too few")
+
+    monkeypatch.setattr(api, "stage_keys", refuse, raising=False)
+    assert program.stage_keys(TRAINER, OF_THE_TRAINER) == {}
+
+
+def test_the_trainer_writes_snapshots_only_where_trials_share_them(tmp_path, monkeypatch) -> None:
+    started = []
+
+    def start(argv, **options):
+        started.append([word for word in argv if word.startswith("snapshots.")])
+        return 1
+
+    monkeypatch.setattr(process, "run", start)
+    record = Trial(trial=0, status="running", parameters=OF_THE_TRAINER, generator="grid", worker="w")
+    for shared in (True, False):
+        program.run(TRAINER, record, tmp_path, stop=Stop(), wants_stop=lambda: False, snapshots=shared)
+    assert started == [["snapshots.write=true"], []]
 
 
 # ---- what programs report
