@@ -29,7 +29,7 @@ PREFIX = "stages/"
 SHARE = 0.1
 """Largest share of a stage's time that fetching its end may be expected to take."""
 
-ASSUMED_BYTES_PER_S = {True: 100e6, False: 400e6}
+ASSUMED_BYTES_PER_S = {True: 100e6, False: 200e6}
 """From a bucket, and within a folder (copied and verified), until a fetch of this process was measured."""
 
 _MEASURABLE = 2**26  # bytes; with fewer, the latency decides
