@@ -6,6 +6,8 @@
        ├─Release/Expire──┘  └──Abandon────▶ abandoned
        └─────────────────────Retry─────────────┘
 
+A Forget changes no status: it notes that a published snapshot is no longer stored.
+
 A crash that may be transient is a Fail that sends the trial back to pending, until it was lost too often. The
 result is stored with a compare-and-swap on the version of the input, which makes that version the fencing
 token: a worker whose lease was taken over names an outdated attempt, and is refused. Times (`now`) are the
@@ -121,10 +123,17 @@ class Retry:
     by: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Forget:
+    """A note that the snapshot that the trial published under this key is about to be removed."""
+
+    key: str
+
+
 End = Literal["completed", "failed", "early_stopped", "abandoned"]
 """Statuses that only a user's `Retry` ends."""
 
-Event = Claim | Heartbeat | Complete | Fail | StopEarly | Release | Expire | Abandon | Retry
+Event = Claim | Heartbeat | Complete | Fail | StopEarly | Release | Expire | Abandon | Retry | Forget
 
 
 def apply(record: Trial, event: Event, now: float) -> Trial:
@@ -160,6 +169,8 @@ def apply(record: Trial, event: Event, now: float) -> Trial:
             return _abandon(record, event, now)
         case Retry():
             return _retry(record, event)
+        case Forget():
+            return _forget(record, event)
 
 
 def is_stale(record: Trial, now: float, after_s: float) -> bool:
@@ -280,6 +291,21 @@ def _retry(record: Trial, event: Retry) -> Trial:
         predicted={},
         forgiven=len(record.history),
     )
+
+
+def _forget(record: Trial, event: Forget) -> Trial:
+    """Return the record without the claim that this snapshot is stored; nothing else changes.
+
+    It is refused if the record makes no such claim: of several that remove a snapshot, one goes on.
+    """
+    if record.status == "running":  # the next report of its worker would make the claim again
+        raise _refused(record, event, "its worker still reports what it has published")
+    stages = tuple(
+        replace(stage, snapshot=False) if stage.key == event.key else stage for stage in record.stages
+    )
+    if stages == record.stages:
+        raise _refused(record, event, f"it has no stored snapshot {event.key[:12]}")
+    return replace(record, stages=stages)
 
 
 def _lost_attempts(record: Trial) -> int:

@@ -24,6 +24,7 @@ from sweeps.trials.lifecycle import (
     Event,
     Expire,
     Fail,
+    Forget,
     Heartbeat,
     Release,
     Retry,
@@ -62,7 +63,7 @@ def redact_event(event: Event) -> Event:
         case Heartbeat():
             event = replace(event, progress=_progress(event.progress, redactor))
     match event:
-        case Expire():
+        case Expire() | Forget():
             return event
         case Abandon(by=by) | Retry(by=by):
             return replace(event, by=redactor(by))

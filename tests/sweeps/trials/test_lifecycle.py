@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from sweeps.trials.lifecycle import (
     Complete,
     Expire,
     Fail,
+    Forget,
     Heartbeat,
     Release,
     Retry,
@@ -22,6 +25,7 @@ from sweeps.trials.lifecycle import (
     apply,
 )
 from sweeps.trials.record import FINISHED, Trial, decode, encode
+from sweeps.trials.stage_run import StageRun
 
 EXPIRE = Expire(after_s=30, max_attempts=3)
 
@@ -319,6 +323,47 @@ def test_abandoning_ends_a_pending_and_a_running_trial():
     assert (trial.status, trial.worker, trial.history[-1].reason) == ("abandoned", None, "abandoned")
 
 
+KEY, OTHER = "a" * 64, "b" * 64
+STAGES = (
+    StageRun(name="one", key=KEY, cost=2.0, snapshot=True, seconds=9.0),
+    StageRun(name="two", key=OTHER, cost=1.0, snapshot=True),
+    StageRun(name="three", key="", cost=1.0),
+)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        Complete(worker="w1", attempt=1, metrics={"loss": 1.5}, stages=STAGES),
+        StopEarly(worker="w1", attempt=1, metrics={}, stages=STAGES),
+        Abandon(by="me"),
+        Fail(worker="w1", attempt=1, error="x", failure="diverged"),
+        Release(worker="w1", attempt=1),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_a_snapshot_to_be_removed_is_taken_out_of_a_record_once_and_nothing_else_changes(end):
+    trial = apply(running(), Heartbeat(worker="w1", attempt=1, stages=STAGES), 210.0)
+    before = apply(trial, end, 300.0)
+    after = apply(before, Forget(key=KEY), 900.0)
+    assert after == replace(before, stages=(replace(STAGES[0], snapshot=False), *STAGES[1:]))
+    with pytest.raises(IllegalTransition, match="no stored snapshot aaaaaaaaaaaa"):
+        apply(after, Forget(key=KEY), 901.0)
+
+
+def test_a_running_trials_snapshots_are_its_workers():
+    trial = apply(running(), Heartbeat(worker="w1", attempt=1, stages=STAGES), 210.0)
+    with pytest.raises(IllegalTransition, match="its worker still reports"):
+        apply(trial, Forget(key=KEY), 220.0)
+
+
+@pytest.mark.parametrize("key", ["c" * 64, ""])
+def test_a_key_that_the_trial_did_not_publish_is_refused(key):
+    trial = apply(running(), Complete(worker="w1", attempt=1, metrics={}, stages=STAGES), 300.0)
+    with pytest.raises(IllegalTransition, match="no stored snapshot"):
+        apply(trial, Forget(key=key), 301.0)
+
+
 class TrialMachine(RuleBasedStateMachine):
     """Several workers, each acting on its own, possibly stale, idea of who it is; the clock jumps."""
 
@@ -352,7 +397,7 @@ class TrialMachine(RuleBasedStateMachine):
 
     @rule(worker=workers, attempt=st.integers(0, 4))
     def beat(self, worker: str, attempt: int) -> None:
-        self._try(Heartbeat(worker=worker, attempt=attempt, progress={"step": self.now}))
+        self._try(Heartbeat(worker=worker, attempt=attempt, progress={"step": self.now}, stages=STAGES))
 
     @precondition(lambda self: self.trial.attempt > 0)
     @rule(worker=workers, behind=st.integers(0, 2), loss=st.sampled_from([1.0, 2.0]))
@@ -379,6 +424,10 @@ class TrialMachine(RuleBasedStateMachine):
     @rule()
     def retry(self) -> None:
         self._try(Retry(by="me"))
+
+    @rule(key=st.sampled_from([KEY, OTHER]))
+    def forget(self, key: str) -> None:
+        self._try(Forget(key=key))
 
     @invariant()
     def a_failure_has_a_kind_and_nothing_else_has(self) -> None:
