@@ -20,7 +20,7 @@ from sweeps.search.confirm.rounds import Standing
 from sweeps.text.counted import counted
 from sweeps.trials import storable
 from sweeps.trials.record import Trial
-from sweeps.worker import backoff, program
+from sweeps.worker import backoff, collection, program
 from sweeps.worker.signals import Stop
 from sweeps.worker.trial_run import End, TrialRun, Watcher
 
@@ -105,6 +105,8 @@ def work(
             if preempted_by:
                 return Tally(ended=ended, preempted_by=preempted_by)
             ended[end] += 1
+            if not stop.requested:
+                collection.collect(experiment)
     except Interrupted:
         log.debug("interrupted between trials")
     return Tally(ended=ended, preempted_by=stop.by)
