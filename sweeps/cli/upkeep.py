@@ -36,6 +36,11 @@ def _format_option(function: F) -> F:
     )(function)
 
 
+_checksums_option = click.option(
+    "--checksums", is_flag=True, help="Also read every stored snapshot, gigabytes, and compare its checksums."
+)
+
+
 @click.command("import")
 @storage_options
 @click.option(
@@ -74,9 +79,10 @@ def _imported(indices: tuple[int, ...]) -> str:
 
 @click.command()
 @storage_options
+@_checksums_option
 @_format_option
 @click.pass_context
-def doctor(ctx: click.Context, storage: str | None, name: str | None, style: str) -> None:
+def doctor(ctx: click.Context, storage: str | None, name: str | None, checksums: bool, style: str) -> None:
     """Diagnose this machine, the storage and the sweep, and say how to fix each problem.
 
     A problem makes the exit status 1; notes are harmless. Outside of any sweep only the machine is checked.
@@ -85,7 +91,7 @@ def doctor(ctx: click.Context, storage: str | None, name: str | None, style: str
     from sweeps.upkeep.doctor import examine
 
     named = any((storage, name, os.environ.get("SWEEP_STORAGE"), os.environ.get("SWEEP_NAME")))
-    diagnosis = examine(lambda: open_sweep(storage, name), expected=named)
+    diagnosis = examine(lambda: open_sweep(storage, name), expected=named, checksums=checksums)
     healths = _engines()
     if style == "json":
         engines = [{"engine": name, **asdict(health)} for name, health in healths.items()]
@@ -141,20 +147,23 @@ def _print_diagnosis(diagnosis: Diagnosis, healths: Mapping[str, Health]) -> Non
 @click.command()
 @storage_options
 @click.option("--yes", is_flag=True, help="Do it. Without it, only print what would be done.")
+@_checksums_option
 @_format_option
 @click.pass_context
-def repair(ctx: click.Context, storage: str | None, name: str | None, yes: bool, style: str) -> None:
+def repair(
+    ctx: click.Context, storage: str | None, name: str | None, yes: bool, checksums: bool, style: str
+) -> None:
     """Repair what can be repaired without guessing; `sweep doctor` also names the rest.
 
     Torn records are moved to quarantine/, trials of silent workers handed back, records of earlier versions
-    rewritten, dead leases and the files of lost attempts removed. Workers may run meanwhile. Exit status 1 if
-    a step failed.
+    rewritten, dead leases, the files of lost attempts, and snapshots that are of no use removed. Workers may
+    run meanwhile. Exit status 1 if a step failed.
     """
     from sweeps.upkeep.inventory import survey
     from sweeps.upkeep.repair import carry_out, plan
 
     experiment = open_sweep(storage, name)
-    found = survey(experiment.store)
+    found = survey(experiment.store, checksums=checksums)
     steps = plan(experiment, found)
     outcomes = [carry_out(step) for step in steps] if yes else []
     where = experiment.store.location

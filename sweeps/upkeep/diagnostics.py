@@ -15,6 +15,7 @@ from sweeps.space.domain import Domain
 from sweeps.text.counted import counted
 from sweeps.trials import brake, control, lifecycle
 from sweeps.trials.record import Trial, key
+from sweeps.upkeep import snapshots
 from sweeps.upkeep.finding import Finding
 from sweeps.upkeep.inventory import Survey
 from sweeps.upkeep.runs import RUNS
@@ -42,6 +43,7 @@ def examine(survey: Survey, space: Space, where: Where) -> list[Finding]:
         *_duplicates(survey, space, where),
         *_outside(survey, space, where),
         *_runs(survey, where),
+        *snapshots.findings(survey.snapshots, where),
         *_leftovers(survey, space, where),
     ]
 

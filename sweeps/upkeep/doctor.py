@@ -29,12 +29,13 @@ class Diagnosis:
         return all(finding.level == "note" for finding in self.findings)
 
 
-def examine(open_sweep: Callable[[], Experiment], *, expected: bool) -> Diagnosis:
+def examine(open_sweep: Callable[[], Experiment], *, expected: bool, checksums: bool = False) -> Diagnosis:
     """Run all checks.
 
     Args:
         open_sweep: opens the sweep to check.
         expected: whether the user named a sweep; otherwise a missing sweep is only a note.
+        checksums: whether to read every stored snapshot, gigabytes, to compare its checksums.
     """
     facts, findings = machine.examine()
     try:
@@ -42,7 +43,7 @@ def examine(open_sweep: Callable[[], Experiment], *, expected: bool) -> Diagnosi
         store_facts, store_findings = access.examine(experiment.store)
         facts |= store_facts
         findings += store_findings
-        found = survey(experiment.store)
+        found = survey(experiment.store, checksums=checksums)
         by_status = [f"{count} {status}" for status, count in counts(found.trials()).items() if count]
         facts["trials"] = ", ".join(by_status) or "none"
         findings += diagnostics.examine(found, experiment.space, experiment.store.location)

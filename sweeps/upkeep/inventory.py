@@ -17,12 +17,15 @@ from sweeps.search.allocation import ASK_KEY
 from sweeps.search.confirm.plan import stored_plan
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
+from sweeps.storage.run_files import stored_stages
 from sweeps.storage.urls import local_path
 from sweeps.text import json_reader
 from sweeps.trials import control, lifecycle
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
+from sweeps.upkeep import snapshots
 from sweeps.upkeep.runs import RUNS, RunFolder, half_uploads, run_folders
+from sweeps.upkeep.snapshots import Mismatch
 
 QUARANTINE = "quarantine/"
 
@@ -87,6 +90,7 @@ class Survey:
         damaged_plan: why `confirm.json` cannot be read; None if it can, or is not there.
         damaged_control: why `control.json` cannot be read, with its bytes and version; None if it can.
         switch: of the sweep; None if it cannot be read.
+        snapshots: those stored ends of stages that do not fit their manifests or the records.
     """
 
     now: float
@@ -101,6 +105,7 @@ class Survey:
     damaged_plan: str | None
     damaged_control: tuple[str, bytes, str] | None
     switch: control.Switch | None = None
+    snapshots: tuple[Mismatch, ...] = ()
 
     def of_state(self, state: State) -> list[StoredRecord]:
         """Return the records of that state, in index order."""
@@ -150,8 +155,8 @@ class Survey:
         return {oddity.index for oddity in self.oddities if oddity.index is not None}
 
 
-def survey(store: Store) -> Survey:
-    """Read all objects of the store. Raises `StoreUnavailable`."""
+def survey(store: Store, *, checksums: bool = False) -> Survey:
+    """Read all objects of the store, and snapshots with `checksums` alone. Raises `StoreUnavailable`."""
     oddities = tuple(_oddities(store))
     odd = {oddity.key for oddity in oddities}
     entries = [entry for entry in store.list(trial.PREFIX) if "/".join(entry.key.split("/")[:2]) not in odd]
@@ -161,6 +166,7 @@ def survey(store: Store) -> Survey:
     in_runs = {entry.key for run in runs for entry in run.entries}
     foreign = [entry.key for entry in entries if not _RECORD.fullmatch(entry.key)]
     foreign += [entry.key for entry in objects if entry.key not in in_runs]
+    foreign += stored_stages.foreign(store.list(stored_stages.STAGES))
     moved = (_QUARANTINED.fullmatch(key) for key in _in_quarantine(store))
     now = store.now()
     records = _records(store, keys)
@@ -179,6 +185,7 @@ def survey(store: Store) -> Survey:
         damaged_plan=_damaged_plan(store),
         damaged_control=damaged_control,
         switch=switch,
+        snapshots=snapshots.surveyed(store, trials, now, checksums=checksums),
     )
 
 

@@ -20,6 +20,7 @@ from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
+from sweeps.storage.run_files import stored_stages
 from sweeps.text.counted import counted
 from sweeps.trials import control, lifecycle
 from sweeps.trials import record as trial
@@ -27,8 +28,22 @@ from sweeps.upkeep import run_files
 from sweeps.upkeep.inventory import QUARANTINE, StoredRecord, Survey
 from sweeps.upkeep.machine import shown_bytes
 from sweeps.upkeep.runs import RUNS
+from sweeps.upkeep.snapshots import Mismatch, listed
 
-Kind = Literal["torn", "strange", "expired", "outdated", "lock", "superseded", "half", "draft"]
+Kind = Literal[
+    "torn",
+    "strange",
+    "expired",
+    "outdated",
+    "lock",
+    "superseded",
+    "half",
+    "damaged",
+    "vanished",
+    "unnamed",
+    "unpublished",
+    "draft",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +76,7 @@ def plan(experiment: Experiment, survey: Survey) -> list[RepairStep]:
         *_unlock(experiment, survey),
         *_remove_runs(store, survey),
         *_remove_halves(store, survey),
+        *_mend_snapshots(experiment, survey),
         *_remove_drafts(survey),
     ]
 
@@ -206,6 +222,42 @@ def _remove_halves(store: Store, survey: Survey) -> Iterator[RepairStep]:
             where=store.location(run.prefix),
             action=partial(run_files.remove, store, run),
         )
+
+
+def _mend_snapshots(experiment: Experiment, survey: Survey) -> Iterator[RepairStep]:
+    """Yield steps that make records and stored snapshots agree; a running trial's record is its worker's."""
+    for found in survey.snapshots:
+        if found.running or found.state == "newer":
+            continue
+        stage, short = found.stored, found.key[:12]
+        taken = shown_bytes(0 if stage is None else stage.size)
+        match found.state:
+            case "damaged":
+                what = (
+                    f"remove {taken} of the snapshot {short}, from which no trial can start: {found.reason}"
+                )
+            case "vanished":
+                what = f"take the snapshot {short}, which is gone, out of {listed(found.trials)}"
+            case "unnamed":
+                what = f"remove {taken} of the snapshot {short}, which no record has as stored"
+            case "unpublished":
+                what = f"remove {taken} of the snapshot {short} that no manifest names"
+        yield RepairStep(
+            kind=found.state,
+            what=what,
+            where=experiment.store.location(stored_stages.prefix(found.key)),
+            action=partial(_mend_snapshot, experiment, found),
+        )
+
+
+def _mend_snapshot(experiment: Experiment, found: Mismatch) -> None:
+    """Take it out of the records first: what is cut short here is found again, as unnamed or unpublished."""
+    for index in found.trials:
+        experiment.apply(index, lifecycle.Forget(key=found.key))
+    if found.state == "unpublished" and found.stored is not None:
+        stored_stages.remove_files(experiment.store, found.key, found.stored.parts)
+    elif found.stored is not None:
+        stored_stages.remove(experiment.store, found.stored)
 
 
 def _remove_drafts(survey: Survey) -> Iterator[RepairStep]:

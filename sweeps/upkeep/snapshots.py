@@ -1,0 +1,195 @@
+"""Stored snapshots of a sweep, compared with their manifests and with its records.
+
+`inventory.survey` calls `surveyed`, `diagnostics` turns its answer into findings, and `repair` into steps.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from sweeps.storage.base import Store
+from sweeps.storage.run_files import stored_stages
+from sweeps.storage.run_files.stored_stages import StoredStage, prefix, publisher
+from sweeps.text.counted import counted
+from sweeps.trials.record import Trial
+from sweeps.upkeep.finding import Finding
+
+YOUNG_S = 3600.0
+"""Files that are younger may belong to a snapshot that is being published, by whichever program."""
+
+State = Literal["newer", "damaged", "vanished", "unnamed", "unpublished"]
+"""newer: its manifest is of a later version. damaged: it does not fit its manifest. vanished: records say
+that it is stored, and it has no manifest. unnamed: complete, but no record says that it is stored.
+unpublished: files that no manifest names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mismatch:
+    """Snapshot whose stored state does not fit the records or itself.
+
+    Args:
+        state: what is wrong.
+        key: of the snapshot.
+        reason: how it is damaged, in one clause; "" otherwise.
+        trials: whose records say that it is stored.
+        running: those of them that run now: their workers would write again what is changed there.
+        stored: what to remove of it; None if nothing is.
+    """
+
+    state: State
+    key: str
+    reason: str = ""
+    trials: tuple[int, ...] = ()
+    running: tuple[int, ...] = ()
+    stored: StoredStage | None = field(default=None, repr=False)
+
+
+def surveyed(
+    store: Store, records: Sequence[Trial], now: float, *, checksums: bool = False
+) -> tuple[Mismatch, ...]:
+    """Return what is wrong with the stored snapshots. Raises `StoreUnavailable`.
+
+    Args:
+        store: of the sweep.
+        records: all trials that can be read.
+        now: the store's time in seconds since the epoch.
+        checksums: whether to read all files of a folder; a bucket has checksums of its own.
+    """
+    stages, damaged = stored_stages.stored_stages(store), {}
+    for stage in stages:
+        is_there = stage.manifest.version is not None or stage.manifest.problem
+        problem = stage.problem() or (stored_stages.damaged_bytes(store, stage) if checksums else "")
+        if is_there and problem:
+            damaged[stage.key] = problem
+    return tuple(mismatches(stages, damaged, records, now))
+
+
+def mismatches(
+    stages: Iterable[StoredStage], damaged: Mapping[str, str], records: Sequence[Trial], now: float
+) -> Iterator[Mismatch]:
+    """Yield what is wrong with the snapshots of a sweep.
+
+    Args:
+        stages: all that is stored.
+        damaged: why no trial can start from a snapshot that has a manifest, by key.
+        records: all trials that can be read.
+        now: the store's time in seconds since the epoch.
+    """
+    claims = _Claims(records)
+    present: set[str] = set()
+    for stage in stages:
+        if stage.manifest.files is not None or stage.manifest.is_newer or stage.key in damaged:
+            present.add(stage.key)
+        if stage.manifest.is_newer:  # for a program that can read it
+            yield Mismatch(state="newer", key=stage.key)
+        elif stage.key in damaged:
+            yield claims.mismatch("damaged", stage.key, damaged[stage.key], claims.idle(stage))
+        elif stage.key in present and claims.is_unclaimed(stage) and now - stage.updated > YOUNG_S:
+            yield Mismatch(state="unnamed", key=stage.key, stored=claims.idle(stage))
+        else:
+            left = claims.idle(stage).leftovers()
+            old = {name: part for name, part in left.items() if now - part.updated > YOUNG_S}
+            if old:
+                yield Mismatch(state="unpublished", key=stage.key, stored=replace(stage, parts=old))
+    yield from (claims.mismatch("vanished", key) for key in claims.by_key if key not in present)
+
+
+class _Claims:
+    """Claims of the records about snapshots."""
+
+    def __init__(self, records: Sequence[Trial]) -> None:
+        self.by_key: defaultdict[str, list[Trial]] = defaultdict(list)
+        for record in records:
+            for run in record.stages:
+                if run.snapshot:
+                    self.by_key[run.key].append(record)
+        self._publishers = {f"{r.trial:06d}-{r.attempt}" for r in records if r.status == "running"}
+        self._in_use = {run.key for record in records if not record.finished for run in record.stages}
+
+    def is_unclaimed(self, stage: StoredStage) -> bool:
+        """Return whether no record has it as stored, and no unfinished trial publishes or uses it."""
+        is_used = stage.key in self._in_use or stage.publisher in self._publishers
+        return not is_used and stage.key not in self.by_key
+
+    def idle(self, stage: StoredStage) -> StoredStage:
+        """Return the stage without the files of publishers that are at work."""
+        parts = {name: p for name, p in stage.parts.items() if publisher(name) not in self._publishers}
+        return replace(stage, parts=parts)
+
+    def mismatch(
+        self, state: State, key: str, reason: str = "", stored: StoredStage | None = None
+    ) -> Mismatch:
+        """Return a mismatch with the trials that have the snapshot as stored."""
+        named = self.by_key.get(key, [])
+        return Mismatch(
+            state=state,
+            key=key,
+            reason=reason,
+            trials=tuple(record.trial for record in named),
+            running=tuple(record.trial for record in named if record.status == "running"),
+            stored=stored,
+        )
+
+
+def findings(found: Iterable[Mismatch], where: Callable[[str], str]) -> Iterator[Finding]:
+    """Yield a finding for each snapshot; `where` returns an object's location for people, by key."""
+    for each in found:
+        at, short = where(prefix(each.key)), each.key[:12]
+        match each.state:
+            case "newer":
+                yield Finding(
+                    kind="newer",
+                    level="note",
+                    what=f"a later version wrote the snapshot {short}; here the stage is computed anew",
+                    where=at,
+                    remedy="update this machine: pip install -U stagesweep",
+                )
+            case "damaged":
+                yield Finding(
+                    kind="damaged",
+                    level="problem" if each.trials else "note",
+                    what=f"no trial can start from the snapshot {short}: {each.reason}",
+                    where=at,
+                    remedy=f"trials compute the stage instead; {_repair(each)} removes it",
+                )
+            case "vanished":
+                yield Finding(
+                    kind="vanished",
+                    what=f"the snapshot {short} is gone; recorded as stored by {listed(each.trials)}",
+                    where=at,
+                    remedy=f"the search counts on it, trials compute it; {_repair(each)} puts that right",
+                )
+            case "unnamed":
+                yield Finding(
+                    kind="unnamed",
+                    level="note",
+                    what=f"no record has the snapshot {short} as stored: its removal was cut short",
+                    where=at,
+                    remedy="`sweep repair` reports its size and removes it",
+                )
+            case "unpublished":
+                files = counted(len(each.stored.parts) if each.stored else 0, "file")
+                yield Finding(
+                    kind="unpublished",
+                    level="note",
+                    what=f"{files} of the snapshot {short} left that no manifest names",
+                    where=at,
+                    remedy="they are never read; `sweep repair` reports their size and removes them",
+                )
+
+
+def _repair(mismatch: Mismatch) -> str:
+    """Return the remedy; a running trial's record is its worker's."""
+    return (
+        f"after the end of {listed(mismatch.running)} `sweep repair`"
+        if mismatch.running
+        else "`sweep repair`"
+    )
+
+
+def listed(indices: Sequence[int]) -> str:
+    """Return `trial 3` or `trials 3, 7`."""
+    return f"trial{'s' if len(indices) > 1 else ''} {', '.join(map(str, indices))}"
