@@ -26,6 +26,7 @@ _COMMANDS = {
     "down": ("sweeps.cli.pool", "Stop the pools of workers that `sweep launch` started."),
     "status": ("sweeps.cli.show", "Show how many trials have which status, what runs, and the best so far."),
     "trials": ("sweeps.cli.show", "Show the table of trials."),
+    "snapshots": ("sweeps.cli.snapshots", "Show and remove the stored ends of stages that trials share."),
     "best": ("sweeps.cli.best", "Show the best trial and how to run it again."),
     "confirm": ("sweeps.cli.confirm", "Run the best trials again with fresh seeds: is the winner one?"),
     "pareto": (

@@ -80,7 +80,8 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) 
         table.add_column(Text(name), justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(shorten(row.get(name))) for name in names))
-    if screen.measure(table).maximum > screen.width:  # in a narrow window wrap lines, do not cut columns
+    unlimited = screen.options.update(max_width=_PLAIN_WIDTH)  # else the measure ends at the window's width
+    if screen.measure(table, options=unlimited).maximum > screen.width:  # wrap lines, do not cut columns
         screen = Console(highlight=False, width=_PLAIN_WIDTH, soft_wrap=True)
         table.box = None
     screen.print(table)

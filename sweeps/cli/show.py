@@ -137,6 +137,10 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         costs = asdict(budget.spent(records, experiment.store.now()))
         spent = ", ".join(f"{costs[name]:.4g} of {limit:.4g} {name}" for name, limit in limits.items())
         lines.append(f"budget  {spent}")
+    if any(run.snapshot for record in records for run in record.stages):
+        from sweeps.cli.snapshots import status_line
+
+        lines.append(f"stages  {status_line(experiment, records)}")
     if line := _cost_line(space, records, rate):
         lines.append(f"cost    {line}")
     if (planned := rounds.of_store(experiment.store, list(records))) is not None:

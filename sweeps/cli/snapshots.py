@@ -1,0 +1,244 @@
+"""Command `sweep snapshots`: the stored ends of stages, who uses them, and what they save."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table, shorten
+from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.errors import InputError
+from sweeps.experiment import Experiment
+from sweeps.storage.run_files import stored_stages
+from sweeps.storage.run_files.stored_stages import StoredStage
+from sweeps.text.counted import counted
+from sweeps.trials import snapshots as by_records
+from sweeps.trials import stage_run
+from sweeps.trials.record import Trial
+from sweeps.trials.snapshots import Snapshot, Verdict
+from sweeps.upkeep.machine import shown_bytes
+from sweeps.worker import collection
+
+_SHOWN_DIGITS = 8
+_BEGINNING = re.compile(r"[0-9a-f]{4,64}")
+
+
+@click.command("snapshots")
+@storage_options
+@format_option
+@click.option(
+    "--delete",
+    "keys",
+    multiple=True,
+    metavar="KEY",
+    help="Remove the snapshot whose key begins so; may be given several times.",
+)
+@click.option("--prune", is_flag=True, help="Remove all but those of the best trials and of unfinished ones.")
+def snapshots(storage: str | None, name: str | None, style: str, keys: tuple[str, ...], prune: bool) -> None:
+    """Show the stored ends of stages that trials start from: size, users, and why each stays or goes.
+
+    Workers remove what is beyond `snapshots.keep` of the search space file after each trial. --prune leaves
+    what the end of the sweep would leave; `sweep stop` removes nothing. What was removed is computed again
+    when a trial needs it.
+    """
+    if keys and prune:
+        raise click.UsageError("--delete and --prune exclude each other")
+    experiment = open_sweep(storage, name)
+    removed: list[str] = []
+    if keys or prune:
+        records = experiment.trials()
+        present = by_records.published(experiment.space, records)
+        chosen = (
+            [_chosen(experiment, present, key) for key in keys] if keys else _prunable(experiment, records)
+        )
+        removed = _remove(experiment, list(dict.fromkeys(chosen)))
+    listing = _Listing.of(experiment)
+    if style == "json":
+        print_json(listing.document() | {"removed": removed})
+    elif style == "csv":
+        print_csv([_flat(row) for row in listing.rows()])
+    else:
+        for key in removed:
+            echo(f"removed {key[:_SHOWN_DIGITS]}")
+        listing.print()
+
+
+def status_line(experiment: Experiment, records: Sequence[Trial]) -> str:
+    """Return number and size of the stored snapshots for people."""
+    keys = {run.key for record in records for run in record.stages if run.snapshot}
+    taken = sum(stored_stages.sizes(experiment.store, keys).values())
+    return f"{counted(len(keys), 'snapshot')}, {shown_bytes(taken)}; {_reused(records)}"
+
+
+# ---- removal
+
+
+def _chosen(experiment: Experiment, present: Sequence[Snapshot], beginning: str) -> str:
+    """Return the key that begins so. Raises `InputError` if there is not one, or it must stay."""
+    if not _BEGINNING.fullmatch(beginning):
+        raise InputError(f"--delete {beginning!r}: not the beginning of a key; give 4 or more of its digits")
+    found = [snapshot for snapshot in present if snapshot.key.startswith(beginning)]
+    if not found:
+        stored = stored_stages.stored_stages(experiment.store)
+        unnamed = any(stage.key.startswith(beginning) for stage in stored)
+        advice = "no record names it: `sweep repair` removes it" if unnamed else "see `sweep snapshots`"
+        raise InputError(f"--delete {beginning}: there is no such snapshot; {advice}")
+    if len(found) > 1:
+        raise InputError(f"--delete {beginning}: {len(found)} keys begin so; give more digits")
+    if found[0].needed_by:
+        trials = ", ".join(map(str, found[0].needed_by))
+        raise InputError(
+            f"--delete {beginning}: unfinished trials need it ({trials}); wait for their end, or abandon them"
+        )
+    return found[0].key
+
+
+def _prunable(experiment: Experiment, records: Sequence[Trial]) -> list[str]:
+    judged = collection.verdicts(experiment, records, ended=True)
+    return [verdict.snapshot.key for verdict in judged if not verdict.kept]
+
+
+def _remove(experiment: Experiment, keys: Sequence[str]) -> list[str]:
+    """Remove the snapshots; return the keys of those that are gone by this command."""
+    removed = []
+    for key in keys:
+        if collection.discard(experiment, key):
+            removed.append(key)
+        else:
+            notify(f"{key[:_SHOWN_DIGITS]} is left: a worker has removed it, or a trial has come to need it")
+    return removed
+
+
+# ---- the listing
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listing:
+    """Snapshots of a sweep by its records, with what is stored of each."""
+
+    experiment: Experiment
+    records: Sequence[Trial]
+    verdicts: Sequence[Verdict]
+    stored: dict[str, StoredStage]
+    now: float
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> _Listing:
+        records = experiment.trials()
+        return cls(
+            experiment=experiment,
+            records=records,
+            verdicts=collection.verdicts(experiment, records),
+            stored={stage.key: stage for stage in stored_stages.stored_stages(experiment.store)},
+            now=experiment.store.now(),
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each snapshot, the best first; of what is not stored, size and age are None."""
+        rows = []
+        for verdict in self.verdicts:
+            snapshot, stage = verdict.snapshot, self.stored.get(verdict.snapshot.key)
+            rows.append(
+                {
+                    "key": snapshot.key,
+                    "stage": snapshot.stage,
+                    "trials": list(snapshot.publishers),
+                    "used_by": list(snapshot.users),
+                    "needed_by": list(snapshot.needed_by),
+                    "bytes": None if stage is None else stage.size,
+                    "age_s": None if stage is None else max(0.0, self.now - stage.updated),
+                    "problem": "it is not stored" if stage is None else stage.problem(),
+                    "kept": verdict.kept,
+                    "why": verdict.why,
+                }
+            )
+        return rows
+
+    def unnamed(self) -> list[str]:
+        """Return the keys of what is stored though no record says so."""
+        return sorted(self.stored.keys() - {verdict.snapshot.key for verdict in self.verdicts})
+
+    def document(self) -> dict[str, Any]:
+        rows = self.rows()
+        runs = [run for record in self.records for run in record.stages]
+        reused = [run for run in runs if run.reused_from is not None]
+        return {
+            "snapshots": rows,
+            "unnamed": self.unnamed(),
+            "totals": {
+                "snapshots": len(rows),
+                "bytes": sum(row["bytes"] or 0 for row in rows),
+                "bytes_fetched": sum((row["bytes"] or 0) * len(row["used_by"]) for row in rows),
+                "reused": len(reused),
+                "cost_nominal": stage_run.nominal(runs),
+                "cost_paid": stage_run.paid(runs),
+                "seconds_saved": math.fsum(run.seconds or 0.0 for run in reused),
+            },
+        }
+
+    def print(self) -> None:
+        """Print the listing for people: a table, and what the snapshots take and save."""
+        document = self.document()
+        rows, totals = document["snapshots"], document["totals"]
+        if not rows:
+            can_share = bool(self.experiment.space.stages)
+            echo(f"no snapshots{' yet' if can_share else ': the search space has no stages to share'}")
+        else:
+            print_table([_shown(row) for row in rows])
+            echo(f"\nstored  {counted(len(rows), 'snapshot')}, {shown_bytes(totals['bytes'])}")
+        if totals["reused"]:
+            echo(f"saved   {_saved(totals, self.records)}")
+            fetched = shown_bytes(totals["bytes_fetched"])
+            echo(f"traffic {shown_bytes(totals['bytes'])} stored, {fetched} fetched, of what is there now")
+        if wrong := [row["key"][:_SHOWN_DIGITS] for row in rows if row["problem"]]:
+            notify(f"{', '.join(wrong)}: damaged or missing; see `sweep doctor`")
+        if unnamed := self.unnamed():
+            notify(f"no record names {counted(len(unnamed), 'stored snapshot')}; see `sweep doctor`")
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row for people."""
+    users = row["used_by"]
+    return {
+        "key": row["key"][:_SHOWN_DIGITS],
+        "stage": row["stage"],
+        "by": _indices(row["trials"]),
+        "used by": _indices(users) if users else "–",
+        "size": "–" if row["bytes"] is None else shown_bytes(row["bytes"]),
+        "age": "–" if row["age_s"] is None else _duration(row["age_s"]),
+        "stays": row["problem"] or (row["why"] if row["kept"] else f"no: {row['why']}"),
+    }
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row for CSV, where a cell holds one value."""
+    return {name: " ".join(map(str, v)) if isinstance(v, list) else v for name, v in row.items()}
+
+
+def _indices(indices: Sequence[int]) -> str:
+    return ", ".join(map(str, indices)) if len(indices) <= 3 else f"{len(indices)} trials"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _reused(records: Sequence[Trial]) -> str:
+    count = sum(run.reused_from is not None for record in records for run in record.stages)
+    return f"reused {counted(count, 'time')}" if count else "not reused yet"
+
+
+def _saved(totals: dict[str, Any], records: Sequence[Trial]) -> str:
+    """Return what was not computed again: cost, its share, and the time of training where it is known."""
+    nominal, paid = totals["cost_nominal"], totals["cost_paid"]
+    share = f" ({(nominal - paid) / nominal:.0%})" if nominal else ""
+    time = f", {_duration(totals['seconds_saved'])} of training" if totals["seconds_saved"] else ""
+    return f"{shorten(nominal - paid)} of {shorten(nominal)} in cost{share}{time}; {_reused(records)}"

@@ -1,0 +1,225 @@
+"""`sweep snapshots` on the command line, and its line in `sweep status`: tables, JSON, removal, refusals."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from published import done, key_of, publish_all, put, staged
+
+from sweeps.experiment import Experiment
+from sweeps.storage.local import LocalStore
+from sweeps.storage.run_files import stored_stages
+
+BEST, WORSE, NEEDED = key_of(0.1), key_of(0.5), key_of(0.9)
+
+
+@pytest.fixture
+def shared(space, monkeypatch) -> Experiment:
+    """Three snapshots: trial 0's is used twice, trial 1's is beyond the limit of one, trial 4 needs trial 2's."""
+    experiment = Experiment.create(LocalStore("store"), staged(space, keep=1))
+    now = experiment.store.now()
+    for record in (
+        done(0, 0.1, 1.0, now=now),
+        done(1, 0.5, 2.0, now=now),
+        done(2, 0.9, 3.0, now=now),
+        done(3, 0.1, 1.5, of=0, now=now),
+        replace(done(4, 0.9, status="running", now=now), stages=()),
+        done(5, 0.1, 1.7, of=0, now=now),
+    ):
+        put(experiment.store, record)
+    publish_all(experiment)
+    monkeypatch.setenv("SWEEP_STORAGE", "store")
+    return experiment
+
+
+def stored(experiment: Experiment) -> set[str]:
+    return {stage.key for stage in stored_stages.stored_stages(experiment.store)}
+
+
+def by_records(experiment: Experiment) -> set[str]:
+    return {run.key for record in experiment.trials() for run in record.stages if run.snapshot}
+
+
+def test_the_table_says_who_published_and_used_each_its_size_and_why_it_stays(sweep, shared):
+    ran = sweep("snapshots")
+    assert (ran.status, ran.err) == (0, "")
+    lines = [line.split() for line in ran.out.splitlines()]
+    assert lines[0] == ["key", "stage", "by", "used", "by", "size", "age", "stays"]
+    assert lines[1][:7] == [BEST[:8], "first", "0", "3,", "5", "2.9", "KiB"]
+    assert " ".join(lines[1][9:]) == "trial 0, the best"
+    assert " ".join(lines[2][8:]) == "no: not among the 1 best"
+    assert " ".join(lines[3][8:]) == "needed by trial 4"
+    assert "stored  3 snapshots, 8.8 KiB" in ran.out
+    assert "saved   400 of 1500 in cost (27%), 2.0 h of training; reused 2 times" in ran.out
+    assert "traffic 8.8 KiB stored, 5.9 KiB fetched, of what is there now" in ran.out
+
+
+def test_the_json_is_one_document(sweep, shared):
+    document = json.loads(sweep("snapshots", "--format", "json").out)
+    assert document.keys() == {"snapshots", "unnamed", "totals", "removed"}
+    best = document["snapshots"][0]
+    assert 0 <= best.pop("age_s") < 60
+    assert best == {
+        "key": BEST,
+        "stage": "first",
+        "trials": [0],
+        "used_by": [3, 5],
+        "needed_by": [],
+        "bytes": 3002,
+        "problem": "",
+        "kept": True,
+        "why": "trial 0, the best",
+    }
+    assert [row["kept"] for row in document["snapshots"]] == [True, False, True]
+    assert document["totals"] == {
+        "snapshots": 3,
+        "bytes": 9006,
+        "bytes_fetched": 6004,
+        "reused": 2,
+        "cost_nominal": 1500.0,
+        "cost_paid": 1100.0,
+        "seconds_saved": 7200.0,
+    }
+    assert (document["unnamed"], document["removed"]) == ([], [])
+
+
+def test_the_csv_has_a_row_for_each(sweep, shared):
+    rows = list(csv.DictReader(io.StringIO(sweep("snapshots", "--format", "csv").out)))
+    assert [(row["key"], row["used_by"], row["needed_by"]) for row in rows] == [
+        (BEST, "3 5", ""),
+        (WORSE, "", ""),
+        (NEEDED, "", "4"),
+    ]
+
+
+def test_a_sweep_without_any_says_so(sweep, space):
+    Experiment.create(LocalStore("plain"), space)
+    ran = sweep("snapshots", "--storage", "plain")
+    assert (ran.status, ran.out) == (0, "no snapshots: the search space has no stages to share\n")
+    assert sweep("snapshots", "--storage", "plain", "--format", "csv").out.strip() == ""
+    Experiment.create(LocalStore("other"), staged(space))
+    assert sweep("snapshots", "--storage", "other").out == "no snapshots yet\n"
+    assert "stages" not in sweep("status", "--storage", "other").out
+
+
+def test_status_has_a_line_with_number_and_size(sweep, shared):
+    assert "stages  3 snapshots, 8.8 KiB; reused 2 times" in sweep("status").out.splitlines()
+
+
+def test_chosen_ones_are_deleted_from_the_records_and_the_store(sweep, shared):
+    ran = sweep("snapshots", "--delete", WORSE[:6], "--delete", WORSE, "--delete", BEST[:4])
+    assert ran.status == 0
+    assert ran.out.startswith(f"removed {WORSE[:8]}\nremoved {BEST[:8]}\nkey ")
+    assert stored(shared) == by_records(shared) == {NEEDED}
+    again = sweep("snapshots", "--delete", WORSE)
+    assert (again.status, again.err) == (
+        2,
+        f"sweep: error: --delete {WORSE}: there is no such snapshot; see `sweep snapshots`\n",
+    )
+
+
+def test_pruning_leaves_what_the_sweeps_end_would_leave(sweep, shared):
+    document = json.loads(sweep("snapshots", "--prune", "--format", "json").out)
+    assert document["removed"] == [WORSE]
+    assert stored(shared) == by_records(shared) == {BEST, NEEDED}
+    assert json.loads(sweep("snapshots", "--prune", "--format", "json").out)["removed"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--delete", NEEDED], f"--delete {NEEDED}: unfinished trials need it (4); wait for their end, or"),
+        (["--delete", "xyz!"], "--delete 'xyz!': not the beginning of a key; give 4 or more of its digits"),
+        (["--delete", ""], "--delete '': not the beginning of a key"),
+        (["--delete", BEST[:3]], f"--delete '{BEST[:3]}': not the beginning of a key"),
+        (["--delete", BEST, "--delete", "0000"], "--delete 0000: there is no such snapshot"),
+        (["--delete", BEST, "--prune"], "--delete and --prune exclude each other"),
+    ],
+    ids=["needed", "no-key", "empty", "too-short", "unknown", "both"],
+)
+def test_wrong_input_is_one_line_and_removes_nothing(sweep, shared, options, message):
+    ran = sweep("snapshots", *options)
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith(f"sweep: error: {message}")
+    assert ran.err.count("\n") == 1
+    assert len(stored(shared)) == len(by_records(shared)) == 3
+
+
+def test_a_beginning_of_two_keys_is_refused(sweep, shared):
+    twin = WORSE[:10] + "f" * 54
+    record = done(6, 0.3, 4.0)
+    put(shared.store, replace(record, stages=(replace(record.stages[0], key=twin),)))
+    ran = sweep("snapshots", "--delete", WORSE[:10])
+    assert ran.err == f"sweep: error: --delete {WORSE[:10]}: 2 keys begin so; give more digits\n"
+
+
+def test_one_that_no_record_has_is_left_to_repair(sweep, shared):
+    put(shared.store, done(1, 0.5, 2.0, snapshot=False))
+    ran = sweep("snapshots", "--delete", WORSE)
+    assert ran.status == 2
+    assert ran.err.endswith("there is no such snapshot; no record names it: `sweep repair` removes it\n")
+    shown = sweep("snapshots")
+    assert shown.err == "sweep: no record names 1 stored snapshot; see `sweep doctor`\n"
+    assert json.loads(sweep("snapshots", "--format", "json").out)["unnamed"] == [WORSE]
+
+
+def test_what_is_missing_or_damaged_is_marked(sweep, shared):
+    (Path("store/stages") / BEST / "000000-1" / "stage.json").unlink()
+    (stage,) = stored_stages.stored_stages(shared.store, only=WORSE)
+    stored_stages.remove(shared.store, stage)
+    ran = sweep("snapshots")
+    assert ran.status == 0
+    assert "stage.json is missing" in ran.out
+    assert "it is not stored" in ran.out
+    assert ran.err == f"sweep: {BEST[:8]}, {WORSE[:8]}: damaged or missing; see `sweep doctor`\n"
+    rows = json.loads(sweep("snapshots", "--format", "json").out)["snapshots"]
+    assert [(row["bytes"], row["problem"]) for row in rows] == [
+        (3000, "stage.json is missing"),
+        (None, "it is not stored"),
+        (3002, ""),
+    ]
+
+
+def test_one_that_another_has_removed_meanwhile_is_said_to_be_left(sweep, shared, monkeypatch):
+    from sweeps.worker import collection
+
+    monkeypatch.setattr(collection, "discard", lambda experiment, key: False)
+    ran = sweep("snapshots", "--delete", BEST)
+    assert ran.status == 0
+    assert f"{BEST[:8]} is left: a worker has removed it, or a trial has come to need it" in ran.err
+    assert "removed" not in ran.out
+
+
+def test_doctor_and_repair_compare_checksums_on_request(sweep, shared, monkeypatch, tmp_path):
+    monkeypatch.setenv("STAGESWEEP_CACHE", str(tmp_path / "cache"))
+    put(shared.store, done(4, 0.9, 2.0, of=2))
+    (Path("store/stages") / BEST / "000000-1" / "stage.json").write_bytes(b"[]")
+
+    def kinds(*options):
+        document = json.loads(sweep("doctor", "--format", "json", *options).out)
+        return [finding["kind"] for finding in document["findings"] if finding["level"] == "problem"]
+
+    assert "damaged" not in kinds()
+    assert "damaged" in kinds("--checksums")
+    assert sweep("repair", "--yes").out == "there is nothing to repair\n"
+    done_ = sweep("repair", "--yes", "--checksums")
+    assert done_.out.startswith(
+        f"done: remove 2.9 KiB of the snapshot {BEST[:12]}, from which no trial can start"
+    )
+    assert stored(shared) == by_records(shared) == {WORSE, NEEDED}
+
+
+@pytest.mark.parametrize("width", [50, 200])
+def test_on_a_terminal_of_any_width_no_column_is_cut(sweep, shared, monkeypatch, width):
+    """Rich would shorten a column to `trial 0, th…`; lines that wrap can still be read and copied."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    out = sweep("snapshots").out
+    assert "…" not in out
+    assert "trial 0, the best" in out
