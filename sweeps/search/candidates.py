@@ -13,12 +13,18 @@ from typing import Literal
 from sweeps.errors import NothingToAsk
 from sweeps.search.determinism import stable_seed
 from sweeps.search.encoding import Encoding
+from sweeps.search.nested_design import first_stages, next_prefix
 from sweeps.search.outcomes import Outcomes
+from sweeps.search.prefixes import Prefixes
 from sweeps.search.sequence import Point
+from sweeps.search.stage_costs import StageCosts
 from sweeps.space.definition import Space, Value
 from sweeps.trials.record import Trial
 
 SOBOL_ATTEMPTS = 256
+
+NEGLIGIBLE = 0.05
+"""Share of the first stage in the cost of a trial below which sharing it saves nothing: the search ignores it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,8 @@ class Candidates:
         points: by index, the encoded parameters of the records that lie in this space.
         origins: by the same index, that of the first record at this point: repeats with other seeds are
             one arm with several observations.
+        prefixes: first stages that trials share.
+        costs: of the stages; None where trials share none.
     """
 
     def __init__(
@@ -69,6 +77,8 @@ class Candidates:
         self._domain, self._encoding, self._outcomes = encoding.domain, encoding, outcomes
         self._sobol, self._surrogate = sobol, surrogate
         self._configurations = self._domain.configurations()
+        self.prefixes = Prefixes(space, encoding)
+        self.costs = StageCosts(self.prefixes.stages, encoding) if self.prefixes.searched else None
         self._start_over()
 
     def observe(self, trials: Sequence[Trial]) -> RecordDelta:
@@ -123,12 +133,14 @@ class Candidates:
         index = len(self.records) + len(found)
         taken = self._taken | {self._domain.identity(candidate.parameters) for candidate in found}
         left = self._left(taken)
-        if self._has_enough_results(found):
+        if enough := self._has_enough_results(found):
+            published = self.published()
             for point in self._surrogate(index, found):
-                parameters = self._encoding.decode(point)
+                parameters = self.prefixes.snapped(self._encoding.decode(point), published)
                 if self._is_new(parameters, taken):
                     return Candidate(parameters=parameters, generator="botorch")
-        for parameters in self._first_candidates(index):
+        prefix = None if enough else self._designed(found)
+        for parameters in self._first_candidates(index, prefix):
             if self._is_new(parameters, taken):
                 return Candidate(parameters=parameters, generator="sobol")
         if left:
@@ -138,6 +150,26 @@ class Candidates:
             f"trial {index}: no new candidate in {SOBOL_ATTEMPTS} attempts; "
             "widen the ranges or loosen the parameter constraints"
         )
+
+    def shares(self) -> bool:
+        """Return whether the search weighs what a trial can share: a first stage that costs something."""
+        return (
+            self.costs is not None
+            and self._search.method == "bayes"
+            and self.costs.first_share(self.known()) >= NEGLIGIBLE
+        )
+
+    def published(self) -> list[Trial]:
+        """Return a record of each published first stage that a new trial can start from."""
+        return list(self.prefixes.published(self.known()).values()) if self.shares() else []
+
+    def _designed(self, found: Sequence[Candidate]) -> Trial | None:
+        """Return the record whose first stage the next first candidate shares; None for a fresh one."""
+        if self.costs is None or not self.shares():
+            return None
+        keys = [self.prefixes.of(candidate.parameters) for candidate in found]
+        wanted = first_stages(self._search.sobol, self.costs.first_share(self.known()))
+        return next_prefix(wanted, self.prefixes, self._outcomes, self.known(), keys)
 
     def _left(self, taken: set[Hashable]) -> list[dict[str, Value]]:
         """Return the unused configurations of a small finite space; [] if they cannot be listed."""
@@ -161,8 +193,11 @@ class Candidates:
         complete = sum(r.generator != "confirm" and not self._outcomes.missing(r) for r in self.known())
         return live + len(found) >= self._search.sobol and complete >= max(1, self._search.sobol // 2)
 
-    def _first_candidates(self, count: int) -> Iterator[dict[str, Value]]:
-        """Yield the middle of the space unless there is a baseline, then the Sobol points from `count` on."""
+    def _first_candidates(self, count: int, prefix: Trial | None) -> Iterator[dict[str, Value]]:
+        """Yield the middle of the space unless there is a baseline, then the Sobol points from `count` on.
+
+        With a `prefix`, the points' first stage is that record's.
+        """
         if count == 0 and not self._has_baseline:
             yield self._domain.middle()
         if not self._encoding.axes:
@@ -172,7 +207,12 @@ class Candidates:
         for position in range(start, start + SOBOL_ATTEMPTS):
             if (point := self._sobol(position)) is None:
                 return
-            yield self._encoding.decode(point)
+            if prefix is None:
+                yield self._encoding.decode(point)
+                continue
+            filled = self._encoding.filled(point, stable_seed(self._search.seed, position, "inactive"))
+            if (parameters := self.prefixes.joined(prefix, filled)) is not None:
+                yield parameters
 
     def _is_new(self, parameters: Mapping[str, Value], taken: set[Hashable]) -> bool:
         return self._domain.identity(parameters) not in taken and self._domain.allows(parameters)

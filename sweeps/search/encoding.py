@@ -8,6 +8,7 @@ original units, and its SymPy takes a parameter called `beta` for a function.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -84,8 +85,16 @@ class Encoding:
             for axis in self.axes
         }
 
+    def placed(self, shares: Mapping[str, float]) -> dict[str, Value]:
+        """Return the point at these shares, from 0 to below 1, of each axis."""
+        return {axis.name: _drawn(axis, int(shares[axis.name] * 2**32)) for axis in self.axes}
+
     def decode(self, point: Mapping[str, Value]) -> dict[str, Value]:
         """Return the active and fixed parameters at a point, rounded and within bounds."""
+        return self.domain.complete(self.values(point))
+
+    def values(self, point: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the value of every parameter that has an axis in the point, active or not."""
         values = {}
         for name, axis in self._names.items():
             if axis in point:
@@ -93,7 +102,27 @@ class Encoding:
                 if name in self._units:
                     value = from_unit(self._units[name], float(value))
                 values[name] = self.domain.member(name, value)
-        return self.domain.complete(values)
+        return values
+
+    def distance(self, first: Mapping[str, Value], second: Mapping[str, Value]) -> float:
+        """Return the largest difference on any axis as a share of its range (the max-norm).
+
+        Infinity between points that differ in the value of a choice, or in which axes are active.
+        """
+        if first.keys() != second.keys():
+            return math.inf
+        largest = 0.0
+        for axis in self.axes:
+            if axis.name not in first:
+                continue
+            if isinstance(axis, Options):
+                if not same_value(first[axis.name], second[axis.name]):
+                    return math.inf
+            else:
+                low, high = axis.bounds
+                apart = abs(float(first[axis.name]) - float(second[axis.name])) / (high - low)
+                largest = max(largest, apart)
+        return largest
 
     def value(self, axis: str, at: Value) -> Value:
         """Return the parameter value at a position on an axis, rounded and within bounds."""

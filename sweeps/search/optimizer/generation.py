@@ -14,6 +14,8 @@ from sweeps.search.candidates import Candidate, Candidates
 from sweeps.search.determinism import one_thread, seeded, silence, stable_seed
 from sweeps.search.encoding import Encoding
 from sweeps.search.optimizer import observations, sobol
+from sweeps.search.optimizer.acquisition import OpenAcquisition
+from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, StageChoice
 from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES, fitted, inferred_noise
 from sweeps.search.optimizer.translation import blank_experiment, goal
 from sweeps.search.optimizer.view import SurrogateView
@@ -141,15 +143,33 @@ class Optimizer:
     def surrogate_points(self, index: int, found: Sequence[Candidate]) -> Iterator[Point]:
         """Yield maximisers of the acquisition function, from different seeds; none if the surrogate fails."""
         seed, pending = self._space.search.seed, self._pending(found)
+        options = {"capped": True, "acquisition_class": OpenAcquisition} if self._candidates.shares() else {}
         try:
             with seeded(stable_seed(seed, index, "fit")):
-                adapter = self._fitted(noise=self._noise())
+                adapter = self._fitted(noise=self._noise(), **options)
             for attempt in range(SURROGATE_ATTEMPTS):
                 with seeded(stable_seed(seed, index, "acquire", attempt)):
                     run = adapter.gen(n=1, pending_observations=pending)
-                yield run.arms[0].parameters
+                    fresh = run.arms[0].parameters
+                    weighed = self._weighed(adapter, fresh, index, found) if options else []
+                yield from weighed or [fresh]
         except SURROGATE_FAILURES as error:
             log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
+
+    def _weighed(self, adapter: Any, fresh: Point, index: int, found: Sequence[Candidate]) -> list[Point]:
+        """Return the fresh point and the best one on a published first stage, the better first; else []."""
+        candidates = self._candidates
+        if candidates.costs is None or not candidates.published():
+            return []
+        choice = StageChoice(
+            candidates, self._encoding, self._filled, candidates.costs.known(candidates.known())
+        )
+        asked = sum(record.generator == "botorch" for record in candidates.records) + len(found)
+        encoded = (self._encoding.encode(candidate.parameters) for candidate in found)
+        taken = [*candidates.points.values(), *(point for point in encoded if point is not None)]
+        seed = stable_seed(self._space.search.seed, index, "later") % 2**31
+        plain = asked % PLAIN_EVERY == PLAIN_EVERY - 1
+        return list(choice.points(adapter, fresh, index, taken, plain=plain, seed=seed))
 
     def _noise(self) -> Mapping[str, float] | None:
         """Return the inferred noise by metric, where early-stopped trials have predictions; else None.
@@ -161,11 +181,13 @@ class Optimizer:
             return None
         return inferred_noise(self._fitted()) if self._space.search.noise == "inferred" else {}
 
-    def _fitted(self, *, batched: bool = True, noise: Mapping[str, float] | None = None) -> Any:
+    def _fitted(
+        self, *, batched: bool = True, noise: Mapping[str, float] | None = None, **options: Any
+    ) -> Any:
         records = self._candidates.known()
         data = observations.results(self._outcomes, records, self._ax_trials, noise)
         derived = self._outcomes.derived_constraints(records)
-        return fitted(self.experiment, data, goal(self._outcomes, *derived), batched=batched)
+        return fitted(self.experiment, data, goal(self._outcomes, *derived), batched=batched, **options)
 
     def sobol_point(self, position: int) -> Point | None:
         """Return the point at a position of the Sobol sequence; None past its end."""

@@ -13,12 +13,14 @@ from ax.core.data_utils import DataLoaderConfig
 from ax.core.experiment import Experiment
 from ax.core.optimization_config import OptimizationConfig
 from ax.exceptions.core import AxError
-from ax.generators.torch.botorch_modular.utils import fit_botorch_model
+from ax.generators.torch.botorch_modular.utils import ModelConfig, fit_botorch_model
 from botorch.acquisition.multi_objective import logei
 from botorch.exceptions.errors import BotorchError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from linear_operator.utils.errors import NotPSDError  # type: ignore[import-untyped]  # ships no types
+
+from sweeps.search.optimizer.length_scales import CappedKernel
 
 # For several objectives BoTorch would compile a kernel with the processor's own instructions, into a folder
 # that all processes of a user share: a worker that is killed meanwhile leaves a lock that every later one
@@ -42,7 +44,15 @@ def _fit(model: Any, mll_class: Any, mll_options: dict[str, Any] | None = None) 
     fit_gpytorch_mll(likelihood, optimizer_kwargs={"options": {"ftol": FIT_TOLERANCE}})
 
 
-def fitted(experiment: Experiment, data: Data, goal: OptimizationConfig, *, batched: bool = True) -> Any:
+def fitted(
+    experiment: Experiment,
+    data: Data,
+    goal: OptimizationConfig,
+    *,
+    batched: bool = True,
+    capped: bool = False,
+    **options: Any,
+) -> Any:
     """Return a new adapter of Ax's method "fast", without warm start.
 
     Args:
@@ -52,6 +62,8 @@ def fitted(experiment: Experiment, data: Data, goal: OptimizationConfig, *, batc
         batched: model metrics with the same points together, as Ax does. False: each alone, for analyses
             that leave points out: without the only trial that lacks a metric, Ax would make another kind of
             model, which cannot load the parameters of the fitted one.
+        capped: with bounded length scales.
+        options: further arguments of Ax's generator.
 
     Raises:
         one of SURROGATE_FAILURES: the fit failed.
@@ -62,6 +74,11 @@ def fitted(experiment: Experiment, data: Data, goal: OptimizationConfig, *, batc
     spec = choose_generation_strategy(choice).nodes_by_name["MBM"].generator_spec
     kwargs = dict(spec.generator_kwargs)
     kwargs["surrogate_spec"] = replace(kwargs["surrogate_spec"], allow_batched_models=batched)
+    if capped:
+        kwargs["surrogate_spec"] = replace(
+            kwargs["surrogate_spec"],
+            model_configs=[ModelConfig(covar_module_class=CappedKernel, name="capped length scales")],
+        )
     return spec.generator_enum(
         experiment=experiment,
         data=data,
@@ -69,6 +86,7 @@ def fitted(experiment: Experiment, data: Data, goal: OptimizationConfig, *, batc
         # This makes data of every trial count. Abandoned ones have none, failed ones only their survival.
         data_loader_config=DataLoaderConfig(fit_abandoned=True),
         **kwargs,
+        **options,
     )
 
 

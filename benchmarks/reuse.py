@@ -1,0 +1,266 @@
+"""Compute to a loss with shared first stages, against plain search: `python -m benchmarks.reuse`.
+
+Simulates asynchronous workers on the surrogates of `benchmarks.pipelines`: a trial takes as long as it costs,
+publishes its first stage at that stage's end, and starts after it where it is published already. All searches
+of a seed begin with the same Sobol sequence. Results are appended to `--file` as JSON lines, and runs that it
+has are not run again; the table is of all lines that fit the options. Searches:
+
+    plain   `search: {reuse: none}`: every trial pays both stages
+    reuse   `search: {reuse: auto}`
+    capped  plain, with the length scales of the surrogate bounded as under reuse
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from benchmarks.pipelines import METRIC, STRUCTURES, Pipeline
+from sweeps.trials.record import Trial
+from sweeps.trials.stage_run import StageRun
+
+SEARCHES = ("plain", "reuse", "capped")
+TARGETS = (0.02, 0.01, 0.005)
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One simulated sweep."""
+
+    structure: str
+    search: str
+    seed: int
+    workers: int
+    noise: float
+    limit: int
+    """Compute at which it ends, in trials that pay both stages."""
+
+    def key(self) -> tuple[Any, ...]:
+        return (self.structure, self.search, self.seed, self.workers, self.noise, self.limit)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--structures", nargs="+", default=list(STRUCTURES), choices=list(STRUCTURES))
+    parser.add_argument("--searches", nargs="+", default=["plain", "reuse"], choices=SEARCHES)
+    parser.add_argument("--seeds", type=int, default=20, help="how many")
+    parser.add_argument("--first-seed", type=int, default=100, help="0 to 7 were looked at while tuning")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--noise", type=float, nargs="+", default=[0.0, 0.02])
+    parser.add_argument("--limit", type=int, default=60, help="compute of a sweep, in full trials")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--file", type=Path, default=Path("reuse.jsonl"))
+    parser.add_argument("--plot", type=Path, help="PNG of one sweep's candidates over time, of the first job")
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the workers import torch
+    jobs = [
+        Job(structure=structure, search=search, seed=seed, workers=w, noise=noise, limit=arguments.limit)
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+        for w, noise in itertools.product(arguments.workers, arguments.noise)
+        for structure, search in itertools.product(arguments.structures, arguments.searches)
+    ]
+    results = run_all(jobs, arguments.file, arguments.jobs)
+    print(table(results, jobs))
+    if arguments.plot:
+        draw(results[jobs[0].key()], arguments.plot)
+
+
+def run_all(jobs: Sequence[Job], file: Path, processes: int) -> dict[tuple[Any, ...], Result]:
+    """Return the result of each job, from the file where that has it."""
+    results = {}
+    if file.exists():
+        results = {Job(**line["job"]).key(): line for line in map(json.loads, file.read_text().splitlines())}
+    left = [job for job in jobs if job.key() not in results]
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool, file.open("a") as lines:
+        for done in as_completed([pool.submit(simulate, job) for job in left]):
+            result = done.result()
+            key = Job(**result["job"]).key()
+            results[key] = result
+            print(json.dumps(result), file=lines, flush=True)
+            arrivals = " ".join(_amount(result["arrived"][str(target)]) for target in TARGETS)
+            print(*key, "|", arrivals, f"| {result['cpu']:.0f} s of CPU", flush=True)
+    return results
+
+
+def simulate(job: Job) -> Result:
+    """Return when one sweep arrived at each target, what it asked, and its CPU seconds."""
+    from sweeps.search.optimizer import Optimizer, generation
+
+    begun = time.process_time()
+    pipeline = Pipeline(job.structure, job.seed)
+    space = pipeline.space(reuse=job.search == "reuse")
+    with ExitStack() as stack:
+        if job.search == "capped":
+            plain = generation.fitted
+            capped = mock.patch.object(generation, "fitted", lambda *a, **k: plain(*a, **{**k, "capped": True}))
+            stack.enter_context(capped)
+        sweep = Sweep(
+            pipeline, Optimizer(replace(space, search=replace(space.search, seed=job.seed))), job
+        )
+        sweep.run()
+    return {
+        "job": job.__dict__,
+        "arrived": {str(target): sweep.arrived.get(target) for target in TARGETS},
+        "best": sweep.best,
+        "asks": sweep.asks,
+        "cpu": time.process_time() - begun,
+        "ask_cpu": sweep.ask_cpu,
+    }
+
+
+class Sweep:
+    """Workers that share one optimizer, in simulated time; a worker's time is compute."""
+
+    def __init__(self, pipeline: Pipeline, optimizer: Any, job: Job) -> None:
+        self._pipeline, self._optimizer, self._job = pipeline, optimizer, job
+        self._rng = np.random.default_rng((job.seed, 1))
+        self._records: list[Trial] = []
+        self._events: list[tuple[float, int, str]] = []
+        self._published: dict[Any, int] = {}
+        self.asks: list[dict[str, Any]] = []
+        self.ask_cpu: list[float] = []
+        self.best, self.arrived = math.inf, {}  # type: tuple[float, dict[float, float]]
+
+    def run(self) -> None:
+        """Simulate until the last target or the limit is reached."""
+        structure = self._pipeline.structure
+        limit = self._job.limit * (structure.first + structure.second)
+        for _ in range(self._job.workers):
+            self._ask(0.0)
+        while self._events and TARGETS[-1] not in self.arrived:
+            now, index, what = heapq.heappop(self._events)
+            if now * self._job.workers > limit:
+                return
+            record = self._records[index]
+            if what == "published":
+                run = StageRun(name="stage1_9", key=f"{index:064x}", cost=structure.first, snapshot=True)
+                self._records[index] = replace(record, stages=(run,))
+                self._published.setdefault(self._prefix(record.parameters), index)
+            else:
+                self._complete(record, now)
+                self._ask(now)
+
+    def _ask(self, now: float) -> None:
+        structure, begun = self._pipeline.structure, time.process_time()
+        self._optimizer.observe(self._records)
+        (candidate,) = self._optimizer.generate()
+        self.ask_cpu.append(round(time.process_time() - begun, 3))
+        index = len(self._records)
+        source = None
+        if self._job.search == "reuse":
+            source = self._published.get(self._prefix(candidate.parameters))
+        first = 0.0 if source is not None else structure.first
+        if source is None:
+            heapq.heappush(self._events, (now + first, index, "published"))
+        heapq.heappush(self._events, (now + first + structure.second, index, "completed"))
+        self._records.append(
+            Trial(
+                trial=index,
+                status="running",
+                parameters=candidate.parameters,
+                generator=candidate.generator,
+            )
+        )
+        loss = self._pipeline.loss(candidate.parameters)
+        self.asks.append(
+            {"at": now * self._job.workers, "by": candidate.generator, "from": source, "loss": loss}
+            | dict(candidate.parameters)
+        )
+
+    def _complete(self, record: Trial, now: float) -> None:
+        loss = self._pipeline.loss(record.parameters)
+        noise = self._job.noise * float(self._rng.standard_normal()) if self._job.noise else 0.0
+        self._records[record.trial] = replace(record, status="completed", metrics={METRIC: loss + noise})
+        self.best = min(self.best, loss)
+        for target in TARGETS:
+            if self.best <= target:
+                self.arrived.setdefault(target, now * self._job.workers)
+
+    def _prefix(self, parameters: Mapping[str, Any]) -> Any:
+        return tuple((name, value) for name, value in parameters.items() if name.startswith("stage1_9."))
+
+
+def table(results: Mapping[tuple[Any, ...], Result], jobs: Sequence[Job]) -> str:
+    """Return a row for each structure, number of workers, noise, target and search other than the first."""
+    lines = [
+        "| structure | workers | noise | target | search | median compute | ratio | never | plain never | seeds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    groups = dict.fromkeys((job.structure, job.workers, job.noise) for job in jobs)
+    searches = list(dict.fromkeys(job.search for job in jobs))
+    for group, target in itertools.product(groups, TARGETS):
+        rows = {
+            search: [
+                results[job.key()]["arrived"][str(target)]
+                for job in jobs
+                if (job.structure, job.workers, job.noise) == group and job.search == search
+            ]
+            for search in searches
+        }
+        medians = {search: _median(found) for search, found in rows.items()}
+        for search, found in rows.items():
+            base = medians[searches[0]]
+            ratio = f"{medians[search] / base:.2f}" if math.isfinite(medians[search] + base) else "-"
+            never = [sum(one is None for one in each) for each in (found, rows[searches[0]])]
+            structure, workers, noise = group
+            lines.append(
+                f"| {structure} | {workers} | {noise:g} | {target:g} | {search} | {_amount(medians[search])} "
+                f"| {ratio} | {never[0]} | {never[1]} | {len(found)} |"
+            )
+    return "\n".join(lines)
+
+
+def _median(found: Iterable[float | None]) -> float:
+    return statistics.median(math.inf if one is None else one for one in found)
+
+
+def _amount(compute: float | None) -> str:
+    return "never" if compute is None or math.isinf(compute) else f"{compute:.0f}"
+
+
+def draw(result: Result, path: Path) -> None:
+    """Draw what was asked over compute: first stages, later stages and losses; cached ones are filled."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    names = [name for name in result["asks"][0] if "." in name]
+    figure, panels = pyplot.subplots(len(names) + 1, sharex=True, figsize=(9, 2 * len(names) + 2))
+    at = [ask["at"] for ask in result["asks"]]
+    colors = {"sobol": "gray", "botorch": "tab:blue"}
+    edges = [colors[ask["by"]] for ask in result["asks"]]
+    faces = [color if ask["from"] is not None else "none" for color, ask in zip(edges, result["asks"], strict=True)]
+    for panel, name in zip(panels, [*names, "loss"], strict=True):
+        panel.scatter(at, [ask[name] for ask in result["asks"]], edgecolors=edges, facecolors=faces, s=24)
+        panel.set_ylabel(name)
+        if name.endswith(".lr") or name == "loss":
+            panel.set_yscale("log")
+    panels[-1].set_xlabel("paid compute; gray: Sobol, blue: surrogate; filled: from a published first stage")
+    figure.suptitle(" ".join(f"{name}={value}" for name, value in result["job"].items()))
+    figure.tight_layout()
+    figure.savefig(path, dpi=80)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""First design of a sweep whose trials share a stage: few first stages, and several later ones on the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+from sweeps.search.outcomes import Outcomes, has_failed
+from sweeps.search.prefixes import Prefixes
+from sweeps.trials.record import Trial
+
+FEWEST = 4
+"""First stages in a design, where they are nearly all of the cost."""
+
+
+def first_stages(trials: int, share: float) -> int:
+    """Return how many of the design's trials have a first stage of their own.
+
+    Args:
+        trials: in the design.
+        share: of the first stage in the cost of a trial, from 0 to 1: the less it saves, the more of them
+            explore the first stage too.
+    """
+    return min(trials, max(FEWEST, round(trials * (1.0 - share))))
+
+
+def next_prefix(
+    wanted: int,
+    prefixes: Prefixes,
+    outcomes: Outcomes,
+    records: Sequence[Trial],
+    found: Iterable[Hashable],
+) -> Trial | None:
+    """Return the published record whose first stage the next trial of the design starts from.
+
+    Args:
+        wanted: number of different first stages in the design.
+        prefixes: of the space.
+        outcomes: the metrics that count.
+        records: of the sweep, in index order.
+        found: prefixes of candidates that have no record yet.
+
+    Returns:
+        None for a fresh first stage: too few were asked, or none is published (each of many workers then
+        begins with its own).
+    """
+    asked = [r for r in records if r.status != "abandoned" and not has_failed(r) and r.generator != "confirm"]
+    published = prefixes.published(records)
+    keys = [prefixes.of(record.parameters) for record in asked]
+    if not published or len({*keys, *found}) < wanted:
+        return None
+    scores = _scores(outcomes, asked, keys)
+    best = min(published, key=lambda key: (scores.get(key, math.inf), keys.count(key)))
+    return published[best]
+
+
+def _scores(
+    outcomes: Outcomes, records: Sequence[Trial], keys: Sequence[Hashable]
+) -> Mapping[Hashable, float]:
+    """Return the best result at each prefix: its mean rank over the objectives, lower is better."""
+    complete = [
+        (key, means)
+        for record, key in zip(records, keys, strict=True)
+        if outcomes.lower_is_better.keys() <= (means := outcomes.means(record)).keys()
+    ]
+    scores: dict[Hashable, float] = {}
+    for key, means in complete:
+        rank = math.fsum(
+            sum(
+                (other[name] < means[name]) if lower else (other[name] > means[name]) for _, other in complete
+            )
+            for name, lower in outcomes.lower_is_better.items()
+        )
+        scores[key] = min(rank, scores.get(key, math.inf))
+    return scores

@@ -1,0 +1,147 @@
+"""Choice between a fresh candidate and one that starts from a published first stage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.quasirandom import SobolEngine
+
+from sweeps.search.candidates import Candidates
+from sweeps.search.encoding import Encoding
+from sweeps.search.optimizer.acquisition import ModelRows, OpenAcquisition, Point
+from sweeps.search.optimizer.surrogate import SURROGATE_FAILURES
+from sweeps.search.stage_costs import Costs
+from sweeps.space.definition import Value
+from sweeps.trials.record import Trial
+
+LATER_POINTS = 64
+"""Sobol points of the later stages, at which each published first stage is judged."""
+
+PLAIN_EVERY = 4
+"""Each so-manieth candidate of the surrogate ignores costs: expected improvement per cost alone can be
+arbitrarily bad, since it never pays for an expensive region (PBGI, arXiv 2406.20062)."""
+
+Filled = Callable[[Point, int], dict[str, Value]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """A possible candidate, its point on all axes, and what it would cost now."""
+
+    parameters: Mapping[str, Value]
+    point: Point
+    cost: float
+
+
+class StageChoice:
+    """Weighs fresh candidates and cached ones by acquisition value per cost that is still to be paid.
+
+    Expected improvement per remaining cost with a cache is EEIPU's (arXiv 2411.03731); the comparison of two
+    optimised candidates in one function, the separation and the share of plain improvement are ours.
+
+    Args:
+        candidates: with the records.
+        encoding: of the space.
+        filled: returns a point on all axes, given one on the active axes and the index of its trial.
+        costs: of the stages.
+    """
+
+    def __init__(self, candidates: Candidates, encoding: Encoding, filled: Filled, costs: Costs) -> None:
+        self._encoding, self._prefixes, self._filled, self._costs = (
+            encoding,
+            candidates.prefixes,
+            filled,
+            costs,
+        )
+        self._published = candidates.published()
+        self._keys = {self._prefixes.of(record.parameters) for record in self._published}
+        self._points = candidates.points
+
+    def points(
+        self, adapter: Any, fresh: Point, index: int, taken: Sequence[Point], *, plain: bool, seed: int
+    ) -> Iterator[Point]:
+        """Yield points to try in turn, the best first.
+
+        Args:
+            adapter: Ax's, whose acquisition is an `OpenAcquisition` that found `fresh`.
+            fresh: maximiser of the acquisition function.
+            index: of the new trial.
+            taken: points of all trials.
+            plain: whether costs do not count.
+            seed: of the Sobol points.
+        """
+        if not self._published:
+            return
+        rows, acquisition = ModelRows(adapter), adapter.generator._acquisition
+        options = [self._fresh(fresh, index)]
+        cached = self._cached(rows, acquisition, index, seed)
+        separated = (o for o in cached if self._prefixes.separate(self._active(o), taken))
+        options += [option for option in (next(separated, None),) if option is not None]
+        inputs = rows.rows([option.point for option in options])
+        if not self._is_cached(options[0]):
+            inputs[0] = acquisition.found[0]
+        values = acquisition.values(inputs).tolist()
+        scores = [v - (0.0 if plain else math.log(o.cost)) for v, o in zip(values, options, strict=True)]
+        if self._is_cached(options[0]) and not self._prefixes.separate(self._active(options[0]), taken):
+            scores[0] = -math.inf
+        for best in sorted(range(len(options)), key=lambda at: -scores[at]):
+            yield self._active(options[best])
+
+    def _fresh(self, point: Point, index: int) -> Option:
+        """Return the maximiser, moved onto a published first stage that it nearly has."""
+        parameters = self._prefixes.snapped(self._encoding.decode(point), self._published)
+        return self._option(parameters, index)
+
+    def _cached(
+        self, rows: ModelRows, acquisition: OpenAcquisition, index: int, seed: int
+    ) -> Iterator[Option]:
+        """Yield the maximiser on the best published first stage, then Sobol points on any, the best first."""
+        later = self._later(seed)
+        firsts = [self._filled(self._points[record.trial], record.trial) for record in self._published]
+        grid = [
+            (record, {**point, **{axis: first[axis] for axis in self._prefixes.axes}})
+            for record, first in zip(self._published, firsts, strict=True)
+            for point in later
+        ]
+        inputs = rows.rows([point for _, point in grid])
+        order = torch.argsort(acquisition.values(inputs), descending=True, stable=True).tolist()
+        ranked = ((at, option) for at in order if (option := self._joined(*grid[at], index)) is not None)
+        if (best := next(ranked, None)) is None:
+            return
+        fixed = rows.columns(inputs[best[0]], self._prefixes.axes)
+        try:
+            found = self._filled(rows.point(acquisition.optimize_at(fixed)[0]), index)
+            if (option := self._joined(grid[best[0]][0], found, index)) is not None:
+                yield option
+        except SURROGATE_FAILURES:
+            pass  # the Sobol points are there
+        yield best[1]
+        yield from (option for _, option in ranked)
+
+    def _later(self, seed: int) -> list[Point]:
+        """Return Sobol points on all axes; those of the first stage have no meaning."""
+        axes = [axis.name for axis in self._encoding.axes]
+        shares = SobolEngine(len(axes), scramble=True, seed=seed).draw(LATER_POINTS, dtype=torch.double)
+        return [self._encoding.placed(dict(zip(axes, row, strict=True))) for row in shares.tolist()]
+
+    def _joined(self, prefix: Trial, point: Point, index: int) -> Option | None:
+        parameters = self._prefixes.joined(prefix, point)
+        if parameters is None or not self._encoding.domain.allows(parameters):
+            return None
+        return self._option(parameters, index)
+
+    def _option(self, parameters: Mapping[str, Value], index: int) -> Option:
+        point = self._filled(self._encoding.encode(parameters) or {}, index)
+        costs = self._costs(parameters)
+        cached = self._prefixes.of(parameters) in self._keys
+        return Option(parameters=parameters, point=point, cost=math.fsum(costs[1:] if cached else costs))
+
+    def _is_cached(self, option: Option) -> bool:
+        return self._prefixes.of(option.parameters) in self._keys
+
+    def _active(self, option: Option) -> Point:
+        return self._encoding.encode(option.parameters) or {}
