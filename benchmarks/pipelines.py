@@ -34,7 +34,7 @@ OPTIONS = (0.0, 0.15, 0.35)
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """Costs of the two stages, how much the first matters to the loss, and how far it moves the second's best."""
+    """Costs of the two stages, how much the first matters, and how far it moves the second's best."""
 
     first: float
     second: float

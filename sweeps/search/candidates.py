@@ -24,7 +24,7 @@ from sweeps.trials.record import Trial
 SOBOL_ATTEMPTS = 256
 
 NEGLIGIBLE = 0.05
-"""Share of the first stage in the cost of a trial below which sharing it saves nothing: the search ignores it."""
+"""Share of the first stage in a trial's cost, below which the search does not care whether it is shared."""
 
 
 @dataclass(frozen=True, kw_only=True)

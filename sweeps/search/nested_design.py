@@ -1,4 +1,4 @@
-"""First design of a sweep whose trials share a stage: few first stages, and several later ones on the best."""
+"""First design of a sweep whose trials share a stage: few first stages, several later ones on the best."""
 
 from __future__ import annotations
 

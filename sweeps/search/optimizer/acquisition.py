@@ -15,7 +15,7 @@ from sweeps.space.definition import Value
 Point = Mapping[str, Value]
 
 QUICK = {"num_restarts": 4, "raw_samples": 128}
-"""Options for the optimisation on a published first stage: fewer axes than the first one, on a known function."""
+"""Options for the optimisation on a published first stage, which has fewer axes than the first one."""
 
 ROWS = 1024
 """Points of one evaluation: memory grows with them."""
@@ -24,8 +24,8 @@ ROWS = 1024
 class OpenAcquisition(Acquisition):
     """Ax's acquisition function, which remembers how it was optimised.
 
-    With `fixed_features`, Ax's `gen` would build another one, whose incumbent is the best of the few trials at
-    these features, with other Monte Carlo draws: the values of two such functions cannot be compared.
+    With `fixed_features`, Ax's `gen` would build another one, whose incumbent is the best of the few trials
+    with these features, with other Monte Carlo draws: the values of two such functions cannot be compared.
 
     Attributes:
         found: [n, d], the maximiser.

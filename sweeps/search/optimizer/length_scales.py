@@ -8,8 +8,8 @@ from ax.generators.torch.botorch_modular.kernels import DefaultRBFKernel
 from gpytorch.constraints import Interval
 
 LENGTH_SCALES = (0.025, 2.0)
-"""Bounds as shares of the unit range. BoTorch's own lower one; with none above, a model that takes an axis for
-irrelevant after a few trials never tries it again, above all where the axis is discrete."""
+"""Bounds as shares of the unit range. The lower one is BoTorch's; with none above, a model that takes an axis
+for irrelevant after a few trials never tries it again, above all where the axis is discrete."""
 
 
 class CappedKernel(DefaultRBFKernel):
