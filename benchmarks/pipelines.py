@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sweeps.space.definition import Choice, Objective, Program, Range, Search, Space, Stage, Value
-from sweeps.space.domain import to_unit
+from sweeps.space.domain import from_unit, to_unit
 
 METRIC = "loss"
 FIRST = (
@@ -55,12 +55,13 @@ class Pipeline:
 
     Attributes:
         structure: of that name.
+        best: position of the optimum in each range, from 0 to 1.
     """
 
     def __init__(self, name: str, seed: int) -> None:
         rng = np.random.default_rng(seed)
         self.name, self.structure = name, STRUCTURES[name]
-        self._best = rng.uniform(0.15, 0.85, len(NUMBERS))
+        self.best = rng.uniform(0.15, 0.85, len(NUMBERS))
         self._offsets = dict(zip(FIRST[2].values, rng.permutation(OPTIONS), strict=True))
         self._shifts = dict(zip(FIRST[2].values, rng.uniform(-0.3, 0.3, len(OPTIONS)), strict=True))
         self._range = 1.0
@@ -84,7 +85,7 @@ class Pipeline:
     def loss(self, parameters: Mapping[str, Value]) -> float:
         """Return the loss without noise: the optimum's is 0, the range's end 1."""
         units = [to_unit(p, float(parameters[p.name])) for p in NUMBERS]
-        away = [unit - best for unit, best in zip(units, self._best, strict=True)]
+        away = [unit - best for unit, best in zip(units, self.best, strict=True)]
         match = parameters[FIRST[2].name]
         at_best = self._offsets[match] == 0.0
         away[2] -= self.structure.moves * (away[0] + (0.0 if at_best else self._shifts[match]))
@@ -93,14 +94,8 @@ class Pipeline:
         return (math.fsum(bowls) + self.structure.matters * float(self._offsets[match])) / self._range
 
     def _random(self, rng: np.random.Generator) -> dict[str, Value]:
-        values: dict[str, Value] = {p.name: _at(p, rng.uniform()) for p in NUMBERS}
+        values: dict[str, Value] = {p.name: from_unit(p, rng.uniform()) for p in NUMBERS}
         return values | {FIRST[2].name: FIRST[2].values[int(rng.integers(len(OPTIONS)))]}
-
-
-def _at(parameter: Range, unit: float) -> float:
-    if parameter.log:
-        return parameter.min * math.exp(unit * math.log(parameter.max / parameter.min))
-    return parameter.min + unit * (parameter.max - parameter.min)
 
 
 def _bowl(away: float) -> float:

@@ -88,14 +88,13 @@ def main() -> None:
 
 def run_all(jobs: Sequence[Job], file: Path, processes: int) -> dict[tuple[Any, ...], Result]:
     """Return the result of each job, from the file where that has it."""
-    results = {}
-    if file.exists():
-        results = {Job(**line["job"]).key(): line for line in map(json.loads, file.read_text().splitlines())}
+    results = finished(file)
     left = [job for job in jobs if job.key() not in results]
     with (
         ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool,
         file.open("a") as lines,
     ):
+        print(file=lines)  # ends a half line
         for done in as_completed([pool.submit(simulate, job) for job in left]):
             result = done.result()
             key = Job(**result["job"]).key()
@@ -103,6 +102,18 @@ def run_all(jobs: Sequence[Job], file: Path, processes: int) -> dict[tuple[Any, 
             print(json.dumps(result), file=lines, flush=True)
             arrivals = " ".join(_amount(result["arrived"][str(target)]) for target in TARGETS)
             print(*key, "|", arrivals, f"| {result['cpu']:.0f} s of CPU", flush=True)
+    return results
+
+
+def finished(file: Path) -> dict[tuple[Any, ...], Result]:
+    """Return the results in the file; the last line may be half of one, of a run that was killed."""
+    results = {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        try:
+            result = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        results[Job(**result["job"]).key()] = result
     return results
 
 

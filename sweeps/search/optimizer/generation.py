@@ -164,7 +164,7 @@ class Optimizer:
         choice = StageChoice(
             candidates, self._encoding, self._filled, candidates.costs.known(candidates.known())
         )
-        asked = sum(record.generator == "botorch" for record in candidates.records) + len(found)
+        asked = sum(each.generator == "botorch" for each in (*candidates.records, *found))
         encoded = (self._encoding.encode(candidate.parameters) for candidate in found)
         taken = [*candidates.points.values(), *(point for point in encoded if point is not None)]
         seed = stable_seed(self._space.search.seed, index, "later") % 2**31

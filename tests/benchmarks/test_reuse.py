@@ -1,0 +1,97 @@
+"""Simulated workers on surrogates of two-stage pipelines, as `benchmarks.reuse` measures them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.pipelines import FIRST, NUMBERS, STRUCTURES, Pipeline
+from benchmarks.reuse import Job, Sweep, finished, table
+from sweeps.search.candidates import Candidate
+from sweeps.space.definition import Value
+from sweeps.space.domain import from_unit
+from sweeps.trials.record import Trial
+
+JOB = Job(structure="first-dear", search="reuse", seed=0, workers=2, noise=0.0, limit=3)
+
+
+def point(pipeline: Pipeline, *, off: float = 0.0, match: Value) -> dict[str, Value]:
+    units = dict(zip(NUMBERS, pipeline.best, strict=True))
+    return {p.name: from_unit(p, u + off) for p, u in units.items()} | {FIRST[2].name: match}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_the_optimum_is_0_and_no_point_is_far_above_1(name: str):
+    pipeline = Pipeline(name, 3)
+    losses = [pipeline.loss(point(pipeline, match=match)) for match in FIRST[2].values]
+    assert min(losses) == pytest.approx(0.0, abs=1e-12)
+    away = [pipeline.loss(point(pipeline, off=0.1, match=match)) for match in FIRST[2].values]
+    assert all(0 < loss < 1 for loss in away)
+
+
+def test_a_first_stage_that_matters_little_moves_the_loss_little():
+    def spread(name: str) -> float:
+        pipeline = Pipeline(name, 0)
+        losses = [pipeline.loss(point(pipeline, match=match)) for match in FIRST[2].values]
+        return max(losses) - min(losses)
+
+    assert spread("little") < 0.2 * spread("first-dear")
+
+
+class Scripted:
+    """Optimizer that asks for one first stage always, and keeps the records it was given."""
+
+    def __init__(self) -> None:
+        self.records: list[Trial] = []
+
+    def observe(self, records: list[Trial]) -> None:
+        self.records = list(records)
+
+    def generate(self) -> list[Candidate]:
+        values: dict[str, Value] = {p.name: p.min for p in NUMBERS}
+        parameters: Mapping[str, Value] = values | {FIRST[2].name: "logits"}
+        return [Candidate(parameters=parameters, generator="sobol")]
+
+
+def test_workers_pay_a_first_stage_until_it_is_published_and_not_again():
+    optimizer = Scripted()
+    sweep = Sweep(Pipeline("first-dear", 0), optimizer, JOB)
+    sweep.run()
+    starts = [(ask["at"] / JOB.workers, ask["from"]) for ask in sweep.asks]
+    assert starts[:4] == [(0.0, None), (0.0, None), (1000.0, 0), (1000.0, 0)]
+    assert starts[4:6] == [(1200.0, 0), (1200.0, 0)]
+    assert max(at for at, _ in starts) * JOB.workers <= JOB.limit * 1000
+    assert optimizer.records[0].stages[0].snapshot
+    assert optimizer.records[2].stages == ()
+
+
+def test_plain_workers_always_pay_both_stages():
+    sweep = Sweep(Pipeline("first-dear", 0), Scripted(), replace(JOB, search="plain", workers=1))
+    sweep.run()
+    assert [ask["at"] for ask in sweep.asks] == [0.0, 1000.0, 2000.0, 3000.0]
+
+
+def test_a_half_line_of_a_killed_run_is_run_again(tmp_path: Path):
+    line = json.dumps({"job": JOB.__dict__, "arrived": {}})
+    (tmp_path / "runs.jsonl").write_text(f"{line}\n{line[:20]}")
+    assert list(finished(tmp_path / "runs.jsonl")) == [JOB.key()]
+    assert finished(tmp_path / "none.jsonl") == {}
+
+
+def test_the_table_gives_medians_ratios_and_who_never_arrived():
+    jobs = [replace(JOB, search=search, seed=seed) for seed in range(3) for search in ("plain", "reuse")]
+
+    def result(job: Job) -> dict[str, Any]:
+        compute = 1000.0 * (job.seed + 1) / (1 if job.search == "plain" else 2)
+        return {"arrived": {"0.02": compute, "0.01": compute, "0.005": None if job.seed else compute}}
+
+    rows = table({job.key(): result(job) for job in jobs}, jobs).splitlines()[2:]
+    assert rows[1] == "| first-dear | 2 | 0 | 0.02 | reuse | 1000 | 0.50 | 0 | 3 |"
+    assert rows[5] == "| first-dear | 2 | 0 | 0.005 | reuse | never | - | 2 | 3 |"
+    assert math.prod(len(row.split("|")) == 11 for row in rows)

@@ -1,0 +1,184 @@
+"""Candidates of a sweep whose trials share their first stage."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sweeps.search.encoding import Encoding
+from sweeps.search.optimizer import Optimizer
+from sweeps.search.prefixes import SEPARATION
+from sweeps.space.definition import Choice, Objective, Parameter, Program, Range, Search, Space, Stage, Value
+from sweeps.space.domain import Domain
+from sweeps.trials.record import Trial
+from sweeps.trials.stage_run import StageRun
+
+FIRST = ("first.a", "first.gate", "first.k")
+FLOATS = (
+    Range(name="first.a", min=1e-4, max=1e-2, kind="float", log=True),
+    Range(name="second.b", min=0.0, max=1.0, kind="float"),
+    Range(name="second.c", min=0.0, max=1.0, kind="float"),
+)
+MIXED = (
+    FLOATS[0],
+    Choice(name="first.gate", values=("on", "off"), when=(("on", ("first.k",)),)),
+    Range(name="first.k", min=0.0, max=1.0, kind="float"),
+    FLOATS[1],
+    Choice(name="second.kind", values=("x", "y", "z")),
+)
+
+
+def space(
+    first: str = "900", second: str = "100", parameters: tuple[Parameter, ...] = FLOATS, **rest: Any
+) -> Space:
+    rest.setdefault("search", Search(sobol=6, seed=3))
+    rest.setdefault("objectives", (Objective(metric="loss"),))
+    return Space(
+        name="case",
+        parameters=parameters,
+        program=Program(kind="function", function="m:f"),
+        stages=(
+            Stage(name="one", parameters=("first.*",), cost=first),
+            Stage(name="two", parameters=("second.*",), cost=second),
+        ),
+        **rest,
+    )
+
+
+def loss(parameters: Mapping[str, Value]) -> float:
+    first = abs(math.log10(float(parameters["first.a"])) + 2.7)
+    return first + (float(parameters["second.b"]) - 0.3) ** 2 + 0.1 * (parameters.get("second.kind") == "y")
+
+
+def prefix(parameters: Mapping[str, Value]) -> tuple[Value | None, ...]:
+    return tuple(parameters.get(name) for name in FIRST)
+
+
+def search(
+    searched: Space,
+    trials: int,
+    metrics: Callable[[Mapping[str, Value]], dict[str, float]] = lambda p: {"loss": loss(p)},
+    *,
+    snapshot: bool = True,
+) -> list[Trial]:
+    optimizer = Optimizer(searched)
+    records: list[Trial] = []
+    for index in range(trials):
+        optimizer.observe(records)
+        (candidate,) = optimizer.generate()
+        records.append(
+            Trial(
+                trial=index,
+                status="completed",
+                parameters=candidate.parameters,
+                generator=candidate.generator,
+                metrics=metrics(candidate.parameters),
+                stages=(StageRun(name="one", key=f"{index:064x}", cost=1.0, snapshot=snapshot),),
+            )
+        )
+    return records
+
+
+def on_published(records: list[Trial]) -> list[bool]:
+    """Return of each trial whether one before it has its first stage."""
+    return [
+        any(prefix(record.parameters) == prefix(other.parameters) for other in records[:at])
+        for at, record in enumerate(records)
+    ]
+
+
+@pytest.fixture(scope="module")
+def dear() -> list[Trial]:
+    """Return trials whose first stage is nearly all of the cost."""
+    return search(space(), 10)
+
+
+def test_the_first_design_has_four_first_stages_and_goes_on_with_the_best(dear: list[Trial]):
+    assert [record.generator for record in dear[:7]] == ["sobol"] * 6 + ["botorch"]
+    assert dear[0].parameters["second.b"] == 0.5
+    assert on_published(dear)[:6] == [False] * 4 + [True] * 2
+    best = min(dear[:4], key=lambda record: loss(record.parameters))
+    assert prefix(dear[4].parameters) == prefix(best.parameters)
+
+
+def test_a_dear_first_stage_is_used_again_and_trials_on_it_differ(dear: list[Trial]):
+    assert sum(on_published(dear)[6:]) >= 2
+    encoding = Encoding(Domain(space()))
+    points = [encoding.encode(record.parameters) for record in dear]
+    for one, other in itertools.combinations(filter(None, points), 2):
+        assert encoding.distance(one, other) >= SEPARATION
+
+
+def test_a_better_first_stage_is_asked_for_where_it_costs_little():
+    cheap = search(space(first="100", second="900"), 8)
+    assert on_published(cheap)[6:].count(False) >= 1
+
+
+def test_nothing_is_shared_while_no_record_says_that_a_snapshot_is_stored():
+    assert not any(on_published(search(space(), 5, snapshot=False)))
+
+
+@pytest.mark.parametrize("known", [5, 8])
+def test_rebuilt_from_the_records_it_asks_the_same(dear: list[Trial], known: int):
+    optimizer = Optimizer(space())
+    running = replace(dear[known], status="running", metrics={}, stages=())
+    optimizer.observe([*dear[:known], running])
+    published = replace(running, stages=dear[known].stages)
+    optimizer.observe([*dear[:known], published])
+    rebuilt = Optimizer(space())
+    rebuilt.observe([*dear[:known], published])
+    assert optimizer.generate() == rebuilt.generate()
+
+
+@pytest.mark.parametrize(
+    "equal",
+    [
+        pytest.param(space(search=Search(sobol=6, seed=3, reuse="none")), id="reuse is off"),
+        pytest.param(space(first="0"), id="the first stage costs nothing"),
+        pytest.param(
+            replace(space(), stages=(Stage(name="one", parameters=("none",)), *space().stages)),
+            id="no parameter is the first stage's",
+        ),
+    ],
+)
+def test_without_anything_to_share_candidates_are_those_of_a_space_without_stages(
+    dear: list[Trial], equal: Space
+):
+    plain = Optimizer(replace(equal, stages=()))
+    same = Optimizer(equal)
+    for records in (dear[:2], dear[:8]):
+        plain.observe(records)
+        same.observe(records)
+        assert plain.generate() == same.generate()
+
+
+def test_random_search_shares_nothing():
+    searched = space(search=Search(method="random", sobol=2, seed=3))
+    assert not any(on_published(search(searched, 8)))
+
+
+def test_several_objectives_share_stages_too():
+    def metrics(parameters: Mapping[str, Value]) -> dict[str, float]:
+        return {"loss": loss(parameters), "score": 3.0 * float(parameters["second.b"])}
+
+    objectives = (Objective(metric="loss"), Objective(metric="score", goal="maximize"))
+    records = search(space(objectives=objectives), 8, metrics)
+    assert [record.generator for record in records] == ["sobol"] * 6 + ["botorch"] * 2
+    assert sum(on_published(records)[6:]) >= 1
+
+
+def test_conditional_and_unordered_parameters_of_both_stages_are_shared():
+    designed = space(parameters=MIXED, search=Search(sobol=9, seed=3))
+    records = search(designed, 8)
+    assert len({prefix(record.parameters) for record in records}) == 4
+    optimizer = Optimizer(space(parameters=MIXED))
+    optimizer.observe(records)
+    (candidate,) = optimizer.generate()
+    assert candidate.generator == "botorch"
+    assert prefix(candidate.parameters) in {prefix(record.parameters) for record in records}
+    assert ("first.k" in candidate.parameters) == (candidate.parameters["first.gate"] == "on")

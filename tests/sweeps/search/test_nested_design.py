@@ -1,0 +1,102 @@
+"""First design of a sweep whose trials share a stage: when a fresh first stage is asked, and when which one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps.search.encoding import Encoding
+from sweeps.search.nested_design import FEWEST, first_stages, next_prefix
+from sweeps.search.outcomes import Outcomes
+from sweeps.search.prefixes import Prefixes
+from sweeps.space.definition import Objective, Program, Range, Space, Stage
+from sweeps.space.domain import Domain
+from sweeps.trials.record import Status, Trial
+from sweeps.trials.stage_run import StageRun
+
+SPACE = Space(
+    name="case",
+    objectives=(Objective(metric="loss"), Objective(metric="score", goal="maximize")),
+    parameters=(
+        Range(name="first", min=0.0, max=1.0, kind="float"),
+        Range(name="second", min=0.0, max=1.0, kind="float"),
+    ),
+    program=Program(kind="function", function="m:f"),
+    stages=(Stage(name="one", parameters=("first",)), Stage(name="two", parameters=("second",))),
+)
+PREFIXES = Prefixes(SPACE, Encoding(Domain(SPACE)))
+
+
+def trial(
+    index: int,
+    first: float,
+    loss: float | None = None,
+    score: float = 0.0,
+    *,
+    snapshot: bool = True,
+    status: Status = "completed",
+) -> Trial:
+    return Trial(
+        trial=index,
+        status="running" if loss is None and status == "completed" else status,
+        parameters={"first": first, "second": 0.5},
+        generator="sobol",
+        metrics={} if loss is None else {"loss": loss, "score": score},
+        stages=(StageRun(name="one", key="", cost=1.0, snapshot=snapshot),),
+    )
+
+
+def chosen(records: Sequence[Trial], wanted: int = 2, found: Sequence[Hashable] = ()) -> int | None:
+    prefix = next_prefix(wanted, PREFIXES, Outcomes(SPACE), records, found)
+    return None if prefix is None else prefix.trial
+
+
+@given(st.integers(1, 100), st.floats(0, 1), st.floats(0, 1))
+def test_the_dearer_the_first_stage_the_fewer_are_tried(trials: int, share: float, other: float):
+    stages = first_stages(trials, share)
+    assert min(trials, FEWEST) <= stages <= trials
+    assert first_stages(trials, 0.0) == trials
+    assert first_stages(trials, max(share, other)) <= first_stages(trials, min(share, other))
+
+
+def test_first_stages_are_fresh_until_there_are_enough():
+    assert chosen([]) is None
+    assert chosen([trial(0, 0.1, 1.0)]) is None
+    assert chosen([trial(0, 0.1, 1.0), trial(1, 0.1, 0.9)]) is None
+    assert chosen([trial(0, 0.1, 1.0), trial(1, 0.2, 2.0)]) == 0
+
+
+def test_one_that_was_asked_but_has_no_record_yet_counts():
+    other = PREFIXES.of({"first": 0.9, "second": 0.1})
+    assert chosen([trial(0, 0.1, 1.0)], found=[other]) == 0
+    assert chosen([trial(0, 0.1, 1.0)], found=[PREFIXES.of({"first": 0.1})]) is None
+
+
+def test_many_workers_begin_with_one_each_while_none_is_published():
+    running = [trial(index, index / 10, snapshot=False) for index in range(8)]
+    assert chosen(running) is None
+    assert chosen([*running[:5], replace(running[5], stages=trial(5, 0.5).stages), *running[6:]]) == 5
+
+
+def test_the_best_in_all_objectives_is_built_upon_though_it_is_not_the_first():
+    assert chosen([trial(0, 0.1, 2.0), trial(1, 0.2, 1.0), trial(2, 0.3, 3.0)]) == 1
+    assert chosen([trial(0, 0.1, 1.0, 1.0), trial(1, 0.2, 1.0, 2.0)]) == 1
+    again = [trial(0, 0.1, 3.0), trial(1, 0.2, 2.0), trial(2, 0.1, 1.0, snapshot=False)]
+    assert chosen(again) == 0
+
+
+def test_the_best_is_passed_over_while_its_snapshot_is_not_stored():
+    assert chosen([trial(0, 0.1, 2.0), trial(1, 0.2, 1.0, snapshot=False)]) == 0
+
+
+def test_without_results_workers_spread_over_the_published():
+    assert chosen([trial(0, 0.1), trial(1, 0.2), trial(2, 0.1, snapshot=False)]) == 1
+
+
+def test_failed_and_abandoned_trials_are_none_of_the_design():
+    failed = trial(1, 0.2, status="failed")
+    assert chosen([trial(0, 0.1, 1.0), failed]) is None
+    assert chosen([trial(0, 0.1, 1.0), trial(1, 0.2, status="abandoned")]) is None

@@ -1,0 +1,163 @@
+"""First stages that trials share: what is published, what starts from it, and what is a near copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps.search.encoding import Encoding
+from sweeps.search.prefixes import SEPARATION, Prefixes
+from sweeps.space.definition import (
+    Choice,
+    Fixed,
+    Objective,
+    Program,
+    Range,
+    Search,
+    Space,
+    Stage,
+    Value,
+)
+from sweeps.space.domain import Domain
+from sweeps.trials.record import Trial
+from sweeps.trials.stage_run import StageRun
+
+SPACE = Space(
+    name="case",
+    objectives=(Objective(metric="loss"),),
+    parameters=(
+        Range(name="first.lr", min=1e-5, max=1e-1, kind="float", log=True),
+        Choice(name="first.gate", values=("on", "off"), when=(("on", ("first.k",)),)),
+        Range(name="first.k", min=0.1, max=0.3, kind="float"),
+        Range(name="second.steps", min=1, max=5000, kind="int", log=True),
+        Choice(name="second.kind", values=("a", "b", "c")),
+        Fixed(name="seed", value=7),
+    ),
+    program=Program(kind="function", function="m:f"),
+    stages=(Stage(name="one", parameters=("first.*", "seed")), Stage(name="two", parameters=("second.*",))),
+)
+units = st.floats(0, 1)
+points = st.fixed_dictionaries(
+    {
+        "p0": units,
+        "p1": st.sampled_from(["on", "off"]),
+        "p2": units,
+        "p3": units,
+        "p4": st.sampled_from(["a", "b", "c"]),
+    }
+)
+
+
+def prefixes(space: Space = SPACE) -> tuple[Prefixes, Encoding]:
+    encoding = Encoding(Domain(space))
+    return Prefixes(space, encoding), encoding
+
+
+PREFIXES, ENCODING = prefixes()
+
+
+def trial(parameters: Mapping[str, Value], index: int = 0, *, snapshot: bool = True, **rest: Any) -> Trial:
+    run = StageRun(name="one", key=f"{index:064x}", cost=1.0, snapshot=snapshot)
+    rest.setdefault("status", "completed")
+    return Trial(trial=index, parameters=parameters, generator="sobol", stages=(run,), **rest)
+
+
+@given(points, points)
+def test_a_trial_on_a_published_stage_has_its_values_to_the_last_bit(
+    first: dict[str, Value], other: dict[str, Value]
+):
+    record = trial(ENCODING.decode(first))
+    joined = PREFIXES.joined(record, other)
+    assert joined is not None
+    assert PREFIXES.of(joined) == PREFIXES.of(record.parameters)
+    expected = {n: v for n, v in record.parameters.items() if n.startswith("first.") or n == "seed"}
+    assert {n: v for n, v in joined.items() if n in expected} == expected
+    later = {n: v for n, v in ENCODING.decode(other).items() if n.startswith("second.")}
+    assert {n: v for n, v in joined.items() if n.startswith("second.")} == later
+    assert ENCODING.domain.misfit(joined) is None
+
+
+@given(points, st.floats(-0.05, 0.05))
+def test_what_nearly_has_a_published_stage_gets_exactly_that_stage(point: dict[str, Value], off: float):
+    record = trial(ENCODING.decode(point))
+    moved = {**point, "p0": min(max(float(point["p0"]) + off, 0.0), 1.0)}
+    parameters = ENCODING.decode(moved)
+    snapped = PREFIXES.snapped(parameters, [record])
+    encoded, own = ENCODING.encode(parameters), ENCODING.encode(record.parameters)
+    assert encoded is not None
+    assert own is not None
+    if abs(float(encoded["p0"]) - float(own["p0"])) < SEPARATION:
+        assert snapped == {**parameters, "first.lr": record.parameters["first.lr"]}
+    else:
+        assert snapped == parameters
+
+
+def test_another_option_of_the_first_stage_is_another_stage():
+    record = trial(ENCODING.decode({"p0": 0.5, "p1": "off", "p3": 0.5, "p4": "a"}))
+    parameters = ENCODING.decode({"p0": 0.5, "p1": "on", "p2": 0.5, "p3": 0.5, "p4": "a"})
+    assert PREFIXES.snapped(parameters, [record]) == parameters
+
+
+def test_only_a_stored_snapshot_of_the_first_stage_is_published():
+    parameters = [ENCODING.decode({"p0": u, "p1": "off", "p3": 0.5, "p4": "a"}) for u in (0.1, 0.5, 0.9)]
+    records = [
+        trial(parameters[0], 0, snapshot=False),
+        trial(parameters[1], 1, status="running"),
+        trial(parameters[1], 2),
+        replace(trial(parameters[2], 3), stages=(StageRun(name="two", key="", cost=1.0, snapshot=True),)),
+        trial(parameters[2], 4, status="failed"),
+    ]
+    found = PREFIXES.published(records)
+    assert [record.trial for record in found.values()] == [1, 4]
+    assert list(found) == [PREFIXES.of(parameters[1]), PREFIXES.of(parameters[2])]
+
+
+def test_a_repeat_with_another_seed_offers_nothing():
+    parameters = ENCODING.decode({"p0": 0.1, "p1": "off", "p3": 0.5, "p4": "a"})
+    assert PREFIXES.published([trial({**parameters, "seed": 8})]) == {}
+    assert len(PREFIXES.published([trial(parameters)])) == 1
+
+
+def test_where_a_later_parameter_switches_the_first_stage_nothing_is_joined():
+    space = replace(
+        SPACE,
+        parameters=(
+            Choice(name="second.gate", values=("on", "off"), when=(("on", ("first.k",)),)),
+            Range(name="first.k", min=0.1, max=0.3, kind="float"),
+        ),
+    )
+    found, encoding = prefixes(space)
+    record = trial(encoding.decode({"p0": "on", "p1": 0.5}))
+    assert found.joined(record, {"p0": "off", "p1": 0.5}) is None
+    assert found.joined(record, {"p0": "on", "p1": 0.9}) == dict(record.parameters)
+
+
+@given(points, points)
+def test_the_distance_is_symmetric_0_for_equals_and_infinite_between_options(
+    first: dict[str, Value], second: dict[str, Value]
+):
+    distance = ENCODING.distance(first, second)
+    assert ENCODING.distance(first, first) == 0.0
+    assert distance == ENCODING.distance(second, first)
+    if (first["p1"], first["p4"]) != (second["p1"], second["p4"]):
+        assert math.isinf(distance)
+    else:
+        assert distance == max(abs(float(first[axis]) - float(second[axis])) for axis in ("p0", "p2", "p3"))
+    assert PREFIXES.separate(first, [second]) == (distance >= SEPARATION)
+
+
+def test_inactive_axes_make_another_point():
+    assert math.isinf(ENCODING.distance({"p0": 0.5, "p1": "on", "p2": 0.5}, {"p0": 0.5, "p1": "on"}))
+
+
+def test_stages_are_a_choice_only_where_both_are_searched_and_shared():
+    assert PREFIXES.searched
+    assert not prefixes(replace(SPACE, search=Search(reuse="none")))[0].searched
+    assert not prefixes(replace(SPACE, stages=()))[0].searched
+    assert not prefixes(replace(SPACE, parameters=SPACE.parameters[:3]))[0].searched
+    assert not prefixes(replace(SPACE, parameters=SPACE.parameters[3:]))[0].searched
