@@ -130,6 +130,10 @@ class Encoding:
         value = from_unit(self._units[name], float(at)) if name in self._units else at
         return self.domain.member(name, value)
 
+    def unit_range(self, name: str) -> Range | None:
+        """Return the range that 0 to 1 on its axis stand for; None if the axis has other bounds."""
+        return self._units.get(name)
+
     def _unit_range(self, parameter: Range) -> Range:
         """Return the float range that 0 to 1 stands for."""
         if parameter.kind == "int" and self.domain.rounding(parameter.name) is round:

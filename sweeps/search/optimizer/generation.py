@@ -13,6 +13,7 @@ from sweeps.errors import NothingToAsk, SpaceError
 from sweeps.search.candidates import Candidate, Candidates
 from sweeps.search.determinism import one_thread, seeded, silence, stable_seed
 from sweeps.search.encoding import Encoding
+from sweeps.search.known_cost import known_cost
 from sweeps.search.optimizer import observations, sobol
 from sweeps.search.optimizer.acquisition import OpenAcquisition
 from sweeps.search.optimizer.stage_choice import PLAIN_EVERY, StageChoice
@@ -143,15 +144,17 @@ class Optimizer:
     def surrogate_points(self, index: int, found: Sequence[Candidate]) -> Iterator[Point]:
         """Yield maximisers of the acquisition function, from different seeds; none if the surrogate fails."""
         seed, pending = self._space.search.seed, self._pending(found)
-        options = {"capped": True, "acquisition_class": OpenAcquisition} if self._candidates.shares() else {}
+        shares = self._candidates.shares()
+        options = {"capped": True, "acquisition_class": OpenAcquisition} if shares else {}
+        exact = known_cost(self._space, self._encoding, self._outcomes, self._candidates.known())
         try:
             with seeded(stable_seed(seed, index, "fit")):
-                adapter = self._fitted(noise=self._noise(), **options)
+                adapter = self._fitted(noise=self._noise(), exact=exact, **options)
             for attempt in range(SURROGATE_ATTEMPTS):
                 with seeded(stable_seed(seed, index, "acquire", attempt)):
                     run = adapter.gen(n=1, pending_observations=pending)
                     fresh = run.arms[0].parameters
-                    weighed = self._weighed(adapter, fresh, index, found) if options else []
+                    weighed = self._weighed(adapter, fresh, index, found) if shares else []
                 yield from weighed or [fresh]
         except SURROGATE_FAILURES as error:
             log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)

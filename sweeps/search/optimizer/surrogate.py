@@ -20,6 +20,8 @@ from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from linear_operator.utils.errors import NotPSDError  # type: ignore[import-untyped]  # ships no types
 
+from sweeps.search.known_cost import KnownCost
+from sweeps.search.optimizer.exact_metric import exact_config
 from sweeps.search.optimizer.length_scales import CappedKernel
 
 # For several objectives BoTorch would compile a kernel with the processor's own instructions, into a folder
@@ -51,6 +53,7 @@ def fitted(
     *,
     batched: bool = True,
     capped: bool = False,
+    exact: KnownCost | None = None,
     **options: Any,
 ) -> Any:
     """Return a new adapter of Ax's method "fast", without warm start.
@@ -63,6 +66,7 @@ def fitted(
             that leave points out: without the only trial that lacks a metric, Ax would make another kind of
             model, which cannot load the parameters of the fitted one.
         capped: with bounded length scales.
+        exact: metric that is a known function of the parameters.
         options: further arguments of Ax's generator.
 
     Raises:
@@ -78,6 +82,10 @@ def fitted(
         kwargs["surrogate_spec"] = replace(
             kwargs["surrogate_spec"],
             model_configs=[ModelConfig(covar_module_class=CappedKernel, name="capped length scales")],
+        )
+    if exact is not None:
+        kwargs["surrogate_spec"] = replace(
+            kwargs["surrogate_spec"], metric_to_model_configs={exact.metric: [exact_config(exact)]}
         )
     return spec.generator_enum(
         experiment=experiment,

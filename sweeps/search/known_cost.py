@@ -1,0 +1,102 @@
+"""An objective that is the cost of the stages: a known function of the parameters, which needs no model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sweeps.search.encoding import Encoding, Interval
+from sweeps.search.outcomes import Outcomes
+from sweeps.space.constraints import parse
+from sweeps.space.definition import Space
+from sweeps.space.stages import Stages
+from sweeps.trials.record import Trial
+
+EXACT = 1e-6
+"""Relative difference up to which a result is the cost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """Share of a sum that one axis has: `factor` times the value at its position.
+
+    A position from 0 to 1 stands for `low` to `high`, geometrically if `log`.
+    """
+
+    axis: str
+    factor: float
+    low: float
+    high: float
+    log: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownCost:
+    """Metric, by the search's name, that is the sum of a constant and of one term for each axis."""
+
+    metric: str
+    terms: tuple[Term, ...]
+    constant: float
+
+
+def known_cost(
+    space: Space, encoding: Encoding, outcomes: Outcomes, records: Sequence[Trial]
+) -> KnownCost | None:
+    """Return the objective that equals the cost of all stages in every result.
+
+    None with a single objective; where a cost is no expression, or depends on a choice or on what does not
+    always exist; and until two results of different cost agree.
+    """
+    if len(space.objectives) < 2 or not space.stages or not all(stage.cost for stage in space.stages):
+        return None
+    constant, terms = 0.0, []
+    for name, factor in _total(space).items():
+        if not name:
+            constant += factor
+        elif name in encoding.domain.fixed:
+            constant += factor * float(encoding.domain.fixed[name])
+        elif (term := _term(space, encoding, name, factor)) is not None:
+            terms.append(term)
+        else:
+            return None
+    metric = _equal(Stages(space), outcomes, records)
+    return None if metric is None else KnownCost(metric=metric, terms=tuple(terms), constant=constant)
+
+
+def _total(space: Space) -> Mapping[str, float]:
+    """Return the coefficients of the sum of all stages' costs; "" is that of the constant."""
+    total: dict[str, float] = {}
+    for stage in space.stages:
+        try:
+            terms = {"": float(stage.cost)}
+        except ValueError:
+            inequality = parse(f"{stage.cost} <= 0")
+            terms = {**inequality.coefficients, "": -inequality.bound}
+        for name, factor in terms.items():
+            total[name] = total.get(name, 0.0) + factor
+    return total
+
+
+def _term(space: Space, encoding: Encoding, name: str, factor: float) -> Term | None:
+    axis = next((a for a in encoding.axes if encoding.names[a.name] == name), None)
+    if name in space.parents() or not isinstance(axis, Interval) or axis.log:
+        return None
+    unit = encoding.unit_range(name)
+    if unit is None:  # the integers themselves
+        return Term(axis=axis.name, factor=factor, low=0.0, high=1.0, log=False)
+    return Term(axis=axis.name, factor=factor, low=float(unit.min), high=float(unit.max), log=unit.log)
+
+
+def _equal(stages: Stages, outcomes: Outcomes, records: Sequence[Trial]) -> str | None:
+    """Return the name of the objective whose results are all the cost."""
+    pairs = [
+        (outcomes.means(record), math.fsum((stages.costs(record.parameters) or {}).values()))
+        for record in records
+    ]
+    for name in outcomes.lower_is_better:
+        results = [(means[name], cost) for means, cost in pairs if name in means]
+        agree = all(math.isclose(result, cost, rel_tol=EXACT) for result, cost in results)
+        if agree and len({cost for _, cost in results}) > 1:
+            return name
+    return None
