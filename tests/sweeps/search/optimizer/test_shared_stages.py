@@ -123,8 +123,8 @@ def test_nothing_is_shared_while_no_record_says_that_a_snapshot_is_stored():
     assert not any(on_published(search(space(), 5, snapshot=False)))
 
 
-@pytest.mark.parametrize("known", [5, 8])
-def test_rebuilt_from_the_records_it_asks_the_same(dear: list[Trial], known: int):
+def test_rebuilt_from_the_records_it_asks_the_same(dear: list[Trial]):
+    known = 8
     optimizer = Optimizer(space())
     running = replace(dear[known], status="running", metrics={}, stages=())
     optimizer.observe([*dear[:known], running])
@@ -167,9 +167,9 @@ def test_several_objectives_share_stages_too():
         return {"loss": loss(parameters), "score": 3.0 * float(parameters["second.b"])}
 
     objectives = (Objective(metric="loss"), Objective(metric="score", goal="maximize"))
-    records = search(space(objectives=objectives), 8, metrics)
-    assert [record.generator for record in records] == ["sobol"] * 6 + ["botorch"] * 2
-    assert sum(on_published(records)[6:]) >= 1
+    records = search(space(objectives=objectives), 7, metrics)
+    assert [record.generator for record in records] == ["sobol"] * 6 + ["botorch"]
+    assert on_published(records)[6]
 
 
 def test_conditional_and_unordered_parameters_of_both_stages_are_shared():
