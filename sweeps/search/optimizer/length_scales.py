@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ax.generators.torch.botorch_modular.kernels import DefaultRBFKernel
-from gpytorch.constraints import Interval
+from gpytorch.constraints import Interval  # type: ignore[import-untyped]  # ships no types
 
 LENGTH_SCALES = (0.025, 2.0)
 """Bounds as shares of the unit range. The lower one is BoTorch's; with none above, a model that takes an axis
 for irrelevant after a few trials never tries it again, above all where the axis is discrete."""
 
 
-class CappedKernel(DefaultRBFKernel):
+class CappedKernel(DefaultRBFKernel):  # type: ignore[misc]  # of gpytorch, which ships no types
     """RBF kernel with the dimension-scaled prior (Hvarfner et al. 2024, arXiv 2402.02229), and bounds."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
