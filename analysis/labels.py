@@ -30,6 +30,8 @@ TITLES: Mapping[str, str] = MappingProxyType(
         "tokens_per_second": "throughput (tokens per second)",
         "peak_memory_gib": "peak memory (GiB)",
         "usd": "cost (US dollars)",
+        "cost_nominal": "compute of all stages (nominal)",
+        "cost_paid": "compute paid",
     }
 )
 

@@ -17,9 +17,9 @@ from scipy import stats
 
 from analysis.errors import AnalysisError, MissingColumn
 from analysis.table import (
+    RESERVED,
     SEED,
     SEM,
-    TRIAL_COLUMNS,
     TableLike,
     TrialsTable,
     configuration_keys,
@@ -58,7 +58,7 @@ def over_seeds(table: TableLike, seed: str = SEED) -> pd.DataFrame:
     metrics = [
         name
         for name in table.columns
-        if name not in (*TRIAL_COLUMNS, *table.parameters)
+        if name not in (*RESERVED, *table.parameters)
         and not name.endswith(SEM)
         and types.is_numeric_dtype(done[name])
         and not types.is_bool_dtype(done[name])

@@ -1,6 +1,18 @@
 """The table of trials: read from a file or an export document, checked once, passed on as a `TrialsTable`."""
 
-from analysis.table.columns import PARAMETER, SEED, SEM, STEP_COLUMNS, TRIAL_COLUMNS, metric_column
+from analysis.table.columns import (
+    NOMINAL,
+    PAID,
+    PARAMETER,
+    RESERVED,
+    SEED,
+    SEM,
+    STAGE_COLUMNS,
+    STAGES,
+    STEP_COLUMNS,
+    TRIAL_COLUMNS,
+    metric_column,
+)
 from analysis.table.configurations import (
     CONFIRM,
     Repeats,
@@ -14,9 +26,14 @@ from analysis.table.trials_table import TableLike, TrialsTable
 
 __all__ = [
     "CONFIRM",
+    "NOMINAL",
+    "PAID",
     "PARAMETER",
+    "RESERVED",
     "SEED",
     "SEM",
+    "STAGES",
+    "STAGE_COLUMNS",
     "STEP_COLUMNS",
     "TRIAL_COLUMNS",
     "Repeats",

@@ -5,12 +5,18 @@ from __future__ import annotations
 TRIAL_COLUMNS = ("trial", "status", "attempt", "generator", "worker", "seconds", "error")
 """Columns of every trial; then `param.<name>` per parameter, and one column per metric."""
 
+NOMINAL, PAID, STAGES = STAGE_COLUMNS = ("cost_nominal", "cost_paid", "stages")
+"""Columns of a sweep whose trials have stages: the cost of all of them as if the trial had computed each, of
+those that it computed, and the stages themselves (as JSON, where a cell holds text)."""
+
+RESERVED = frozenset((*TRIAL_COLUMNS, *STAGE_COLUMNS))
+
 OWN_COLUMNS = frozenset(("trial", "status", "attempt", "generator"))
 """A table with all of these was exported by a sweep; another may happen to have a column `trial`."""
 
 PARAMETER = "param."
 METRIC = "metric."
-"""Prefix of a metric whose own name is one of TRIAL_COLUMNS."""
+"""Prefix of a metric whose own name is one of RESERVED."""
 
 SEED = "param.seed"
 SEM = "_sem"
@@ -21,5 +27,5 @@ STEP_COLUMNS = (("stage1_9_steps", "stage2_steps"), ("param.stage1_9.max_steps",
 
 
 def metric_column(metric: str) -> str:
-    """Return the column of a metric: its name, unless a column of every trial is already called that."""
-    return METRIC + metric if metric in TRIAL_COLUMNS else metric
+    """Return the column of a metric: its name, unless a column of trials is already called that."""
+    return METRIC + metric if metric in RESERVED else metric

@@ -24,7 +24,7 @@ import pandas as pd
 from pandas.api import types
 
 from analysis.statistics.pareto import Floats
-from analysis.table.columns import SEED, SEM, TRIAL_COLUMNS
+from analysis.table.columns import RESERVED, SEED, SEM
 
 if TYPE_CHECKING:
     from analysis.table.trials_table import TrialsTable
@@ -198,7 +198,7 @@ def _with_errors(
 
 def _metrics(table: TrialsTable, *, everything: bool) -> list[str]:
     """Return the columns of numbers that seeds vary: those with a standard error, or all of them."""
-    fixed = {*TRIAL_COLUMNS, *table.parameters} - {"seconds"}
+    fixed = {*RESERVED, *table.parameters} - {"seconds"}
     names = [name for name in table.columns if name not in fixed and not _is_error(name, table)]
     frame = table.frame
     return [

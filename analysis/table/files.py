@@ -20,7 +20,7 @@ from pandas.api import types
 from pydantic_core import from_json
 
 from analysis.errors import TableError
-from analysis.table.columns import OWN_COLUMNS, PARAMETER, TRIAL_COLUMNS, metric_column
+from analysis.table.columns import OWN_COLUMNS, PARAMETER, STAGE_COLUMNS, TRIAL_COLUMNS, metric_column
 
 SCHEMA = 1
 SCHEMA_KEY = b"stagesweep.schema"
@@ -171,8 +171,8 @@ def _from_rows(trials: list[Any], source: str) -> pd.DataFrame:
             raise TableError(source, f"trials[{position}]: parameters and metrics must be objects")
         rows.append(_flat(trial))
     own = not trials or all(set(trial) >= OWN_COLUMNS for trial in trials)
-    leading = TRIAL_COLUMNS if own else ()
     names = dict.fromkeys(name for row in rows for name in row)
+    leading = (*TRIAL_COLUMNS, *(name for name in STAGE_COLUMNS if name in names)) if own else ()
     # Parameters before metrics, as in the CSV export, whichever trial named them first.
     ordered = [
         *leading,

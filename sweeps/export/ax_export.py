@@ -18,6 +18,7 @@ from sweeps.search.encoding import Axis, Interval, Options
 from sweeps.space.constraints import Linear, parse
 from sweeps.space.definition import Choice, Range, Space, Value
 from sweeps.space.domain import Domain
+from sweeps.trials import costs
 from sweeps.trials.record import Trial
 
 Outcome = dict[str, tuple[float, float | None]]
@@ -112,7 +113,8 @@ def _outcome(record: Trial, metrics: Sequence[str]) -> Outcome:
         if mean is not None and math.isfinite(mean):
             is_known = sem is not None and math.isfinite(sem) and sem >= 0
             outcome[safe(metric)] = (mean, sem if is_known else None)
-    return outcome
+    known = {"cost_nominal": costs.nominal(record), "cost_paid": costs.paid(record)} if outcome else {}
+    return {name: (cost, 0.0) for name, cost in known.items() if cost is not None} | outcome
 
 
 def _text(constraint: Linear) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from sweeps.errors import InputError
 from sweeps.export.table import replace_file
 from sweeps.space.definition import Choice, Fixed, Range, Space
+from sweeps.trials import costs
 from sweeps.trials.record import Trial
 
 STATES = {
@@ -98,6 +99,7 @@ def _frozen(optuna: Any, space: Space, record: Trial, distributions: dict[str, A
         **({"error": record.error.partition("\n")[0]} if record.error else {}),
         **{name: value for name, value in record.metrics.items() if value is not None},
         **{f"outside.{name}": value for name, value in record.parameters.items() if name not in inside},
+        **_costs(record),
     }
     started = None if record.status == "pending" else _time(record.started or record.created)
     return optuna.trial.FrozenTrial(
@@ -114,6 +116,14 @@ def _frozen(optuna: Any, space: Space, record: Trial, distributions: dict[str, A
         system_attrs={},
         intermediate_values={int(step): loss for step, loss in record.curve},
     )
+
+
+def _costs(record: Trial) -> dict[str, Any]:
+    """Return the costs of a trial's stages and, of each reused one, the trial that computed it."""
+    if not record.stages:
+        return {}
+    sources = {f"reused.{stage.name}": stage.reused_from for stage in costs.reused(record)}
+    return {"cost_nominal": costs.nominal(record), "cost_paid": costs.paid(record), **sources}
 
 
 def _contains(distribution: Any, value: Any) -> bool:

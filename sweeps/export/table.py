@@ -1,6 +1,7 @@
 """Trials as tables: nested documents for JSON, flat rows for CSV and Parquet, and the best trial.
 
-A flat row has the columns TRIAL_COLUMNS, then `param.<name>` per parameter, then one column per metric.
+A flat row has the columns TRIAL_COLUMNS, then `param.<name>` per parameter, then one column per metric. Where
+trials have stages, STAGE_COLUMNS stand behind TRIAL_COLUMNS; a trial without any has empty cells there.
 `analysis/` reads the exported files.
 """
 
@@ -11,6 +12,7 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,17 @@ from sweeps.errors import InputError, StoreUnavailable
 from sweeps.space import constraints
 from sweeps.space.definition import Space
 from sweeps.text import csv_format
+from sweeps.trials import costs
 from sweeps.trials.record import STATUSES, Trial
 
 SCHEMA = 1
 TRIAL_COLUMNS = ("trial", "status", "attempt", "generator", "worker", "seconds", "error")
+STAGE_COLUMNS = ("cost_nominal", "cost_paid", "stages")
+"""Cost of a trial's stages as if all had been computed, of those that it computed, and the stages as JSON."""
+
+RESERVED = frozenset((*TRIAL_COLUMNS, *STAGE_COLUMNS))
+"""Columns that a metric of the same name does not hide: it gets the prefix METRIC."""
+
 PARAMETER, METRIC = "param.", "metric."
 CONFIRM, MIN_RUNS = "confirm", 2
 """Generator of fresh runs, and how many of them confirm a configuration (as in `analysis.table`)."""
@@ -52,7 +61,7 @@ def document(
 
 
 def nested(record: Trial) -> dict[str, Any]:
-    """Return one trial as `sweep trials --format json` shows it."""
+    """Return one trial as `sweep trials --format json` shows it; its costs only where it has stages."""
     return {
         "trial": record.trial,
         "status": record.status,
@@ -61,6 +70,18 @@ def nested(record: Trial) -> dict[str, Any]:
         "parameters": dict(record.parameters),
         "metrics": dict(record.metrics),
         "error": record.error,
+        **stage_costs(record),
+    }
+
+
+def stage_costs(record: Trial) -> dict[str, Any]:
+    """Return the STAGE_COLUMNS of a trial; none if it has no stages."""
+    if not record.stages:
+        return {}
+    return {
+        "cost_nominal": costs.nominal(record),
+        "cost_paid": costs.paid(record),
+        "stages": [asdict(stage) for stage in record.stages],
     }
 
 
@@ -75,8 +96,11 @@ def flat(record: Trial) -> dict[str, Any]:
         "seconds": seconds(record),
         "error": record.error,
     }
+    if record.stages:
+        row |= stage_costs(record)
+        row["stages"] = json.dumps(row["stages"], allow_nan=False)
     row |= {PARAMETER + name: value for name, value in record.parameters.items()}
-    row |= {(METRIC + name if name in TRIAL_COLUMNS else name): v for name, v in record.metrics.items()}
+    row |= {(METRIC + name if name in RESERVED else name): v for name, v in record.metrics.items()}
     return row
 
 
@@ -219,11 +243,12 @@ def replace_file(path: Path, write_draft: Callable[[Path], object]) -> None:
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return TRIAL_COLUMNS, then the parameters, then the metrics, each in order of appearance."""
+    """Return TRIAL_COLUMNS, STAGE_COLUMNS if any, the parameters and the metrics, in order of appearance."""
     names = dict.fromkeys(key for row in rows for key in row)
+    stages = [name for name in STAGE_COLUMNS if name in names]
     parameters = [name for name in names if name.startswith(PARAMETER)]
-    metrics = [name for name in names if name not in TRIAL_COLUMNS and not name.startswith(PARAMETER)]
-    return [*TRIAL_COLUMNS, *parameters, *metrics]
+    metrics = [name for name in names if name not in RESERVED and not name.startswith(PARAMETER)]
+    return [*TRIAL_COLUMNS, *stages, *parameters, *metrics]
 
 
 def _write_csv(draft: Path, rows: Sequence[Mapping[str, Any]]) -> None:

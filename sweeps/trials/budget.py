@@ -1,15 +1,20 @@
 """Costs of a sweep and its budget. Pure.
 
-A running trial counts as the average of the completed ones, or as its cost so far if that is more.
+What counts is what was paid: a stage from another trial's snapshot costs that trial, once. A running trial
+counts as the average of the completed ones, or as its cost so far if that is more; once its first stages have
+ended, as these and the average of the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 
 from sweeps.space.definition import Budget
+from sweeps.trials import costs
 from sweeps.trials.record import Trial
+from sweeps.trials.stage_run import StageRun
 
 
 def spent(records: Sequence[Trial], now: float) -> Budget:
@@ -21,10 +26,12 @@ def spent(records: Sequence[Trial], now: float) -> Budget:
     """
     own = [record for record in records if record.generator != "imported"]
     first = min((record.created for record in own), default=now)
+    steps_per_cost = costs.steps_per_cost(own) or 0.0
+    steps = _Measure(_metric(costs.STEPS), lambda stage: steps_per_cost * stage.cost)
     return Budget(
-        effective_steps=_total(own, lambda record: record.metrics.get("effective_steps") or 0.0),
-        device_hours=_total(own, lambda record: _seconds(record, now) / 3600),
-        usd=_total(own, lambda record: record.metrics.get("usd") or 0.0),
+        effective_steps=_total(own, steps),
+        device_hours=_total(own, _Measure(lambda record: _nominal_hours(record, now), _hours)),
+        usd=_total(own, _Measure(_metric("usd"), lambda stage: stage.usd or 0.0)),
         wall_hours=max(0.0, now - first) / 3600,
     )
 
@@ -34,31 +41,82 @@ def exceeded(budget: Budget, records: Sequence[Trial], now: float) -> str:
     limits = {name: limit for name, limit in asdict(budget).items() if limit is not None}
     if not limits:  # the usual case, checked first because this runs for every trial
         return ""
-    costs = asdict(spent(records, now))
+    used = asdict(spent(records, now))
     for name, limit in limits.items():
-        if costs[name] >= limit:
-            return f"{costs[name]:.5g} of {limit:.5g} {name} are spent, running trials included"
+        if used[name] >= limit:
+            return f"{used[name]:.5g} of {limit:.5g} {name} are spent, running trials included"
     return ""
 
 
-def _total(records: Sequence[Trial], cost: Callable[[Trial], float]) -> float:
-    completed = [cost(record) for record in records if record.status == "completed"]
-    mean = sum(completed) / len(completed) if completed else 0.0
+@dataclass(frozen=True)
+class _Measure:
+    """A measure of cost.
+
+    Args:
+        reported: nominal cost of a trial, in which a reused stage counts as if computed; 0 if unknown.
+        of: a stage's part of it; 0 if unknown.
+    """
+
+    reported: Callable[[Trial], float]
+    of: Callable[[StageRun], float]
+
+    def sum(self, stages: Iterable[StageRun]) -> float:
+        return math.fsum(self.of(stage) for stage in stages)
+
+    def nominal(self, record: Trial) -> float:
+        return self.reported(record) or self.sum(record.stages)
+
+    def paid(self, record: Trial) -> float:
+        return max(0.0, self.nominal(record) - self.sum(costs.reused(record)))
+
+
+def _total(records: Sequence[Trial], measure: _Measure) -> float:
+    """Return what all trials have paid, with estimates where that is not known yet."""
+    completed = [record for record in records if record.status == "completed"]
+    mean = _mean(measure.paid(record) for record in completed)
 
     def estimate(record: Trial) -> float:
+        paid = measure.paid(record)
+        if record.status == "running" and not record.stages:
+            return max(mean, paid)
         if record.status == "running":
-            return max(mean, cost(record))
-        if record.status == "early_stopped":  # without a report, only its progress is known
-            done = record.progress.get("done")
-            return cost(record) or mean * (float(done) if isinstance(done, int | float) else 1.0)
-        return cost(record)
+            return max(paid, measure.sum(costs.computed(record)) + _rest(record, completed, measure))
+        if record.status == "early_stopped" and not measure.reported(record):
+            done = record.progress.get("done")  # without a report, only its progress is known
+            share = float(done) if isinstance(done, int | float) else 1.0
+            full = measure.sum(record.stages) + _rest(record, completed, measure)
+            return max(paid, share * full - measure.sum(costs.reused(record)))
+        return paid
 
-    return sum(estimate(record) for record in records)
+    return math.fsum(estimate(record) for record in records)
 
 
-def _seconds(record: Trial, now: float) -> float:
-    """Return the seconds for which all attempts have held a device."""
-    past = sum(max(0.0, attempt.end - attempt.start) for attempt in record.history)
+def _rest(record: Trial, completed: Sequence[Trial], measure: _Measure) -> float:
+    """Return the mean cost of the stages that a trial has not ended, by the completed trials."""
+    ended = {stage.name for stage in record.stages}
+    return _mean(
+        max(0.0, measure.nominal(other) - measure.sum(s for s in other.stages if s.name in ended))
+        for other in completed
+        if ended <= {stage.name for stage in other.stages}
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = list(values)
+    return math.fsum(known) / len(known) if known else 0.0
+
+
+def _metric(name: str) -> Callable[[Trial], float]:
+    return lambda record: record.metrics.get(name) or 0.0
+
+
+def _hours(stage: StageRun) -> float:
+    return (stage.seconds or 0.0) / 3600
+
+
+def _nominal_hours(record: Trial, now: float) -> float:
+    """Return the hours for which all attempts have held a device, and those of reused stages."""
+    past = math.fsum(max(0.0, attempt.end - attempt.start) for attempt in record.history)
     if record.status == "running" and record.started is not None:
         past += max(0.0, now - record.started)
-    return past
+    return past / 3600 + math.fsum(_hours(stage) for stage in costs.reused(record))

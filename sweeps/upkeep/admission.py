@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from sweeps.export.table import METRIC, PARAMETER, TRIAL_COLUMNS
+from sweeps.export.table import METRIC, PARAMETER, RESERVED, STAGE_COLUMNS, TRIAL_COLUMNS
 from sweeps.space.constraints import parse
 from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Value, same_value
 from sweeps.space.domain import REPEAT_KEYS
@@ -101,6 +101,8 @@ def _columns(table: Table, space: Space, problems: list[str]) -> _Columns:
             continue
         elif column in names and PARAMETER + column not in table.columns and column not in needed:
             found.parameters[column] = column
+        elif column in STAGE_COLUMNS:
+            continue
         elif not storable.is_name(column.removeprefix(METRIC)):
             log.warning(
                 "%s: the column %s is left out: a metric cannot be called so",
@@ -124,7 +126,7 @@ def _missing_columns(table: Table, space: Space, found: _Columns) -> list[str]:
             problems.append(f"{table.file}: no column {PARAMETER}{parameter.name} ({like})")
     for metric in needed_metrics(space):
         if metric not in found.metrics:
-            column = METRIC + metric if metric in TRIAL_COLUMNS else metric
+            column = METRIC + metric if metric in RESERVED else metric
             problems.append(f"{table.file}: no column {column} ({nearest(metric, table.columns)})")
     return problems
 

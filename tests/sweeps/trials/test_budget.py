@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from sweeps.space.definition import Budget
 from sweeps.trials.budget import exceeded, spent
 from sweeps.trials.record import Attempt, Trial
+from sweeps.trials.stage_run import StageRun
 
 HOUR = 3600.0
 
@@ -67,3 +71,88 @@ def test_each_limit_is_reached_at_its_value_and_not_before(name):
 
 def test_without_a_budget_nothing_is_ever_spent():
     assert exceeded(Budget(), [done(i) for i in range(100)], 1e12) == ""
+
+
+def stage(name: str, cost: float, reused_from: int | None = None, **fields) -> StageRun:
+    return StageRun(name=name, key="", cost=cost, reused_from=reused_from, **fields)
+
+
+def two_stages(
+    index: int, first: float, second: float, reused_from: int | None = None, **changes: Any
+) -> Trial:
+    """A completed trial of a Stage 1.9 and a Stage 2, whose dollars are a hundredth of its steps."""
+    taken = {"seconds": HOUR * first / 100, "usd": first / 100}
+    stages = (stage("stage1_9", first, reused_from, **taken), stage("stage2", second, usd=second / 100))
+    metrics = {"effective_steps": first + second, "usd": (first + second) / 100}
+    held = (second if reused_from is not None else first + second) / 100
+    fields = {"metrics": metrics, "stages": stages, "history": (attempt(0.0, held * HOUR),)}
+    return trial(index, "completed", **fields | changes)
+
+
+class TestReuse:
+    """Trial 0 computes a Stage 1.9 of 200 steps and a Stage 2 of 100; others start from its snapshot."""
+
+    def test_a_reused_stage_is_paid_once(self):
+        records = [two_stages(0, 200, 100), two_stages(1, 200, 60, 0), two_stages(2, 200, 40, 0)]
+        assert spent(records, HOUR) == Budget(effective_steps=400, usd=4, device_hours=4, wall_hours=1)
+
+    def test_a_trial_that_goes_on_from_its_own_snapshot_has_paid_for_it(self):
+        assert spent([two_stages(0, 200, 100, 0)], HOUR).effective_steps == 300
+
+    def test_trials_of_before_stages_were_recorded_count_what_they_report(self):
+        records = [done(0, steps=300.0, usd=3.0), two_stages(1, 200, 100), two_stages(2, 200, 50, 1)]
+        assert (spent(records, HOUR).effective_steps, spent(records, HOUR).usd) == (650, 6.5)
+
+    @pytest.mark.parametrize("status", ["failed", "abandoned", "pending"])
+    def test_a_trial_without_a_result_has_paid_for_the_stages_that_it_ended(self, status):
+        records = [two_stages(0, 200, 100), two_stages(1, 200, 60, 0)]
+        ended = trial(2, status, stages=(stage("stage1_9", 80, usd=0.8),))
+        assert (spent([*records, ended], HOUR).effective_steps, spent([*records, ended], HOUR).usd) == (
+            440,
+            4.4,
+        )
+        taken_over = trial(2, status, stages=(stage("stage1_9", 200, 0, usd=2.0),))
+        assert spent([*records, taken_over], HOUR).effective_steps == 360
+
+    def test_a_running_trial_counts_as_its_stages_and_what_is_left_of_a_usual_one(self):
+        records = [two_stages(0, 200, 100), two_stages(1, 200, 60, 0)]
+        young = trial(2, "running", worker="w", started=HOUR)
+        assert spent([*records, young], HOUR).effective_steps == 360 + 180  # the mean of what was paid
+        from_snapshot = trial(2, "running", worker="w", stages=(stage("stage1_9", 200, 0),))
+        assert spent([*records, from_snapshot], HOUR).effective_steps == 360 + 80
+        on_its_own = trial(2, "running", worker="w", stages=(stage("stage1_9", 900),))
+        assert spent([*records, on_its_own], HOUR).effective_steps == 360 + 980
+
+    def test_before_any_result_a_running_trial_counts_the_dollars_of_its_stages(self):
+        running = trial(0, "running", worker="w", stages=(stage("stage1_9", 200, usd=2.0),))
+        assert spent([running], HOUR).usd == 2
+
+    def test_a_trial_that_was_stopped_early_pays_the_share_that_it_computed(self):
+        records = [two_stages(0, 200, 100), two_stages(1, 200, 60, 0)]
+        progress = {"done": 0.9}  # of 280, of which 200 are another's
+        stopped = trial(2, "early_stopped", progress=progress, stages=(stage("stage1_9", 200, 0),))
+        assert spent([*records, stopped], HOUR).effective_steps == pytest.approx(360 + 52)
+        at_once = trial(2, "early_stopped", progress={"done": 0.0}, stages=(stage("stage1_9", 200, 0),))
+        assert spent([*records, at_once], HOUR).effective_steps == 360
+
+    def test_repeats_of_a_confirmation_pay_in_full(self):
+        records = [two_stages(0, 200, 100), two_stages(1, 200, 100, generator="confirm")]
+        assert spent(records, HOUR).effective_steps == 600
+
+    def test_imported_trials_with_stages_were_paid_for_elsewhere(self):
+        assert spent([two_stages(0, 200, 100, generator="imported")], HOUR).effective_steps == 0
+
+    def test_costs_in_another_unit_are_converted_by_what_trials_report(self):
+        """Stages that cost FLOPs or seconds must neither exhaust a budget of steps at once nor empty it."""
+        flops = [
+            replace(two_stages(i, 2e12, 1e12, r), metrics={"effective_steps": 300.0})
+            for i, r in ((0, None), (1, 0))
+        ]
+        failed = trial(2, "failed", stages=(stage("stage1_9", 1e12),))
+        assert spent([*flops, failed], HOUR).effective_steps == pytest.approx(300 + 100 + 100)
+        assert spent([failed], HOUR).effective_steps == 0  # nothing is known of the unit yet
+
+    def test_a_limit_is_on_what_was_paid(self):
+        records = [two_stages(0, 200, 100), two_stages(1, 200, 100, 0)]
+        assert exceeded(Budget(effective_steps=401.0), records, HOUR) == ""
+        assert "400 of 400 effective_steps" in exceeded(Budget(effective_steps=400.0), records, HOUR)

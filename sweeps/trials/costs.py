@@ -1,0 +1,107 @@
+"""Nominal and paid costs of trials. Pure.
+
+The nominal cost of a trial is that of computing all of its stages; it belongs to the configuration. Paid is
+what the trial computed itself: a stage from another trial's snapshot was paid for by that trial. Costs are in
+the unit of the sweep's `stages`, which is effective steps for the trainer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sweeps.trials import stage_run
+from sweeps.trials.record import Trial
+from sweeps.trials.stage_run import StageRun
+
+STEPS = "effective_steps"
+"""Metric that stands for the cost of a completed trial whose record has no stages."""
+
+
+def reused(record: Trial) -> tuple[StageRun, ...]:
+    """Return the stages that another trial has computed.
+
+    A snapshot of the trial's own, from an earlier attempt, was paid for by this trial.
+    """
+    return tuple(stage for stage in record.stages if stage.reused_from not in (None, record.trial))
+
+
+def nominal(record: Trial) -> float | None:
+    """Return the cost of the stages that have ended, as if each had been computed; None without any."""
+    return stage_run.nominal(record.stages) if record.stages else None
+
+
+def paid(record: Trial) -> float | None:
+    """Return the cost of the stages that have ended and that this trial computed; None without any."""
+    return stage_run.nominal(computed(record)) if record.stages else None
+
+
+def computed(record: Trial) -> tuple[StageRun, ...]:
+    """Return the stages that this trial computed."""
+    return tuple(stage for stage in record.stages if stage.reused_from in (None, record.trial))
+
+
+def steps_per_cost(records: Sequence[Trial]) -> float | None:
+    """Return the effective steps of one unit of cost, by the completed trials that report both.
+
+    It is 1 for the trainer. None: nothing is known of it.
+    """
+    both = [
+        (steps, cost)
+        for record in records
+        if record.status == "completed"
+        and (steps := record.metrics.get(STEPS)) is not None
+        and (cost := nominal(record)) is not None
+    ]
+    total = math.fsum(cost for _, cost in both)
+    return math.fsum(steps for steps, _ in both) / total if total > 0 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """The costs of a sweep's own trials so far.
+
+    Args:
+        nominal: of all stages that have ended.
+        paid: of those that were computed.
+        reused: number of stages that were not.
+    """
+
+    nominal: float
+    paid: float
+    reused: int
+
+    @property
+    def saved(self) -> float:
+        """Return the share of the nominal cost that was not paid, 0 to 1."""
+        return 1 - self.paid / self.nominal if self.nominal > 0 else 0.0
+
+
+def compute(records: Sequence[Trial]) -> Compute | None:
+    """Return the costs of the sweep so far; None unless some stage was reused.
+
+    Imported trials were paid for elsewhere. A trial without stages, of before stages were recorded, counts
+    the effective steps that it reports; running trials count the stages that have ended.
+
+    Args:
+        records: all trials of the sweep.
+    """
+    own = [record for record in records if record.generator != "imported"]
+    count = sum(len(reused(record)) for record in own)
+    if not count:
+        return None
+    rate = steps_per_cost(own)
+    costs = [_costs(record, rate) for record in own]
+    return Compute(
+        nominal=math.fsum(cost for cost, _ in costs), paid=math.fsum(cost for _, cost in costs), reused=count
+    )
+
+
+def _costs(record: Trial, rate: float | None) -> tuple[float, float]:
+    """Return nominal and paid cost of a trial, 0 where they are not known."""
+    if record.stages:
+        return nominal(record) or 0.0, paid(record) or 0.0
+    steps = record.metrics.get(STEPS)
+    cost = steps / rate if steps is not None and rate else 0.0
+    return cost, cost

@@ -1,0 +1,126 @@
+"""Costs of stages in exports: nominal and paid columns, and what other tools get."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps.export import ax_export, optuna_journal, table
+from sweeps.space.definition import Objective, Program, Range, Space
+from sweeps.trials.record import Trial
+from sweeps.trials.stage_run import StageRun
+
+SPACE = Space(
+    name="case",
+    objectives=(Objective(metric="loss"),),
+    program=Program(kind="function", function="m:f"),
+    parameters=(Range(name="lr", min=1e-3, max=1e-1, kind="float"),),
+)
+
+
+def record(index: int, *stages: StageRun, status: str = "completed", **changes: Any) -> Trial:
+    fields: dict[str, Any] = {
+        "parameters": {"lr": 0.01 * (index + 1)},
+        "generator": "sobol",
+        "metrics": {"loss": 3.0 + index} if status == "completed" else {},
+        "stages": stages,
+    }
+    return Trial(trial=index, status=status, **(fields | changes))  # type: ignore[arg-type]  # a table of cases
+
+
+KEY = "ab" * 32
+FIRST = StageRun(name="stage1_9", key=KEY, cost=200.0, snapshot=True, seconds=9.5, usd=0.25)
+TAKEN = StageRun(name="stage1_9", key=KEY, cost=200.0, reused_from=0, seconds=9.5, usd=0.25)
+SECOND = StageRun(name="stage2", key="", cost=60.0)
+RECORDS = [
+    record(0, FIRST, SECOND),
+    record(1, TAKEN, SECOND),
+    record(2, TAKEN, status="failed", error="diverged"),
+    record(3),  # of before stages were recorded
+    record(4, TAKEN, status="early_stopped"),
+]
+
+
+def rows(file: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(file.read_text())))
+
+
+def test_a_sweep_without_stages_has_the_columns_that_it_always_had(tmp_path: Path) -> None:
+    table.write(tmp_path / "t.csv", SPACE, "url", [record(0), record(1)])
+    assert list(rows(tmp_path / "t.csv")[0]) == [*table.TRIAL_COLUMNS, "param.lr", "loss"]
+    assert not set(table.nested(record(0))) & set(table.STAGE_COLUMNS)
+
+
+def test_every_trial_with_stages_has_what_it_costs_and_what_it_paid(tmp_path: Path) -> None:
+    table.write(tmp_path / "t.csv", SPACE, "url", RECORDS)
+    found = rows(tmp_path / "t.csv")
+    assert list(found[0]) == [*table.TRIAL_COLUMNS, *table.STAGE_COLUMNS, "param.lr", "loss"]
+    costs = [(row["cost_nominal"], row["cost_paid"]) for row in found]
+    assert costs == [("260.0", "260.0"), ("260.0", "60.0"), ("200.0", "0.0"), ("", ""), ("200.0", "0.0")]
+    (stage, _) = json.loads(found[1]["stages"])
+    assert stage == {
+        "name": "stage1_9", "key": KEY, "cost": 200.0, "reused_from": 0, "snapshot": False,
+        "seconds": 9.5, "usd": 0.25,
+    }  # fmt: skip
+    assert found[3]["stages"] == ""
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
+def test_each_format_holds_the_same_costs(tmp_path: Path, suffix: str) -> None:
+    from analysis.table import TrialsTable
+
+    table.write(tmp_path / f"t.{suffix}", SPACE, "url", RECORDS)
+    read = TrialsTable.open(tmp_path / f"t.{suffix}")
+    assert read.columns == [*table.TRIAL_COLUMNS, *table.STAGE_COLUMNS, "param.lr", "loss"]
+    assert read.numbers("cost_paid").fillna(-1).tolist() == [260, 60, 0, -1, 0]
+
+
+def test_a_metric_of_the_same_name_does_not_hide_a_cost(tmp_path: Path) -> None:
+    own = record(0, FIRST, metrics={"loss": 3.0, "cost_paid": 7.0, "stages": 2.0})
+    row = table.flat(own)
+    assert (row["cost_paid"], row["metric.cost_paid"], row["metric.stages"]) == (200.0, 7.0, 2.0)
+
+
+def test_an_exported_table_can_be_imported_again(space: Space) -> None:
+    from types import MappingProxyType
+
+    from sweeps.upkeep.admission import admit
+    from sweeps.upkeep.tables import Row, Table
+
+    cells = {"param.x": 0.5, "param.n": 3, "loss": 1.0, **table.stage_costs(RECORDS[1])}
+    one = Table(file="t.json", columns=tuple(cells), rows=(Row(number=1, cells=MappingProxyType(cells)),))
+    (result,) = admit(one, space).results
+    assert dict(result.metrics) == {"loss": 1.0}  # what was paid elsewhere is no result of the trial
+
+
+def test_optuna_gets_the_costs_and_the_sources(tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna")
+    optuna_journal.write(tmp_path / "journal.log", SPACE, RECORDS)
+    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "journal.log"))
+    study = optuna.load_study(study_name="case", storage=optuna.storages.JournalStorage(backend))
+    attributes = [trial.user_attrs for trial in study.trials]
+    assert [(a.get("cost_nominal"), a.get("cost_paid")) for a in attributes] == [
+        *((260, 260), (260, 60), (200, 0), (None, None), (200, 0)),
+    ]
+    assert [a.get("reused.stage1_9") for a in attributes] == [None, 0, 0, None, 0]
+
+
+@pytest.mark.timeout(300)  # Ax is imported
+@pytest.mark.filterwarnings("ignore")  # pandas', of how Ax reads its own data
+def test_ax_tracks_the_costs_of_completed_trials(tmp_path: Path) -> None:
+    assert ax_export.write(tmp_path / "ax.json", SPACE, RECORDS) == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from ax.api.client import Client
+
+        experiment = Client.load_from_json_file(str(tmp_path / "ax.json"))._experiment
+    assert {metric.name for metric in experiment.tracking_metrics} == {"cost_nominal", "cost_paid"}
+    data = experiment.lookup_data().df
+    paid = data[data["metric_name"] == "cost_paid"].set_index("arm_name")["mean"]
+    assert paid.to_dict() == {"trial-0": 260, "trial-1": 60}

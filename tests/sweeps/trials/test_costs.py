@@ -1,0 +1,84 @@
+"""Nominal and paid costs of trials, and of a sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeps.trials import costs
+from sweeps.trials.costs import Compute, compute
+from sweeps.trials.record import Trial
+from sweeps.trials.stage_run import StageRun
+
+
+def trial(index: int, *costs_: tuple[float, int | None], **changes: Any) -> Trial:
+    """A completed trial whose stages have these costs, each with the trial that it was reused from."""
+    stages = tuple(
+        StageRun(name=f"s{at}", key="", cost=cost, reused_from=source)
+        for at, (cost, source) in enumerate(costs_)
+    )
+    fields = {"parameters": {}, "generator": "sobol", "status": "completed", "stages": stages} | changes
+    return Trial(trial=index, **fields)
+
+
+def test_a_trial_of_before_stages_were_recorded_has_no_costs():
+    assert (costs.nominal(trial(0)), costs.paid(trial(0))) == (None, None)
+
+
+def test_a_reused_stage_is_nominal_and_not_paid():
+    record = trial(5, (200.0, 3), (60.0, None))
+    assert (costs.nominal(record), costs.paid(record)) == (260, 60)
+    assert [stage.name for stage in costs.reused(record)] == ["s0"]
+
+
+def test_a_snapshot_of_its_own_was_paid_for():
+    record = trial(5, (200.0, 5), (60.0, None))
+    assert (costs.paid(record), costs.reused(record)) == (260, ())
+
+
+def test_a_sweep_that_reused_nothing_has_nothing_to_say():
+    assert compute([]) is None
+    assert (
+        compute([trial(0, (200.0, None), (60.0, None)), trial(1, metrics={"effective_steps": 5.0})]) is None
+    )
+
+
+def test_all_own_trials_count_whatever_their_status():
+    records = [
+        trial(0, (200.0, None), (60.0, None), metrics={"effective_steps": 260.0}),
+        trial(1, (200.0, 0), (40.0, None), metrics={"effective_steps": 240.0}),
+        trial(2, (200.0, 0), status="failed"),
+        trial(3, (200.0, 0), status="running", worker="w"),
+        trial(4, (100.0, None), status="early_stopped"),
+        trial(5, (200.0, None), (60.0, None), generator="confirm", metrics={"effective_steps": 260.0}),
+        trial(6, metrics={"effective_steps": 140.0}),  # of before stages were recorded
+        trial(7, metrics={"effective_steps": 999.0}, generator="imported"),
+        trial(8, status="pending"),
+    ]
+    assert compute(records) == Compute(nominal=1400, paid=800, reused=3)
+    assert compute(records).saved == pytest.approx(0.6 / 1.4)
+
+
+def test_steps_of_trials_without_stages_are_left_out_while_their_unit_is_unknown():
+    records = [
+        trial(0, metrics={"effective_steps": 140.0}),
+        trial(1, (200.0, 0), status="running", worker="w"),
+    ]
+    assert compute(records) == Compute(nominal=200, paid=0, reused=1)
+
+
+def test_stages_that_cost_nothing_save_nothing():
+    assert compute([trial(0, (0.0, None)), trial(1, (0.0, 0))]).saved == 0
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.floats(0, 1e12), st.none() | st.integers(0, 5)), max_size=4), max_size=8)
+)
+def test_paid_lies_between_nothing_and_nominal(sweep: list[list[tuple[float, int | None]]]):
+    found = compute([trial(index, *stages) for index, stages in enumerate(sweep)])
+    if found is not None:
+        assert 0 <= found.paid <= found.nominal
+        assert 0 <= found.saved <= 1
