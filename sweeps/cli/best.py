@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sweeps.cli import confirmation
+from sweeps.cli import confirmation, reuse
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, shorten
 from sweeps.cli.rerun import command_line
 from sweeps.cli.resolve import open_sweep, storage_options
@@ -47,6 +47,8 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
         print_csv([table.flat(record)])
     else:
         echo(best_line(experiment.space, record))
+        if line := reuse.trial_line(record):
+            echo(f"  {line}")
         click.echo(escape_controls(command_line(experiment.space, record)))
         notify("one run on the text that the search has used; `sweep confirm` tells skill from luck")
     if record is None:
@@ -90,7 +92,12 @@ def _best_document(space: Space, record: Trial, found: Answer | None = None) -> 
     fixed = list(space.program.overrides) if space.program.kind == "trainer" else []
     confirmed = None if found is None else confirmation.winner_document(found)
     overrides = [*fixed, *to_overrides(record.parameters)]
-    return {**trial_result(record), "overrides": overrides, "confirmed": confirmed}
+    return {
+        **trial_result(record),
+        "overrides": overrides,
+        "confirmed": confirmed,
+        **table.stage_costs(record),
+    }
 
 
 def _plus_minus(record: Trial, metric: str) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from analysis.summaries.budget import Answer
     from analysis.summaries.costs import Rate
     from analysis.summaries.many_objective import ManyObjectiveFront
+    from analysis.summaries.reuse import Reuse
     from analysis.summaries.summary import ParetoResult
     from analysis.summaries.uncertainty import Uncertainty
     from analysis.table import TrialsTable
@@ -43,12 +44,13 @@ class _Options:
 
 @dataclass(frozen=True, kw_only=True)
 class _Answers:
-    """The front of two columns, the front of all objectives, and what the budget buys."""
+    """The front of two columns, that of all objectives, what the budget buys, and what trials shared."""
 
     frame: TrialsTable
     front: ParetoResult
     objectives: ManyObjectiveFront | None
     bought: Answer | None
+    shared: Reuse | None
 
 
 @click.command()
@@ -100,6 +102,7 @@ def _answer(space: Space | None, frame: TrialsTable, asked: _Options, rate: Rate
     """Compute everything that was asked; `space` is None for a table that is no sweep's."""
     from analysis.summaries import budget as budgets
     from analysis.summaries.compute import column_of, priced
+    from analysis.summaries.reuse import reuse
 
     frame = priced(frame, rate) if rate else frame
     x = column_of(asked.compute, frame) if asked.compute else asked.x
@@ -111,7 +114,9 @@ def _answer(space: Space | None, frame: TrialsTable, asked: _Options, rate: Rate
         if asked.budget is None
         else budgets.answer(frame, x=front.x, y=front.y, budget=asked.budget, y_goal=front.y_goal)
     )
-    return _Answers(frame=frame, front=front, objectives=objectives, bought=bought)
+    goal = "minimize" if space is None else space.objectives[0].goal
+    shared = reuse(frame, front.y, goal)
+    return _Answers(frame=frame, front=front, objectives=objectives, bought=bought, shared=shared)
 
 
 def _print_json(answers: _Answers) -> None:
@@ -120,15 +125,22 @@ def _print_json(answers: _Answers) -> None:
         document |= {"objectives": answers.objectives.to_json()}
     if answers.bought is not None:
         document |= {"budget": answers.bought.to_json()}
+    if answers.shared is not None:
+        document |= {"compute": answers.shared.to_json()}
     print_json(document)
 
 
 def _print_tables(answers: _Answers, *, chances: bool) -> None:
+    from analysis.summaries.compute import NOMINAL_COLUMNS
     from analysis.summaries.uncertainty import estimate_uncertainty
 
     if answers.objectives is not None:
         _print_several(answers.objectives, chances=chances)
     print_front(answers.front, estimate_uncertainty(answers.frame, answers.front) if chances else None)
+    if answers.shared is not None:
+        x = answers.front.x
+        nominal = f"; {x} counts reused stages as if computed" if x in NOMINAL_COLUMNS else ""
+        echo(f"compute: {answers.shared.summary()}{nominal}")
 
 
 def of_experiment(

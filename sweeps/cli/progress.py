@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sweeps.cli import reuse
 from sweeps.cli.output import echo, shorten
 from sweeps.experiment import Experiment
-from sweeps.export.table import seconds
+from sweeps.export.table import seconds, stage_costs
 from sweeps.space.definition import Value
 from sweeps.space.overrides import to_overrides
 from sweeps.text.printable import escape_controls, escape_json
@@ -112,7 +113,8 @@ class Events:
 
     def ended(self, record: Trial) -> None:
         fields = {"status": record.status, "reason": record.history[-1].reason, "failure": record.failure}
-        self._say("ended", record, **fields, metrics=dict(record.metrics), detail=record.history[-1].detail)
+        metrics, detail = dict(record.metrics), record.history[-1].detail
+        self._say("ended", record, **fields, metrics=metrics, detail=detail, **stage_costs(record))
 
     def dropped(self, record: Trial, why: str) -> None:
         self._say("dropped", record, why=why)
@@ -171,4 +173,5 @@ def _end(experiment: Experiment, record: Trial) -> str:
         return f"failed: {shorten((record.error or '').partition(chr(10))[0])}"
     taken = seconds(record)
     metrics = ", ".join(f"{name} {shorten(record.metrics.get(name))}" for name in experiment.space.metrics())
-    return f"{record.status}: {metrics}" + ("" if taken is None else f" in {taken:.1f} s")
+    shared = f"; {line}" if (line := reuse.trial_line(record)) else ""
+    return f"{record.status}: {metrics}" + ("" if taken is None else f" in {taken:.1f} s") + shared

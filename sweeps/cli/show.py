@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweeps.cli import confirmation
+from sweeps.cli import confirmation, reuse
 from sweeps.cli.best import best_line, trial_result
 from sweeps.cli.output import (
     console,
@@ -29,7 +29,7 @@ from sweeps.search.confirm import rounds
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
-from sweeps.trials import brake, budget, control
+from sweeps.trials import brake, budget, control, costs
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_trials
 
@@ -111,6 +111,7 @@ def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[st
         "state": switch.state,
         "why": switch.why or None,
         "confirmation": None if planned is None else confirmation.document(*planned),
+        **reuse.sweep_document(records),
     }
 
 
@@ -137,6 +138,8 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         costs = asdict(budget.spent(records, experiment.store.now()))
         spent = ", ".join(f"{costs[name]:.4g} of {limit:.4g} {name}" for name, limit in limits.items())
         lines.append(f"budget  {spent}")
+    if line := reuse.sweep_line(records):
+        lines.append(f"compute {line}")
     if any(run.snapshot for record in records for run in record.stages):
         from sweeps.cli.snapshots import status_line
 
@@ -168,7 +171,7 @@ def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str
 
 
 def print_trials(space: Space, records: Sequence[Trial], roles: Mapping[int, str]) -> None:
-    """Print the trials for people: the parameters that vary, the objectives, and why trials failed.
+    """Print the trials for people: the parameters that vary, the objectives, what was reused, and failures.
 
     Args:
         space: of the sweep.
@@ -176,6 +179,7 @@ def print_trials(space: Space, records: Sequence[Trial], roles: Mapping[int, str
         roles: what trials are in the confirmation, by index.
     """
     varied = [p.name for p in space.parameters if len({repr(r.parameters.get(p.name)) for r in records}) > 1]
+    shared = any(costs.reused(record) for record in records)
     rows = []
     for record in records:
         row: dict[str, Any] = {"trial": record.trial, "status": record.status, "by": record.generator}
@@ -186,6 +190,8 @@ def print_trials(space: Space, records: Sequence[Trial], roles: Mapping[int, str
             row[metric] = record.metrics.get(metric)
         taken = table.seconds(record)
         row["seconds"] = None if taken is None else round(taken, 1)
+        if shared:
+            row |= {"paid": costs.paid(record), "reused": reuse.sources(record)}
         if any(other.error for other in records):
             row["error"] = (record.error or "").partition("\n")[0][:100]
         rows.append(row)
@@ -251,4 +257,6 @@ def _status_row(experiment: Experiment, records: Sequence[Trial]) -> dict[str, A
         **table.counts(records),
         "best": None if found is None else found.trial,
     }
+    if (compute := costs.compute(records)) is not None:
+        row |= {"cost_nominal": compute.nominal, "cost_paid": compute.paid}
     return row | {m: None if found is None else found.metrics.get(m) for m in experiment.space.metrics()}

@@ -123,6 +123,11 @@ class TestReuse:
         on_its_own = trial(2, "running", worker="w", stages=(stage("stage1_9", 900),))
         assert spent([*records, on_its_own], HOUR).effective_steps == 360 + 980
 
+    def test_what_is_left_of_a_running_trial_is_learnt_from_trials_with_stages(self):
+        records = [done(0, steps=1000.0), two_stages(1, 200, 100)]
+        running = trial(2, "running", worker="w", stages=(stage("stage1_9", 200, 1),))
+        assert spent([*records, running], HOUR).effective_steps == 1300 + 100
+
     def test_before_any_result_a_running_trial_counts_the_dollars_of_its_stages(self):
         running = trial(0, "running", worker="w", stages=(stage("stage1_9", 200, usd=2.0),))
         assert spent([running], HOUR).usd == 2

@@ -58,7 +58,7 @@ def test_all_own_trials_count_whatever_their_status():
         trial(7, metrics={"effective_steps": 999.0}, generator="imported"),
         trial(8, status="pending"),
     ]
-    assert compute(records) == Compute(nominal=1400, paid=800, reused=3)
+    assert compute(records) == Compute(nominal=1400, paid=800, reused=3, unit="effective steps")
     assert compute(records).saved == pytest.approx(0.6 / 1.4)
 
 
