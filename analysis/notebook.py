@@ -9,17 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.errors import AnalysisError
-from analysis.report import pictures
+from analysis.report import pictures, reuse_pictures
 from analysis.statistics.lengths import fit_surface
 from analysis.statistics.pareto import Goal
 from analysis.summaries import budget as budgets
 from analysis.summaries.compute import column_of, of_column
 from analysis.summaries.many_objective import many_objective_front
 from analysis.summaries.paired import Paired, compare_trials
+from analysis.summaries.reuse import Reuse, reuse
 from analysis.summaries.seeds import over_seeds
 from analysis.summaries.summary import ParetoResult, pareto
 from analysis.summaries.summary_line import objectives as read_objectives
@@ -164,6 +166,27 @@ def iso_compute(table: TableLike, y: str, amounts: Sequence[float], out: str) ->
     except AnalysisError as error:
         return str(error)
     return _saved(pictures.iso_compute(surface, amounts, y), out, "iso_compute")
+
+
+def shared(table: TableLike, y: str, goal: Goal = "minimize") -> Reuse | None:
+    """Return what the trials shared; None if nothing was reused."""
+    return reuse(TrialsTable.of(table), y, goal)
+
+
+def paid_picture(found: Reuse | None, y: str, out: str) -> Picture | str:
+    """Draw the best loss against paid compute; saved as `paid.png` and `.svg`."""
+    if found is None:
+        return "Nothing was reused: each trial has computed all of its stages."
+    if not np.isfinite(found.best).any():
+        return f"{found.summary()}; no completed trial has a value of {y}."
+    return _saved(reuse_pictures.best_by_compute(found, y), out, "paid")
+
+
+def prefixes_picture(found: Reuse | None, out: str) -> Picture | None:
+    """Draw what each prefix that trials share has cost and saved; saved as `prefixes.png` and `.svg`."""
+    if found is None or not found.prefixes:
+        return None
+    return _saved(reuse_pictures.prefixes(found), out, "prefixes")
 
 
 def ablations(

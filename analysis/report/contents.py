@@ -20,6 +20,7 @@ from analysis.summaries.failures import Failure, failures, reasons
 from analysis.summaries.front_table import FrontTable, of_many_objectives, of_tradeoff
 from analysis.summaries.insight import Insight, insight
 from analysis.summaries.many_objective import ManyObjectiveFront, many_objective_front
+from analysis.summaries.reuse import Reuse, reuse
 from analysis.summaries.summary import ParetoResult
 from analysis.summaries.summary_line import BestTrial, Objective, best_trial, objectives, progress
 from analysis.summaries.uncertainty import Uncertainty, estimate_uncertainty
@@ -54,6 +55,7 @@ class Contents:
 
     Args:
         best_was_named: the document named the best trial; else it was found here.
+        reuse: what trials shared; None if nothing was reused.
         priced_by_time: dollars are the trials' time at a price, not what they reported.
     """
 
@@ -71,6 +73,7 @@ class Contents:
     tradeoff_note: str
     many_objectives: ManyObjectives | None
     many_objectives_note: str
+    reuse: Reuse | None
     insight: Insight
     cost: Cost
     priced_by_time: bool
@@ -121,6 +124,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         tradeoff_note=tradeoff_note,
         many_objectives=many_objectives,
         many_objectives_note=many_objectives_note,
+        reuse=reuse(table, goals[0].metric, goals[0].goal) if goals else None,
         insight=insight(document.get("insight")),
         cost=cost(document["trials"], run_cap, rate),
         priced_by_time=rate is not None,

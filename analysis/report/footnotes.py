@@ -11,16 +11,15 @@ from dataclasses import dataclass
 
 from analysis.labels import counted, number
 from analysis.report.contents import Contents, Tradeoff
+from analysis.report.footnote_texts import DEFINITIONS, STEPS
 from analysis.report.insight_figures import LINES
 from analysis.report.style import LOG_RATIO
-from analysis.statistics.efficiency import STAGE1_9_WEIGHT
-from analysis.summaries.compute import of_column
-from analysis.table import PARAMETER, SEM
+from analysis.summaries.compute import NOMINAL_COLUMNS, of_column
+from analysis.summaries.reuse import STEPS as STEPS_COLUMN
+from analysis.summaries.reuse import Reuse
+from analysis.table import PARAMETER, SEM, TrialsTable
 
-STEPS = (
-    f"{STAGE1_9_WEIGHT} × Stage 1.9 steps + Stage 2 steps, and {STAGE1_9_WEIGHT} × any other step that runs "
-    "the teacher beside the student"
-)
+LESS = ", less the usd of reused stages in column stages"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,147 +29,6 @@ class Note:
     mark: int
     subject: str
     source: str
-
-
-@dataclass(frozen=True)
-class Definition:
-    """A footnote that may be needed.
-
-    Args:
-        key: of the note, in the template and in the page's anchors.
-        subject: of the numbers.
-        source: the columns and the formula, with fields of `_fields`.
-        condition: key of `_conditions`, if it is not that of the note; the note is needed if that is true.
-    """
-
-    key: str
-    subject: str
-    source: str
-    condition: str = ""
-
-
-DEFINITIONS = (
-    Definition(
-        "best",
-        "Best trial",
-        "the {extreme} value of column {metric} among trials with completed in column status, first of "
-        "equals{within}; its parameters are columns {parameter}NAME, its metrics the columns of their "
-        "names, as the trial reported them; ± is one standard error, column NAME_sem",
-    ),
-    Definition(
-        "confirmed",
-        "Confirmed",
-        "a configuration with two or more completed trials with confirm in column generator, which repeat it "
-        "with fresh seeds: the mean over these, without the observation that it was selected for; ± and bars "
-        "include the spread over seeds (pooled over all repeated configurations, s/√n of n seeds), the 95 % "
-        "interval is Student's. Every other point is one observation: the best of many is too good to be "
-        "true (winner's curse)",
-    ),
-    Definition(
-        "command",
-        "Run it",
-        "the best trial's parameters and the sweep's own overrides: field best_command or best_overrides",
-    ),
-    Definition(
-        "counts",
-        "Progress",
-        "rows of the trials table, counted by column status; the number of trials that are planned is field "
-        "run_cap",
-    ),
-    Definition(
-        "front",
-        "Pareto front",
-        "trials with completed in column status that no other one beats in both column {x} and column {y}; "
-        "equals stay{bars}",
-        condition="tradeoff",
-    ),
-    Definition(
-        "knee",
-        "Knee",
-        "the front point farthest from the straight line between the front's ends, column {x} and column "
-        "{y} scaled to 0..1 (Kneedle, Satopää et al. 2011); needs three different points",
-        condition="tradeoff",
-    ),
-    Definition("steps", "Effective steps", "column effective_steps: {steps}"),
-    Definition(
-        "efficient",
-        "Most efficient",
-        "not given: no completed trial has zero steps of Stage 1.9 (column param.stage1_9.max_steps) to "
-        "compare with",
-        condition="no baseline",
-    ),
-    Definition(
-        "efficient",
-        "Most efficient",
-        "highest (baseline − column {y}) per {unit} of column {x}; the baseline is the best {y} among "
-        "completed trials with 0 in column param.stage1_9.max_steps",
-        condition="baseline",
-    ),
-    Definition(
-        "chances",
-        "Chances",
-        "share of {draws} draws of every value of column {y} from a normal distribution with {error}; "
-        "{paired}; {seeds}. Efficiency's ± is 95 %, from the errors of the trial and of the baseline",
-    ),
-    Definition(
-        "hypervolume",
-        "Hypervolume",
-        "area over column {x} and column {y} that the front dominates within the reference point, which "
-        "lies a tenth of the range behind the worst value of each axis: it moves with the worst trial",
-    ),
-    Definition(
-        "curve",
-        "Fitted curve",
-        "least squares of column {y} over column {x} through {through}; the band is 95 % of a parametric "
-        "bootstrap",
-    ),
-    Definition(
-        "several",
-        "Front in all objectives",
-        "trials with completed in column status that no other one beats in all of the columns {objectives}; "
-        "equals stay. The line in each picture is the front of its two objectives alone. Hypervolume: the "
-        "volume that the front dominates within the reference point, a tenth of the range behind the worst "
-        "value of each column{all_chances}",
-    ),
-    Definition(
-        "insight",
-        "What mattered",
-        "field insight: Ax's surrogate (a Gaussian process), fitted once more to the columns of the metrics "
-        "and parameters. Bars: Sobol's indices of its mean over the search space. Effects: means with one "
-        "column {parameter}NAME moved in all trials. Predictions: each trial left out once",
-    ),
-    Definition(
-        "parallel",
-        "Every trial as a line",
-        "columns {parameter}NAME and column {metric} of the {lines} best completed trials, each axis from "
-        "its least to its largest value, logarithmic beyond a factor of {log_ratio}",
-    ),
-    Definition(
-        "cost",
-        "Costs",
-        "so far: the sum of {dollars}; expected: trials that are not done count the mean of the completed, "
-        "up to field run_cap",
-    ),
-    Definition(
-        "history",
-        "The search",
-        "column {metric} over column trial, by column generator; best so far: its running best over "
-        "completed trials; crosses: failed in column status",
-    ),
-    Definition(
-        "trials",
-        "All trials",
-        "each cell as the exported table has it: parameters are columns {parameter}NAME, all else is the "
-        "column of its head's name; ± is one standard error, column NAME_sem",
-    ),
-    Definition(
-        "failures",
-        "Without a result",
-        "columns trial, status, attempt and error; reasons are first lines of column error, counted with "
-        "their numbers left out",
-    ),
-)
-"""All footnotes, in the order of the page."""
 
 
 def notes(page: Contents, figures: Collection[str]) -> Mapping[str, Note]:
@@ -216,6 +74,10 @@ def _conditions(page: Contents, figures: Collection[str]) -> Mapping[str, bool]:
         "command": bool(page.command),
         "tradeoff": part is not None,
         "steps": part is not None and "effective_steps" in (part.result.x, part.result.y),
+        "nominal": part is not None and page.reuse is not None and part.result.x in NOMINAL_COLUMNS,
+        "reuse": page.reuse is not None,
+        "prefixes": "prefixes" in figures,
+        "paid curve": "paid" in figures,
         "no baseline": part is not None and part.result.baseline is None,
         "baseline": part is not None and part.result.baseline is not None,
         "chances": part is not None and part.uncertainty.draws > 0,
@@ -257,6 +119,9 @@ def _fields(page: Contents) -> Mapping[str, object]:
         fields |= {"x": x, "y": y, "bars": bars, "unit": of_column(x).unit, "draws": sure.draws}
         fields |= {"error": error, "paired": _pairing(part), "seeds": _seeds(part)}
         fields["through"] = "" if part.fit is None else part.fit.through
+    if page.reuse is not None:
+        fields |= _reuse_fields(page.table, page.reuse)
+        fields["dollars"] = f"{fields['dollars']}{'' if page.priced_by_time else LESS}"
     if page.many_objectives is not None:
         draws = page.many_objectives.result.draws
         all_chances = (
@@ -265,6 +130,17 @@ def _fields(page: Contents) -> Mapping[str, object]:
         )
         fields["all_chances"] = all_chances if draws else ""
     return fields
+
+
+def _reuse_fields(table: TrialsTable, reuse: Reuse) -> Mapping[str, str]:
+    """Return what the costs of trials without stages are."""
+    without = sum(not stages for stages in table.stages)
+    fallback = ""
+    if STEPS_COLUMN in table and without:
+        fallback = f"; trials without stages count column {STEPS_COLUMN}"
+    trials = counted(reuse.unknown, "trial")
+    unknown = f"; the costs of {trials} are not known" if reuse.unknown else ""
+    return {"fallback": fallback, "unknown": unknown}
 
 
 def _error_source(part: Tradeoff, page: Contents) -> str:

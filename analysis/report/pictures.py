@@ -49,7 +49,7 @@ STYLE: dict[Any, Any] = {
 
 
 @contextmanager
-def _axes(x: str, y: str, size: tuple[float, float] = SIZE) -> Iterator[tuple[Figure, Axes]]:
+def empty_axes(x: str, y: str, size: tuple[float, float] = SIZE) -> Iterator[tuple[Figure, Axes]]:
     """Yield an empty figure in the style, without the global state of pyplot."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
@@ -74,7 +74,7 @@ def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = Non
     at = {point.trial: point for point in result.points}
     table = table.configurations
     sems = np.nan_to_num(table.standard_errors(result.y))
-    with _axes(labels.title(result.x), labels.title(result.y)) as (figure, axes):
+    with empty_axes(labels.title(result.x), labels.title(result.y)) as (figure, axes):
         if curve is not None:
             fitted_x = np.geomspace(curve.low, curve.high, 80)
             value, low, high = curve.predict(fitted_x)
@@ -154,7 +154,7 @@ def efficiency(result: ParetoResult, uncertainty: Uncertainty) -> Figure:
     points = [(p.x, uncertainty.trials[p.trial]) for p in result.points]
     known = [(x, chances) for x, chances in points if chances.efficiency is not None]
     unit = of_column(result.x).unit
-    with _axes(labels.title(result.x), f"improvement per {unit}") as (figure, axes):
+    with empty_axes(labels.title(result.x), f"improvement per {unit}") as (figure, axes):
         xs, ys = [x for x, _ in known], [c.efficiency or 0.0 for _, c in known]
         errors = np.array([c.efficiency_range or 0.0 for _, c in known])
         fill = "none" if result.confirmed else BLUE
@@ -185,7 +185,7 @@ def efficiency(result: ParetoResult, uncertainty: Uncertainty) -> Figure:
 def iso_compute(surface: Surface, budgets: Sequence[float], y: str = "final_loss") -> Figure:
     """Draw the fitted loss along every split of each budget, thick where such lengths were tried."""
     dashes = ("-", "--", "-.", ":")
-    with _axes("share of the compute spent on Stage 1.9 (%)", labels.title(y)) as (figure, axes):
+    with empty_axes("share of the compute spent on Stage 1.9 (%)", labels.title(y)) as (figure, axes):
         shown: list[float] = []
         for at, budget in enumerate(budgets):
             stage1_9, stage2, loss = surface.iso_compute(budget)
@@ -210,7 +210,7 @@ def iso_compute(surface: Surface, budgets: Sequence[float], y: str = "final_loss
 def comparison(pairs: Sequence[tuple[str, Paired]], y: str = "final_loss") -> Figure:
     """Draw differences seed by seed: a dot per pair, the mean, and its 95 % interval."""
     title = f"difference of {labels.title(y)}"
-    with _axes(title, "", (SIZE[0], 1.2 + 0.7 * len(pairs))) as (figure, axes):
+    with empty_axes(title, "", (SIZE[0], 1.2 + 0.7 * len(pairs))) as (figure, axes):
         for at, (_, pair) in enumerate(pairs):
             axes.plot(pair.differences, [at] * len(pair.differences), "o", color=GREY, mfc="none", ms=6)
             low, high = pair.interval
@@ -226,7 +226,7 @@ def comparison(pairs: Sequence[tuple[str, Paired]], y: str = "final_loss") -> Fi
 def sensitivities(view: View) -> Figure:
     """Draw a bar per parameter: the variance it explains together with others (hollow) and alone (solid)."""
     rows = view.sensitivity[::-1]
-    with _axes("% of the variance", "", (SIZE[0], 1.2 + 0.35 * len(rows))) as (figure, axes):
+    with empty_axes("% of the variance", "", (SIZE[0], 1.2 + 0.35 * len(rows))) as (figure, axes):
         names = [name for name, _, _ in rows]
         axes.barh(names, [100 * t for _, _, t in rows], 0.75, fc="none", ec=BLUE, label="with others")
         axes.barh(names, [100 * min(f, t) for _, f, t in rows], 0.4, color=BLUE, label="alone")
@@ -238,7 +238,7 @@ def sensitivities(view: View) -> Figure:
 def over_seeds(rows: pd.DataFrame, x: str, y: str = "final_loss") -> Figure:
     """Draw means over seeds against a column, with Student's 95 % intervals (see `seeds.over_seeds`)."""
     table = TrialsTable.of(rows)
-    with _axes(labels.title(x), f"{labels.title(y)}: mean over seeds") as (figure, axes):
+    with empty_axes(labels.title(x), f"{labels.title(y)}: mean over seeds") as (figure, axes):
         xs, ys, reach = table.floats(x), table.floats(y), table.floats(f"{y}_range")
         known = np.isfinite(reach)
         axes.errorbar(xs, ys, np.where(known, reach, 0.0), fmt="o", color=BLUE, ms=6, capsize=3)

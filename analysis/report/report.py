@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 import plotly.graph_objects as go
 import plotly.offline
 from markupsafe import Markup
@@ -26,6 +27,7 @@ from analysis.report.figures import history, tradeoff
 from analysis.report.footnotes import column_source, notes
 from analysis.report.insight_figures import cross_validation, marginal, marginals, parallel, sensitivities
 from analysis.report.many_objective_figures import pair
+from analysis.report.reuse_figures import PREFIXES, best_by_compute, name_of, prefixes
 from analysis.summaries.costs import Rate
 from analysis.summaries.front_table import ROWS, Head
 from analysis.summaries.insight import SKILL
@@ -63,6 +65,9 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
         number=number,
         counted=counted,
         skill=SKILL,
+        prefix_name=name_of,
+        drawn=PREFIXES,
+        listed=ROWS,
         figures={name: _json(figure) for name, figure in figures.items()},
         scripts=[Markup(script) for script in scripts],  # noqa: S704 - plotly's and our own, nobody's data
         script_hashes=[_hash(script) for script in scripts],
@@ -96,6 +101,11 @@ def _figures(page: Contents) -> dict[str, go.Figure]:
     if page.many_objectives is not None:
         for nth, (x, y) in enumerate(page.many_objectives.result.pairs):
             figures[f"pair-{nth}"] = pair(page.many_objectives.result, x, y)
+    if page.reuse is not None:
+        if np.isfinite(page.reuse.best).any():
+            figures["paid"] = best_by_compute(page.reuse, page.objectives[0].metric)
+        if page.reuse.prefixes:
+            figures["prefixes"] = prefixes(page.reuse)
     for at, (metric, view) in enumerate(page.insight.metrics):
         if view.sensitivity:
             figures[f"sensitivity-{at}"] = sensitivities(view)

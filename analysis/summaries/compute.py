@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from analysis.errors import AnalysisError
 from analysis.summaries.costs import Rate
-from analysis.table import TrialsTable
+from analysis.table import NOMINAL, TrialsTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,18 +35,27 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
         "usd": Measure(columns=("usd",), per=1.0, unit="US dollar"),
     }
 )
+NOMINAL_COLUMNS = frozenset(column for m in MEASURES.values() for column in m.columns) - {"seconds"} | {
+    NOMINAL
+}
+"""Columns in which a reused stage counts as if its trial had computed it; a trial's own time is real."""
+
 OTHER = Measure(columns=(), per=100.0, unit="100 units")
 
 
 def priced(table: TrialsTable, price: Rate) -> TrialsTable:
     """Return the table with a column `usd`: every trial's time at the price, whatever it reported.
 
+    The time of stages that were reused is added to the trial's own, as everywhere where trials are compared:
+    a configuration costs the same whatever its trial found computed.
+
     Raises:
         AnalysisError: the table has no column of seconds.
     """
     # A trial's full time is paid for, with preparation and evaluation.
     column = "seconds" if "seconds" in table else column_of("seconds", table)
-    return table.assign(usd=table.numbers(column) / 3600.0 * price.usd_per_hour)
+    taken = table.numbers(column) + (table.reused_seconds if column == "seconds" else 0.0)
+    return table.assign(usd=taken / 3600.0 * price.usd_per_hour)
 
 
 def of_column(column: str) -> Measure:

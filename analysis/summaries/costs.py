@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import TableError
+from analysis.statistics import stages
 
 SCHEMA = 1
 SHIPPED = Path(__file__).parent.parent / "rates.yaml"
@@ -99,18 +100,31 @@ def usd(seconds: float | None, reported: float | None, price: Rate | None) -> fl
     return None if seconds is None or not math.isfinite(seconds) else price.usd_per_hour * seconds / 3600
 
 
+def _paid(trial: Mapping[str, Any]) -> float | None:
+    """Return the dollars that a trial reported, less those of reused stages; None if unknown.
+
+    A trial that did not come to report them has paid for the stages that it computed.
+    """
+    found = stages.parse(trial.get("stages"), trial.get("trial"))
+    reported = _number(trial.get("metrics", {}).get("usd"))
+    if reported is not None:
+        return max(0.0, reported - stages.total(stage.usd for stage in stages.reused(found)))
+    own = [stage.usd for stage in stages.computed(found)]
+    return stages.total(own) if any(dollars is not None for dollars in own) else None
+
+
 def cost(trials: Sequence[Mapping[str, Any]], run_cap: int | None, price: Rate | None = None) -> Cost:
     """Return the cost of the trials, so far and expected.
 
     Args:
-        trials: those of an export document, of which `status`, `seconds` and `metrics` are read; imported
-            trials do not count.
+        trials: those of an export document, of which `status`, `seconds`, `metrics` and `stages` are read;
+            imported trials do not count, and reused stages count once.
         run_cap: number of trials that the sweep may run; None for no limit.
         price: of the trials' time; None for the dollars that they report.
     """
     own = [trial for trial in trials if trial.get("generator") != "imported"]
     ran = [trial for trial in own if trial.get("seconds") is not None]
-    prices = [usd(_number(t.get("seconds")), _number(t.get("metrics", {}).get("usd")), price) for t in own]
+    prices = [usd(_number(t.get("seconds")), _paid(t), price) for t in own]
     known = [(trial, dollars) for trial, dollars in zip(own, prices, strict=True) if dollars is not None]
     done = [dollars for trial, dollars in known if trial.get("status") == "completed"]
     expected = None

@@ -19,7 +19,8 @@ from pandas.api import types
 from analysis.errors import AnalysisError, MissingColumn, NotNumeric
 from analysis.statistics.efficiency import effective_steps
 from analysis.statistics.pareto import Floats
-from analysis.table.columns import OWN_COLUMNS, PARAMETER, SEM, STEP_COLUMNS
+from analysis.statistics.stages import Stage, parse, reused, total
+from analysis.table.columns import OWN_COLUMNS, PARAMETER, SEM, STAGES, STEP_COLUMNS
 from analysis.table.configurations import Repeats, by_configuration
 from analysis.table.files import from_document, read, read_held_out, refuse_repeated
 from analysis.table.held_out import HeldOut
@@ -118,6 +119,19 @@ class TrialsTable:
     def row_of(self) -> Mapping[int, int]:
         """Return the zero-based row of each trial, by its index."""
         return {trial: row for row, trial in enumerate(self.trials.tolist())}
+
+    @cached_property
+    def stages(self) -> tuple[tuple[Stage, ...], ...]:
+        """Return [N] the stages of each trial; () for one without any."""
+        if STAGES not in self:
+            return ((),) * len(self)
+        cells = zip(self.frame[STAGES].tolist(), self.trials.tolist(), strict=True)
+        return tuple(parse(cell, trial) for cell, trial in cells)
+
+    @property
+    def reused_seconds(self) -> Floats:
+        """Return [N] the seconds that others took for the stages that each trial reused."""
+        return np.array([total(stage.seconds for stage in reused(stages)) for stages in self.stages])
 
     @property
     def length_columns(self) -> tuple[str, str] | None:

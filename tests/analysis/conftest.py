@@ -160,3 +160,29 @@ def three(trial: Build, document: Build) -> dict[str, Any]:
             {"metric": "peak_memory_gib", "goal": "minimize"},
         ],
     )
+
+
+@pytest.fixture
+def shared(trial: Build, document: Build) -> dict[str, Any]:
+    """A sweep in which trials 2, 3, 5 and 6 go on from trial 1's Stage 1.9 of 100 effective steps.
+
+    Trial 0 is of before stages were recorded, 4 has a Stage 1.9 of its own and was stopped early, 5 failed
+    after the stage that it reused, 7 was imported, and 8 repeats 6 with a fresh seed.
+    """
+
+    def stages(key: str, source: int | None, *later: float) -> list[dict[str, Any]]:
+        first = {"name": "stage1_9", "key": key, "cost": 100.0, "reused_from": source, "snapshot": not source}
+        return [first, *({"name": "stage2", "key": "", "cost": cost, "reused_from": None} for cost in later)]
+
+    runs = (
+        trial(1, 3.60) | {"stages": stages("a", None, 60.0)},
+        trial(2, 3.90) | {"stages": stages("a", 1, 60.0)},
+        trial(3, 3.50) | {"stages": stages("a", 1, 60.0)},
+        trial(4, status="early_stopped", stage1_9=60) | {"stages": stages("b", None)},
+        trial(5, status="failed", error="diverged") | {"stages": stages("a", 1)},
+        trial(6, 3.40, generator="botorch") | {"stages": stages("a", 1, 60.0)},
+    )
+    imported = trial(7, 3.00, generator="imported")
+    repeat = trial(8, 3.45, generator="confirm") | {"stages": stages("e", None, 60.0)}
+    repeat["parameters"] |= {"seed": 7}
+    return document(trial(0, 4.00, stage1_9=25), *runs, imported, repeat)
