@@ -66,11 +66,13 @@ class Compute:
         nominal: of all stages that have ended.
         paid: of those that were computed.
         reused: number of stages that were not.
+        unit: of the costs in words; "" if unknown.
     """
 
     nominal: float
     paid: float
     reused: int
+    unit: str = ""
 
     @property
     def saved(self) -> float:
@@ -94,7 +96,10 @@ def compute(records: Sequence[Trial]) -> Compute | None:
     rate = steps_per_cost(own)
     costs = [_costs(record, rate) for record in own]
     return Compute(
-        nominal=math.fsum(cost for cost, _ in costs), paid=math.fsum(cost for _, cost in costs), reused=count
+        nominal=math.fsum(cost for cost, _ in costs),
+        paid=math.fsum(cost for _, cost in costs),
+        reused=count,
+        unit="effective steps" if rate is not None and abs(rate - 1) < 1e-9 else "",
     )
 
 
