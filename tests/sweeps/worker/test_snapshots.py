@@ -182,7 +182,11 @@ def test_run_folders_keep_no_snapshots(staged, gcs, two_stages) -> None:
         assert [p.name for p in store.folder(run_prefix(trial, 1)).iterdir()] == ["notes.txt"]
 
 
-def test_a_failed_trial_leaves_its_first_stage_to_others(sweep, two_stages) -> None:
+def test_a_failed_trial_leaves_its_first_stage_to_others(staged, two_stages) -> None:
+    """Though it fails long before the next heartbeat is due."""
+    seldom = Lease(heartbeat_s=30, expire_s=90, max_attempts=3)
+    sweep = Experiment.create(MemoryStore(), replace(staged, lease=seldom))
+
     def fail(folder: Path) -> None:
         raise FloatingPointError("the second stage has diverged")
 
