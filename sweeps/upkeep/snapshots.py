@@ -107,11 +107,12 @@ class _Claims:
                 if run.snapshot:
                     self.by_key[run.key].append(record)
         self._publishers = {f"{r.trial:06d}-{r.attempt}" for r in records if r.status == "running"}
+        self._open = {f"{record.trial:06d}" for record in records if not record.finished}
         self._in_use = {run.key for record in records if not record.finished for run in record.stages}
 
     def is_unclaimed(self, stage: StoredStage) -> bool:
         """Return whether no record has it as stored, and no unfinished trial publishes or uses it."""
-        is_used = stage.key in self._in_use or stage.publisher in self._publishers
+        is_used = stage.key in self._in_use or stage.publisher.partition("-")[0] in self._open
         return not is_used and stage.key not in self.by_key
 
     def idle(self, stage: StoredStage) -> StoredStage:

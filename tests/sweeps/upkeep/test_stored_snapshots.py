@@ -152,12 +152,16 @@ def test_a_snapshot_that_no_record_has_is_a_note_once_it_is_old(sweep, monkeypat
     assert [s.key for s in stored_stages.stored_stages(sweep.store)] == [OTHER]
 
 
-@pytest.mark.parametrize("claim", ["its publisher runs", "a running trial started from it"])
+@pytest.mark.parametrize(
+    "claim", ["its publisher runs", "its publisher will run again", "a running trial started from it"]
+)
 def test_a_snapshot_that_a_running_trial_has_to_do_with_is_left(sweep, later, claim):
     put(sweep.store, done(0, 0.1, 1.0, snapshot=False))
-    if claim == "its publisher runs":
+    if claim.startswith("its publisher"):
         publish(sweep.store, key_of(0.9), "000003-1")
-        put(sweep.store, replace(done(3, 0.9, status="running", now=sweep.store.now()), stages=()))
+        running = replace(done(3, 0.9, status="running", now=sweep.store.now()), stages=())
+        pending = replace(running, status="pending", worker=None, heartbeat=None)
+        put(sweep.store, running if claim == "its publisher runs" else pending)
         expected = [("unnamed", "note")]  # that of trial 0 alone
     else:
         put(sweep.store, done(3, 0.1, of=0, status="running", now=sweep.store.now()))
