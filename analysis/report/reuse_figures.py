@@ -7,7 +7,8 @@ import plotly.graph_objects as go
 
 from analysis import labels
 from analysis.report.style import BLUE, GREY, ORANGE, blank, scale, text
-from analysis.summaries.reuse import Prefix, Reuse
+from analysis.summaries.prefixes import Prefix
+from analysis.summaries.reuse import Reuse
 
 PREFIXES = 30
 """Most prefixes drawn, those of most trials."""
