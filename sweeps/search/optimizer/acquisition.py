@@ -21,7 +21,7 @@ ROWS = 1024
 """Points of one evaluation: memory grows with them."""
 
 
-class OpenAcquisition(Acquisition):
+class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
     """Ax's acquisition function, which remembers how it was optimised.
 
     With `fixed_features`, Ax's `gen` would build another one, whose incumbent is the best of the few trials
@@ -35,7 +35,9 @@ class OpenAcquisition(Acquisition):
 
     def optimize(self, n: int, search_space_digest: Any, **arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         self._digest, self._arguments = search_space_digest, arguments
-        result = super().optimize(n=n, search_space_digest=search_space_digest, **arguments)
+        result: tuple[Tensor, Tensor, Tensor] = super().optimize(
+            n=n, search_space_digest=search_space_digest, **arguments
+        )
         self.found = result[0]
         return result
 
@@ -47,12 +49,13 @@ class OpenAcquisition(Acquisition):
             "fixed_features": {**always, **fixed},
             "optimizer_options": dict(QUICK),
         }
-        return super().optimize(n=1, search_space_digest=self._digest, **arguments)[0]
+        found: Tensor = super().optimize(n=1, search_space_digest=self._digest, **arguments)[0]
+        return found
 
     def values(self, x_ND: Tensor) -> Tensor:
         """Return the acquisition value of each row, [N]: a logarithm, as all of Ax's choices are."""
         with torch.no_grad():
-            return torch.cat([self.evaluate(X=chunk.unsqueeze(1)) for chunk in x_ND.split(ROWS)])
+            return torch.cat([self.evaluate(X=chunk.unsqueeze(1)) for chunk in torch.split(x_ND, ROWS)])
 
 
 class ModelRows:

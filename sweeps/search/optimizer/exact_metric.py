@@ -9,8 +9,8 @@ import torch
 from ax.generators.torch.botorch_modular.utils import ModelConfig, fit_botorch_model
 from botorch.models import SingleTaskGP
 from botorch.utils.datasets import SupervisedDataset
-from gpytorch.kernels import RBFKernel, ScaleKernel
-from gpytorch.means import Mean
+from gpytorch.kernels import RBFKernel, ScaleKernel  # type: ignore[import-untyped]  # ships no types
+from gpytorch.means import Mean  # type: ignore[import-untyped]  # likewise
 from torch import Tensor
 
 from sweeps.search.known_cost import KnownCost, Term
@@ -21,7 +21,7 @@ the diagonals that BoTorch factorises. A deterministic model would do without, b
 BoTorch samples all observed points anew at every evaluation."""
 
 
-class CostMean(Mean):
+class CostMean(Mean):  # type: ignore[misc]  # likewise
     """Cost at rows of the surrogate's inputs, scaled as Ax has scaled the results.
 
     Args:
@@ -43,7 +43,8 @@ class CostMean(Mean):
         self.register_buffer("offset", (scaled_N - slope * exact_N).median())
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.offset + self.slope * self._cost(x)
+        scaled: Tensor = self.offset + self.slope * self._cost(x)
+        return scaled
 
     def _cost(self, x: Tensor) -> Tensor:
         total = torch.full_like(x[..., 0], self._constant)
@@ -58,7 +59,7 @@ def _value(term: Term, position: Tensor) -> Tensor:
     return term.low + (term.high - term.low) * position
 
 
-class ExactMetric(SingleTaskGP):
+class ExactMetric(SingleTaskGP):  # type: ignore[misc]  # likewise
     """Gaussian process whose mean is the metric itself, with hardly any variance: nothing is fitted."""
 
     def __init__(self, train_X: Tensor, train_Y: Tensor, cost: KnownCost, names: Sequence[str]) -> None:
@@ -86,7 +87,7 @@ class ExactMetric(SingleTaskGP):
         }
 
 
-@fit_botorch_model.register(ExactMetric)
+@fit_botorch_model.register(ExactMetric)  # type: ignore[untyped-decorator]  # BoTorch ships none
 def _fit_nothing(model: ExactMetric, **options: Any) -> None:
     model.eval()
 

@@ -145,7 +145,7 @@ class Optimizer:
         """Yield maximisers of the acquisition function, from different seeds; none if the surrogate fails."""
         seed, pending = self._space.search.seed, self._pending(found)
         shares = self._candidates.shares()
-        options = {"capped": True, "acquisition_class": OpenAcquisition} if shares else {}
+        options: dict[str, Any] = {"capped": True, "acquisition_class": OpenAcquisition} if shares else {}
         exact = known_cost(self._space, self._encoding, self._outcomes, self._candidates.known())
         try:
             with seeded(stable_seed(seed, index, "fit")):
@@ -167,7 +167,8 @@ class Optimizer:
         choice = StageChoice(
             candidates, self._encoding, self._filled, candidates.costs.known(candidates.known())
         )
-        asked = sum(each.generator == "botorch" for each in (*candidates.records, *found))
+        asked = sum(r.generator == "botorch" for r in candidates.records)
+        asked += sum(candidate.generator == "botorch" for candidate in found)
         encoded = (self._encoding.encode(candidate.parameters) for candidate in found)
         taken = [*candidates.points.values(), *(point for point in encoded if point is not None)]
         seed = stable_seed(self._space.search.seed, index, "later") % 2**31

@@ -109,7 +109,11 @@ class StageChoice:
         ]
         inputs = rows.rows([point for _, point in grid])
         order = torch.argsort(acquisition.values(inputs), descending=True, stable=True).tolist()
-        ranked = ((at, option) for at in order if (option := self._joined(*grid[at], index)) is not None)
+        ranked = (
+            (at, option)
+            for at in order
+            if (option := self._joined(grid[at][0], grid[at][1], index)) is not None
+        )
         if (best := next(ranked, None)) is None:
             return
         fixed = rows.columns(inputs[best[0]], self._prefixes.axes)
@@ -125,7 +129,8 @@ class StageChoice:
     def _later(self, seed: int) -> list[Point]:
         """Return Sobol points on all axes; those of the first stage have no meaning."""
         axes = [axis.name for axis in self._encoding.axes]
-        shares = SobolEngine(len(axes), scramble=True, seed=seed).draw(LATER_POINTS, dtype=torch.double)
+        engine = SobolEngine(len(axes), scramble=True, seed=seed)  # type: ignore[no-untyped-call]
+        shares = engine.draw(LATER_POINTS, dtype=torch.double)
         return [self._encoding.placed(dict(zip(axes, row, strict=True))) for row in shares.tolist()]
 
     def _joined(self, prefix: Trial, point: Point, index: int) -> Option | None:
