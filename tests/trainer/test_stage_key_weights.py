@@ -101,7 +101,7 @@ def trained_with(kind: str, *settings: str) -> Case:
 CASES = {
     "plain": Case(overrides=(), flipped=("",)),
     "adamw": trained_with("adamw"),
-    "muonclip": trained_with("muonclip", "muonclip.tau=0.001"),
+    "muonclip": trained_with("muonclip", "muonclip.tau=1e-5"),
     "apollo": trained_with("apollo", "apollo.rank=4", "apollo.update_interval=1"),
     "apollo_mini": trained_with("apollo_mini", "apollo_mini.update_interval=1"),
     "salient": Case(
