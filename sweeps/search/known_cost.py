@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sweeps.search.encoding import Encoding, Interval
 from sweeps.search.outcomes import Outcomes
-from sweeps.space.constraints import parse
+from sweeps.space.constraints import parse_expression
 from sweeps.space.definition import Space
 from sweeps.space.stages import Stages
 from sweeps.trials.record import Trial
@@ -68,12 +68,8 @@ def _total(space: Space) -> Mapping[str, float]:
     """Return the coefficients of the sum of all stages' costs; "" is that of the constant."""
     total: dict[str, float] = {}
     for stage in space.stages:
-        try:
-            terms = {"": float(stage.cost)}
-        except ValueError:
-            inequality = parse(f"{stage.cost} <= 0")
-            terms = {**inequality.coefficients, "": -inequality.bound}
-        for name, factor in terms.items():
+        cost = parse_expression(stage.cost)
+        for name, factor in (*cost.coefficients.items(), ("", cost.constant)):
             total[name] = total.get(name, 0.0) + factor
     return total
 
