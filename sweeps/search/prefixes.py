@@ -56,7 +56,7 @@ class Prefixes:
     def joined(self, prefix: Trial, point: Point) -> dict[str, Value] | None:
         """Return the exact first stage of a record with the later stages of a point on all axes.
 
-        None where that is no configuration of its own: a later parameter switches one of the first stage.
+        None where the record lacks a parameter of the first stage, as an imported one may.
         """
         values = self._encoding.values(point)
         values |= {name: prefix.parameters[name] for name in self._first if name in prefix.parameters}

@@ -41,9 +41,13 @@ SURROGATE_FAILURES = (AxError, BotorchError, NotPSDError, ArithmeticError, Runti
 
 @fit_botorch_model.register(SingleTaskGP)  # type: ignore[untyped-decorator]  # BoTorch ships none
 def _fit(model: Any, mll_class: Any, mll_options: dict[str, Any] | None = None) -> None:
-    """Fit the hyperparameters as Ax does, but no further than `FIT_TOLERANCE`."""
+    """Fit the hyperparameters as Ax does, those of a single metric no further than `FIT_TOLERANCE`.
+
+    BoTorch fits several metrics side by side, by an optimizer of its own that fails with a tolerance.
+    """
     likelihood = mll_class(likelihood=model.likelihood, model=model, **(mll_options or {}))
-    fit_gpytorch_mll(likelihood, optimizer_kwargs={"options": {"ftol": FIT_TOLERANCE}})
+    options = {"ftol": FIT_TOLERANCE} if model.num_outputs == 1 else {}
+    fit_gpytorch_mll(likelihood, optimizer_kwargs={"options": options} if options else None)
 
 
 def fitted(

@@ -123,7 +123,7 @@ def test_a_repeat_with_another_seed_offers_nothing():
     assert len(PREFIXES.published([trial(parameters)])) == 1
 
 
-def test_where_a_later_parameter_switches_the_first_stage_nothing_is_joined():
+def test_what_switches_the_first_stage_belongs_to_it():
     space = replace(
         SPACE,
         parameters=(
@@ -133,7 +133,7 @@ def test_where_a_later_parameter_switches_the_first_stage_nothing_is_joined():
     )
     found, encoding = prefixes(space)
     record = trial(encoding.decode({"p0": "on", "p1": 0.5}))
-    assert found.joined(record, {"p0": "off", "p1": 0.5}) is None
+    assert found.joined(record, {"p0": "off", "p1": 0.5}) == dict(record.parameters)
     assert found.joined(record, {"p0": "on", "p1": 0.9}) == dict(record.parameters)
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainer import pipeline
+from trainer import outcome
 from trainer.cost import flops
 from trainer.cost.flops import usd
 from trainer.cost.peak_flops import peak_flops_per_second, peak_of
 from trainer.devices.device import Device
-from trainer.pipeline import Outcome
+from trainer.outcome import Outcome
 from trainer.training.train_step import TrainStep
 
 WITHIN = 1e-6
@@ -94,18 +94,20 @@ def test_pricing_chooses_the_price_of_a_run(
 ) -> None:
     listed = flops.Rate(on_demand=6.12, spot=2.04, listed="GCP v5litepod-8", dated="2026-02")
     monkeypatch.setitem(flops.RATES, "v5litepod-8", listed)
-    real = pipeline.usd
+    real = outcome.usd
     monkeypatch.setattr(
-        pipeline,
+        outcome,
         "usd",
         lambda device, price, seconds, *, spot: real(
             dataclasses.replace(device, torch_device=torch.device("xla"), name="TPU v5litepod-8"),
             price,
-            3600,
+            seconds,
             spot=spot,
         ),
     )
-    assert run_small(f"device.pricing={pricing}").result.metrics.usd == pytest.approx(expected)
+    metrics = run_small(f"device.pricing={pricing}").result.metrics
+    assert metrics.usd is not None
+    assert metrics.usd / metrics.train_seconds * 3600 == pytest.approx(expected)
 
 
 BF16, F32 = torch.bfloat16, torch.float32
