@@ -22,8 +22,8 @@ LATER_POINTS = 64
 """Sobol points of the later stages, at which each published first stage is judged."""
 
 PLAIN_EVERY = 4
-"""Each so-manieth candidate of the surrogate ignores costs: expected improvement per cost alone can be
-arbitrarily bad, since it never pays for an expensive region (PBGI, arXiv 2406.20062)."""
+"""Of every so many candidates of the surrogate, one ignores costs: expected improvement per cost alone can
+be arbitrarily bad, since it never pays for an expensive region (PBGI, arXiv 2406.20062)."""
 
 Filled = Callable[[Point, int], dict[str, Value]]
 
@@ -51,12 +51,8 @@ class StageChoice:
     """
 
     def __init__(self, candidates: Candidates, encoding: Encoding, filled: Filled, costs: Costs) -> None:
-        self._encoding, self._prefixes, self._filled, self._costs = (
-            encoding,
-            candidates.prefixes,
-            filled,
-            costs,
-        )
+        self._encoding, self._prefixes = encoding, candidates.prefixes
+        self._filled, self._costs = filled, costs
         self._published = candidates.published()
         self._keys = {self._prefixes.of(record.parameters) for record in self._published}
         self._points = candidates.points
