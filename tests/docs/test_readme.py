@@ -65,7 +65,7 @@ def smaller(text: str) -> str:
     more = "".join(f"{before}{override}{after}" for override in SMALLER)
     changed = text.replace(f"{before}model=tiny", f"{more}{before}model=tiny")
     assert changed != text
-    return changed.replace("run_cap: 12", "run_cap: 7")
+    return changed.replace("run_cap: 12", "run_cap: 5").replace("sobol: 6", "sobol: 4")
 
 
 @pytest.fixture
