@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import torch
 from kept_runs import (
     SHORT,
     Attempt,
@@ -20,13 +21,14 @@ from kept_runs import (
     outcome_of,
     terminate,
 )
+from safetensors.torch import load_file
 
 from trainer import pipeline
 from trainer.api import RESULT_FILE, check, stage_keys
 from trainer.checkpoint.manifest import (
-    METRICS,
     STAGE_FILE,
     STATE_FILE,
+    TENSORS,
     WEIGHTS,
     decode,
     verified,
@@ -219,7 +221,8 @@ def test_a_run_that_was_ended_leaves_the_snapshot_of_one_that_was_not(
     ends: list, attempt: Attempt, uninterrupted: Uninterrupted, publish: Publish, tmp_path: Path
 ) -> None:
     expected = uninterrupted(*SHORT, *SALIENT)
-    unbroken = decode((publish(tmp_path / "other", *SALIENT) / STATE_FILE).read_bytes())
+    other = publish(tmp_path / "other", *SALIENT)
+    unbroken = decode((other / STATE_FILE).read_bytes())
     folder = tmp_path / "run"
     for end, at in ends:
         with pytest.raises((KilledError, PreemptedError)):
@@ -227,9 +230,14 @@ def test_a_run_that_was_ended_leaves_the_snapshot_of_one_that_was_not(
     assert outcome_of(attempt(folder, *SHORT, *SALIENT, WRITE), folder) == expected
     ours = verified(folder / SNAPSHOTS_FOLDER / STAGE)
     assert ours.measured == unbroken.measured
-    assert {n: d for n, d in ours.files.items() if n != METRICS} == {
-        n: d for n, d in unbroken.files.items() if n != METRICS
-    }
+    assert ours.files[WEIGHTS] == unbroken.files[WEIGHTS]
+    assert set(ours.files) == set(unbroken.files)
+    mine, its = (load_file(at / TENSORS) for at in (folder / SNAPSHOTS_FOLDER / STAGE, other))
+    assert mine.keys() == its.keys()
+    # Python's and numpy's generators are as the process had them: training draws from torch's alone.
+    trained = [name for name in its if name not in ("random/python", "random/numpy")]
+    assert len(trained) > 1
+    assert all(torch.equal(mine[name], its[name]) for name in trained)
     assert stages_of(folder)[0]["reused"] is False
 
 
