@@ -17,7 +17,7 @@ Costs = Callable[[Mapping[str, Value]], tuple[float, ...]]
 """Function from a trial's parameters to the cost of each of its stages, in order."""
 
 SHRINKAGE = 0.1
-"""Of the regression's slopes: a tenth of one observation at the end of a range."""
+"""Ridge penalty on the slopes: a tenth of one observation at the end of a range."""
 
 SMALLEST = 1e-3
 """Smallest cost of a stage as a share of all stages: logarithms and ratios of costs stay finite."""

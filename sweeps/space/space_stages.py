@@ -21,7 +21,7 @@ _STAGE_HINTS = {
     "steps": "unknown key; write cost: and an expression such as 2*stage1.steps",
 }
 _PATTERN = re.compile(r"[A-Za-z0-9_.@/*-]+", re.ASCII)
-"""Of the characters of a parameter's name, and `*`."""
+"""Characters of a parameter's name, and `*`."""
 
 
 def stages(section: Cursor, space: Space) -> tuple[Stage, ...]:

@@ -9,7 +9,7 @@ from sweeps.space.definition import Space, Stage
 from sweeps.space.overrides import split
 
 StageCosts = Mapping[str, tuple[int, int]]
-"""Of each stage, in order: the cost of a step, and the number of steps."""
+"""Cost of a step and number of steps, by the stage's name in order."""
 
 
 def trainer_stages(space: Space, costs: Sequence[StageCosts]) -> tuple[Stage, ...]:

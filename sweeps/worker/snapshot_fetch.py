@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeps.experiment import Experiment
-from sweeps.storage.run_files import snapshot
+from sweeps.storage.run_files import snapshot, stored_stages
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.storage.run_files.snapshot import Damaged, Published, Unfit
 from sweeps.trials.record import Trial
@@ -25,7 +25,6 @@ from sweeps.worker.stage_folder import SNAPSHOTS, Details, clause, details
 
 log = logging.getLogger(__name__)
 
-PREFIX = "stages/"
 SHARE = 0.1
 """Largest share of a stage's time that fetching its end may be expected to take."""
 
@@ -108,7 +107,7 @@ class SnapshotFetch:
         origin = stage_runs.publisher(self._experiment.recent_trials(), self._keys[name], trial)
         if origin is None and self._record.attempt == 1:
             return None
-        found = snapshot.published(self._store, PREFIX + self._keys[name])
+        found = snapshot.published(self._store, stored_stages.prefix(self._keys[name]))
         if origin is None:
             if found is None or not found.by.startswith(folder_of(trial)):
                 return None
@@ -140,7 +139,7 @@ class SnapshotFetch:
         pace = Deadline(UploadConfig(patience_s=patience_s))
         incoming.mkdir(parents=True)
         try:
-            prefix = PREFIX + self._keys[name]
+            prefix = stored_stages.prefix(self._keys[name])
             snapshot.fetch(self._store, prefix, found, incoming, link=self._link, deadline=pace)
             stated = details(incoming, self._keys[name])
         except (Damaged, Unfit):

@@ -20,13 +20,13 @@ from pathlib import Path
 from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.space.stages import Stages
-from sweeps.storage.run_files import snapshot
+from sweeps.storage.run_files import snapshot, stored_stages
 from sweeps.storage.run_files.exchange import Deadline, OutOfTime, UploadConfig
 from sweeps.storage.run_files.snapshot import Published
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 from sweeps.worker import program, stage_runs
-from sweeps.worker.snapshot_fetch import PREFIX, Fetched, SnapshotFetch, folder_of
+from sweeps.worker.snapshot_fetch import Fetched, SnapshotFetch, folder_of
 from sweeps.worker.stage_folder import SNAPSHOTS, Details, clause, details
 from sweeps.worker.stage_runs import Reported
 
@@ -180,7 +180,7 @@ class Snapshots:
         by = folder_of(self._record.trial, self._record.attempt)
         found = snapshot.publish(
             self._experiment.store,
-            PREFIX + self.keys[name],
+            stored_stages.prefix(self.keys[name]),
             folder,
             by,
             link=self._link,

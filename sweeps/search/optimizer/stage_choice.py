@@ -22,8 +22,8 @@ LATER_POINTS = 64
 """Sobol points of the later stages, at which each published first stage is judged."""
 
 PLAIN_EVERY = 4
-"""Of every so many candidates of the surrogate, one ignores costs: expected improvement per cost alone can
-be arbitrarily bad, since it never pays for an expensive region (PBGI, arXiv 2406.20062)."""
+"""One in so many candidates of the surrogate ignores costs: expected improvement per cost alone can be
+arbitrarily bad, since it never pays for an expensive region (PBGI, arXiv 2406.20062)."""
 
 Filled = Callable[[Point, int], dict[str, Value]]
 
