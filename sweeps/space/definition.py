@@ -85,6 +85,26 @@ class Program:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trunk:
+    """The part of a stage that runs of several lengths share: all of it before the learning rate decays.
+
+    With a warmup-stable-decay schedule, a run of fewer steps is the first part of a longer one, and a decay.
+
+    Args:
+        length: parameter that has the stage's steps.
+        decay: share of the steps that the decay takes, 0 to 1, or the parameter that has it.
+        tail: further parameters that nothing reads before the decay.
+        every: steps between the points at which a trial leaves a snapshot. It leaves one more where its
+            decay begins.
+    """
+
+    length: str
+    decay: float | str
+    tail: tuple[str, ...] = ()
+    every: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """A stage of the program.
 
@@ -93,11 +113,13 @@ class Stage:
         parameters: names, or patterns with `*`; a parameter belongs to the first stage that matches it.
         cost: of computing it, a linear expression in parameters such as `2*stage1_9.max_steps` or `100`; "":
             unknown, so that the seconds that trials report are modelled.
+        trunk: what trials of several lengths share of it; None: nothing.
     """
 
     name: str
     parameters: tuple[str, ...]
     cost: str = ""
+    trunk: Trunk | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +295,9 @@ def to_json(space: Space) -> dict[str, Any]:
         del document["search"]["noise"]
     if space.search.reuse == "auto":  # likewise
         del document["search"]["reuse"]
+    for stage in document["stages"]:
+        if stage["trunk"] is None:  # likewise
+            del stage["trunk"]
     if not space.stages:  # likewise
         del document["stages"]
     if space.snapshots == Snapshots():  # likewise
@@ -306,9 +331,7 @@ def from_json(document: Mapping[str, Any]) -> Space:
     if (early := document.get("early_terminate")) is not None:
         fields["early_terminate"] = EarlyTerminate(**early)
     fields["brake"] = Brake(**document.get("brake", {}))
-    fields["stages"] = tuple(
-        Stage(**{**stage, "parameters": tuple(stage["parameters"])}) for stage in document.get("stages", ())
-    )
+    fields["stages"] = tuple(map(_stage_from_json, document.get("stages", ())))
     fields["snapshots"] = Snapshots(**document.get("snapshots", {}))
     if document["baseline"] is not None:
         fields["baseline"] = MappingProxyType(dict(document["baseline"]))
@@ -319,6 +342,13 @@ def from_json(document: Mapping[str, Any]) -> Space:
     if not (cap is None or (isinstance(cap, int) and cap > 0)):
         raise ValueError("run_cap is not a count")
     return space
+
+
+def _stage_from_json(written: Mapping[str, Any]) -> Stage:
+    fields = dict(written) | {"parameters": tuple(written["parameters"])}
+    if (trunk := written.get("trunk")) is not None:
+        fields["trunk"] = Trunk(**{**trunk, "tail": tuple(trunk["tail"])})
+    return Stage(**fields)
 
 
 def _parameter_from_json(written: Mapping[str, Any]) -> Parameter:

@@ -37,7 +37,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """A sign of life of the worker, with its program's progress, losses (step, loss) and finished stages."""
+    """A sign of life of the worker, with its program's progress, losses (step, loss), stages and points."""
 
     worker: str
     attempt: int
@@ -45,11 +45,12 @@ class Heartbeat:
     curve: tuple[tuple[float, float], ...] = ()
     curve_of: str = LOSS
     stages: tuple[StageRun, ...] = ()
+    points: tuple[StageRun, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """A report of the final metrics, all intermediate losses (step, loss) and all stages."""
+    """A report of the final metrics, all intermediate losses (step, loss), all stages and points."""
 
     worker: str
     attempt: int
@@ -57,6 +58,7 @@ class Complete:
     curve: tuple[tuple[float, float], ...] = ()
     curve_of: str = LOSS
     stages: tuple[StageRun, ...] = ()
+    points: tuple[StageRun, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,7 @@ class StopEarly:
     curve: tuple[tuple[float, float], ...] = ()
     curve_of: str = LOSS
     stages: tuple[StageRun, ...] = ()
+    points: tuple[StageRun, ...] = ()
     detail: str = ""
 
 
@@ -153,6 +156,7 @@ def apply(record: Trial, event: Event, now: float) -> Trial:
                 heartbeat=now if record.heartbeat is not None else None,
                 progress=dict(event.progress) or record.progress,
                 stages=event.stages or record.stages,
+                points=event.points or record.points,
                 **_curve(record, event),
             )
         case Complete():
@@ -197,6 +201,7 @@ def _claim(record: Trial, event: Claim, now: float) -> Trial:
         curve=(),
         curve_of=LOSS,
         stages=tuple(stage for stage in record.stages if stage.snapshot),
+        points=tuple(point for point in record.points if point.snapshot),
     )
 
 
@@ -219,9 +224,13 @@ def _report(record: Trial, event: Complete | StopEarly, now: float, status: End)
     _check_holder(record, event)
     detail = event.detail if isinstance(event, StopEarly) else ""
     predicted = dict(event.predicted) if isinstance(event, StopEarly) else {}
-    stages = event.stages or record.stages
     reported = replace(
-        record, metrics=dict(event.metrics), error=None, stages=stages, **_curve(record, event)
+        record,
+        metrics=dict(event.metrics),
+        error=None,
+        stages=event.stages or record.stages,
+        points=event.points or record.points,
+        **_curve(record, event),
     )
     return _finish(replace(reported, predicted=predicted), now, status, detail)
 
@@ -300,12 +309,13 @@ def _forget(record: Trial, event: Forget) -> Trial:
     """
     if record.status == "running":  # the next report of its worker would make the claim again
         raise _refused(record, event, "its worker still reports what it has published")
-    stages = tuple(
-        replace(stage, snapshot=False) if stage.key == event.key else stage for stage in record.stages
+    stages, points = (
+        tuple(replace(run, snapshot=False) if run.key == event.key else run for run in runs)
+        for runs in (record.stages, record.points)
     )
-    if stages == record.stages:
+    if (stages, points) == (record.stages, record.points):
         raise _refused(record, event, f"it has no stored snapshot {event.key[:12]}")
-    return replace(record, stages=stages)
+    return replace(record, stages=stages, points=points)
 
 
 def _lost_attempts(record: Trial) -> int:

@@ -24,7 +24,7 @@ PREFIX = "trials/"
 LOSS = "loss"
 """Kind of a curve of training losses, which all curves were at first."""
 
-OPTIONAL: Mapping[str, Any] = {"curve_of": LOSS, "predicted": {}, "stages": ()}
+OPTIONAL: Mapping[str, Any] = {"curve_of": LOSS, "predicted": {}, "stages": (), "points": ()}
 """Fields that a stored record lacks at their defaults, which are these."""
 
 Status = Literal["pending", "running", "completed", "failed", "early_stopped", "abandoned"]
@@ -85,6 +85,8 @@ class Trial:
             cannot be compared.
         stages: the stages that have ended, of the attempt that is the present or last one; an earlier
             attempt's whose snapshot is stored stay.
+        points: of trunks, that trials of other lengths can branch off at; each is a part of a stage, and has
+            its `step`. Ended stages and running ones have them.
         created, started, ended: times; `started` is that of the current or last attempt.
         history: ended attempts, oldest first.
         forgiven: number of attempts that no longer count as lost, since a user asked for a retry.
@@ -106,12 +108,18 @@ class Trial:
     curve: tuple[tuple[float, float], ...] = ()
     curve_of: str = LOSS
     stages: tuple[StageRun, ...] = ()
+    points: tuple[StageRun, ...] = ()
     created: float = 0.0
     started: float | None = None
     ended: float | None = None
     history: tuple[Attempt, ...] = ()
     forgiven: int = 0
     write: str = ""
+
+    @property
+    def snapshots(self) -> tuple[StageRun, ...]:
+        """Return the ends of stages, and the points of trunks, that this trial has stored."""
+        return tuple(run for run in (*self.stages, *self.points) if run.snapshot)
 
     @property
     def finished(self) -> bool:
@@ -150,9 +158,13 @@ def _document(record: Trial, token: str) -> bytes:
         "metrics": dict(record.metrics),
         "predicted": dict(record.predicted),
         "progress": dict(record.progress),
+        "stages": stage_run.encode(record.stages),
+        "points": stage_run.encode(record.points),
     }
     for name, default in OPTIONAL.items():
-        if document[name] == default:  # so that earlier versions read it too
+        if document[name] == (
+            list(default) if isinstance(default, tuple) else default
+        ):  # so that earlier versions read it too
             del document[name]
     # One field per line, as `indent` would write it, but through json's fast encoder.
     fields = ({"schema": SCHEMA} | document).items()
@@ -175,7 +187,8 @@ def decode(data: bytes) -> Trial:
         history = tuple(Attempt(**entry) for entry in document.pop("history"))
         curve = tuple((step, loss) for step, loss in document.pop("curve", ()))
         stages = stage_run.decode(document.pop("stages", ()))
-        record = Trial(**document, history=history, curve=curve, stages=stages)
+        points = stage_run.decode(document.pop("points", ()))
+        record = Trial(**document, history=history, curve=curve, stages=stages, points=points)
     except (KeyError, TypeError) as error:
         raise ValueError(f"unexpected or missing field: {error}") from None
     if problem := _problem(record):

@@ -1,10 +1,10 @@
-"""One stage of a trial: what it cost, and whether it was computed or taken from another trial's snapshot."""
+"""One stage of a trial, or a part of it: what it cost, and what of it was taken from other trials."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -20,6 +20,11 @@ class StageRun:
         snapshot: whether this trial has published its end under `key` and it is still stored.
         seconds: of training that it took the trial that computed it; None: unknown.
         usd: dollars, likewise.
+        step: of a point of the stage's trunk, the steps until there; `key`, `cost`, `seconds` and `usd` are
+            those of the part until there. None: the stage to its end.
+        branched_from: trial at a point of whose trunk this trial began the stage; None: at its beginning.
+        branched_at: steps of the stage until that point.
+        saved: the part of `cost` until that point, which this trial did not pay.
     """
 
     name: str
@@ -29,6 +34,20 @@ class StageRun:
     snapshot: bool = False
     seconds: float | None = None
     usd: float | None = None
+    step: int | None = None
+    branched_from: int | None = None
+    branched_at: int | None = None
+    saved: float = 0.0
+
+
+OPTIONAL: Mapping[str, Any] = {"step": None, "branched_from": None, "branched_at": None, "saved": 0.0}
+"""Fields that a stored record lacks at their defaults, which are these."""
+
+
+def encode(stages: Iterable[StageRun]) -> list[dict[str, Any]]:
+    """Return the stages as a record's JSON has them."""
+    entries = map(asdict, stages)
+    return [{k: v for k, v in entry.items() if k not in OPTIONAL or v != OPTIONAL[k]} for entry in entries]
 
 
 def nominal(stages: Iterable[StageRun]) -> float:
@@ -37,8 +56,8 @@ def nominal(stages: Iterable[StageRun]) -> float:
 
 
 def paid(stages: Iterable[StageRun]) -> float:
-    """Return the cost of the stages that were computed."""
-    return math.fsum(stage.cost for stage in stages if stage.reused_from is None)
+    """Return the cost of the stages, and parts of stages, that were computed."""
+    return math.fsum(stage.cost - stage.saved for stage in stages if stage.reused_from is None)
 
 
 def decode(document: Any) -> tuple[StageRun, ...]:
@@ -61,18 +80,26 @@ def _problem(stage: StageRun) -> str:
     name: object = stage.name
     key: object = stage.key
     snapshot: object = stage.snapshot
-    trial: object = stage.reused_from
     if not isinstance(name, str) or not isinstance(key, str):
         return "a name or key is not a text"
     if not isinstance(snapshot, bool):
         return "snapshot is not true or false"
-    if trial is not None and (not isinstance(trial, int) or isinstance(trial, bool) or trial < 0):
-        return "reused_from is not an index"
+    for name_, count in (("reused_from", stage.reused_from), ("branched_from", stage.branched_from)):
+        if not _is_count(count):
+            return f"{name_} is not an index"
+    if not _is_count(stage.step) or not _is_count(stage.branched_at):
+        return "step or branched_at is not a number of steps"
+    if not _is_amount(stage.saved) or (_is_amount(stage.cost) and stage.saved > stage.cost):
+        return "saved is not a part of the cost"
     if not _is_amount(stage.cost):
         return "a cost is not a finite number from 0"
     if not all(value is None or _is_amount(value) for value in (stage.seconds, stage.usd)):
         return "seconds or usd is not a finite number from 0"
     return ""
+
+
+def _is_count(value: object) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
 
 
 def _is_amount(value: object) -> bool:
