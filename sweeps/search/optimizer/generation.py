@@ -165,7 +165,7 @@ class Optimizer:
         if candidates.costs is None or not candidates.published():
             return []
         choice = StageChoice(
-            candidates, self._encoding, self._filled, candidates.costs.known(candidates.known())
+            candidates, self._encoding, self._filled, candidates.costs.known(candidates.known()), found
         )
         asked = sum(r.generator == "botorch" for r in candidates.records)
         asked += sum(candidate.generator == "botorch" for candidate in found)

@@ -106,6 +106,36 @@ def test_the_first_design_has_four_first_stages_and_goes_on_with_the_best(dear: 
     assert prefix(dear[4].parameters) == prefix(best.parameters)
 
 
+def test_the_first_design_compares_first_stages_by_the_same_later_ones(dear: list[Trial]):
+    def later(record: Trial) -> tuple[Value, ...]:
+        return record.parameters["second.b"], record.parameters["second.c"]
+
+    assert {later(record) for record in dear[:4]} == {later(dear[0])}
+    assert len({later(record) for record in dear[3:]}) == len(dear[3:])
+    optimizer = Optimizer(space())
+    optimizer.observe([replace(dear[0], status="failed", metrics={}, failure="diverged"), *dear[1:2]])
+    optimizer.observe([replace(dear[0], status="failed", metrics={}, failure="diverged")])
+    (candidate,) = optimizer.generate()
+    assert candidate.parameters["second.b"] != dear[0].parameters["second.b"]
+
+
+def test_the_first_design_tries_every_option_of_the_first_stage():
+    kinds = ("v", "w", "x", "y", "z")
+    parameters = (*FLOATS, Choice(name="first.kind", values=kinds))
+    records = search(space(parameters=parameters, search=Search(sobol=6, seed=3)), 5)
+    assert {record.parameters["first.kind"] for record in records} == set(kinds)
+
+
+def test_a_fresh_first_stage_comes_after_others_were_used_for_as_much_compute():
+    def later_stages_alone(parameters: Mapping[str, Value]) -> dict[str, float]:
+        return {"loss": (float(parameters["second.b"]) - 0.3) ** 2}
+
+    records = search(space(first="500", second="500"), 15, later_stages_alone)
+    cached = "".join("c" if on else "f" for on in on_published(records)[6:])
+    assert "c" in cached
+    assert "ccc" not in cached, cached
+
+
 def test_a_dear_first_stage_is_used_again_and_trials_on_it_differ(dear: list[Trial]):
     assert sum(on_published(dear)[6:]) >= 2
     encoding = Encoding(Domain(space()))
