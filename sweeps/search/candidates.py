@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from sweeps.errors import NothingToAsk
 from sweeps.search.determinism import stable_seed
 from sweeps.search.encoding import Encoding
-from sweeps.search.nested_design import first_stages, next_prefix
-from sweeps.search.outcomes import Outcomes
+from sweeps.search.nested_design import FEWEST, by_new_options, first_stages, next_prefix
+from sweeps.search.outcomes import Outcomes, has_failed
 from sweeps.search.prefixes import Prefixes
 from sweeps.search.sequence import Point
 from sweeps.search.stage_costs import StageCosts
@@ -22,6 +23,8 @@ from sweeps.space.definition import Space, Value
 from sweeps.trials.record import Trial
 
 SOBOL_ATTEMPTS = 256
+NEXT_POINTS = 16
+"""Points of the Sobol sequence among which a first stage with new options is found."""
 
 NEGLIGIBLE = 0.05
 """Share of the first stage in a trial's cost, below which the search does not care whether it is shared."""
@@ -140,7 +143,10 @@ class Candidates:
                 if self._is_new(parameters, taken):
                     return Candidate(parameters=parameters, generator="botorch")
         prefix = None if enough else self._designed(found)
-        for parameters in self._first_candidates(index, prefix):
+        drawn = self._first_candidates(index, prefix)
+        if prefix is None and not enough and index and self.shares():
+            drawn = self._with_new_options(drawn, found)
+        for parameters in drawn:
             if self._is_new(parameters, taken):
                 return Candidate(parameters=parameters, generator="sobol")
         if left:
@@ -168,7 +174,8 @@ class Candidates:
         if self.costs is None or not self.shares():
             return None
         keys = [self.prefixes.of(candidate.parameters) for candidate in found]
-        wanted = first_stages(self._search.sobol, self.costs.first_share(self.known()))
+        options = max(self.prefixes.choices.values(), default=1)
+        wanted = first_stages(self._search.sobol, self.costs.first_share(self.known()), options)
         return next_prefix(wanted, self.prefixes, self._outcomes, self.known(), keys)
 
     def _left(self, taken: set[Hashable]) -> list[dict[str, Value]]:
@@ -211,8 +218,33 @@ class Candidates:
                 yield self._encoding.decode(point)
                 continue
             filled = self._encoding.filled(point, stable_seed(self._search.seed, position, "inactive"))
-            if (parameters := self.prefixes.joined(prefix, filled)) is not None:
+            if (parameters := self.prefixes.joined(prefix.parameters, filled)) is not None:
                 yield parameters
+
+    def _with_new_options(
+        self, drawn: Iterator[dict[str, Value]], found: Sequence[Candidate]
+    ) -> Iterator[dict[str, Value]]:
+        """Yield the same parameters, of the next ones those first whose options were asked least.
+
+        The first few get the later stages of the first trial, so that first stages can be compared, unless it
+        has failed.
+        """
+        live = (r for r in self.known() if r.status != "abandoned" and not has_failed(r))
+        asked = [each.parameters for each in (*live, *found)]
+        prefixes = {self.prefixes.of(parameters): parameters for parameters in asked}
+        choices = self.prefixes.choices
+        following = by_new_options(islice(drawn, NEXT_POINTS), choices.keys(), prefixes.values())
+        # An earlier trial may have taken the first stage of a point that comes only now.
+        following.sort(key=lambda parameters: self.prefixes.of(parameters) in prefixes)
+        points = [point for parameters in asked if (point := self._encoding.encode(parameters)) is not None]
+        if points and len(prefixes) < max(FEWEST, *choices.values(), 0):
+            later = self._encoding.filled(points[0], stable_seed(self._search.seed, "inactive"))
+            for parameters in filter(None, (self.prefixes.joined(each, later) for each in following)):
+                point = self._encoding.encode(parameters)
+                if point is not None and self.prefixes.separate(point, points):
+                    yield parameters
+        yield from following
+        yield from drawn
 
     def _is_new(self, parameters: Mapping[str, Value], taken: set[Hashable]) -> bool:
         return self._domain.identity(parameters) not in taken and self._domain.allows(parameters)

@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 
 from sweeps.search.outcomes import Outcomes, has_failed
 from sweeps.search.prefixes import Prefixes
+from sweeps.space.definition import Value
 from sweeps.trials.record import Trial
 
 FEWEST = 4
 """First stages in a design, where they are nearly all of the cost."""
 
 
-def first_stages(trials: int, share: float) -> int:
+def first_stages(trials: int, share: float, options: int = 1) -> int:
     """Return how many of the design's trials have a first stage of their own.
 
     Args:
         trials: in the design.
         share: of the first stage in the cost of a trial, from 0 to 1: the less it saves, the more of them
             explore the first stage too.
+        options: the most that a choice of the first stage has: each is tried.
     """
-    return min(trials, max(FEWEST, round(trials * (1.0 - share))))
+    return min(trials, max(FEWEST, options, round(trials * (1.0 - share))))
+
+
+def by_new_options(
+    drawn: Iterable[dict[str, Value]], choices: Set[str], asked: Iterable[Mapping[str, Value]]
+) -> list[dict[str, Value]]:
+    """Return drawn parameters, those first whose options were asked least.
+
+    A few first stages from a Sobol sequence leave options of a choice out, which the surrogate may then take
+    for as good as the others that were tried, and not try for the rest of the sweep.
+
+    Args:
+        drawn: parameters, in the order of the sequence, which remains among equals.
+        choices: names of the unordered parameters of the first stage.
+        asked: parameters of a trial for each first stage that was asked.
+    """
+    counts = Counter((name, parameters[name]) for parameters in asked for name in choices & parameters.keys())
+    return sorted(drawn, key=lambda each: sum(counts[name, each[name]] for name in choices & each.keys()))
 
 
 def next_prefix(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from sweeps.search.encoding import Encoding
+from sweeps.search.encoding import Encoding, Options
 from sweeps.space.definition import Space, Value
 from sweeps.space.stages import Stages
 from sweeps.trials.record import Trial
@@ -23,6 +23,7 @@ class Prefixes:
     Attributes:
         stages: of the space.
         axes: those of the search that belong to the first stage.
+        choices: unordered parameters of the first stage, by name, with their number of options.
         searched: whether trials can share a first stage and differ in it: otherwise there is no choice.
     """
 
@@ -31,6 +32,11 @@ class Prefixes:
         self.stages = Stages(space)
         self._first = [name for name in self._domain.searched if self.stages.of(name) == 0]
         self.axes = frozenset(axis for axis, name in encoding.names.items() if name in self._first)
+        self.choices = {
+            encoding.names[axis.name]: len(axis.values)
+            for axis in encoding.axes
+            if isinstance(axis, Options) and axis.name in self.axes
+        }
         self.searched = self.stages.shared and bool(self._first)
 
     def of(self, parameters: Parameters) -> Hashable:
@@ -53,18 +59,18 @@ class Prefixes:
                     found.setdefault(key, record)
         return found
 
-    def joined(self, prefix: Trial, point: Point) -> dict[str, Value] | None:
-        """Return the exact first stage of a record with the later stages of a point on all axes.
+    def joined(self, prefix: Parameters, point: Point) -> dict[str, Value] | None:
+        """Return the exact first stage of a trial's parameters with the later stages of a point on all axes.
 
-        None where the record lacks a parameter of the first stage, as an imported one may.
+        None where they lack a parameter of the first stage, as those of an imported trial may.
         """
         values = self._encoding.values(point)
-        values |= {name: prefix.parameters[name] for name in self._first if name in prefix.parameters}
+        values |= {name: prefix[name] for name in self._first if name in prefix}
         try:
             parameters = self._domain.complete(values)
         except KeyError:
             return None
-        return parameters if self.of(parameters) == self.of(prefix.parameters) else None
+        return parameters if self.of(parameters) == self.of(prefix) else None
 
     def snapped(self, parameters: dict[str, Value], published: Sequence[Trial]) -> dict[str, Value]:
         """Return the parameters, with the exact first stage of a published one that they nearly have.
@@ -78,7 +84,7 @@ class Prefixes:
         nearest = min(range(len(published)), key=distances.__getitem__)
         if distances[nearest] >= SEPARATION:
             return parameters
-        return self.joined(published[nearest], point) or parameters
+        return self.joined(published[nearest].parameters, point) or parameters
 
     def _apart(self, point: Point, record: Trial) -> float:
         """Return the distance of the first stages."""

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.search.encoding import Encoding
-from sweeps.search.nested_design import FEWEST, first_stages, next_prefix
+from sweeps.search.nested_design import FEWEST, by_new_options, first_stages, next_prefix
 from sweeps.search.outcomes import Outcomes
 from sweeps.search.prefixes import Prefixes
-from sweeps.space.definition import Objective, Program, Range, Space, Stage
+from sweeps.space.definition import Objective, Program, Range, Space, Stage, Value
 from sweeps.space.domain import Domain
 from sweeps.trials.record import Status, Trial
 from sweeps.trials.stage_run import StageRun
@@ -60,6 +60,22 @@ def test_the_dearer_the_first_stage_the_fewer_are_tried(trials: int, share: floa
     assert min(trials, FEWEST) <= stages <= trials
     assert first_stages(trials, 0.0) == trials
     assert first_stages(trials, max(share, other)) <= first_stages(trials, min(share, other))
+
+
+def test_every_option_of_the_first_stage_gets_one():
+    assert first_stages(12, 0.9, options=6) == 6
+    assert first_stages(5, 0.9, options=6) == 5
+
+
+@given(
+    st.lists(st.sampled_from("xyz"), min_size=1, max_size=12), st.lists(st.sampled_from("xyz"), max_size=6)
+)
+def test_options_that_were_asked_least_come_first(drawn: list[str], asked: list[str]):
+    sequence: list[dict[str, Value]] = [{"first": at, "kind": kind} for at, kind in enumerate(drawn)]
+    found = by_new_options(sequence, {"kind", "inactive"}, [{"first": 0.5, "kind": kind} for kind in asked])
+    assert sorted(each["first"] for each in found) == list(range(len(drawn)))
+    keys = [(asked.count(str(each["kind"])), each["first"]) for each in found]
+    assert keys == sorted(keys)
 
 
 def test_first_stages_are_fresh_until_there_are_enough():

@@ -72,7 +72,7 @@ def test_a_trial_on_a_published_stage_has_its_values_to_the_last_bit(
     first: dict[str, Value], other: dict[str, Value]
 ):
     record = trial(ENCODING.decode(first))
-    joined = PREFIXES.joined(record, other)
+    joined = PREFIXES.joined(record.parameters, other)
     assert joined is not None
     assert PREFIXES.of(joined) == PREFIXES.of(record.parameters)
     expected = {n: v for n, v in record.parameters.items() if n.startswith("first.") or n == "seed"}
@@ -133,8 +133,8 @@ def test_what_switches_the_first_stage_belongs_to_it():
     )
     found, encoding = prefixes(space)
     record = trial(encoding.decode({"p0": "on", "p1": 0.5}))
-    assert found.joined(record, {"p0": "off", "p1": 0.5}) == dict(record.parameters)
-    assert found.joined(record, {"p0": "on", "p1": 0.9}) == dict(record.parameters)
+    assert found.joined(record.parameters, {"p0": "off", "p1": 0.5}) == dict(record.parameters)
+    assert found.joined(record.parameters, {"p0": "on", "p1": 0.9}) == dict(record.parameters)
 
 
 @given(points, points)
