@@ -230,7 +230,7 @@ class Candidates:
         has failed.
         """
         live = (r for r in self.known() if r.status != "abandoned" and not has_failed(r))
-        asked = [each.parameters for each in (*live, *found)]
+        asked = [*(r.parameters for r in live), *(candidate.parameters for candidate in found)]
         prefixes = {self.prefixes.of(parameters): parameters for parameters in asked}
         choices = self.prefixes.choices
         following = by_new_options(islice(drawn, NEXT_POINTS), choices.keys(), prefixes.values())
