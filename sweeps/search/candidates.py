@@ -23,6 +23,9 @@ from sweeps.space.definition import Space, Value
 from sweeps.trials.record import Trial
 
 SOBOL_ATTEMPTS = 256
+MOST = 0.5
+"""Share from which the first stage is explored at the expense of later ones."""
+
 NEXT_POINTS = 16
 """Points of the Sobol sequence among which a first stage with new options is found."""
 
@@ -159,11 +162,10 @@ class Candidates:
 
     def shares(self) -> bool:
         """Return whether the search weighs what a trial can share: a first stage that costs something."""
-        return (
-            self.costs is not None
-            and self._search.method == "bayes"
-            and self.costs.first_share(self.known()) >= NEGLIGIBLE
-        )
+        return self.costs is not None and self._search.method == "bayes" and self._first_share() >= NEGLIGIBLE
+
+    def _first_share(self) -> float:
+        return self.costs.first_share(self.known()) if self.costs is not None else 0.0
 
     def published(self) -> list[Trial]:
         """Return a record of each published first stage that a new trial can start from."""
@@ -175,7 +177,7 @@ class Candidates:
             return None
         keys = [self.prefixes.of(candidate.parameters) for candidate in found]
         options = max(self.prefixes.choices.values(), default=1)
-        wanted = first_stages(self._search.sobol, self.costs.first_share(self.known()), options)
+        wanted = first_stages(self._search.sobol, self._first_share(), options)
         return next_prefix(wanted, self.prefixes, self._outcomes, self.known(), keys)
 
     def _left(self, taken: set[Hashable]) -> list[dict[str, Value]]:
@@ -226,8 +228,8 @@ class Candidates:
     ) -> Iterator[dict[str, Value]]:
         """Yield the same parameters, of the next ones those first whose options were asked least.
 
-        The first few get the later stages of the first trial, so that first stages can be compared, unless it
-        has failed.
+        Where the first stage is most of the cost, the first few get the later stages of the first trial that
+        has not failed, so that first stages can be compared.
         """
         live = (r for r in self.known() if r.status != "abandoned" and not has_failed(r))
         asked = [*(r.parameters for r in live), *(candidate.parameters for candidate in found)]
@@ -237,7 +239,8 @@ class Candidates:
         # An earlier trial may have taken the first stage of a point that comes only now.
         following.sort(key=lambda parameters: self.prefixes.of(parameters) in prefixes)
         points = [point for parameters in asked if (point := self._encoding.encode(parameters)) is not None]
-        if points and len(prefixes) < max(FEWEST, *choices.values(), 0):
+        compared = max(FEWEST, *choices.values(), 0) if self._first_share() >= MOST else 0
+        if points and len(prefixes) < compared:
             later = self._encoding.filled(points[0], stable_seed(self._search.seed, "inactive"))
             for parameters in filter(None, (self.prefixes.joined(each, later) for each in following)):
                 point = self._encoding.encode(parameters)
