@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.api import check, stage_keys
+from trainer.api import StageTrunk, check, stage_keys, stage_trunks
 from trainer.checkpoint import layout, run_folder
 from trainer.config import Config, long_runs, sha256
 from trainer.config.redaction import redact
@@ -101,8 +101,8 @@ def _run(arguments: list[str], stop: StopSignal) -> int:
         config = check(overrides)
         if config.run_dir is None:
             raise ConfigError("needs a value: the folder that the result is written to", key="run_dir")
-        keys = stage_keys(overrides)
-    train_in(Path(config.run_dir), config, stop, keys=keys)
+        keys, trunks = stage_keys(overrides), stage_trunks(overrides)
+    train_in(Path(config.run_dir), config, stop, keys=keys, trunks=trunks)
     return EXIT_DONE
 
 
@@ -126,7 +126,12 @@ def preflight_only(overrides: Sequence[str]) -> int:
 
 
 def train_in(
-    folder: Path, config: Config, stop: StopSignal, *, keys: Mapping[str, str] | None = None
+    folder: Path,
+    config: Config,
+    stop: StopSignal,
+    *,
+    keys: Mapping[str, str] | None = None,
+    trunks: Mapping[str, StageTrunk] | None = None,
 ) -> Outcome:
     """Start the run of a configuration in its folder, or go on with it. Raises TrainerError.
 
@@ -135,6 +140,7 @@ def train_in(
         config: of the run.
         stop: installed already.
         keys: `api.stage_keys` of the configuration; None: the run shares no stage with others.
+        trunks: `api.stage_trunks` of it; None: nor a part of one.
     """
     launch = launched.check(config, launched.launched())
     run_folder.refuse_another(config, folder)
@@ -167,7 +173,7 @@ def train_in(
             telemetry = _telemetry(config, folder, device, open_channels, append=found is not None)
             memory = _memory_log(config, folder, device, append=found is not None)
         checkpoints = _checkpoints(config, folder, device, found, telemetry)
-        snapshots = _snapshots(config, folder, keys or {}, checkpoints, ranks)
+        snapshots = _snapshots(config, folder, keys or {}, trunks or {}, checkpoints, ranks)
         hooks = StageHooks(memory=memory)
         context = StageContext(device=device, stop=stop, checkpoints=checkpoints, hooks=hooks)
         with telemetry, checkpoints, stop.unwrapped():
@@ -279,7 +285,12 @@ def _checkpoints(
 
 
 def _snapshots(
-    config: Config, folder: Path, keys: Mapping[str, str], checkpoints: Checkpoints, ranks: Ranks
+    config: Config,
+    folder: Path,
+    keys: Mapping[str, str],
+    trunks: Mapping[str, StageTrunk],
+    checkpoints: Checkpoints,
+    ranks: Ranks,
 ) -> StageSnapshots:
     from trainer.checkpoint.stage_snapshot import StageSnapshots
 
@@ -287,6 +298,8 @@ def _snapshots(
         folder / SNAPSHOTS_FOLDER,
         keys,
         write=config.snapshots.write,
+        trunks=trunks,
+        every={name: getattr(config, name).trunk_every for name in trunks},
         checkpoints=checkpoints,
         warn=_warn,
         ranks=ranks,

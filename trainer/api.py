@@ -1,4 +1,4 @@
-"""The public interface for other programs: check, command, prepare, stage_costs, stage_keys, tpu_misfits.
+"""The public interface for other programs: check, command, prepare, stage_costs, stage_keys, and others.
 
 Importing this module loads neither torch nor transformers; only `prepare` does, when it is called.
 """
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from trainer.config import Config
+from trainer.config.stage_key import StageTrunk
 from trainer.devices import tpu_versions
 from trainer.devices.environment import before_torch
 from trainer.devices.tpu_versions import Misfit
@@ -46,11 +47,13 @@ __all__ = [
     "Misfit",
     "Prepared",
     "Progress",
+    "StageTrunk",
     "check",
     "command",
     "prepare",
     "stage_costs",
     "stage_keys",
+    "stage_trunks",
     "tpu_misfits",
 ]
 
@@ -145,8 +148,26 @@ def stage_keys(overrides: Sequence[str]) -> dict[str, str]:
     from trainer.config import stage_key
     from trainer.config.compose import compose_config, keys
 
-    versions = {"trainer": code_version(), **{name: _version(name) for name in _COMPUTING}}
-    return stage_key.stage_keys(compose_config(overrides), keys(overrides), versions)
+    return stage_key.stage_keys(compose_config(overrides), keys(overrides), _versions())
+
+
+def stage_trunks(overrides: Sequence[str]) -> dict[str, StageTrunk]:
+    """Return the part of each stage that runs of other lengths share with this one, by the stage's name.
+
+    Args:
+        overrides: of Hydra, as `check` takes them.
+
+    Returns:
+        key and length of the trunk; none for a stage without steps, or one that differs from its first step
+        on between lengths.
+
+    Raises:
+        ConfigError: as `check` does, for a configuration that no run has.
+    """
+    from trainer.config import stage_key
+    from trainer.config.compose import compose_config, keys
+
+    return stage_key.stage_trunks(compose_config(overrides), keys(overrides), _versions())
 
 
 def tpu_misfits(*, tpu: bool) -> list[Misfit]:
@@ -156,6 +177,11 @@ def tpu_misfits(*, tpu: bool) -> list[Misfit]:
         tpu: on a TPU; otherwise on XLA's own CPU device.
     """
     return tpu_versions.misfits(tpu_versions.installed(), tpu=tpu)
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the code and of the libraries that compute weights."""
+    return {"trainer": code_version(), **{name: _version(name) for name in _COMPUTING}}
 
 
 def _version(package: str) -> str:

@@ -132,19 +132,34 @@ class Report:
         )
 
     def _stage(self, name: str, trace: StageTrace) -> StageResult:
-        reused, dollars = origin(self.context.checkpoints, name)
-        if not reused:
-            price = self.config.device
-            spot = price.pricing == "spot"
-            dollars = usd(self.context.device, price.usd_per_hour, trace.seconds, spot=spot)
+        taken, weight = origin(self.context.checkpoints, name), weights(self.config)[name]
         return StageResult(
             name=name,
             key=self.keys.get(name, ""),
-            reused=reused,
-            cost=weights(self.config)[name] * len(trace.losses),
+            reused=taken.reused,
+            cost=weight * len(trace.losses),
             seconds=trace.seconds,
-            usd=dollars,
+            usd=stage_usd(self.config, self.context, name, trace.seconds),
+            branched_at=taken.steps or None,
+            saved=weight * taken.steps,
         )
+
+
+def stage_usd(config: Config, context: StageContext, name: str, seconds: float) -> float | None:
+    """Return the dollars of a stage, those for what was taken from a snapshot included; None: not known.
+
+    Args:
+        config: of the run.
+        context: device and checkpoints.
+        name: of the stage.
+        seconds: of training in it so far, likewise.
+    """
+    taken, price = origin(context.checkpoints, name), config.device
+    dollars = [taken.usd] if taken.reused or taken.steps else []
+    if not taken.reused:
+        own, spot = seconds - taken.seconds, price.pricing == "spot"
+        dollars.append(usd(context.device, price.usd_per_hour, own, spot=spot))
+    return _total(dollars)
 
 
 def products_dtype(student: nn.Module, device: Device) -> str:

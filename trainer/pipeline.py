@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer.checkpoint.manifest import METRICS
-from trainer.checkpoint.stage_snapshot import Identity, StageNumbers, StageSnapshots, measured_alike
+from trainer.checkpoint.snapshot_place import Identity, StageNumbers
+from trainer.checkpoint.stage_snapshot import StageSnapshots, measured_alike
 from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sha256
 from trainer.config.effective_steps import weights
 from trainer.cost.stage_flops import flops_per_token
@@ -27,7 +28,7 @@ from trainer.layout import Progress
 from trainer.models.causal_lm import seed_everything
 from trainer.models.subln import make_student
 from trainer.optim.validate import require_model
-from trainer.outcome import Outcome, Report, muon_dtypes, products_dtype
+from trainer.outcome import Outcome, Report, muon_dtypes, products_dtype, stage_usd
 from trainer.quant import fp8
 from trainer.quant.warmup import Lambda
 from trainer.result import Provenance, Result, StageResult, code_version
@@ -74,10 +75,10 @@ class _Run:
     def flops_per_token(self, stage: str, student: nn.Module) -> float:
         return flops_per_token(self.config, stage, student, self.inputs.teacher)
 
-    def identity(self) -> Identity:
+    def identity(self, key: str) -> Identity:
         device, teacher = self.context.device, self.inputs.teacher
         return Identity(
-            key=self.keys[layerwise.NAME],
+            key=key,
             data_sha256=self.inputs.corpus.sha256,
             teacher=teacher_sha256(self.config, self.inputs, device),
             device=device.kind,
@@ -149,14 +150,20 @@ def run(
     telemetry.plan(sum(_effective_steps(config).values()))
     student, strength = _student(this)
     evaluation = _stage_evaluation(this)
-    hooks = replace(context.hooks, freeze=auto_freeze(config, student), evaluation=evaluation)
+    traces: dict[str, StageTrace] = {}
+    hooks = replace(
+        context.hooks,
+        freeze=auto_freeze(config, student),
+        evaluation=evaluation,
+        points=_Points(this, snapshots, traces) if snapshots else None,
+    )
     caches = compatibility.check(config, inputs.corpus, inputs.teacher)
     this = replace(this, caches=caches, context=replace(this.context, hooks=hooks))
     if context.hooks.memory:
         context.hooks.memory.models(student, inputs.teacher)
     device.reset_peak_memory()
     stop.begun()
-    traces, start = _train_stages(this, student, strength)
+    start = _train_stages(this, student, strength, traces)
     return _evaluate(this, student, traces, start, evaluation)
 
 
@@ -173,19 +180,17 @@ def _student(this: _Run) -> tuple[nn.Module, Lambda]:
 
 
 def _from_snapshot(this: _Run) -> tuple[nn.Module, Lambda] | None:
-    snapshots, stage = this.snapshots, layerwise.NAME
-    if snapshots is None:
-        return None
-    found = snapshots.find(stage, this.identity)
-    if found is None:
-        return None
-    student, strength = _ternary(this, None)
-    if not snapshots.start(found, student, this.evaluation):
-        return None
-    alike = measured_alike(found, this.evaluation)
-    each = weights(this.config)[stage]
-    this.telemetry.take_over(found.path / METRICS, stage, weight=each, held_out=alike)
-    return student, strength
+    for place in this.snapshots.candidates() if this.snapshots else ():
+        found = this.snapshots.find(place, this.identity) if this.snapshots else None
+        if found is None:
+            continue
+        student, strength = _ternary(this, None)
+        if this.snapshots and this.snapshots.start(found, place, student, this.evaluation):
+            alike = measured_alike(found, this.evaluation)
+            reached = place.stage if place.step is None else str(place)
+            this.telemetry.take_over(found.path / METRICS, reached, _lengths(this.config), held_out=alike)
+            return student, strength
+    return None
 
 
 def _calibration(this: _Run) -> list[Tensor]:
@@ -202,6 +207,35 @@ def _calibration(this: _Run) -> list[Tensor]:
 def _ternary(this: _Run, calibration: list[Tensor] | None) -> tuple[nn.Module, Lambda]:
     config, device = this.config, this.context.device
     return make_student(this.inputs.teacher, config.stage1, calibration, quant=config.quant, device=device)
+
+
+class _Points:
+    """Writes the points of trunks.
+
+    Args:
+        run: of which.
+        snapshots: in its folder.
+        traces: of the stages that have ended; filled while the run goes on.
+    """
+
+    def __init__(self, run: _Run, snapshots: StageSnapshots, traces: Mapping[str, StageTrace]) -> None:
+        self._run, self._snapshots, self._traces = run, snapshots, traces
+        self.is_due = snapshots.is_due
+
+    def write(self, stage: str, step: int, seconds: float) -> None:
+        """See `TrunkPoints`."""
+        self._snapshots.write_point(stage, step, self._run.identity, partial(self._numbers, stage, seconds))
+
+    def _numbers(self, stage: str, seconds: float) -> StageNumbers:
+        dollars = partial(stage_usd, self._run.config, self._run.context)
+        earlier = {name: trace.seconds for name, trace in self._traces.items() if trace.losses}
+        return StageNumbers(
+            seconds=seconds,
+            usd=dollars(stage, seconds),
+            metrics={},
+            evaluation=self._run.evaluation,
+            usd_of_earlier={name: dollars(name, took) for name, took in earlier.items()},
+        )
 
 
 def _stage_evaluation(this: _Run) -> StageEvaluation:
@@ -222,10 +256,10 @@ def _stage_evaluation(this: _Run) -> StageEvaluation:
 
 
 def _train_stages(
-    this: _Run, student: nn.Module, strength: Lambda
-) -> tuple[dict[str, StageTrace], HeldOutLoss]:
-    """Train Stages 1.9, 2 and 3, each if it has steps. Return their traces, and the loss before Stage 2."""
-    traces = {layerwise.NAME: _train(this, layerwise.NAME, layerwise.align, student, strength)}
+    this: _Run, student: nn.Module, strength: Lambda, traces: dict[str, StageTrace]
+) -> HeldOutLoss:
+    """Train Stages 1.9, 2 and 3, each if it has steps. Add their traces; return the loss before Stage 2."""
+    traces[layerwise.NAME] = _train(this, layerwise.NAME, layerwise.align, student, strength)
 
     def measure() -> dict[str, float]:
         loss = this.held_out_loss(student, "the start of stage2")
@@ -236,7 +270,7 @@ def _train_stages(
     _write_snapshot(this, student, traces, start)
     traces[pretrain.NAME] = _train(this, pretrain.NAME, pretrain.pretrain, student, strength)
     traces[distill.NAME] = _train(this, distill.NAME, distill.distill, student, strength)
-    return traces, start
+    return start
 
 
 def _write_snapshot(
@@ -278,9 +312,14 @@ def _train(
         return train(student, this.inputs.teacher, strength, stage, feed, this.context)
 
 
+def _lengths(config: Config) -> dict[str, tuple[int, int]]:
+    """Return, of each stage in order, what one of its steps counts for in effective steps, and its steps."""
+    return {name: (weight, getattr(config, name).max_steps) for name, weight in weights(config).items()}
+
+
 def _effective_steps(config: Config) -> dict[str, int]:
     """Return the effective steps of each stage, in the order of the stages."""
-    return {name: weight * getattr(config, name).max_steps for name, weight in weights(config).items()}
+    return {name: weight * steps for name, (weight, steps) in _lengths(config).items()}
 
 
 def _evaluate(

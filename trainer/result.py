@@ -91,6 +91,8 @@ class StageResult:
         cost: effective steps.
         seconds: of training.
         usd: dollars; None: the price is not known.
+        branched_at: steps of it that were taken from another run's trunk; None: none.
+        saved: effective steps of those, a part of `cost`.
     """
 
     name: str
@@ -99,6 +101,8 @@ class StageResult:
     cost: int
     seconds: float
     usd: float | None
+    branched_at: int | None = None
+    saved: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +125,9 @@ class Result:
         for name in TEST_METRICS:
             if content["metrics"][name] is None:
                 del content["metrics"][name]
+        for stage in content["stages"]:
+            if stage["branched_at"] is None:
+                del stage["branched_at"], stage["saved"]
         return {"schema": SCHEMA, "status": "completed"} | content
 
 

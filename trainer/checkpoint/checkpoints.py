@@ -6,6 +6,7 @@ The training step pays for a copy of the state in host memory; the rest happens 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -104,10 +105,15 @@ class Checkpoints:
             self._measured[name] = measure()
         return self._measured[name]
 
-    def past(self, stage: str) -> bool:
-        """Return whether the run goes on from a checkpoint at the end of this first stage, or later."""
-        found = self._found
-        return found is not None and (found.manifest.stage != stage or found.manifest.over)
+    def position(self) -> tuple[str, float] | None:
+        """Return stage and step of the checkpoint that the run goes on from; None without one.
+
+        The step is infinite at the end of a stage.
+        """
+        if self._found is None:
+            return None
+        manifest = self._found.manifest
+        return manifest.stage, math.inf if manifest.over else manifest.step
 
     def start_from(self, found: Found) -> None:
         """Restore from this snapshot instead. To be called before any stage."""
@@ -116,20 +122,21 @@ class Checkpoints:
     def save_stage(
         self, name: str, folder: Path, describe: Callable[[], tuple[bytes, Mapping[str, Any]]]
     ) -> None:
-        """Begin to write the stage that has just ended as a snapshot, which appears as `folder`.
+        """Begin to write a stage as it is now as a snapshot, which appears as `folder`.
 
-        Nothing is written where the weights are not those of its end: a later checkpoint has to restore them.
+        Nothing is written where the weights are not those of this stage: a later checkpoint has to restore
+        them.
 
         Args:
-            name: of the stage.
+            name: of the stage that is running, or has just ended.
             folder: of the snapshot.
             describe: called in the first process; returns the content of its `stage.json` and its identity.
         """
         stage = self._stage
-        if stage is None or stage.name != name or not stage.over:
+        if stage is None or stage.name != name:
             return
         self._writer.wait()  # it reads the copies that are about to be overwritten
-        with self._during("saving", f"the end of {name}"):
+        with self._during("saving", f"a snapshot of {name}"):
             document, identity = describe() if self._ranks.first else (b"", {})
             self._save(stage, partial(self._writer.begin_stage, folder, document), {IDENTITY: identity})
 

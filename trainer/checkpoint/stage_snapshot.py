@@ -1,12 +1,13 @@
-"""Snapshots of finished stages: a run starts from one that is there, and may leave one. Used by `pipeline`.
+"""Snapshots of stages: a run starts from one that is there, and may leave some. Used by `pipeline`.
 
-    RUN_DIR/snapshots/STAGE/    a checkpoint at the end of the stage, without the state of its optimizer
-        stage.json              written last: schema, key, seconds, usd and metrics of the stage
-        state.json, …           see `manifest`; its values have the identity of the run that wrote it
-    RUN_DIR/snapshots/.…        a draft, or one that cannot be used; nobody reads it
+    RUN_DIR/snapshots/STAGE/         a checkpoint at the end of the stage, without the state of its optimizer
+    RUN_DIR/snapshots/STAGE@STEP/    a point of the stage's trunk: a checkpoint after so many of its steps
+        stage.json                   written last: schema, key, seconds, usd and metrics, of a point its step
+        state.json, …                see `manifest`; its values have the identity of the run that wrote it
+    RUN_DIR/snapshots/.…             a draft, or one that cannot be used; nobody reads it
 
-Whoever moves snapshots between runs reads `stage.json` alone. A run verifies all files, and starts from
-scratch where anything is wrong.
+Whoever moves snapshots between runs reads `stage.json` alone. A run verifies all files, and starts from what
+comes before, or from scratch, where anything is wrong.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from pydantic_core import from_json
@@ -38,47 +41,14 @@ from trainer.checkpoint.manifest import (
 from trainer.checkpoint.parts import MODEL, Weights
 from trainer.checkpoint.policy import CheckpointPolicy
 from trainer.checkpoint.reader import read
+from trainer.checkpoint.snapshot_place import Identity, Origin, Place, StageNumbers, position
 from trainer.checkpoint.state import StateError
+from trainer.config.stage_key import StageTrunk, point_key
 from trainer.distributed.ranks import ALONE, Ranks
 
 SCHEMA = 1
-_REUSED, _USD = "reused", "usd"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Identity:
-    """Properties that a run shares with the snapshot that it starts from.
-
-    Args:
-        key: of the stage's end, `trainer.api.stage_keys`.
-        data_sha256: of the text and its tokenizer.
-        teacher: digest of its weights, or of what a teacher that runs train themselves depends on.
-        device: its kind.
-        dtype: of matrix products.
-    """
-
-    key: str
-    data_sha256: str
-    teacher: str
-    device: str
-    dtype: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageNumbers:
-    """Numbers of a finished stage.
-
-    Args:
-        seconds: of training.
-        usd: dollars; None: the price is not known.
-        metrics: of the result, as far as they are known at the end of the stage.
-        evaluation: settings of the held-out losses that are measured there.
-    """
-
-    seconds: float
-    usd: float | None
-    metrics: Mapping[str, float | None]
-    evaluation: Mapping[str, int]
+_REUSED, _STEPS, _SECONDS, _USD, _EARLIER = "reused", "steps", "seconds", "usd", "usd_of_earlier"
+_STEP = re.compile(r"0|[1-9][0-9]{0,11}", re.ASCII)
 
 
 class StageSnapshots:
@@ -86,8 +56,10 @@ class StageSnapshots:
 
     Args:
         root: their folder, made with the first one.
-        keys: of the ends of stages by name; other stages have no snapshots.
-        write: whether to write them.
+        keys: of the ends of stages by name; other stages have no snapshots of their ends.
+        write: whether to write those.
+        trunks: of stages by name; other stages have no points.
+        every: steps between two points, by stage; 0: none.
         checkpoints: of the run.
         warn: called with one line for people.
         ranks: the processes that share the run. All must call each method; the first verifies and writes.
@@ -101,118 +73,192 @@ class StageSnapshots:
         write: bool,
         checkpoints: Checkpoints,
         warn: Callable[[str], None],
+        trunks: Mapping[str, StageTrunk] = MappingProxyType({}),
+        every: Mapping[str, int] = MappingProxyType({}),
         ranks: Ranks = ALONE,
     ) -> None:
         self.keys = dict(keys)
+        self._trunks, self._every = dict(trunks), dict(every)
         self._root, self._write, self._checkpoints = root, write, checkpoints
         self._warn, self._ranks = warn, ranks
 
-    def find(self, stage: str, identity: Callable[[], Identity]) -> Found | None:
-        """Return the snapshot of a stage that the run can start from, or None.
+    def candidates(self) -> list[Place]:
+        """Return the places that the run may start from, the furthest first.
 
-        A checkpoint of the stage's end, or later, takes precedence. A snapshot that cannot be used is hidden,
-        and reported.
-
-        Args:
-            stage: its name, the first that is trained.
-            identity: called in the first process if there is a snapshot.
+        None of them is behind the run's own checkpoint. Drafts of killed processes are removed.
         """
-        if stage not in self.keys or self._checkpoints.past(stage):
-            return None
-        path = self._root / stage
+        names: list[str] = []
         if self._ranks.first:
             with contextlib.suppress(OSError):
                 layout.remove_drafts(self._root)
-        if not self._ranks.decided_by_first(path.exists()):
+            with contextlib.suppress(OSError):
+                names = [path.name for path in self._root.iterdir()]
+        places = filter(None, map(self._place, self._ranks.broadcast(names)))
+        own = self._checkpoints.position()
+        here = (-1, 0.0) if own is None else position(*own)
+        return sorted((p for p in places if p.order > here), key=lambda p: p.order, reverse=True)
+
+    def _place(self, name: str) -> Place | None:
+        """Return the place of a folder's name; None for what is none of this run's."""
+        stage, at, digits = name.partition("@")
+        if not at:
+            return Place(stage=stage, step=None, key=self.keys[stage]) if stage in self.keys else None
+        if stage not in self._trunks or not _STEP.fullmatch(digits):
             return None
+        trunk, step = self._trunks[stage], int(digits)
+        if step > trunk.until:
+            return None
+        return Place(stage=stage, step=step, key=point_key(trunk.key, step))
+
+    def find(self, place: Place, identity: Callable[[str], Identity]) -> Found | None:
+        """Return the snapshot of a place, or None where it cannot be used: it is then hidden, and reported.
+
+        Args:
+            place: one of `candidates`.
+            identity: called in the first process with the place's key.
+        """
+        path = self._root / place.folder
         found, problem = None, ""
         try:
-            found = Found(path=path, manifest=self._opened(path, stage, identity))
+            found = Found(path=path, manifest=self._opened(path, place, identity))
         except UnusableError as error:
             problem = str(error)
         except OSError as error:
             problem = f"it cannot be read: {error.strerror}"
-        return None if self._refused(path, problem) else found
+        return None if self._refused(path, place, problem) else found
 
-    def start(self, found: Found, student: nn.Module, evaluation: Mapping[str, int]) -> bool:
-        """Let the run start from a snapshot, and return whether it does: not if its tensors do not fit.
+    def start(self, found: Found, place: Place, student: nn.Module, evaluation: Mapping[str, int]) -> bool:
+        """Let the run start from a snapshot, and return whether it does: not if it does not fit the run.
 
         Args:
             found: by `find`.
+            place: of it.
             student: whose weights will be restored when the stage begins.
             evaluation: as of `StageNumbers`. Losses with other settings are measured again.
         """
-        problem = ""
-        try:
-            Weights(student).check(read(found, MODEL))
-        except StateError as error:
-            problem = error.problem
-        except (OSError, SafetensorError) as error:
-            problem = f"its weights cannot be read: {error}"
-        if self._refused(found.path, problem):
+        alike, problem = measured_alike(found, evaluation), _misfit(found, student)
+        if not alike and place.order > position("stage2", 0):  # too late to measure it again
+            problem = "its loss at the start of stage2 is of another evaluation"
+        if self._refused(found.path, place, problem):
             return False
-        manifest, about = found.manifest, found.manifest.values[IDENTITY]
-        measured = dict(manifest.measured) if measured_alike(found, evaluation) else {}
-        price = {} if about[_USD] is None else {_USD: about[_USD]}
-        measured[_name(manifest.stage)] = {_REUSED: 1.0, **price}
+        manifest = found.manifest
+        measured = dict(manifest.measured) if alike else {}
+        for stage, origin_ in _origins(found, place).items():
+            noted = {_REUSED: float(origin_.reused), _STEPS: origin_.steps, _SECONDS: origin_.seconds}
+            measured[_name(stage)] = noted | ({} if origin_.usd is None else {_USD: origin_.usd})
         manifest = dataclasses.replace(manifest, measured=measured)
         self._checkpoints.start_from(dataclasses.replace(found, manifest=manifest))
         return True
 
     def write(
-        self, stage: str, identity: Callable[[], Identity], numbers: Callable[[], StageNumbers]
+        self, stage: str, identity: Callable[[str], Identity], numbers: Callable[[], StageNumbers]
     ) -> None:
-        """Begin to write a stage that has just ended, if that is wanted and there is no snapshot of it.
+        """Begin to write the end of a stage, if that is wanted and there is no snapshot of it.
 
         Args:
             stage: its name.
-            identity: called in the first process if something is written.
-            numbers: likewise.
+            identity: called in the first process with the key, if something is written.
+            numbers: called there likewise.
         """
-        path = self._root / stage
-        if self._write and stage in self.keys and self._ranks.decided_by_first(not path.exists()):
-            self._checkpoints.save_stage(stage, path, lambda: self._described(stage, identity(), numbers()))
+        if self._write and stage in self.keys:
+            self._save(Place(stage=stage, step=None, key=self.keys[stage]), identity, numbers)
+
+    def is_due(self, stage: str, step: int) -> bool:
+        """Return whether there is to be a point after a step of the stage."""
+        every, trunk = self._every.get(stage, 0), self._trunks.get(stage)
+        if not every or trunk is None or step > trunk.until:
+            return False
+        return step % every == 0 or step == trunk.until
+
+    def write_point(
+        self,
+        stage: str,
+        step: int,
+        identity: Callable[[str], Identity],
+        numbers: Callable[[], StageNumbers],
+    ) -> None:
+        """Begin to write a point of the running stage, unless it is there. Arguments as of `write`."""
+        key = point_key(self._trunks[stage].key, step)
+        self._save(Place(stage=stage, step=step, key=key), identity, numbers)
+
+    def _save(
+        self, place: Place, identity: Callable[[str], Identity], numbers: Callable[[], StageNumbers]
+    ) -> None:
+        path = self._root / place.folder
+        if self._ranks.decided_by_first(not path.exists()):
+            self._checkpoints.save_stage(
+                place.stage, path, lambda: self._described(place, identity(place.key), numbers())
+            )
 
     def _described(
-        self, stage: str, identity: Identity, numbers: StageNumbers
+        self, place: Place, identity: Identity, numbers: StageNumbers
     ) -> tuple[bytes, Mapping[str, object]]:
         """Return the content of `stage.json`, and what else the manifest has."""
-        document = {"schema": SCHEMA, "key": self.keys[stage], "seconds": numbers.seconds, _USD: numbers.usd}
-        document["metrics"] = dict(numbers.metrics)
-        values = {"identity": asdict(identity), "evaluation": dict(numbers.evaluation), _USD: numbers.usd}
+        document: dict[str, object] = {"schema": SCHEMA, "key": place.key}
+        if place.step is not None:
+            document["step"] = place.step
+        document |= {"seconds": numbers.seconds, _USD: numbers.usd, "metrics": dict(numbers.metrics)}
+        values = {
+            "identity": asdict(identity),
+            "evaluation": dict(numbers.evaluation),
+            _SECONDS: numbers.seconds,
+            _USD: numbers.usd,
+            _EARLIER: dict(numbers.usd_of_earlier),
+        }
         return (
             (json.dumps(document, indent=1, allow_nan=False) + "\n").encode(),
             values | {"torch": torch.__version__},
         )
 
-    def _opened(self, path: Path, stage: str, identity: Callable[[], Identity]) -> Manifest:
+    def _opened(self, path: Path, place: Place, identity: Callable[[str], Identity]) -> Manifest:
         """Return the manifest, which the first process has verified."""
         if not self._ranks.first:
             return decode((path / STATE_FILE).read_bytes())
-        _require_key(path / STAGE_FILE, self.keys[stage])
+        _require_key(path / STAGE_FILE, place.key)
         manifest = verified(path)
         about = manifest.values.get(IDENTITY)
-        if (
-            about is None
-            or manifest.stage != stage
-            or not manifest.over
-            or TRACE + stage not in manifest.values
-        ):
-            raise UnusableError(f"it is not the end of {stage}")
+        is_end = manifest.over and TRACE + place.stage in manifest.values
+        is_there = is_end if place.step is None else (manifest.step == place.step and not manifest.over)
+        if about is None or manifest.stage != place.stage or not is_there:
+            raise UnusableError(f"it is not {place}")
         theirs = about["identity"]
-        for name, ours in asdict(identity()).items():
+        for name, ours in asdict(identity(place.key)).items():
             if theirs.get(name) != ours:
                 raise UnusableError(f"its {name} is {theirs.get(name)}, and this run's is {ours}")
         return manifest
 
-    def _refused(self, path: Path, problem: str) -> bool:
+    def _refused(self, path: Path, place: Place, problem: str) -> bool:
         """Return whether any process has a problem; hide and report the snapshot then."""
         problems = [each for each in self._ranks.all_gather(problem) if each]
         if problems and self._ranks.first:
             with contextlib.suppress(OSError):
                 layout.set_aside(path)
-            self._warn(f"the snapshot of {path.name} cannot be used ({problems[0]}); the stage is computed")
+            is_end = place.step is None
+            of, instead = (
+                (place.stage, "the stage is computed") if is_end else (place, "the run begins earlier")
+            )
+            self._warn(f"the snapshot of {of} cannot be used ({problems[0]}); {instead}")
         return bool(problems)
+
+
+def _misfit(found: Found, student: nn.Module) -> str:
+    """Return why the weights do not fit the student, or ""."""
+    try:
+        Weights(student).check(read(found, MODEL))
+    except StateError as error:
+        return error.problem
+    except (OSError, SafetensorError) as error:
+        return f"its weights cannot be read: {error}"
+    return ""
+
+
+def _origins(found: Found, place: Place) -> dict[str, Origin]:
+    """Return what a run that starts there takes from the snapshot, by stage."""
+    about = found.manifest.values[IDENTITY]
+    if place.step is None:
+        return {place.stage: Origin(reused=True, usd=about[_USD])}
+    part = Origin(steps=place.step, seconds=about[_SECONDS], usd=about[_USD])
+    return {name: Origin(reused=True, usd=usd) for name, usd in about[_EARLIER].items()} | {place.stage: part}
 
 
 def measured_alike(found: Found, evaluation: Mapping[str, int]) -> bool:
@@ -220,10 +266,15 @@ def measured_alike(found: Found, evaluation: Mapping[str, int]) -> bool:
     return bool(found.manifest.values[IDENTITY]["evaluation"] == evaluation)
 
 
-def origin(checkpoints: CheckpointPolicy, stage: str) -> tuple[bool, float | None]:
-    """Return whether a stage of this run was taken from a snapshot, and then its dollars, if known."""
+def origin(checkpoints: CheckpointPolicy, stage: str) -> Origin:
+    """Return what of a stage of this run was taken from a snapshot."""
     noted = checkpoints.once(_name(stage), lambda: {_REUSED: 0.0})
-    return bool(noted[_REUSED]), noted.get(_USD)
+    return Origin(
+        reused=bool(noted[_REUSED]),
+        steps=int(noted.get(_STEPS, 0)),
+        seconds=noted.get(_SECONDS, 0.0),
+        usd=noted.get(_USD),
+    )
 
 
 def _name(stage: str) -> str:

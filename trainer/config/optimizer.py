@@ -101,3 +101,7 @@ class ScheduleConfig:
     warmup_steps: Count
     decay_fraction: Fraction
     final_lr_ratio: Fraction
+
+    def decay_start(self, steps: int) -> int:
+        """Return the number of steps before the decay, in a stage of `steps`."""
+        return steps - round(self.decay_fraction * steps)

@@ -26,6 +26,7 @@ from trainer.text import counted
 _NOT_WITH_FSDP = {"adamw_8bit": "adamw", "muonclip": "muon"}  # each with the nearest that can be sharded
 _TELEMETRY = ("wandb", "telemetry", "memory_log", "log_every")
 INDECISIVE = ("run_dir", "save_model", "checkpoint", "snapshots", "force", *_TELEMETRY)
+TRUNK_EVERY = "trunk_every"
 _NO_PART_OF_TRAINING = ("at", "every_steps", "part_batches", "test")
 
 
@@ -254,9 +255,13 @@ def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in document.items() if key not in INDECISIVE}
     device = {key: value for key, value in kept["device"].items() if key not in ("parallel", "num_chips")}
     evaluation = {key: value for key, value in kept["eval"].items() if key not in _NO_PART_OF_TRAINING}
+    trunks = {
+        stage: {key: value for key, value in kept[stage].items() if key != TRUNK_EVERY}
+        for stage in ("stage1_9", "stage2")
+    }
     stage3 = kept["stage3"]
     teacher = {key: value for key, value in stage3["teacher"].items() if key not in TEACHER_ACCESS}
-    return kept | {"device": device, "eval": evaluation, "stage3": {**stage3, "teacher": teacher}}
+    return kept | trunks | {"device": device, "eval": evaluation, "stage3": {**stage3, "teacher": teacher}}
 
 
 def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,8 +1,8 @@
-"""The key of a stage's end: runs of one key have the same weights there, and may share them.
+"""Keys of what runs can share: the ends of stages, and trunks of stages, which are runs before their decay.
 
-Called by `api.stage_keys`; reads no file. What is not named here belongs to the key, a new key of the
-configuration too: at worst a stage is computed twice. docs/trainer.md says what a key depends on, and
-tests/trainer/test_stage_key_weights.py holds every key of the configuration against the weights.
+Runs of one key have the same weights there. Called by `api`; reads no file. What is not named here belongs to
+the key, a new key of the configuration too: at worst a stage is computed twice. docs/trainer.md says what a
+key depends on, and tests/trainer/test_stage_key_weights.py holds all of them against the weights.
 """
 
 from __future__ import annotations
@@ -10,29 +10,82 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer.config.run import INDECISIVE, Config, leaves
+from trainer.config.run import INDECISIVE, TRUNK_EVERY, Config, leaves
+from trainer.config.stages import Stage2Config, Stage19Config
 
 SCHEMA = 1
-STAGE = "stage1_9"
+STAGE, LATER = "stage1_9", "stage2"
 
 # Keys, and groups of keys, that cannot reach the weights at the end of Stage 1.9.
 _OUTSIDE = (
     *INDECISIVE,
-    *("stage2", "stage3"),  # earlier than their stages they are read by checks alone, which refuse or pass
+    *(LATER, "stage3"),  # earlier than their stages they are read by checks alone, which refuse or pass
     "eval",
     *("device.usd_per_hour", "device.pricing"),
     # The machine's to choose, and rounding, as between processors: runs share a teacher across it too.
     "device.threads",
+    f"{STAGE}.{TRUNK_EVERY}",
 )
+# Keys of a stage that nothing reads before its learning rate falls.
+_TAIL = ("max_steps", "schedule.decay_fraction", "schedule.final_lr_ratio", TRUNK_EVERY)
 # Texts that each machine may have elsewhere. Which text it is, a snapshot's `data_sha256` says.
 _PLACES = ("data.files", "data.dataset", "data.tokenizer")
 _ENVIRONMENT = "${oc.env:"
 _MUONS, _APOLLOS = ("muon", "muonclip"), ("apollo", "apollo_mini")
 # Keys and groups of an optimizer, with the types that read them.
 _READ_BY = {"momentum": _MUONS, "muon": _MUONS, "muonclip": _MUONS[1:]} | {name: (name,) for name in _APOLLOS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTrunk:
+    """The part of a stage that runs of several lengths share.
+
+    Args:
+        key: 64 hexadecimal digits; equal keys mean equal weights after equal numbers of steps.
+        until: steps of this run on the trunk; its learning rate falls from there.
+    """
+
+    key: str
+    until: int
+
+
+def stage_trunks(
+    config: Config, written: Mapping[str, Any], versions: Mapping[str, str]
+) -> dict[str, StageTrunk]:
+    """Return the trunk of each stage that has one, by the stage's name.
+
+    None has a stage whose steps depend on its length before the decay, too: a saliency curriculum ends with
+    the stage, and a distillation weight other than a constant falls or rises over all of it.
+
+    Args: see `stage_keys`.
+    """
+    stages: dict[str, Stage19Config | Stage2Config] = {STAGE: config.stage1_9, LATER: config.stage2}
+    depends = config.stage1_9.saliency.enabled or config.stage1_9.distill_schedule.type != "constant"
+    document = asdict(config)
+    return {
+        name: StageTrunk(
+            key=_digest(
+                versions,
+                trunk=name,
+                config={
+                    key: value
+                    for key, value in prefix(document, written, name).items()
+                    if key not in {f"{name}.{tail}" for tail in _TAIL}
+                },
+            ),
+            until=stage.schedule.decay_start(stage.max_steps),
+        )
+        for name, stage in stages.items()
+        if stage.max_steps and not (name == STAGE and depends)
+    }
+
+
+def point_key(trunk: str, step: int) -> str:
+    """Return the key of a trunk's state after some of its steps: 64 hexadecimal digits."""
+    return hashlib.sha256(f"{trunk}/{step}".encode()).hexdigest()
 
 
 def stage_keys(config: Config, written: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, str]:
@@ -45,35 +98,36 @@ def stage_keys(config: Config, written: Mapping[str, Any], versions: Mapping[str
     """
     if not config.stage1_9.max_steps:
         return {}
-    covers = {
-        "schema": SCHEMA,
-        "stage": STAGE,
-        "versions": dict(versions),
-        "config": prefix(asdict(config), written),
-    }
-    text = json.dumps(covers, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return {STAGE: hashlib.sha256(text.encode()).hexdigest()}
+    return {STAGE: _digest(versions, stage=STAGE, config=prefix(asdict(config), written))}
 
 
-def prefix(document: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a configuration that decides the weights at the end of Stage 1.9, by dotted key.
+def _digest(versions: Mapping[str, str], **covers: Any) -> str:
+    document = {"schema": SCHEMA, "versions": dict(versions), **covers}
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def prefix(document: Mapping[str, Any], written: Mapping[str, Any], stage: str = STAGE) -> dict[str, Any]:
+    """Return the part of a configuration that decides the weights at the end of a stage, by dotted key.
 
     Args:
         document: a validated configuration as plain values.
         written: the same by dotted key, before interpolations are resolved. It is what counts where an
             environment variable says where the text is, as that may differ between machines.
+        stage: its name, of Stage 1.9 or Stage 2.
     """
     values = dict(leaves(document))
-    left_out = {*_OUTSIDE, *_idle(values)}
+    left_out = {*_OUTSIDE, *_idle(values, stage)} - {stage}
     kept = {key: value for key, value in values.items() if not _is_below(key, left_out)}
     places = {key: written.get(key) for key in _PLACES if key in kept}
     return kept | {key: place for key, place in places.items() if _ENVIRONMENT in json.dumps(place)}
 
 
-def _idle(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield keys, and groups of keys, that nothing reads up to Stage 1.9's end, given these values."""
-    micro_batches_are_searched = (
-        values["device.auto_micro_batch"] and values["stage1_9.micro_batch_size"] is None
+def _idle(values: Mapping[str, Any], end: str) -> Iterator[str]:
+    """Yield keys, and groups of keys, that nothing reads up to the end of a stage, given these values."""
+    trained = (STAGE,) if end == STAGE else (STAGE, LATER)
+    micro_batches_are_searched = values["device.auto_micro_batch"] and any(
+        values[f"{name}.micro_batch_size"] is None for name in trained
     )
     idle = {
         "stage1_9.saliency": not values["stage1_9.saliency.enabled"],
@@ -85,7 +139,7 @@ def _idle(values: Mapping[str, Any]) -> Iterator[str]:
         "device.memory_target_gib": not micro_batches_are_searched,
     }
     yield from (key for key, is_idle in idle.items() if is_idle)
-    for stage in ("stage1_9", "model.teacher"):
+    for stage in (STAGE, LATER, "model.teacher"):
         kind = values.get(f"{stage}.optimizer.type")  # a pretrained teacher is not trained
         yield from (f"{stage}.optimizer.{key}" for key, readers in _READ_BY.items() if kind not in readers)
         if values.get(f"{stage}.schedule.decay_fraction") == 0:

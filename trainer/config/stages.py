@@ -53,6 +53,8 @@ class Stage19Config:
             `exponential` (2, 4, …, 2^L) or a number for each of the student's layers; scaled to sum to 1.
         lm_loss_weight: a. At 1 the hidden states play no part.
         distill_schedule: w over the stage.
+        trunk_every: steps between the points at which the run leaves its state for runs of other lengths,
+            with one more where the learning rate begins to fall; 0: none.
     """
 
     max_steps: Count
@@ -65,6 +67,7 @@ class Stage19Config:
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
     saliency: SaliencyConfig
+    trunk_every: Count
 
     def __post_init__(self) -> None:
         check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
@@ -90,6 +93,7 @@ class Stage2Config:
 
     Args:
         fp8: compute the ternary layers' matrix products in 8-bit floating point while training.
+        trunk_every: as in Stage 1.9.
     """
 
     max_steps: Count
@@ -100,6 +104,7 @@ class Stage2Config:
     schedule: ScheduleConfig
     lambda_warmup: LambdaWarmupConfig
     distill: Stage2DistillConfig
+    trunk_every: Count
 
     def __post_init__(self) -> None:
         check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")

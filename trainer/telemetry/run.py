@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TextIO
@@ -88,13 +89,15 @@ class Telemetry:
         """Set the work of the run, in effective steps."""
         self._total = total
 
-    def take_over(self, metrics: Path, stage: str, *, weight: float, held_out: bool) -> None:
-        """Replace all lines by those of the run that computed the first stage, which this one starts after.
+    def take_over(
+        self, metrics: Path, place: str, stages: Mapping[str, tuple[int, int]], *, held_out: bool
+    ) -> None:
+        """Replace all lines by those of the run that computed what comes before a place.
 
         Args:
             metrics: its `metrics.jsonl` up to there.
-            stage: its name.
-            weight: work of each of its steps, in effective steps; the lines have shares of another plan.
+            place: in words.
+            stages: of this run in order: effective steps of one step, and steps; the lines have another plan.
             held_out: take its held-out losses, too; not if this run measures them on other text.
         """
         if self._file is None:
@@ -104,16 +107,20 @@ class Telemetry:
         with metrics.open(encoding="utf-8") as file:
             lines: list[dict[str, Any]] = [from_json(line) for line in file]
         lines = [line for line in lines if held_out or "held_out_loss" not in line]
-        for channel in self._channels:
-            channel.tag(stage)
+        tagged = ""
         for line in lines:
-            line["done"] = share_done(0.0, weight * line["step"], self._total)
-            self._write(line)
+            before = sum(w * n for w, n in (stages[name] for name in takewhile(line["stage"].__ne__, stages)))
+            weight, line["of"] = stages[line["stage"]]
+            line["done"] = share_done(before, weight * line["step"], self._total)
             for channel in self._channels:
+                if line["stage"] != tagged:
+                    channel.tag(line["stage"])
                 channel.log(line)
+            tagged = line["stage"]
+            self._write(line)
         self._warnings = []
         self._remember(lines)
-        self._console.write(f"going on after {stage}, from its snapshot")
+        self._console.write(f"going on after {place}, from its snapshot")
 
     def begin(
         self, stage: str, *, finished: float, weight: float, device: Device, flops_per_token: float = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy
 from trainer.config import (
@@ -48,6 +49,16 @@ class StagePlan:
         )
 
 
+class TrunkPoints(Protocol):
+    """Snapshots on the way through a stage, for runs of other lengths."""
+
+    def is_due(self, stage: str, step: int) -> bool:
+        """Return whether there is to be one after the one-based step."""
+
+    def write(self, stage: str, step: int, seconds: float) -> None:
+        """Begin to write it; training has taken `seconds` of the stage so far."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StageHooks:
     """Optional observers of a stage's steps.
@@ -56,11 +67,13 @@ class StageHooks:
         freeze: inspects the model after every step, and may end the training of some parameters.
         memory: writes a line of memory usage at points of the stage.
         evaluation: measures the held-out loss after some steps.
+        points: writes snapshots of the stage's trunk after some steps.
     """
 
     freeze: AutoFreeze | None = None
     memory: MemoryLog | None = None
     evaluation: StageEvaluation | None = None
+    points: TrunkPoints | None = None
 
 
 NO_HOOKS = StageHooks()

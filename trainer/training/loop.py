@@ -137,7 +137,7 @@ class _StageLoop:
         self._plan, self._model, self._batches, self._prepare = plan, model, batches, prepare
         self._device, self._stop, self._checkpoints = context.device, context.stop, context.checkpoints
         self._freeze, self._memory = context.hooks.freeze, context.hooks.memory
-        self._evaluation = context.hooks.evaluation
+        self._evaluation, self._points = context.hooks.evaluation, context.hooks.points
         # Before the optimizer is built: it updates the parameters that this leaves.
         self._strategy = strategy_for(model, self._device)
         self._optimizer = build_optimizer(model, plan.optimizer, ranks=self._device.ranks)
@@ -221,6 +221,9 @@ class _StageLoop:
             self._evaluate(number)  # before the checkpoint of this step, which has the line then
             began = time.perf_counter()
             saved = checkpoint.after(number, {"lr": lr, **settings})
+            if self._points and self._points.is_due(plan.name, number):
+                self._trace.complete()
+                self._points.write(plan.name, number, self._trace.seconds)
             self._save_seconds = time.perf_counter() - began
             if self._memory:
                 self._memory.stepped(saved=saved, froze=inspection is not None and inspection.froze)

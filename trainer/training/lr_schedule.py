@@ -12,9 +12,9 @@ def lr_factor(config: ScheduleConfig, step: int, steps: int) -> float:
     `decay_fraction` of the stage, ending at `final_lr_ratio`. Where they overlap, the lower counts.
     """
     warmup = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
-    decay_steps = round(config.decay_fraction * steps)
-    left = steps - 1 - step  # steps that follow this one
-    if left >= decay_steps:
+    start = config.decay_start(steps)
+    if step < start:
         return warmup
+    decay_steps, left = steps - start, steps - 1 - step  # those that follow this one
     decay = config.final_lr_ratio + (1 - config.final_lr_ratio) * left / decay_steps
     return min(warmup, decay)

@@ -11,7 +11,7 @@ import pytest
 from kept_runs import SHORT, Attempt, Publish, Uninterrupted, outcome_of
 
 from trainer import __main__ as program
-from trainer.api import check, stage_keys
+from trainer.api import check, stage_keys, stage_trunks
 from trainer.layout import SNAPSHOTS_FOLDER
 from trainer.outcome import Outcome
 from trainer.telemetry import Telemetry
@@ -49,7 +49,9 @@ def attempt(small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Attempt:
         stop = StopSignal()
         stop.install()
         given = [*small, *overrides, f"run_dir={folder}"]
-        return program.train_in(folder, check(given), stop, keys=stage_keys(given))
+        return program.train_in(
+            folder, check(given), stop, keys=stage_keys(given), trunks=stage_trunks(given)
+        )
 
     return attempt
 

@@ -18,8 +18,10 @@ from torch import nn
 from trainer.api import stage_keys
 from trainer.checkpoint import writer
 from trainer.checkpoint.background_writer import Writer
+from trainer.checkpoint.discover import Found
 from trainer.checkpoint.manifest import IDENTITY, STAGE_FILE, STATE_FILE, WEIGHTS, decode, encode, verified
-from trainer.checkpoint.stage_snapshot import Identity, StageSnapshots
+from trainer.checkpoint.snapshot_place import Identity
+from trainer.checkpoint.stage_snapshot import StageSnapshots
 from trainer.checkpoint.writer import write_stage
 from trainer.layout import SNAPSHOTS_FOLDER
 
@@ -67,7 +69,7 @@ def reader(small: tuple[str, ...], tmp_path: Path) -> tuple[StageSnapshots, list
     """The snapshots of a run in `tmp_path`, its warnings, and its checkpoints."""
     warnings: list[str] = []
     checkpoints = Mock()
-    checkpoints.past.return_value = False
+    checkpoints.position.return_value = None
     return (
         StageSnapshots(
             tmp_path / SNAPSHOTS_FOLDER,
@@ -84,6 +86,11 @@ def reader(small: tuple[str, ...], tmp_path: Path) -> tuple[StageSnapshots, list
 Reader = tuple[StageSnapshots, list[str], Mock]
 
 
+def _find(snapshots: StageSnapshots, identity: Identity) -> Found | None:
+    found = (snapshots.find(place, lambda key: identity) for place in snapshots.candidates())
+    return next((each for each in found if each is not None), None)
+
+
 def _identity(folder: Path) -> Identity:
     return Identity(**decode((folder / STATE_FILE).read_bytes()).values[IDENTITY]["identity"])
 
@@ -96,14 +103,14 @@ def test_a_snapshot_that_cannot_be_used_is_hidden_and_reported_in_a_line(
     folder = publish(tmp_path)
     identity = _identity(folder)
     damage(folder)
-    assert snapshots.find(STAGE, lambda: identity) is None
+    assert _find(snapshots, identity) is None
     (warning,) = warnings
     assert warning.startswith(f"the snapshot of stage1_9 cannot be used ({message}")
     assert warning.endswith("; the stage is computed")
     assert [
         path.name.startswith(".stage1_9.unusable.") for path in (tmp_path / SNAPSHOTS_FOLDER).iterdir()
     ] == [True]
-    assert snapshots.find(STAGE, lambda: identity) is None
+    assert _find(snapshots, identity) is None
     assert len(warnings) == 1
 
 
@@ -114,7 +121,7 @@ def test_a_snapshot_of_a_run_that_was_another_is_not_used(
     snapshots, warnings, _ = reader
     identity = _identity(publish(tmp_path))
     ours = dataclasses.replace(identity, **{name: "other"})
-    assert snapshots.find(STAGE, lambda: ours) is None
+    assert _find(snapshots, ours) is None
     assert f"(its {name} is {getattr(identity, name)}, and this run's is other)" in warnings[0]
 
 
@@ -123,9 +130,9 @@ def test_a_snapshot_whose_tensors_do_not_fit_is_not_used(
 ) -> None:
     snapshots, warnings, checkpoints = reader
     identity = _identity(publish(tmp_path))
-    found = snapshots.find(STAGE, lambda: identity)
+    found = _find(snapshots, identity)
     assert found is not None
-    assert not snapshots.start(found, nn.Linear(2, 2), {})
+    assert not snapshots.start(found, snapshots.candidates()[0], nn.Linear(2, 2), {})
     assert "alone); the stage is computed" in warnings[0]
     checkpoints.start_from.assert_not_called()
 
@@ -134,7 +141,7 @@ def test_drafts_of_a_killed_program_are_removed(reader: Reader, tmp_path: Path) 
     snapshots, warnings, _ = reader
     draft = tmp_path / SNAPSHOTS_FOLDER / ".abc.tmp"
     draft.mkdir(parents=True)
-    assert snapshots.find(STAGE, Mock()) is None
+    assert _find(snapshots, Mock()) is None
     assert not draft.exists()
     assert warnings == []
 
@@ -165,7 +172,7 @@ def test_a_program_that_is_killed_while_it_writes_leaves_no_snapshot(
         with pytest.raises(KilledError):
             write_stage(final, small_snapshot(tmp_path, 3), b"{}")
     assert [path.name.endswith(".tmp") for path in final.parent.iterdir()] == [True]
-    assert snapshots.find(STAGE, Mock()) is None
+    assert _find(snapshots, Mock()) is None
     assert (list(final.parent.iterdir()), warnings) == ([], [])
     write_stage(final, small_snapshot(tmp_path, 3), b"{}")
     assert (final / STAGE_FILE).read_bytes() == b"{}"

@@ -151,6 +151,8 @@ ELSEWHERE = {
         for key in ("every_steps", "every_seconds", "keep")
     },
     "snapshots.write": "tests/trainer/checkpoint/test_stage_snapshot.py",
+    "stage1_9.trunk_every": "tests/trainer/checkpoint/test_trunk_points.py",
+    "stage2.trunk_every": "tests/trainer/checkpoint/test_trunk_points.py",
     **{
         f"eval.{key}": "tests/trainer/training/test_stage_evaluation.py"
         for key in ("at", "every_steps", "part_batches")
