@@ -18,7 +18,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from trainer.api import StageTrunk, check, stage_keys, stage_trunks
 from trainer.checkpoint import layout, run_folder
@@ -50,6 +51,10 @@ if TYPE_CHECKING:
     from trainer.outcome import Outcome
     from trainer.telemetry import Telemetry
     from trainer.telemetry.run import Channel
+
+Keys = Mapping[str, str]
+Trunks = Mapping[str, StageTrunk]
+NO_KEYS: Mapping[str, Any] = MappingProxyType({})
 
 _HELP_FLAGS = ("--help", "-h")
 _PREFLIGHT_FLAGS = ("--preflight", "--dry-run")
@@ -126,12 +131,7 @@ def preflight_only(overrides: Sequence[str]) -> int:
 
 
 def train_in(
-    folder: Path,
-    config: Config,
-    stop: StopSignal,
-    *,
-    keys: Mapping[str, str] | None = None,
-    trunks: Mapping[str, StageTrunk] | None = None,
+    folder: Path, config: Config, stop: StopSignal, *, keys: Keys = NO_KEYS, trunks: Trunks = NO_KEYS
 ) -> Outcome:
     """Start the run of a configuration in its folder, or go on with it. Raises TrainerError.
 
@@ -139,8 +139,8 @@ def train_in(
         folder: of its files.
         config: of the run.
         stop: installed already.
-        keys: `api.stage_keys` of the configuration; None: the run shares no stage with others.
-        trunks: `api.stage_trunks` of it; None: nor a part of one.
+        keys: `api.stage_keys` of the configuration; without them the run shares no stage with others.
+        trunks: `api.stage_trunks` of it; without them, no part of one.
     """
     launch = launched.check(config, launched.launched())
     run_folder.refuse_another(config, folder)
@@ -173,9 +173,10 @@ def train_in(
             telemetry = _telemetry(config, folder, device, open_channels, append=found is not None)
             memory = _memory_log(config, folder, device, append=found is not None)
         checkpoints = _checkpoints(config, folder, device, found, telemetry)
-        snapshots = _snapshots(config, folder, keys or {}, trunks or {}, checkpoints, ranks)
-        hooks = StageHooks(memory=memory)
-        context = StageContext(device=device, stop=stop, checkpoints=checkpoints, hooks=hooks)
+        snapshots = _snapshots(config, folder, keys, trunks, checkpoints, ranks)
+        context = StageContext(
+            device=device, stop=stop, checkpoints=checkpoints, hooks=StageHooks(memory=memory)
+        )
         with telemetry, checkpoints, stop.unwrapped():
             with oom.explained(fitted, device):
                 outcome = pipeline.run(
@@ -285,12 +286,7 @@ def _checkpoints(
 
 
 def _snapshots(
-    config: Config,
-    folder: Path,
-    keys: Mapping[str, str],
-    trunks: Mapping[str, StageTrunk],
-    checkpoints: Checkpoints,
-    ranks: Ranks,
+    config: Config, folder: Path, keys: Keys, trunks: Trunks, checkpoints: Checkpoints, ranks: Ranks
 ) -> StageSnapshots:
     from trainer.checkpoint.stage_snapshot import StageSnapshots
 
