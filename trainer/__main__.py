@@ -171,12 +171,10 @@ def train_in(
             _print(f"going on after {found.manifest.where}, from checkpoint {found.path.name}")
         with stop.hold("loading"):
             telemetry = _telemetry(config, folder, device, open_channels, append=found is not None)
-            memory = _memory_log(config, folder, device, append=found is not None)
+            hooks = StageHooks(memory=_memory_log(config, folder, device, append=found is not None))
         checkpoints = _checkpoints(config, folder, device, found, telemetry)
         snapshots = _snapshots(config, folder, keys, trunks, checkpoints, ranks)
-        context = StageContext(
-            device=device, stop=stop, checkpoints=checkpoints, hooks=StageHooks(memory=memory)
-        )
+        context = StageContext(device=device, stop=stop, checkpoints=checkpoints, hooks=hooks)
         with telemetry, checkpoints, stop.unwrapped():
             with oom.explained(fitted, device):
                 outcome = pipeline.run(
