@@ -32,7 +32,7 @@ from analysis.summaries.costs import Rate
 from analysis.summaries.front_table import ROWS, Head
 from analysis.summaries.insight import SKILL
 from analysis.summaries.summary_line import format_cells
-from analysis.table import PARAMETER, SEM, STAGES, TRIAL_COLUMNS
+from analysis.table import PARAMETER, POINTS, SEM, STAGES, TRIAL_COLUMNS
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLOT_CONFIG = {"responsive": True, "displaylogo": False, "displayModeBar": False}
@@ -140,7 +140,7 @@ def _trials_table(page: Contents) -> tuple[list[Head], list[list[str]]]:
     objectives = [o.metric for o in page.objectives if o.metric in table]
     leading = ["trial", "status", "generator", *objectives, *table.parameters]
     # Errors have their own section; a standard error follows its value.
-    hidden = {*TRIAL_COLUMNS, STAGES, *leading, *(name + SEM for name in names)}
+    hidden = {*TRIAL_COLUMNS, STAGES, POINTS, *leading, *(name + SEM for name in names)}
     columns = [*leading, *(name for name in names if name not in hidden), "attempt", "seconds"]
     order = table.trials.argsort(kind="stable").tolist()[-ROWS:]
     heads = [Head(name=name.removeprefix(PARAMETER), source=column_source(name, page)) for name in columns]

@@ -101,16 +101,16 @@ def usd(seconds: float | None, reported: float | None, price: Rate | None) -> fl
 
 
 def _paid(trial: Mapping[str, Any]) -> float | None:
-    """Return the dollars that a trial reported, less those of reused stages; None if unknown.
+    """Return the dollars that a trial reported, less those of what others computed for it; None if unknown.
 
     A trial that did not come to report them has paid for the stages that it computed.
     """
     found = stages.parse(trial.get("stages"), trial.get("trial"))
     reported = _number(trial.get("metrics", {}).get("usd"))
     if reported is not None:
-        return max(0.0, reported - stages.total(stage.usd for stage in stages.reused(found)))
-    own = [stage.usd for stage in stages.computed(found)]
-    return stages.total(own) if any(dollars is not None for dollars in own) else None
+        return max(0.0, reported - stages.total(stage.not_paid(stage.usd) for stage in found))
+    own = [stage.usd - (stage.not_paid(stage.usd) or 0.0) for stage in found if stage.usd is not None]
+    return stages.total(own) if any(stage.usd is not None for stage in stages.computed(found)) else None
 
 
 def cost(trials: Sequence[Mapping[str, Any]], run_cap: int | None, price: Rate | None = None) -> Cost:

@@ -31,7 +31,8 @@ class Prefix:
         cost: of computing the stage once; the mean of several prefixes.
         paid: cost of the stage, as often as it was computed.
         rest: cost of the later stages of the trials that share nothing beyond it.
-        saved: cost of the stage for the trials that reused it.
+        saved: cost of the stage for the trials that reused it, and of the beginnings of stages that trials took
+            from a trunk.
         best: value of the metric among its completed trials; None without any.
         parameters: that its trials have in common and that other prefixes vary, (name, value) for people.
     """
@@ -60,10 +61,11 @@ class _Node:
     paid: float = 0.0
     rest: float = 0.0
     saved: float = 0.0
+    reused: bool = False
 
     @property
     def is_alone(self) -> bool:
-        return len(self.rows) == 1 and not self.saved
+        return len(self.rows) == 1 and not self.reused
 
 
 def prefixes(table: TrialsTable, values: Floats, goal: Goal) -> tuple[Prefix, ...]:
@@ -75,7 +77,10 @@ def prefixes(table: TrialsTable, values: Floats, goal: Goal) -> tuple[Prefix, ..
         goal: whether less or more of it is better.
     """
     nodes = _nodes(table)
-    common = _common(table, nodes)
+    rows: dict[str, list[list[int]]] = defaultdict(list)
+    for node in nodes.values():
+        rows[node.stage.name].append(node.rows)
+    common = common_parameters(table, rows)
     _fold(nodes)
     children: dict[str, list[str]] = defaultdict(list)
     alone = []
@@ -95,8 +100,8 @@ def prefixes(table: TrialsTable, values: Floats, goal: Goal) -> tuple[Prefix, ..
             paid=node.paid,
             rest=node.rest,
             saved=node.saved,
-            best=_best_of(values[node.rows], goal),
-            parameters=_described(table, node, common[node.stage.name]),
+            best=best_of(values[node.rows], goal),
+            parameters=described(table, node.rows[0], common[node.stage.name]),
         )
 
     def below(parent: str, depth: int) -> Iterator[Prefix]:
@@ -113,6 +118,7 @@ def _fold(nodes: dict[str, _Node]) -> None:
     for key, node in reversed(list(nodes.items())):
         if node.is_alone and node.parent:
             nodes[node.parent].rest += node.paid + node.rest
+            nodes[node.parent].saved += node.saved
             del nodes[key]
 
 
@@ -127,10 +133,11 @@ def _together(rows: Sequence[Prefix], goal: Goal) -> Prefix:
         count=len(rows),
         computed_by=trials,
         trials=trials,
-        cost=paid / len(rows),
+        cost=total(row.cost for row in rows) / len(rows),
         paid=paid,
         rest=total(row.rest for row in rows),
-        best=_best_of(np.array([math.nan if row.best is None else row.best for row in rows]), goal),
+        saved=total(row.saved for row in rows),
+        best=best_of(np.array([math.nan if row.best is None else row.best for row in rows]), goal),
         parameters=(),
     )
 
@@ -151,27 +158,31 @@ def _nodes(table: TrialsTable) -> dict[str, _Node]:
             node.rows.append(row)
             if stage.reused_from is None:
                 node.computed.append(row)
-                node.paid += stage.cost
-            else:
-                node.saved += stage.cost
+            node.reused |= stage.reused_from is not None
+            node.paid += stage.paid
+            node.saved += stage.cost - stage.paid
             parent = key
         if path:
-            nodes[parent].rest += total(stage.cost for stage in computed(stages) if stage not in path)
+            later = [stage for stage in computed(stages) if stage not in path]
+            nodes[parent].rest += total(stage.paid for stage in later)
+            nodes[parent].saved += total(stage.saved for stage in later)
     return nodes
 
 
-def _best_of(values: Floats, goal: Goal) -> float | None:
+def best_of(values: Floats, goal: Goal) -> float | None:
+    """Return the best of values [N]; None if all are missing."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return None
     return float(finite.min() if goal == "minimize" else finite.max())
 
 
-def _common(table: TrialsTable, nodes: Mapping[str, _Node]) -> Mapping[str, Sequence[str]]:
-    """Return by stage the parameters that are equal within each of its prefixes and vary between them."""
+def common_parameters(
+    table: TrialsTable, rows: Mapping[str, Sequence[Sequence[int]]]
+) -> Mapping[str, Sequence[str]]:
+    """Return by stage the parameters that are equal within each group of its rows and vary between them."""
     found: dict[str, list[str]] = {}
-    for stage in dict.fromkeys(node.stage.name for node in nodes.values()):
-        groups = [node.rows for node in nodes.values() if node.stage.name == stage]
+    for stage, groups in rows.items():
         earlier = {name for names in found.values() for name in names}
         found[stage] = [
             name
@@ -186,7 +197,8 @@ def _is_common(cells: Sequence[str], groups: Sequence[Sequence[int]]) -> bool:
     return all(len(values) == 1 for values in within) and len(set().union(*within)) > 1
 
 
-def _described(table: TrialsTable, node: _Node, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    cells = table.frame.iloc[node.rows[0]]
+def described(table: TrialsTable, row: int, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return columns of parameters in a row, as (name, value) for people; without those that it lacks."""
+    cells = table.frame.iloc[row]
     shown = ((name.removeprefix(PARAMETER), labels.cell(cells[name])) for name in names)
     return tuple((name, value) for name, value in shown if value != labels.MISSING)

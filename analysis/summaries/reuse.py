@@ -1,8 +1,9 @@
-"""Stages that trials shared: the tree of prefixes, what was saved, and the best value against paid compute.
+"""Stages that trials shared: prefixes, trunks, what was saved, and the best value against paid compute.
 
 A prefix is a stage's end that trials have in common: they agree in everything up to there. Its first trial
-computes it, the others start from that trial's snapshot. Costs are nominal where each trial counts as if it
-had computed all of its stages, and paid where each stage counts for the trial that computed it.
+computes it, the others start from that trial's snapshot. Trials that differ in a stage's length alone have its
+trunk in common, and branch off it (`trunks`). Costs are nominal where each trial counts as if it had computed
+all of its stages, and paid where each part counts for the trial that computed it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 from analysis import labels
 from analysis.errors import AnalysisError
 from analysis.statistics.pareto import Floats, Goal
-from analysis.statistics.stages import computed, reused, total
+from analysis.statistics.stages import branched, reused, total
 from analysis.summaries.prefixes import Prefix, prefixes
+from analysis.summaries.trunks import Lengths, Trunk, lengths, trunks
 from analysis.table import TrialsTable, is_confirming
 
 IMPORTED = "imported"
@@ -32,7 +34,10 @@ class Reuse:
             alone has are one row at the end.
         nominal: cost of all trials but imported ones, as if each had computed all of its stages.
         paid: cost of what was computed.
+        trunks: those that trials branched off, the best first.
+        lengths: values against the lengths of each stage with trunks, where it had several.
         stages: number of stages that were reused.
+        branches: number of stages that trials began at a point of another's trunk.
         unit: of the costs in words; "" if unknown.
         unknown: number of trials that ran and whose cost is not known.
         trials: [M] indices of the search's trials in order, without those of a confirmation.
@@ -41,9 +46,12 @@ class Reuse:
     """
 
     prefixes: tuple[Prefix, ...]
+    trunks: tuple[Trunk, ...]
+    lengths: tuple[Lengths, ...]
     nominal: float
     paid: float
     stages: int
+    branches: int
     unit: str
     unknown: int
     trials: tuple[int, ...]
@@ -63,19 +71,22 @@ class Reuse:
             "paid": self.paid,
             "saved": self.saved,
             "reused_stages": self.stages,
+            "branches": self.branches,
             "unit": self.unit,
         }
 
     def summary(self) -> str:
         """Return the totals in one clause."""
         unit = f" {self.unit}" if self.unit else ""
-        stages = labels.counted(self.stages, "reused stage")
+        stages = labels.counted(self.stages, "reused stage") if self.stages else ""
+        branches = f"{self.branches} branch{'' if self.branches == 1 else 'es'}" if self.branches else ""
+        by = " and ".join(filter(None, (stages, branches)))
         costs = f"{labels.number(self.paid)} of {labels.number(self.nominal)}{unit} paid"
-        return f"{costs}; {labels.share(self.saved)} saved by {stages}"
+        return f"{costs}; {labels.share(self.saved)} saved by {by}"
 
 
 def reuse(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Reuse | None:
-    """Return what the trials of a sweep shared; None if nothing was reused.
+    """Return what the trials of a sweep shared; None if nothing was reused and none branched off a trunk.
 
     Imported trials were paid for elsewhere and do not count. A trial without stages, of before stages were
     recorded, counts its effective steps, if the costs of the others are in these or proportional to them.
@@ -90,18 +101,24 @@ def reuse(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Reuse | N
     table = table.take(np.argsort(table.trials, kind="stable"))
     table = table.take((table.frame["generator"] != IMPORTED).to_numpy(dtype=np.bool_))
     count = sum(len(reused(stages)) for stages in table.stages)
-    if not count:
+    branches = sum(len(branched(stages)) for stages in table.stages)
+    if not count and not branches:
         return None
     nominal, paid, unit = _costs(table)
     searched = ~is_confirming(table)
     values = _values(table, metric)
     best = _best_so_far(np.where(table.completed & searched, values, np.nan), goal)
     ran = ~table.has_status("pending")
+    completed = np.where(table.completed, values, np.nan)
+    found = trunks(table, completed, goal)
     return Reuse(
-        prefixes=prefixes(table, np.where(table.completed, values, np.nan), goal),
+        prefixes=prefixes(table, completed, goal),
+        trunks=found,
+        lengths=lengths(table, found, np.where(searched, completed, np.nan), goal),
         nominal=float(np.nansum(nominal)),
         paid=float(np.nansum(paid)),
         stages=count,
+        branches=branches,
         unit=unit,
         unknown=int((np.isnan(nominal) & ran).sum()),
         trials=tuple(table.trials[searched].tolist()),
@@ -115,7 +132,7 @@ def _costs(table: TrialsTable) -> tuple[Floats, Floats, str]:
     """Return [N] the nominal and paid costs, NaN where unknown, and their unit."""
     known = np.array([bool(stages) for stages in table.stages])
     nominal = np.array([total(stage.cost for stage in stages) for stages in table.stages])
-    paid = np.array([total(stage.cost for stage in computed(stages)) for stages in table.stages])
+    paid = np.array([total(stage.paid for stage in stages) for stages in table.stages])
     steps = _values(table, STEPS)
     both = known & table.completed & np.isfinite(steps)
     rate = steps[both].sum() / nominal[both].sum() if nominal[both].sum() > 0 else math.nan

@@ -5,9 +5,10 @@ from __future__ import annotations
 TRIAL_COLUMNS = ("trial", "status", "attempt", "generator", "worker", "seconds", "error")
 """Columns of every trial; then `param.<name>` per parameter, and one column per metric."""
 
-NOMINAL, PAID, STAGES = STAGE_COLUMNS = ("cost_nominal", "cost_paid", "stages")
+NOMINAL, PAID, STAGES, POINTS = STAGE_COLUMNS = ("cost_nominal", "cost_paid", "stages", "trunk_points")
 """Columns of a sweep whose trials have stages: the cost of all of them as if the trial had computed each, of
-those that it computed, and the stages themselves (as JSON, where a cell holds text)."""
+what it computed, and the stages themselves (as JSON, where a cell holds text); likewise, only where there are
+any, the points of trunks that the trial published."""
 
 RESERVED = frozenset((*TRIAL_COLUMNS, *STAGE_COLUMNS))
 

@@ -19,8 +19,8 @@ from pandas.api import types
 from analysis.errors import AnalysisError, MissingColumn, NotNumeric
 from analysis.statistics.efficiency import effective_steps
 from analysis.statistics.pareto import Floats
-from analysis.statistics.stages import Stage, parse, reused, total
-from analysis.table.columns import OWN_COLUMNS, PARAMETER, SEM, STAGES, STEP_COLUMNS
+from analysis.statistics.stages import Point, Stage, parse, parse_points, total
+from analysis.table.columns import OWN_COLUMNS, PARAMETER, POINTS, SEM, STAGES, STEP_COLUMNS
 from analysis.table.configurations import Repeats, by_configuration
 from analysis.table.files import from_document, read, read_held_out, refuse_repeated
 from analysis.table.held_out import HeldOut
@@ -128,10 +128,17 @@ class TrialsTable:
         cells = zip(self.frame[STAGES].tolist(), self.trials.tolist(), strict=True)
         return tuple(parse(cell, trial) for cell, trial in cells)
 
+    @cached_property
+    def points(self) -> tuple[tuple[Point, ...], ...]:
+        """Return [N] the points of trunks that each trial published."""
+        if POINTS not in self:
+            return ((),) * len(self)
+        return tuple(map(parse_points, self.frame[POINTS].tolist()))
+
     @property
     def reused_seconds(self) -> Floats:
-        """Return [N] the seconds that others took for the stages that each trial reused."""
-        return np.array([total(stage.seconds for stage in reused(stages)) for stages in self.stages])
+        """Return [N] the seconds that others took for the stages, and beginnings, that each trial took over."""
+        return np.array([total(stage.not_paid(stage.seconds) for stage in row) for row in self.stages])
 
     @property
     def length_columns(self) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""Reused stages in words: for `sweep status`, `trials` and `best` and for a worker's lines."""
+"""Shared stages, and trunks, in words: for `sweep status`, `trials` and `best` and for a worker's lines."""
 
 from __future__ import annotations
 
@@ -11,22 +11,51 @@ from sweeps.trials.record import Trial
 
 
 def sweep_line(records: Sequence[Trial]) -> str:
-    """Return what the sweep paid and saved so far, in one clause; "" if nothing was reused."""
+    """Return what the sweep paid and saved so far, in one clause; "" if nothing was shared."""
     if (found := costs.compute(records)) is None:
         return ""
     unit = f" {found.unit}" if found.unit else ""
-    return (
-        f"{amount(found.paid)} of {amount(found.nominal)}{unit} paid; "
-        f"{100 * found.saved:.0f} % saved by {counted(found.reused, 'reused stage')}"
-    )
+    reused = counted(found.reused, "reused stage") if found.reused or not found.branched else ""
+    by = " and ".join(filter(None, (reused, branches(found.branched))))
+    return f"{amount(found.paid)} of {amount(found.nominal)}{unit} paid; {100 * found.saved:.0f} % saved by {by}"
+
+
+def trunks_line(records: Sequence[Trial]) -> str:
+    """Return what the trunks have and saved, in one clause; "" if none has a point and nobody branched off."""
+    found, stored = costs.compute(records), _points(records)
+    if not stored and not (found and found.branched):
+        return ""
+    points = f"{counted(stored, 'point')} stored to branch off at"
+    if found is None or not found.branched:
+        return f"{points}; no trial has yet"
+    share = found.branch_saved / found.nominal if found.nominal else 0.0
+    unit = f" {found.unit}" if found.unit else ""
+    trials = counted(sum(bool(costs.branched(record)) for record in records), "trial")
+    return f"{points}; {trials} branched, saving {amount(found.branch_saved)}{unit} ({100 * share:.0f} %)"
+
+
+def _points(records: Sequence[Trial]) -> int:
+    """Return how many different points are stored; several trials may have published one."""
+    return len({point.key for record in records for point in record.points if point.snapshot})
+
+
+def branches(count: int) -> str:
+    """Return a number of branches in words; "" for none."""
+    return f"{count} branch{'' if count == 1 else 'es'}" if count else ""
 
 
 def sweep_document(records: Sequence[Trial]) -> dict[str, Any]:
-    """Return `{"compute": …}` for programs; empty if nothing was reused."""
-    if (found := costs.compute(records)) is None:
-        return {}
-    totals = {"nominal": found.nominal, "paid": found.paid, "saved": found.saved}
-    return {"compute": totals | {"reused_stages": found.reused, "unit": found.unit}}
+    """Return `{"compute": …, "trunks": …}` for programs, each as far as there is any."""
+    found, document = costs.compute(records), dict[str, Any]()
+    if found is not None:
+        totals = {"nominal": found.nominal, "paid": found.paid, "saved": found.saved}
+        totals |= {"reused_stages": found.reused, "branches": found.branched, "unit": found.unit}
+        document["compute"] = totals
+    if trunks_line(records):
+        trials = sum(bool(costs.branched(record)) for record in records)
+        saved = 0.0 if found is None else found.branch_saved
+        document["trunks"] = {"points": _points(records), "branched_trials": trials, "saved": saved}
+    return document
 
 
 def sources(record: Trial) -> str:
@@ -34,13 +63,24 @@ def sources(record: Trial) -> str:
     return ", ".join(f"{stage.name} of {stage.reused_from}" for stage in costs.reused(record))
 
 
+def trunk_sources(record: Trial) -> str:
+    """Return where a trial branched off: `stage1_9 of 3 at 70`, which is a step; "" if it did not."""
+    return ", ".join(f"{s.name} of {s.branched_from} at {s.branched_at}" for s in costs.branched(record))
+
+
 def trial_line(record: Trial) -> str:
-    """Return what a trial paid and reused, in one clause; "" if it reused nothing."""
+    """Return what a trial paid, reused and branched off, in one clause; "" if it shared nothing."""
     nominal, paid = costs.nominal(record), costs.paid(record)
-    if nominal is None or paid is None or not costs.reused(record):
+    taken = [f"{stage.name} of trial {stage.reused_from}" for stage in costs.reused(record)]
+    left = [
+        f"{stage.name} of trial {stage.branched_from} at step {stage.branched_at}"
+        for stage in costs.branched(record)
+    ]
+    if nominal is None or paid is None or not (taken or left):
         return ""
-    taken = ", ".join(f"{stage.name} of trial {stage.reused_from}" for stage in costs.reused(record))
-    return f"paid {amount(paid)} of {amount(nominal)}, reusing {taken}"
+    phrases = (("reusing", taken), ("branching off", left))
+    how = " and ".join(f"{verb} {', '.join(stages)}" for verb, stages in phrases if stages)
+    return f"paid {amount(paid)} of {amount(nominal)}, {how}"
 
 
 def amount(value: float) -> str:

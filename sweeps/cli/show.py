@@ -140,6 +140,8 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         lines.append(f"budget  {spent}")
     if line := reuse.sweep_line(records):
         lines.append(f"compute {line}")
+    if line := reuse.trunks_line(records):
+        lines.append(f"trunks  {line}")
     if any(run.snapshot for record in records for run in record.stages):
         from sweeps.cli.snapshots import status_line
 
@@ -171,7 +173,7 @@ def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str
 
 
 def print_trials(space: Space, records: Sequence[Trial], roles: Mapping[int, str]) -> None:
-    """Print the trials for people: the parameters that vary, the objectives, what was reused, and failures.
+    """Print the trials for people: the parameters that vary, the objectives, what was shared, and failures.
 
     Args:
         space: of the sweep.
@@ -180,6 +182,7 @@ def print_trials(space: Space, records: Sequence[Trial], roles: Mapping[int, str
     """
     varied = [p.name for p in space.parameters if len({repr(r.parameters.get(p.name)) for r in records}) > 1]
     shared = any(costs.reused(record) for record in records)
+    branched = any(costs.branched(record) for record in records)
     rows = []
     for record in records:
         row: dict[str, Any] = {"trial": record.trial, "status": record.status, "by": record.generator}
@@ -190,8 +193,12 @@ def print_trials(space: Space, records: Sequence[Trial], roles: Mapping[int, str
             row[metric] = record.metrics.get(metric)
         taken = table.seconds(record)
         row["seconds"] = None if taken is None else round(taken, 1)
+        if shared or branched:
+            row["paid"] = costs.paid(record)
         if shared:
-            row |= {"paid": costs.paid(record), "reused": reuse.sources(record)}
+            row["reused"] = reuse.sources(record)
+        if branched:
+            row["branched"] = reuse.trunk_sources(record)
         if any(other.error for other in records):
             row["error"] = (record.error or "").partition("\n")[0][:100]
         rows.append(row)

@@ -119,10 +119,12 @@ def _frozen(optuna: Any, space: Space, record: Trial, distributions: dict[str, A
 
 
 def _costs(record: Trial) -> dict[str, Any]:
-    """Return the costs of a trial's stages and, of each reused one, the trial that computed it."""
+    """Return the costs of a trial's stages and, of each that it took over or branched off, whose it is."""
     if not record.stages:
         return {}
     sources = {f"reused.{stage.name}": stage.reused_from for stage in costs.reused(record)}
+    for stage in costs.branched(record):
+        sources |= {f"branched.{stage.name}": stage.branched_from, f"branched_at.{stage.name}": stage.branched_at}
     return {"cost_nominal": costs.nominal(record), "cost_paid": costs.paid(record), **sources}
 
 

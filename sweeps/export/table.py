@@ -12,7 +12,6 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,14 @@ from sweeps.errors import InputError, StoreUnavailable
 from sweeps.space import constraints
 from sweeps.space.definition import Space
 from sweeps.text import csv_format
-from sweeps.trials import costs
+from sweeps.trials import costs, stage_run
 from sweeps.trials.record import STATUSES, Trial
 
 SCHEMA = 1
 TRIAL_COLUMNS = ("trial", "status", "attempt", "generator", "worker", "seconds", "error")
-STAGE_COLUMNS = ("cost_nominal", "cost_paid", "stages")
-"""Cost of a trial's stages as if all had been computed, of those that it computed, and the stages as JSON."""
+STAGE_COLUMNS = ("cost_nominal", "cost_paid", "stages", "trunk_points")
+"""Cost of a trial's stages as if all had been computed, and of what it computed of them; the stages as JSON,
+and the points of trunks that it published, for others to branch off at, likewise."""
 
 RESERVED = frozenset((*TRIAL_COLUMNS, *STAGE_COLUMNS))
 """Columns that a metric of the same name does not hide: it gets the prefix METRIC."""
@@ -61,7 +61,7 @@ def document(
 
 
 def nested(record: Trial) -> dict[str, Any]:
-    """Return one trial as `sweep trials --format json` shows it; its costs only where it has stages."""
+    """Return one trial as `sweep trials --format json` shows it; STAGE_COLUMNS only where it has stages."""
     return {
         "trial": record.trial,
         "status": record.status,
@@ -75,14 +75,14 @@ def nested(record: Trial) -> dict[str, Any]:
 
 
 def stage_costs(record: Trial) -> dict[str, Any]:
-    """Return the STAGE_COLUMNS of a trial; none if it has no stages."""
-    if not record.stages:
-        return {}
-    return {
-        "cost_nominal": costs.nominal(record),
-        "cost_paid": costs.paid(record),
-        "stages": [asdict(stage) for stage in record.stages],
-    }
+    """Return the STAGE_COLUMNS of a trial; those of stages, and of points, only if it has some."""
+    columns: dict[str, Any] = {}
+    if record.stages:
+        columns |= {"cost_nominal": costs.nominal(record), "cost_paid": costs.paid(record)}
+        columns["stages"] = stage_run.encode(record.stages)
+    if record.points:
+        columns["trunk_points"] = stage_run.encode(record.points)
+    return columns
 
 
 def flat(record: Trial) -> dict[str, Any]:
@@ -96,9 +96,10 @@ def flat(record: Trial) -> dict[str, Any]:
         "seconds": seconds(record),
         "error": record.error,
     }
-    if record.stages:
-        row |= stage_costs(record)
-        row["stages"] = json.dumps(row["stages"], allow_nan=False)
+    row |= {
+        name: json.dumps(value, allow_nan=False) if isinstance(value, list) else value
+        for name, value in stage_costs(record).items()
+    }
     row |= {PARAMETER + name: value for name, value in record.parameters.items()}
     row |= {(METRIC + name if name in RESERVED else name): v for name, v in record.metrics.items()}
     return row

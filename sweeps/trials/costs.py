@@ -27,14 +27,24 @@ def reused(record: Trial) -> tuple[StageRun, ...]:
     return tuple(stage for stage in record.stages if stage.reused_from not in (None, record.trial))
 
 
+def branched(record: Trial) -> tuple[StageRun, ...]:
+    """Return the stages whose beginning another trial has computed: this trial branched off its trunk.
+
+    A point of the trial's own, from an earlier attempt, was paid for by this trial.
+    """
+    return tuple(stage for stage in computed(record) if stage.branched_from not in (None, record.trial))
+
+
 def nominal(record: Trial) -> float | None:
     """Return the cost of the stages that have ended, as if each had been computed; None without any."""
     return stage_run.nominal(record.stages) if record.stages else None
 
 
 def paid(record: Trial) -> float | None:
-    """Return the cost of the stages that have ended and that this trial computed; None without any."""
-    return stage_run.nominal(computed(record)) if record.stages else None
+    """Return the cost of what this trial computed of the stages that have ended; None without any."""
+    if not record.stages:
+        return None
+    return stage_run.nominal(computed(record)) - math.fsum(stage.saved for stage in branched(record))
 
 
 def computed(record: Trial) -> tuple[StageRun, ...]:
@@ -66,12 +76,16 @@ class Compute:
         nominal: of all stages that have ended.
         paid: of those that were computed.
         reused: number of stages that were not.
+        branched: number of those that trials began at a point of another's trunk.
+        branch_saved: cost that these trials did not pay.
         unit: of the costs in words; "" if unknown.
     """
 
     nominal: float
     paid: float
     reused: int
+    branched: int = 0
+    branch_saved: float = 0.0
     unit: str = ""
 
     @property
@@ -81,7 +95,7 @@ class Compute:
 
 
 def compute(records: Sequence[Trial]) -> Compute | None:
-    """Return the costs of the sweep so far; None unless some stage was reused.
+    """Return the costs of the sweep so far; None unless some stage, or the beginning of one, was shared.
 
     Imported trials were paid for elsewhere. A trial without stages, of before stages were recorded, counts
     the effective steps that it reports; running trials count the stages that have ended.
@@ -91,7 +105,8 @@ def compute(records: Sequence[Trial]) -> Compute | None:
     """
     own = [record for record in records if record.generator != "imported"]
     count = sum(len(reused(record)) for record in own)
-    if not count:
+    branches = [stage for record in own for stage in branched(record)]
+    if not count and not branches:
         return None
     rate = steps_per_cost(own)
     costs = [_costs(record, rate) for record in own]
@@ -99,6 +114,8 @@ def compute(records: Sequence[Trial]) -> Compute | None:
         nominal=math.fsum(cost for cost, _ in costs),
         paid=math.fsum(cost for _, cost in costs),
         reused=count,
+        branched=len(branches),
+        branch_saved=math.fsum(stage.saved for stage in branches),
         unit="effective steps" if rate is not None and abs(rate - 1) < 1e-9 else "",
     )
 
