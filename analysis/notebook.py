@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.errors import AnalysisError
-from analysis.report import pictures, reuse_pictures
+from analysis.report import pictures, reuse_pictures, trunk_pictures
 from analysis.statistics.lengths import fit_surface
 from analysis.statistics.pareto import Goal
 from analysis.summaries import budget as budgets
@@ -169,7 +169,7 @@ def iso_compute(table: TableLike, y: str, amounts: Sequence[float], out: str) ->
 
 
 def shared(table: TableLike, y: str, goal: Goal = "minimize") -> Reuse | None:
-    """Return what the trials shared; None if nothing was reused."""
+    """Return what the trials shared; None if nothing was reused and none branched off a trunk."""
     return reuse(TrialsTable.of(table), y, goal)
 
 
@@ -180,6 +180,20 @@ def paid_picture(found: Reuse | None, y: str, out: str) -> Picture | str:
     if not np.isfinite(found.best).any():
         return f"{found.summary()}; no completed trial has a value of {y}."
     return _saved(reuse_pictures.best_by_compute(found, y), out, "paid")
+
+
+def trunks_picture(found: Reuse | None, out: str) -> Picture | None:
+    """Draw the trunks of stages, and which trials branched off; saved as `trunks.png` and `.svg`."""
+    if found is None or not found.trunks:
+        return None
+    return _saved(trunk_pictures.trunks(found), out, "trunks")
+
+
+def lengths_picture(found: Reuse | None, y: str, out: str) -> Picture | None:
+    """Draw the loss against the length of each stage with trunks; saved as `lengths.png` and `.svg`."""
+    if found is None or not found.lengths:
+        return None
+    return _saved(trunk_pictures.lengths(found, y), out, "lengths")
 
 
 def prefixes_picture(found: Reuse | None, out: str) -> Picture | None:

@@ -20,6 +20,7 @@ from analysis.summaries.reuse import Reuse
 from analysis.table import PARAMETER, SEM, TrialsTable
 
 LESS = ", less the usd of reused stages in column stages"
+BRANCHES = " and of saved parts, in proportion to the cost"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,8 @@ def _conditions(page: Contents, figures: Collection[str]) -> Mapping[str, bool]:
         "steps": part is not None and "effective_steps" in (part.result.x, part.result.y),
         "nominal": part is not None and page.reuse is not None and part.result.x in NOMINAL_COLUMNS,
         "reuse": page.reuse is not None,
+        "trunks": page.reuse is not None and bool(page.reuse.trunks),
+        "lengths": page.reuse is not None and bool(page.reuse.lengths),
         "prefixes": "prefixes" in figures,
         "paid curve": "paid" in figures,
         "no baseline": part is not None and part.result.baseline is None,
@@ -121,7 +124,8 @@ def _fields(page: Contents) -> Mapping[str, object]:
         fields["through"] = "" if part.fit is None else part.fit.through
     if page.reuse is not None:
         fields |= _reuse_fields(page.table, page.reuse)
-        fields["dollars"] = f"{fields['dollars']}{'' if page.priced_by_time else LESS}"
+        less = LESS + (BRANCHES if page.reuse.branches else "")
+        fields["dollars"] = f"{fields['dollars']}{'' if page.priced_by_time else less}"
     if page.many_objectives is not None:
         draws = page.many_objectives.result.draws
         all_chances = (
@@ -140,7 +144,8 @@ def _reuse_fields(table: TrialsTable, reuse: Reuse) -> Mapping[str, str]:
         fallback = f"; trials without stages count column {STEPS_COLUMN}"
     trials = counted(reuse.unknown, "trial")
     unknown = f"; the costs of {trials} are not known" if reuse.unknown else ""
-    return {"fallback": fallback, "unknown": unknown}
+    branches = "; branches: entries with a trial in branched_from, whose part saved was not paid"
+    return {"fallback": fallback, "unknown": unknown, "branches": branches if reuse.branches else ""}
 
 
 def _error_source(part: Tradeoff, page: Contents) -> str:

@@ -28,6 +28,8 @@ from analysis.report.footnotes import column_source, notes
 from analysis.report.insight_figures import cross_validation, marginal, marginals, parallel, sensitivities
 from analysis.report.many_objective_figures import pair
 from analysis.report.reuse_figures import PREFIXES, best_by_compute, name_of, prefixes
+from analysis.report.trunk_figures import lengths, trunks
+from analysis.report.trunk_layout import layouts
 from analysis.summaries.costs import Rate
 from analysis.summaries.front_table import ROWS, Head
 from analysis.summaries.insight import SKILL
@@ -66,6 +68,7 @@ def render(document: Mapping[str, Any], rate: Rate | None = None) -> str:
         counted=counted,
         skill=SKILL,
         prefix_name=name_of,
+        trunks=layouts(page.reuse.trunks, page.reuse.goal) if page.reuse else (),
         drawn=PREFIXES,
         listed=ROWS,
         figures={name: _json(figure) for name, figure in figures.items()},
@@ -104,6 +107,10 @@ def _figures(page: Contents) -> dict[str, go.Figure]:
     if page.reuse is not None:
         if np.isfinite(page.reuse.best).any():
             figures["paid"] = best_by_compute(page.reuse, page.objectives[0].metric)
+        for at, drawing in enumerate(layouts(page.reuse.trunks, page.reuse.goal)):
+            figures[f"trunks-{at}"] = trunks(drawing, page.reuse)
+        for at, curve in enumerate(page.reuse.lengths):
+            figures[f"lengths-{at}"] = lengths(curve, page.reuse, page.objectives[0].metric)
         if page.reuse.prefixes:
             figures["prefixes"] = prefixes(page.reuse)
     for at, (metric, view) in enumerate(page.insight.metrics):

@@ -38,6 +38,7 @@ class Reuse:
         lengths: values against the lengths of each stage with trunks, where it had several.
         stages: number of stages that were reused.
         branches: number of stages that trials began at a point of another's trunk.
+        goal: whether less or more of the metric is better.
         unit: of the costs in words; "" if unknown.
         unknown: number of trials that ran and whose cost is not known.
         trials: [M] indices of the search's trials in order, without those of a confirmation.
@@ -52,6 +53,7 @@ class Reuse:
     paid: float
     stages: int
     branches: int
+    goal: Goal
     unit: str
     unknown: int
     trials: tuple[int, ...]
@@ -119,6 +121,7 @@ def reuse(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Reuse | N
         paid=float(np.nansum(paid)),
         stages=count,
         branches=branches,
+        goal=goal,
         unit=unit,
         unknown=int((np.isnan(nominal) & ran).sum()),
         trials=tuple(table.trials[searched].tolist()),

@@ -1,0 +1,197 @@
+"""Layout of a drawing of trunks and branches, for the report and for pictures alike.
+
+Each trunk is a line over the compute of its stage, from left to right. Where a branch leaves it, a line goes
+down to the branch's own row and on to the stage's end. Those that leave last have the topmost rows, so that no
+two lines cross.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from analysis import labels
+from analysis.report.style import BLUE, GREY, ORANGE, PURPLE
+from analysis.statistics.pareto import Goal
+from analysis.summaries.trunks import Branch, Trunk
+
+TRUNKS, ENDS = 6, 8
+"""Most trunks of a stage, and most ends of each, that are drawn."""
+
+GAP = 1.0
+"""Rows between two trunks."""
+
+HEAD = 2.2
+"""Rows above the first trunk, for the labels of its parts."""
+
+NAME = 26
+"""Most characters of a line of a trunk's name."""
+
+PARTS = ("trunk: computed once", "point to branch off at (hollow: removed)", "decay: computed for each end")
+"""Parts of the first trunk, as they are labelled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """A branch as it is drawn: from `leaves` on the trunk's row down to row `y` and on to `end`.
+
+    Args:
+        branch: what is drawn.
+        y: its row, of the same unit as the trunk's.
+        colour: of its value.
+        is_best: no other has a better value.
+        text: its value and its trials.
+    """
+
+    branch: Branch
+    y: float
+    colour: str
+    is_best: bool
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A trunk as it is drawn; `y` grows downwards from 0."""
+
+    trunk: Trunk
+    y: float
+    name: tuple[str, ...]
+    ends: tuple[End, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A drawing of a stage's trunks.
+
+    Args:
+        stage: its name.
+        lines: the trunks that are drawn.
+        rows: height of the drawing.
+        reach: largest compute in it.
+        left_out: what is not drawn, in words; "" if all is.
+    """
+
+    stage: str
+    lines: tuple[Line, ...]
+    rows: float
+    reach: float
+    left_out: str
+
+    @property
+    def ends(self) -> tuple[End, ...]:
+        """Return the ends of all trunks."""
+        return tuple(end for line in self.lines for end in line.ends)
+
+    def landmarks(self) -> tuple[tuple[str, float, float], ...]:
+        """Return labels of the first trunk's parts, as (text, compute, row)."""
+        line = self.lines[0]
+        points = [point.cost for point in line.trunk.points] or [line.trunk.reach]
+        middle = min(points, key=lambda cost: abs(cost - 0.5 * line.trunk.reach))
+        first = line.ends[0]
+        decay = (first.branch.leaves + first.branch.end) / 2
+        places = ((0.0, line.y), (middle, line.y), (decay, first.y))
+        return tuple((text, *place) for text, place in zip(PARTS, places, strict=True))
+
+
+def layouts(trunks: Sequence[Trunk], goal: Goal) -> tuple[Layout, ...]:
+    """Return a drawing of each stage with trunks.
+
+    Args:
+        trunks: by stage, the best of each first.
+        goal: whether less or more of the metric is better.
+    """
+    stages = dict.fromkeys(trunk.stage for trunk in trunks)
+    return tuple(_layout(stage, [t for t in trunks if t.stage == stage], goal) for stage in stages)
+
+
+def _layout(stage: str, trunks: Sequence[Trunk], goal: Goal) -> Layout:
+    sign = 1.0 if goal == "minimize" else -1.0
+    shown = [(trunk, _shown(trunk, sign)) for trunk in trunks[:TRUNKS]]
+    values = [sign * b.best for _, branches in shown for b in branches if b.best is not None]
+    lines, y = [], 0.0
+    for trunk, branches in shown:
+        at, ends = y, []
+        for nth, branch in enumerate(branches):
+            y += not (nth == 0 and branch.leaves >= trunk.reach)  # the longest goes on in the trunk's own row
+            value = None if branch.best is None else sign * branch.best
+            is_best = value is not None and value == min(values)
+            colour = _colour(value, values)
+            ends.append(End(branch=branch, y=y, colour=colour, is_best=is_best, text=_text(branch)))
+        lines.append(Line(trunk=trunk, y=at, name=_name(trunk), ends=tuple(ends)))
+        y += 1 + GAP
+    reach = max(max(trunk.reach, *(branch.end for branch in branches)) for trunk, branches in shown)
+    return Layout(
+        stage=stage,
+        lines=tuple(lines),
+        rows=y - GAP,
+        reach=reach or 1.0,
+        left_out=_left_out(trunks, [len(branches) for _, branches in shown]),
+    )
+
+
+def _shown(trunk: Trunk, sign: float) -> list[Branch]:
+    """Return the branches to draw, in their order: the longest, then the best of each part of the lengths.
+
+    The best of all would mostly be the longest few, and hide what the shorter ones lose.
+    """
+    longest, *others = trunk.branches
+    others.sort(key=lambda b: float("inf") if b.best is None else sign * b.best)
+    ends = [branch.end for branch in trunk.branches]
+    width = (max(ends) - min(ends)) / (ENDS - 1) or 1.0
+    parts = {int((branch.end - min(ends)) / width): branch for branch in reversed(others)}  # the best is last
+    chosen = sorted(parts.values(), key=others.index)
+    chosen += [branch for branch in others if branch not in chosen]
+    kept = [longest, *chosen[: ENDS - 1]]
+    return [branch for branch in trunk.branches if branch in kept]
+
+
+def _left_out(trunks: Sequence[Trunk], counts: Sequence[int]) -> str:
+    parts = []
+    if len(trunks) > len(counts):
+        parts.append(f"the best {len(counts)} of {labels.counted(len(trunks), 'trunk')}")
+    drawn = trunks[: len(counts)]
+    if any(len(trunk.branches) > count for trunk, count in zip(drawn, counts, strict=True)):
+        parts.append(f"of a trunk with more than {ENDS} ends the longest and the best of each range of lengths")
+    return ", and ".join(parts)
+
+
+def _text(branch: Branch) -> str:
+    others = len(branch.trials) - 1
+    if branch.best is None:
+        return f"no result · trial {branch.best_trial}" + (f" and {others} more" if others else "")
+    best = f", best of {len(branch.trials)}" if others else ""
+    return f"{labels.number(branch.best)} · trial {branch.best_trial}{best}"
+
+
+def _name(trunk: Trunk) -> tuple[str, ...]:
+    """Return the lines of a trunk's name: the trial that began it, and what sets it apart."""
+    parameters = (f"{name.removeprefix(trunk.stage + '.')} {value}" for name, value in trunk.parameters[:2])
+    return (f"trial {trunk.trial}", *(_cut(text) for text in parameters))
+
+
+def _cut(text: str) -> str:
+    """Return a text's end, which has the value, if it is too long."""
+    return text if len(text) <= NAME else f"…{text[1 - NAME :]}"
+
+
+def _colour(value: float | None, values: Iterable[float]) -> str:
+    """Return a colour from blue, the best, through purple to orange.
+
+    The scale ends at twice the median's distance from the best, so that one diverged run does not take all of
+    it.
+    """
+    if value is None:
+        return GREY
+    ordered = sorted(values)
+    best, span = ordered[0], 2 * (median(ordered) - ordered[0])
+    share = min(1.0, (value - best) / span) if span > 0 else 0.0
+    ends = (BLUE, PURPLE) if share < 0.5 else (PURPLE, ORANGE)
+    part = 2 * share if share < 0.5 else 2 * share - 1
+    mixed = [round(low + (high - low) * part) for low, high in zip(*map(_rgb, ends), strict=True)]
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
+
+
+def _rgb(colour: str) -> tuple[int, ...]:
+    return tuple(int(colour[at : at + 2], 16) for at in (1, 3, 5))
