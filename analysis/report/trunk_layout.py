@@ -153,7 +153,9 @@ def _left_out(trunks: Sequence[Trunk], counts: Sequence[int]) -> str:
         parts.append(f"the best {len(counts)} of {labels.counted(len(trunks), 'trunk')}")
     drawn = trunks[: len(counts)]
     if any(len(trunk.branches) > count for trunk, count in zip(drawn, counts, strict=True)):
-        parts.append(f"of a trunk with more than {ENDS} ends the longest and the best of each range of lengths")
+        parts.append(
+            f"of a trunk with more than {ENDS} ends the longest and the best of each range of lengths"
+        )
     return ", and ".join(parts)
 
 

@@ -14,7 +14,7 @@ from scipy import stats
 from analysis import labels
 from analysis.errors import AnalysisError, TableError
 from analysis.statistics.pareto import Goal
-from analysis.table import PARAMETER, SEM, STAGES, TRIAL_COLUMNS, TrialsTable, metric_column
+from analysis.table import PARAMETER, POINTS, SEM, STAGES, TRIAL_COLUMNS, TrialsTable, metric_column
 
 STATUSES = ("completed", "running", "pending", "failed", "early_stopped", "abandoned")
 
@@ -179,7 +179,7 @@ def _without_result(table: TrialsTable, metric: str) -> str:
 
 def _described(table: TrialsTable, row: int, metric: str) -> BestTrial:
     cells = table.frame.iloc[row]
-    skipped = {*TRIAL_COLUMNS, STAGES, metric, metric + SEM, *table.parameters}
+    skipped = {*TRIAL_COLUMNS, STAGES, POINTS, metric, metric + SEM, *table.parameters}
     others = [name for name in table.columns if name not in skipped and not name.endswith(SEM)]
     return BestTrial(
         trial=int(cells["trial"]),

@@ -17,7 +17,9 @@ def sweep_line(records: Sequence[Trial]) -> str:
     unit = f" {found.unit}" if found.unit else ""
     reused = counted(found.reused, "reused stage") if found.reused or not found.branched else ""
     by = " and ".join(filter(None, (reused, branches(found.branched))))
-    return f"{amount(found.paid)} of {amount(found.nominal)}{unit} paid; {100 * found.saved:.0f} % saved by {by}"
+    return (
+        f"{amount(found.paid)} of {amount(found.nominal)}{unit} paid; {100 * found.saved:.0f} % saved by {by}"
+    )
 
 
 def trunks_line(records: Sequence[Trial]) -> str:
