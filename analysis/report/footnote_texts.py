@@ -122,7 +122,8 @@ DEFINITIONS = (
         "reuse",
         "Shared stages",
         "column cost_paid of cost_nominal, summed over all trials but imported ones; reused: entries with a "
-        "trial in reused_from, in column stages{branches}{fallback}{unknown}. Stages that were cut short do not count",
+        "trial in reused_from, in column stages{branches}{fallback}{unknown}. Stages that were cut short do "
+        "not count",
     ),
     Definition(
         "paid curve",
@@ -133,23 +134,23 @@ DEFINITIONS = (
     Definition(
         "trunks",
         "Trunks and branches",
-        "column stages: trials are on one trunk if one is the other's branched_from, if they have the same key, "
-        "or a point with the same key in column trunk_points. Points: cost in column trunk_points; hollow: "
-        "snapshot is false. A branch leaves at the last point that its trials had, or at saved, and ends at "
-        "cost; the value is the {extreme} of column {metric} among its trials",
+        "trials are on one trunk if one is the other's branched_from in column stages, or if they have the "
+        "same key there or in column trunk_points. Points: cost in column trunk_points; hollow: snapshot is "
+        "false. A branch leaves at the last point that its trials had, or at saved, and ends at cost; the "
+        "value is the {extreme} of column {metric} among its trials",
     ),
     Definition(
         "lengths",
         "Lengths",
-        "column {metric} of completed trials of the search over column {parameter}STAGE.max_steps, or over cost "
-        "in column stages; lines: the best at each length, for each trunk with several",
+        "column {metric} of completed trials of the search over column {parameter}STAGE.max_steps, or over "
+        "cost in column stages; lines: the best at each length, for each trunk with several",
     ),
     Definition(
         "prefixes",
         "Prefixes",
         "trials with the same key in column stages have that stage in common; the shared stage: its cost, as "
         "often as it was computed; later stages: what these trials computed beyond it; saved: its cost for "
-        "the trials with reused_from",
+        "the trials with reused_from{parts}",
     ),
     Definition(
         "insight",

@@ -145,7 +145,13 @@ def _reuse_fields(table: TrialsTable, reuse: Reuse) -> Mapping[str, str]:
     trials = counted(reuse.unknown, "trial")
     unknown = f"; the costs of {trials} are not known" if reuse.unknown else ""
     branches = "; branches: entries with a trial in branched_from, whose part saved was not paid"
-    return {"fallback": fallback, "unknown": unknown, "branches": branches if reuse.branches else ""}
+    parts = ", and the parts saved of those with branched_from" if reuse.branches else ""
+    return {
+        "fallback": fallback,
+        "unknown": unknown,
+        "branches": branches if reuse.branches else "",
+        "parts": parts,
+    }
 
 
 def _error_source(part: Tradeoff, page: Contents) -> str:

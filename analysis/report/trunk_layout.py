@@ -1,8 +1,8 @@
 """Layout of a drawing of trunks and branches, for the report and for pictures alike.
 
 Each trunk is a line over the compute of its stage, from left to right. Where a branch leaves it, a line goes
-down to the branch's own row and on to the stage's end. Those that leave last have the topmost rows, so that no
-two lines cross.
+down to the branch's own row and on to the stage's end. Those that leave last have the topmost rows, so that
+no two lines cross.
 """
 
 from __future__ import annotations

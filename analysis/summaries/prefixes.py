@@ -31,8 +31,8 @@ class Prefix:
         cost: of computing the stage once; the mean of several prefixes.
         paid: cost of the stage, as often as it was computed.
         rest: cost of the later stages of the trials that share nothing beyond it.
-        saved: cost of the stage for the trials that reused it, and of the beginnings of stages that trials took
-            from a trunk.
+        saved: cost of the stage for the trials that reused it, and of the beginnings of stages that trials
+            took from a trunk.
         best: value of the metric among its completed trials; None without any.
         parameters: that its trials have in common and that other prefixes vary, (name, value) for people.
     """

@@ -1,9 +1,9 @@
 """Stages that trials shared: prefixes, trunks, what was saved, and the best value against paid compute.
 
 A prefix is a stage's end that trials have in common: they agree in everything up to there. Its first trial
-computes it, the others start from that trial's snapshot. Trials that differ in a stage's length alone have its
-trunk in common, and branch off it (`trunks`). Costs are nominal where each trial counts as if it had computed
-all of its stages, and paid where each part counts for the trial that computed it.
+computes it, the others start from that trial's snapshot. Trials that differ in a stage's length alone have
+its trunk in common, and branch off it (`trunks`). Costs are nominal where each trial counts as if it had
+computed all of its stages, and paid where each part counts for the trial that computed it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Trunks of stages: which trials branched off each, where, and what came of it.
 
 With a warmup-stable-decay schedule, a run of fewer steps is the first part of a longer one, and a decay. The
-part that trials of several lengths have in common is a trunk. A trial begins at a point of it that another has
-stored, and computes its own decay.
+part that trials of several lengths have in common is a trunk. A trial begins at a point of it that another
+has stored, and computes its own decay.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _points(table: TrialsTable, name: str, row: int) -> list[Point]:
 
 
 def _groups(table: TrialsTable, name: str, runs: Runs) -> list[list[int]]:
-    """Return the rows of each trunk: they branched off one another, or have a point or the stage in common."""
+    """Return the rows of each trunk: they branched off one another, or share a point or the stage's end."""
     home = list(range(len(table)))
 
     def find(row: int) -> int:

@@ -137,7 +137,7 @@ class TrialsTable:
 
     @property
     def reused_seconds(self) -> Floats:
-        """Return [N] the seconds that others took for the stages, and beginnings, that each trial took over."""
+        """Return [N] the seconds that others took for what each trial did not compute of its stages."""
         return np.array([total(stage.not_paid(stage.seconds) for stage in row) for row in self.stages])
 
     @property

@@ -15,7 +15,7 @@ def sweep_line(records: Sequence[Trial]) -> str:
     if (found := costs.compute(records)) is None:
         return ""
     unit = f" {found.unit}" if found.unit else ""
-    reused = counted(found.reused, "reused stage") if found.reused or not found.branched else ""
+    reused = counted(found.reused, "reused stage") if found.reused else ""
     by = " and ".join(filter(None, (reused, branches(found.branched))))
     return (
         f"{amount(found.paid)} of {amount(found.nominal)}{unit} paid; {100 * found.saved:.0f} % saved by {by}"
@@ -23,7 +23,7 @@ def sweep_line(records: Sequence[Trial]) -> str:
 
 
 def trunks_line(records: Sequence[Trial]) -> str:
-    """Return what the trunks have and saved, in one clause; "" if none has a point and nobody branched off."""
+    """Return what is stored of trunks, and what they saved, in one clause; "" without any."""
     found, stored = costs.compute(records), _points(records)
     if not stored and not (found and found.branched):
         return ""
@@ -48,7 +48,8 @@ def branches(count: int) -> str:
 
 def sweep_document(records: Sequence[Trial]) -> dict[str, Any]:
     """Return `{"compute": …, "trunks": …}` for programs, each as far as there is any."""
-    found, document = costs.compute(records), dict[str, Any]()
+    found = costs.compute(records)
+    document: dict[str, Any] = {}
     if found is not None:
         totals = {"nominal": found.nominal, "paid": found.paid, "saved": found.saved}
         totals |= {"reused_stages": found.reused, "branches": found.branched, "unit": found.unit}

@@ -124,10 +124,8 @@ def _costs(record: Trial) -> dict[str, Any]:
         return {}
     sources = {f"reused.{stage.name}": stage.reused_from for stage in costs.reused(record)}
     for stage in costs.branched(record):
-        sources |= {
-            f"branched.{stage.name}": stage.branched_from,
-            f"branched_at.{stage.name}": stage.branched_at,
-        }
+        sources[f"branched.{stage.name}"] = stage.branched_from
+        sources[f"branched_at.{stage.name}"] = stage.branched_at
     return {"cost_nominal": costs.nominal(record), "cost_paid": costs.paid(record), **sources}
 
 
