@@ -64,6 +64,8 @@ class Point:
         step: of the stage, until there.
         cost: of the stage until there.
         stored: whether it is still there.
+        branched_from: trial at a point of whose trunk the one that published this began the stage; None: at
+            its beginning.
     """
 
     stage: str
@@ -71,6 +73,7 @@ class Point:
     step: int
     cost: float
     stored: bool = False
+    branched_from: int | None = None
 
 
 def parse(cell: object, trial: object = None) -> tuple[Stage, ...]:
@@ -160,7 +163,15 @@ def _point(entry: Any) -> Point | None:
         return None
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         return None
-    return Point(stage=stage, key=key, step=step, cost=cost, stored=entry.get("snapshot") is True)
+    source = entry.get("branched_from")
+    return Point(
+        stage=stage,
+        key=key,
+        step=step,
+        cost=cost,
+        stored=entry.get("snapshot") is True,
+        branched_from=source if isinstance(source, int) else None,
+    )
 
 
 def _amount(value: object) -> float | None:

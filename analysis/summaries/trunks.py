@@ -172,8 +172,7 @@ def _groups(table: TrialsTable, name: str, runs: Runs) -> list[list[int]]:
         if stage is not None and stage.key:
             keys.add(f"end {stage.key}")
         others = [first.setdefault(key, row) for key in keys]
-        if stage is not None and stage.branched_from in table.row_of:
-            others.append(table.row_of[stage.branched_from])
+        others += [table.row_of[trial] for trial in _sources(table, name, runs, row) if trial in table.row_of]
         for other in others:
             home[find(row)] = find(other)
         if keys or stage is not None:
@@ -182,6 +181,14 @@ def _groups(table: TrialsTable, name: str, runs: Runs) -> list[list[int]]:
     for row in members:
         groups[find(row)].append(row)
     return list(groups.values())
+
+
+def _sources(table: TrialsTable, name: str, runs: Runs, row: int) -> set[int]:
+    """Return the trials whose trunk a trial took a part of; a running one has that in its points alone."""
+    found = {point.branched_from for point in _points(table, name, row)}
+    if row in runs:
+        found |= {runs[row].branched_from, runs[row].reused_from}
+    return {trial for trial in found if trial is not None}
 
 
 def _is_branched(runs: Runs, rows: Iterable[int]) -> bool:
@@ -207,7 +214,7 @@ def _trunk(
             ends[runs[row].key or f"trial {row}"].append(row)
     at, _ = _lengths(table, name, runs)
     branches = [_branch(table, name, runs, at, of_end, values, goal) for of_end in ends.values()]
-    started = [row for row in rows if row not in runs or not branched([runs[row]])]
+    started = [row for row in rows if not _sources(table, name, runs, row)]
     of_stage = [runs[row] for row in rows if row in runs]
     return Trunk(
         stage=name,

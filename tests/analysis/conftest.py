@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from sweeps.export import table
+from sweeps.space.definition import Objective, Program, Range, Space
+from sweeps.trials.record import Trial
+from sweeps.trials.stage_run import StageRun
 
 Build = Callable[..., dict[str, Any]]
 
@@ -186,3 +193,65 @@ def shared(trial: Build, document: Build) -> dict[str, Any]:
     repeat = trial(8, 3.45, generator="confirm") | {"stages": stages("e", None, 60.0)}
     repeat["parameters"] |= {"seed": 7}
     return document(trial(0, 4.00, stage1_9=25), *runs, imported, repeat)
+
+
+@pytest.fixture
+def branched() -> dict[str, Any]:
+    """The export of a sweep's records, in which trials of several lengths branch off two trunks of stage1_9.
+
+    A step costs 2, the decay takes a fifth, and points are stored every 20 steps. Worked out by hand:
+
+    - trunk of 0: 0 (100 steps) starts it; 1 (50) branches at 40, and 3 reuses its end; 2 (200) goes on from 80;
+      5 (130) branches off that at 100 and is stopped early; 7 (400) runs, 180 steps of it are stored.
+    - trunk of 4: 4 (100) starts it, its points are removed after 6 (50) has branched at 40.
+    """
+
+    def first(steps: int, key: str, **changes: Any) -> StageRun:
+        run = StageRun(name="stage1_9", key=key * 32, cost=2.0 * steps, seconds=float(steps), usd=steps / 100)
+        return replace(run, **changes)
+
+    def points(trunk: str, *steps: int, stored: bool = True, source: int | None = None) -> Any:
+        return tuple(
+            first(step, f"{trunk}{step % 16:x}", step=step, snapshot=stored, branched_from=source)
+            for step in steps
+        )
+
+    def row(index: int, steps: int, loss: float | None, lr: float, **changes: Any) -> Trial:
+        metrics = (
+            {} if loss is None else {"final_loss": loss, "effective_steps": 2.0 * steps + 60, "usd": 4.0}
+        )
+        record = Trial(
+            trial=index, status="completed" if metrics else "early_stopped", generator="sobol", attempt=1,
+            parameters={"stage1_9.max_steps": steps, "stage1_9.lr": lr}, metrics=metrics, **changes,
+        )  # fmt: skip
+        last = (StageRun(name="stage2", key="", cost=60.0),) if metrics else ()
+        return replace(record, stages=record.stages + last)
+
+    def off(source: int, step: int) -> dict[str, Any]:
+        return {"branched_from": source, "branched_at": step, "saved": 2.0 * step}
+
+    records = [
+        row(0, 100, 3.5, 0.1, stages=(first(100, "a0"),), points=points("a", 20, 40, 60, 80)),
+        row(1, 50, 3.8, 0.1, stages=(first(50, "a1", **off(0, 40)),)),
+        row(
+            2, 200, 3.2, 0.1, stages=(first(200, "a2", **off(0, 80)),),
+            points=points("b", 100, 120, 140, 160, source=0),
+        ),
+        row(3, 50, 3.7, 0.1, stages=(first(50, "a1", reused_from=1),)),
+        row(4, 100, 4.0, 0.4, stages=(first(100, "c0"),), points=points("c", 20, 40, 60, 80, stored=False)),
+        row(
+            5, 130, None, 0.1, stages=(first(130, "a5", **off(2, 100)),), points=points("d", 104, source=2)
+        ),
+        row(6, 50, 4.2, 0.4, stages=(first(50, "c6", **off(4, 40)),)),
+        replace(
+            row(7, 400, None, 0.1, points=points("e", 180, source=2)), status="running", worker="w"
+        ),
+    ]  # fmt: skip
+    space = Space(
+        name="lengths",
+        objectives=(Objective(metric="final_loss"),),
+        program=Program(kind="function", function="m:f"),
+        parameters=(Range(name="stage1_9.lr", min=1e-3, max=1.0, kind="float"),),
+    )
+    document: dict[str, Any] = json.loads(json.dumps(table.document(space, "file:///sweeps/l", records)))
+    return document

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from analysis.statistics.stages import Stage, computed, parse, reused, total
+from analysis.statistics.stages import Stage, branched, computed, parse, reused, total
 
 CELL = [
     {"name": "stage1_9", "key": "ab", "cost": 200, "reused_from": 3, "snapshot": False, "seconds": 9.5},
@@ -25,6 +25,26 @@ def test_a_list_and_its_json_are_the_same_stages() -> None:
 def test_what_a_trial_takes_from_its_own_earlier_attempt_it_has_computed() -> None:
     assert reused(parse(CELL, trial=3)) == ()
     assert len(reused(parse(CELL, trial=4))) == 1
+
+
+def test_a_branch_has_paid_for_the_rest_of_its_stage() -> None:
+    cell = [CELL[1] | {"branched_from": 3, "branched_at": 45, "saved": 45.0, "seconds": 8.0}]
+    (stage,) = stages = parse(cell, trial=4)
+    assert (stage.paid, stage.branched_from, stage.branched_at) == (15.0, 3, 45)
+    assert (stage.not_paid(stage.seconds), stage.not_paid(None)) == (6.0, None)
+    assert branched(stages) == computed(stages) == stages
+    (own,) = parse(cell, trial=3)
+    assert (own.paid, own.branched_at, branched([own])) == (60.0, None, ())
+
+
+def test_a_stage_without_a_cost_has_nothing_to_share_of_it() -> None:
+    (stage,) = parse([{"name": "a", "cost": 0, "usd": 1.0, "branched_from": 3, "saved": 0}])
+    assert (stage.paid, stage.not_paid(stage.usd)) == (0.0, 0.0)
+
+
+def test_a_stage_that_was_reused_is_no_branch_whatever_else_its_entry_says() -> None:
+    (stage,) = parse([CELL[0] | {"branched_from": 3, "branched_at": 1, "saved": 50.0}])
+    assert (stage.paid, branched([stage])) == (0.0, ())
 
 
 @pytest.mark.parametrize(
@@ -46,6 +66,12 @@ def test_what_a_trial_takes_from_its_own_earlier_attempt_it_has_computed() -> No
         pytest.param([{"name": "a", "cost": 10**400}], id="beyond floats"),
         pytest.param([{"name": "a", "cost": True}], id="a boolean cost"),
         pytest.param([{"name": "a", "cost": 1, "reused_from": "3"}], id="a trial that is text"),
+        pytest.param([{"name": "a", "cost": 1, "branched_from": True}], id="a branch of no trial"),
+        pytest.param([{"name": "a", "cost": 1, "branched_at": "3"}], id="a step that is text"),
+        pytest.param([{"name": "a", "cost": 1, "branched_from": 3, "saved": 2}], id="more saved than cost"),
+        pytest.param(
+            [{"name": "a", "cost": 1, "branched_from": 3, "saved": None}], id="nothing known of saved"
+        ),
         pytest.param([*CELL, None], id="half a list"),
     ],
 )

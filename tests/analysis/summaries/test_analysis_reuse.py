@@ -39,7 +39,7 @@ def test_totals_are_those_of_all_own_trials(shared: dict[str, Any]) -> None:
     assert totals.summary() == "710 of 1,110 effective steps paid; 36 % saved by 4 reused stages"
     assert totals.to_json() == {
         "nominal": 1110, "paid": 710, "saved": pytest.approx(4 / 11.1), "reused_stages": 4,
-        "unit": "effective steps",
+        "branches": 0, "unit": "effective steps",
     }  # fmt: skip
 
 
@@ -158,10 +158,14 @@ def test_nothing_is_lost_in_the_tree(choices: list[list[int]], data: st.DataObje
             key = "" if name == "c" else repr(choice[: depth + 1])
             source = computed.get(key) if key and data.draw(st.booleans()) else None
             stages.append({"name": name, "key": key, "cost": float(depth + 1), "reused_from": source})
+            if source is None and data.draw(st.booleans()):
+                stages[-1] |= {"branched_from": 1000, "branched_at": 1, "saved": 0.25}
             computed.setdefault(key, index)
         trials.append(_completed(index) | {"stages": stages})
     shared = reuse(TrialsTable.of_document({"schema": 1, "trials": trials}), "final_loss")
     if shared is None:
+        return
+    if not shared.prefixes:  # nothing but branches
         return
     assert sum(row.saved for row in shared.prefixes) == pytest.approx(shared.nominal - shared.paid)
     assert sum(row.paid + row.rest for row in shared.prefixes) == pytest.approx(shared.paid)

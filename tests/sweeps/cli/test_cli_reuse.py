@@ -65,7 +65,7 @@ class TestStatus:
     def test_programs_get_the_totals(self, sweep, experiment):
         assert json.loads(sweep("status", "--format", "json").out)["compute"] == {
             "nominal": 1120, "paid": 520, "saved": pytest.approx(600 / 1120), "reused_stages": 3,
-            "unit": "effective steps",
+            "branches": 0, "unit": "effective steps",
         }  # fmt: skip
         (row,) = rows(sweep("status", "--format", "csv").out)
         assert (row["cost_nominal"], row["cost_paid"]) == ("1120.0", "520.0")
@@ -103,7 +103,7 @@ class TestBestAndPareto:
 
     def test_the_front_is_nominal_and_says_so_once(self, sweep, experiment):
         out = sweep("pareto").out
-        assert out.count("counts reused stages as if computed") == 1
+        assert out.count("counts shared stages as if computed") == 1
         assert "compute: 520 of 1,120 effective steps paid; 54 % saved by 3 reused stages" in out
         document = json.loads(sweep("pareto", "--format", "json").out)
         assert {point["x"] for point in document["points"]} == {260.0}

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,15 @@ RECORDS = [
     record(3),  # of before stages were recorded
     record(4, TAKEN, status="early_stopped"),
 ]
+WITHOUT_POINTS = ("cost_nominal", "cost_paid", "stages")
+POINT = StageRun(name="stage1_9", key="cd" * 32, cost=80.0, step=40, snapshot=True)
+BRANCH = replace(FIRST, branched_from=0, branched_at=40, saved=80.0)
+TRUNK = [
+    record(0, FIRST, SECOND, points=(POINT,)),
+    record(1, replace(BRANCH, key="ef" * 32), SECOND),
+    record(2, points=(replace(POINT, key="01" * 32, step=60),), status="running"),
+    record(3, replace(BRANCH, branched_from=3), SECOND),  # a point of its own, from an earlier attempt
+]
 
 
 def rows(file: Path) -> list[dict[str, str]]:
@@ -60,7 +70,7 @@ def test_a_sweep_without_stages_has_the_columns_that_it_always_had(tmp_path: Pat
 def test_every_trial_with_stages_has_what_it_costs_and_what_it_paid(tmp_path: Path) -> None:
     table.write(tmp_path / "t.csv", SPACE, "url", RECORDS)
     found = rows(tmp_path / "t.csv")
-    assert list(found[0]) == [*table.TRIAL_COLUMNS, *table.STAGE_COLUMNS, "param.lr", "loss"]
+    assert list(found[0]) == [*table.TRIAL_COLUMNS, *WITHOUT_POINTS, "param.lr", "loss"]
     costs = [(row["cost_nominal"], row["cost_paid"]) for row in found]
     assert costs == [("260.0", "260.0"), ("260.0", "60.0"), ("200.0", "0.0"), ("", ""), ("200.0", "0.0")]
     (stage, _) = json.loads(found[1]["stages"])
@@ -77,8 +87,35 @@ def test_each_format_holds_the_same_costs(tmp_path: Path, suffix: str) -> None:
 
     table.write(tmp_path / f"t.{suffix}", SPACE, "url", RECORDS)
     read = TrialsTable.open(tmp_path / f"t.{suffix}")
-    assert read.columns == [*table.TRIAL_COLUMNS, *table.STAGE_COLUMNS, "param.lr", "loss"]
+    assert read.columns == [*table.TRIAL_COLUMNS, *WITHOUT_POINTS, "param.lr", "loss"]
     assert read.numbers("cost_paid").fillna(-1).tolist() == [260, 60, 0, -1, 0]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
+def test_a_branch_has_paid_for_its_part_and_points_are_a_column(tmp_path: Path, suffix: str) -> None:
+    from analysis.table import TrialsTable
+
+    table.write(tmp_path / f"t.{suffix}", SPACE, "url", TRUNK)
+    read = TrialsTable.open(tmp_path / f"t.{suffix}")
+    assert set(read.columns) == {*table.TRIAL_COLUMNS, *table.STAGE_COLUMNS, "param.lr", "loss"}
+    assert read.numbers("cost_nominal").fillna(-1).tolist() == [260, 260, -1, 260]
+    assert read.numbers("cost_paid").fillna(-1).tolist() == [260, 180, -1, 260]
+    assert [[(p.step, p.cost, p.stored) for p in points] for points in read.points] == [
+        *([(40, 80, True)], [], [(60, 80, True)], []),
+    ]
+    assert [stage.saved for stage in read.stages[1]] == [80, 0]
+    assert [stage.saved for stage in read.stages[3]] == [0, 0]
+
+
+def test_optuna_gets_what_a_branch_paid_and_whose_it_is(tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna")
+    optuna_journal.write(tmp_path / "journal.log", SPACE, [TRUNK[0], TRUNK[1]])
+    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "journal.log"))
+    study = optuna.load_study(study_name="case", storage=optuna.storages.JournalStorage(backend))
+    first, second = (trial.user_attrs for trial in study.trials)
+    assert (second["cost_nominal"], second["cost_paid"]) == (260, 180)
+    assert (second["branched.stage1_9"], second["branched_at.stage1_9"]) == (0, 40)
+    assert not any(name.startswith("branched") for name in first)
 
 
 def test_a_metric_of_the_same_name_does_not_hide_a_cost(tmp_path: Path) -> None:
