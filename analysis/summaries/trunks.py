@@ -8,7 +8,7 @@ has stored, and computes its own decay.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +18,6 @@ from analysis.statistics.pareto import Floats, Goal
 from analysis.statistics.stages import Point, Stage, branched, total
 from analysis.summaries.prefixes import best_of, common_parameters, described
 from analysis.table import PARAMETER, TrialsTable
-
-Runs = Mapping[int, Stage]
-"""Rows of the table and what each had of one stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +100,13 @@ def trunks(table: TrialsTable, values: Floats, goal: Goal) -> tuple[Trunk, ...]:
         values: [N] of the metric, NaN where there is none.
         goal: whether less or more of it is better.
     """
-    found = []
+    found: list[Trunk] = []
     names = dict.fromkeys(stage.name for stages in table.stages for stage in stages)
     used = {stage.name for stages in table.stages for stage in branched(stages)}
-    for name in (name for name in names if name in used):
-        runs = _runs(table, name)
-        groups = [rows for rows in _groups(table, name, runs) if _is_branched(runs, rows)]
-        common = common_parameters(table, {name: groups})[name]
-        of_stage = [_trunk(table, name, runs, rows, values, goal, common) for rows in groups]
+    for stage in (_Stage(table, name) for name in names if name in used):
+        groups = [rows for rows in stage.groups() if branched(stage.of(rows))]
+        common = common_parameters(table, {stage.name: groups})[stage.name]
+        of_stage = [stage.trunk(rows, values, goal, common) for rows in groups]
         found += sorted(of_stage, key=lambda trunk: (_rank(trunk.branches, goal), trunk.trial))
     return tuple(found)
 
@@ -125,141 +121,140 @@ def lengths(table: TrialsTable, found: Sequence[Trunk], values: Floats, goal: Go
         goal: whether less or more of it is better.
     """
     curves = []
-    for stage in dict.fromkeys(trunk.stage for trunk in found):
-        runs = _runs(table, stage)
-        at, in_steps = _lengths(table, stage, runs)
-        rows = [row for row in runs if np.isfinite(values[row])]
-        if len({at[row] for row in rows}) < 2:
+    for stage in (_Stage(table, name) for name in dict.fromkeys(trunk.stage for trunk in found)):
+        rows = [row for row in stage.runs if np.isfinite(values[row])]
+        if len({stage.lengths[row] for row in rows}) < 2:
             continue
         best = min(rows, key=lambda row: values[row] if goal == "minimize" else -values[row])
-        lines = (_line(trunk.branches, goal) for trunk in found if trunk.stage == stage)
+        lines = (_line(trunk.branches, goal) for trunk in found if trunk.stage == stage.name)
         curves.append(
             Lengths(
-                stage=stage,
-                in_steps=in_steps,
+                stage=stage.name,
+                in_steps=stage.in_steps,
                 trunks=tuple(line for line in lines if len(line) > 1),
-                points=tuple((at[row], float(values[row])) for row in rows),
-                best=(at[best], float(values[best])),
+                points=tuple((stage.lengths[row], float(values[row])) for row in rows),
+                best=(stage.lengths[best], float(values[best])),
                 trial=int(table.trials[best]),
             )
         )
     return tuple(curves)
 
 
-def _runs(table: TrialsTable, name: str) -> dict[int, Stage]:
-    return {row: stage for row, stages in enumerate(table.stages) for stage in stages if stage.name == name}
+class _Stage:
+    """A stage in all rows of the table.
 
+    Attributes:
+        name: of the stage.
+        runs: by row, for the trials that have ended it.
+        points: by row, for those that have published any.
+        in_steps: whether `lengths` are steps, else costs.
+        lengths: by row of `runs`, in steps if all trials have a parameter of them.
+    """
 
-def _points(table: TrialsTable, name: str, row: int) -> list[Point]:
-    return [point for point in table.points[row] if point.stage == name]
+    def __init__(self, table: TrialsTable, name: str) -> None:
+        self._table, self.name = table, name
+        self.runs = {row: s for row, stages in enumerate(table.stages) for s in stages if s.name == name}
+        found = ((row, [p for p in points if p.stage == name]) for row, points in enumerate(table.points))
+        self.points = {row: points for row, points in found if points}
+        try:
+            steps = table.floats(f"{PARAMETER}{name}.max_steps")
+        except AnalysisError:
+            steps = np.full(len(table), np.nan)
+        self.in_steps = all(np.isfinite(steps[row]) for row in self.runs)
+        self.lengths = {
+            row: float(steps[row]) if self.in_steps else run.cost for row, run in self.runs.items()
+        }
+        self._passed: dict[int, float] = defaultdict(float)
+        for row in {*self.runs, *self.points}:
+            self._pass(row)
 
+    def _pass(self, row: int) -> None:
+        """Note how far along their trunk a trial, and the one that it branched off, are known to be."""
+        run, source = self.runs.get(row), None
+        costs = [point.cost for point in self.points.get(row, ())]
+        if run is not None and run.branched_from is not None:
+            costs.append(run.saved)
+            source = self._table.row_of.get(run.branched_from)
+        self._passed[row] = max([self._passed[row], *costs])
+        if run is not None and source is not None:
+            self._passed[source] = max(self._passed[source], run.saved)
 
-def _groups(table: TrialsTable, name: str, runs: Runs) -> list[list[int]]:
-    """Return the rows of each trunk: they branched off one another, or share a point or the stage's end."""
-    home = list(range(len(table)))
+    def of(self, rows: Iterable[int]) -> list[Stage]:
+        """Return the stage of those of the rows that have ended it."""
+        return [self.runs[row] for row in rows if row in self.runs]
 
-    def find(row: int) -> int:
-        while home[row] != row:
-            home[row] = home[home[row]]
-            row = home[row]
-        return row
+    def groups(self) -> list[list[int]]:
+        """Return the rows of each trunk: they took parts of one another, or share a point or an end."""
+        home = list(range(len(self._table)))
 
-    first: dict[str, int] = {}
-    members = []
-    for row in range(len(table)):
-        keys = {f"point {point.key}" for point in _points(table, name, row)}
-        stage = runs.get(row)
-        if stage is not None and stage.key:
-            keys.add(f"end {stage.key}")
-        others = [first.setdefault(key, row) for key in keys]
-        others += [table.row_of[trial] for trial in _sources(table, name, runs, row) if trial in table.row_of]
-        for other in others:
-            home[find(row)] = find(other)
-        if keys or stage is not None:
-            members.append(row)
-    groups: dict[int, list[int]] = defaultdict(list)
-    for row in members:
-        groups[find(row)].append(row)
-    return list(groups.values())
+        def find(row: int) -> int:
+            while home[row] != row:
+                home[row] = home[home[row]]
+                row = home[row]
+            return row
 
+        members, first = sorted({*self.runs, *self.points}), dict[str, int]()
+        for row in members:
+            keys = {f"point {point.key}" for point in self.points.get(row, ())}
+            keys |= {f"end {run.key}" for run in self.of([row]) if run.key}
+            others = [first.setdefault(key, row) for key in keys]
+            others += [self._table.row_of[t] for t in self._sources(row) if t in self._table.row_of]
+            for other in others:
+                home[find(row)] = find(other)
+        groups: dict[int, list[int]] = defaultdict(list)
+        for row in members:
+            groups[find(row)].append(row)
+        return list(groups.values())
 
-def _sources(table: TrialsTable, name: str, runs: Runs, row: int) -> set[int]:
-    """Return the trials whose trunk a trial took a part of; a running one has that in its points alone."""
-    found = {point.branched_from for point in _points(table, name, row)}
-    if row in runs:
-        found |= {runs[row].branched_from, runs[row].reused_from}
-    return {trial for trial in found if trial is not None}
+    def _sources(self, row: int) -> set[int]:
+        """Return the trials that a trial took a part of; a running one has that in its points alone."""
+        found = {point.branched_from for point in self.points.get(row, ())}
+        for run in self.of([row]):
+            found |= {run.branched_from, run.reused_from}
+        return {trial for trial in found if trial is not None}
 
+    def trunk(self, rows: Sequence[int], values: Floats, goal: Goal, common: Sequence[str]) -> Trunk:
+        """Return the trunk of some rows.
 
-def _is_branched(runs: Runs, rows: Iterable[int]) -> bool:
-    return bool(branched(runs[row] for row in rows if row in runs))
+        Args:
+            rows: one of `groups`.
+            values: [N] of the metric.
+            goal: whether less or more of it is better.
+            common: columns of the parameters that set trunks apart.
+        """
+        points: dict[int, Point] = {}
+        for point in (point for row in rows for point in self.points.get(row, ())):
+            if point.step not in points or point.stored:  # several trials may have published one
+                points[point.step] = point
+        ends: dict[str, list[int]] = defaultdict(list)
+        for row in rows:
+            if row in self.runs:
+                ends[self.runs[row].key or f"trial {row}"].append(row)
+        branches = [self._branch(of_end, values, goal) for of_end in ends.values()]
+        started = [row for row in rows if not self._sources(row)]
+        return Trunk(
+            stage=self.name,
+            trial=int(self._table.trials[min(started or rows)]),
+            reach=max(self._passed[row] for row in rows),
+            points=tuple(points[step] for step in sorted(points)),
+            branches=tuple(sorted(branches, key=lambda branch: (-branch.leaves, -branch.end, branch.trials))),
+            nominal=total(run.cost for run in self.of(rows)),
+            paid=total(run.paid for run in self.of(rows)),
+            parameters=described(self._table, rows[0], common),
+        )
 
-
-def _trunk(
-    table: TrialsTable,
-    name: str,
-    runs: Runs,
-    rows: Sequence[int],
-    values: Floats,
-    goal: Goal,
-    common: Sequence[str],
-) -> Trunk:
-    points: dict[int, Point] = {}
-    for point in (point for row in rows for point in _points(table, name, row)):
-        if point.step not in points or point.stored:  # several trials may have published one
-            points[point.step] = point
-    ends: dict[str, list[int]] = defaultdict(list)
-    for row in rows:
-        if row in runs:
-            ends[runs[row].key or f"trial {row}"].append(row)
-    at, _ = _lengths(table, name, runs)
-    branches = [_branch(table, name, runs, at, of_end, values, goal) for of_end in ends.values()]
-    started = [row for row in rows if not _sources(table, name, runs, row)]
-    of_stage = [runs[row] for row in rows if row in runs]
-    return Trunk(
-        stage=name,
-        trial=int(table.trials[min(started or rows)]),
-        reach=max([branch.leaves for branch in branches] + [point.cost for point in points.values()]),
-        points=tuple(points[step] for step in sorted(points)),
-        branches=tuple(sorted(branches, key=lambda branch: (-branch.leaves, -branch.end, branch.trials))),
-        nominal=total(stage.cost for stage in of_stage),
-        paid=total(stage.paid for stage in of_stage),
-        parameters=described(table, rows[0], common),
-    )
-
-
-def _branch(
-    table: TrialsTable,
-    name: str,
-    runs: Runs,
-    at: Mapping[int, float],
-    rows: Sequence[int],
-    values: Floats,
-    goal: Goal,
-) -> Branch:
-    end = runs[rows[0]].cost
-    passed = [runs[row].saved for row in rows]
-    passed += [point.cost for row in rows for point in _points(table, name, row)]
-    best = best_of(values[list(rows)], goal)
-    having = [row for row in rows if best is None or values[row] == best]
-    return Branch(
-        leaves=min(end, max(passed)),
-        end=end,
-        length=at[rows[0]],
-        trials=tuple(table.trials[list(rows)].tolist()),
-        best=best,
-        best_trial=int(table.trials[having[0]]),
-    )
-
-
-def _lengths(table: TrialsTable, stage: str, runs: Runs) -> tuple[dict[int, float], bool]:
-    """Return by row the length of a stage, in steps if all trials have a parameter of them, else its cost."""
-    try:
-        steps = table.floats(f"{PARAMETER}{stage}.max_steps")
-    except AnalysisError:
-        steps = np.full(len(table), np.nan)
-    in_steps = all(np.isfinite(steps[row]) for row in runs)
-    return {row: float(steps[row]) if in_steps else run.cost for row, run in runs.items()}, in_steps
+    def _branch(self, rows: list[int], values: Floats, goal: Goal) -> Branch:
+        end, trials = self.runs[rows[0]].cost, self._table.trials
+        best = best_of(values[rows], goal)
+        having = [row for row in rows if best is None or values[row] == best]
+        return Branch(
+            leaves=min(end, max(self._passed[row] for row in rows)),
+            end=end,
+            length=self.lengths[rows[0]],
+            trials=tuple(trials[rows].tolist()),
+            best=best,
+            best_trial=int(trials[having[0]]),
+        )
 
 
 def _line(branches: Iterable[Branch], goal: Goal) -> tuple[tuple[float, float], ...]:

@@ -139,7 +139,8 @@ def _print_tables(answers: _Answers, *, chances: bool) -> None:
     print_front(answers.front, estimate_uncertainty(answers.frame, answers.front) if chances else None)
     if answers.shared is not None:
         x = answers.front.x
-        nominal = f"; {x} counts shared stages as if computed" if x in NOMINAL_COLUMNS else ""
+        stages = "shared stages" if answers.shared.branches else "reused stages"
+        nominal = f"; {x} counts {stages} as if computed" if x in NOMINAL_COLUMNS else ""
         echo(f"compute: {answers.shared.summary()}{nominal}")
 
 

@@ -103,7 +103,7 @@ class TestBestAndPareto:
 
     def test_the_front_is_nominal_and_says_so_once(self, sweep, experiment):
         out = sweep("pareto").out
-        assert out.count("counts shared stages as if computed") == 1
+        assert out.count("counts reused stages as if computed") == 1
         assert "compute: 520 of 1,120 effective steps paid; 54 % saved by 3 reused stages" in out
         document = json.loads(sweep("pareto", "--format", "json").out)
         assert {point["x"] for point in document["points"]} == {260.0}
