@@ -26,11 +26,11 @@ def trunks(drawing: Layout, found: Reuse) -> go.Figure:
     for line in drawing.lines:
         _add_branches(figure, line)
         _add_trunk(figure, line)
-    for (name, x, y), above in zip(drawing.landmarks(), (14, 36, 14), strict=True):
+    for name, x, y, above in drawing.landmarks():
         figure.add_annotation(
-            x=x, y=y, text=text(name), ax=0, ay=-above, showarrow=True, arrowhead=0, arrowwidth=0.8,
-            arrowcolor=GREY if above > 14 else "rgba(0,0,0,0)", font={"size": 11}, yanchor="bottom",
-            xanchor="left" if not x else "center",
+            x=x, y=y, text=text(name), ax=0, ay=-ROW * above, showarrow=True, arrowhead=0, arrowwidth=0.8,
+            arrowcolor=GREY if above > 1 else "rgba(0,0,0,0)", font={"size": 11}, xanchor="left",
+            yanchor="middle",
         )  # fmt: skip
     names = [
         "<br>".join((text(first), *(f'<span style="font-size:11px">{text(part)}</span>' for part in rest)))

@@ -22,8 +22,11 @@ TRUNKS, ENDS = 6, 8
 GAP = 1.0
 """Rows between two trunks."""
 
-HEAD = 2.2
+HEAD = 3.0
 """Rows above the first trunk, for the labels of its parts."""
+
+BELOW = 1.6
+"""Rows from a trunk to its first end, if the trunk goes on beyond that."""
 
 NAME = 26
 """Most characters of a line of a trunk's name."""
@@ -84,15 +87,21 @@ class Layout:
         """Return the ends of all trunks."""
         return tuple(end for line in self.lines for end in line.ends)
 
-    def landmarks(self) -> tuple[tuple[str, float, float], ...]:
-        """Return labels of the first trunk's parts, as (text, compute, row)."""
-        line = self.lines[0]
-        points = [point.cost for point in line.trunk.points] or [line.trunk.reach]
-        middle = min(points, key=lambda cost: abs(cost - 0.5 * line.trunk.reach))
+    def landmarks(self) -> tuple[tuple[str, float, float, float], ...]:
+        """Return labels of the first trunk's parts, as (text, compute, row, rows above that).
+
+        Each text begins above what it is about, lower than those to its left, so that no line down to a
+        trunk crosses another's text, however short the trunk is.
+        """
+        line, (trunk, point, decay) = self.lines[0], PARTS
         first = line.ends[0]
-        decay = (first.branch.leaves + first.branch.end) / 2
-        places = ((0.0, line.y), (middle, line.y), (decay, first.y))
-        return tuple((text, *place) for text, place in zip(PARTS, places, strict=True))
+        places = [(decay, first.branch.leaves + 0.01 * self.reach, first.y, 0.7)]
+        costs = [point.cost for point in line.trunk.points if point.cost < first.branch.leaves]
+        if costs:
+            middle = min(costs, key=lambda cost: abs(cost - 0.5 * line.trunk.reach))
+            places.append((point, middle, line.y, 1.5))
+        start = min(0.04 * self.reach, 0.5 * min(x for _, x, _, _ in places))
+        return ((trunk, start, line.y, 2.3), *reversed(places))
 
 
 def layouts(trunks: Sequence[Trunk], goal: Goal) -> tuple[Layout, ...]:
@@ -114,7 +123,8 @@ def _layout(stage: str, trunks: Sequence[Trunk], goal: Goal) -> Layout:
     for trunk, branches in shown:
         at, ends = y, []
         for nth, branch in enumerate(branches):
-            y += not (nth == 0 and branch.leaves >= trunk.reach)  # the longest goes on in the trunk's own row
+            if nth or branch.leaves < trunk.reach:  # the longest goes on in the trunk's own row
+                y += 1 if nth else BELOW
             value = None if branch.best is None else sign * branch.best
             is_best = value is not None and value == min(values)
             colour = _colour(value, values)

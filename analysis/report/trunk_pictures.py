@@ -17,6 +17,9 @@ from analysis.report.trunk_layout import HEAD, Layout, Line, layouts
 from analysis.summaries.reuse import Reuse
 from analysis.summaries.trunks import Lengths
 
+FIRST, OTHERS = (BLUE, 2.2, 6), (GREY, 0.8, 2.5)
+"""Colour, width and size of points of the best trunk's line, and of others'."""
+
 FINE: dict[str, Any] = {"color": GREY, "fontsize": 8, "style": "italic", "va": "bottom"}
 
 
@@ -35,11 +38,9 @@ def trunks(found: Reuse) -> Figure:
 def _draw(axes: Axes, drawing: Layout, found: Reuse) -> None:
     for line in drawing.lines:
         _draw_trunk(axes, line)
-    (trunk, *start), (point, *middle), (decay, *end) = drawing.landmarks()
-    axes.annotate(trunk, start, (start[0], start[1] - 0.7), **FINE)
-    pointer = {"arrowstyle": "-", "color": GREY, "lw": 0.8}
-    axes.annotate(point, middle, (middle[0], middle[1] - 1.5), ha="center", arrowprops=pointer, **FINE)
-    axes.annotate(decay, end, (end[0], end[1] - 0.7), ha="center", **FINE)
+    pointer = {"arrowstyle": "-", "color": GREY, "lw": 0.8, "relpos": (0, 0), "shrinkA": 0, "shrinkB": 2}
+    for name, x, y, above in drawing.landmarks():
+        axes.annotate(name, (x, y), (x, y - above), arrowprops=pointer if above > 1 else None, **FINE)
     axes.set_xlabel(in_unit(f"compute of {drawing.stage}", found))
     axes.set_ylabel("trunk of")
     axes.set_yticks([line.y for line in drawing.lines], ["\n".join(line.name) for line in drawing.lines])
@@ -87,7 +88,7 @@ def _draw_lengths(axes: Axes, curve: Lengths) -> None:
     xs, ys = zip(*curve.points, strict=True)
     axes.plot(xs, ys, "o", color=GREY, mfc="none", ms=4, label="a trial")
     for nth, line in enumerate(curve.trunks[::-1], start=1 - len(curve.trunks)):  # the best stands in front
-        style = {"color": GREY, "lw": 0.8, "ms": 2.5} if nth else {"color": BLUE, "lw": 2.2, "ms": 6}
+        style: dict[str, Any] = dict(zip(("color", "lw", "ms"), OTHERS if nth else FIRST, strict=True))
         name = "the best trunk" if not nth else "another trunk" if nth == -1 else None
         axes.plot(*zip(*line, strict=True), marker="o", label=name, **style)
     x, y = curve.best

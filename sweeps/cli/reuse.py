@@ -52,8 +52,8 @@ def sweep_document(records: Sequence[Trial]) -> dict[str, Any]:
     document: dict[str, Any] = {}
     if found is not None:
         totals = {"nominal": found.nominal, "paid": found.paid, "saved": found.saved}
-        totals |= {"reused_stages": found.reused, "branches": found.branched, "unit": found.unit}
-        document["compute"] = totals
+        counts = {"reused_stages": found.reused, "branches": found.branched}
+        document["compute"] = {**totals, **counts, "unit": found.unit}
     if trunks_line(records):
         trials = sum(bool(costs.branched(record)) for record in records)
         saved = 0.0 if found is None else found.branch_saved

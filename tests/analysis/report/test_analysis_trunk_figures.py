@@ -67,12 +67,12 @@ def test_a_branch_goes_from_its_trunk_down_to_its_row_and_on_to_its_end(branched
     figure = trunk_figures.trunks(drawing(branched), found(branched))
     ends = [trace for trace in figure.data if trace.mode == "lines+markers+text"]
     assert [(list(trace.x), list(trace.y)) for trace in ends] == [
-        ([320, 320, 400], [0, 1, 1]),
-        ([208, 208, 260], [0, 2, 2]),
-        ([160, 160, 200], [0, 3, 3]),
-        ([80, 80, 100], [0, 4, 4]),
-        ([160, 160, 200], [6, 6, 6]),
-        ([80, 80, 100], [6, 7, 7]),
+        ([320, 320, 400], [0, 1.6, 1.6]),
+        ([208, 208, 260], [0, 2.6, 2.6]),
+        ([160, 160, 200], [0, 3.6, 3.6]),
+        ([80, 80, 100], [0, 4.6, 4.6]),
+        ([160, 160, 200], [6.6, 6.6, 6.6]),
+        ([80, 80, 100], [6.6, 7.6, 7.6]),
     ]
     texts = [trace.text[-1].strip() for trace in ends]
     assert texts[:2] == ["<b>3.2 · trial 2</b>", "no result · trial 5"]
@@ -82,7 +82,7 @@ def test_a_branch_goes_from_its_trunk_down_to_its_row_and_on_to_its_end(branched
 def test_a_trunk_is_a_line_with_its_points(branched: dict[str, Any]) -> None:
     figure = trunk_figures.trunks(drawing(branched), found(branched))
     lines = [trace for trace in figure.data if trace.mode == "lines"]
-    assert [(list(trace.x), list(trace.y)) for trace in lines] == [([0, 360], [0, 0]), ([0, 160], [6, 6])]
+    assert [(list(trace.x), list(trace.y)) for trace in lines] == [([0, 360], [0, 0]), ([0, 160], [6.6, 6.6])]
     assert "trunk of trial 0, 51 % saved" in lines[0].hovertemplate
     stored, removed = (trace for trace in figure.data if trace.mode == "markers")
     assert list(removed.x) == [40, 80, 120, 160]
@@ -141,7 +141,7 @@ class TestPictures:
         (axes,) = trunk_pictures.trunks(found(branched)).axes
         paths = [np.asarray(line.get_xydata()).tolist() for line in axes.lines]
         assert [[0, 0], [360, 0]] in paths
-        assert [[80, 0], [80, 4], [100, 4]] in paths
+        assert [[80, 0], [80, 4.6], [100, 4.6]] in paths
         assert axes.yaxis_inverted()
 
     @pytest.mark.parametrize("stages", [1, 2])

@@ -150,9 +150,12 @@ class TestLayout:
     def test_the_longest_goes_on_in_the_row_of_its_trunk(self, branched: dict[str, Any]) -> None:
         (drawing,) = layouts(found(branched).trunks, "minimize")
         first, second = drawing.lines
-        assert (first.y, [end.y for end in first.ends]) == (0, [1, 2, 3, 4])  # 7 still computes the trunk
-        assert (second.y, [end.y for end in second.ends]) == (6, [6, 7])
-        assert (drawing.rows, drawing.reach, drawing.left_out) == (8, 400, "")
+        assert (first.y, [end.y for end in first.ends]) == (
+            0,
+            [1.6, 2.6, 3.6, 4.6],
+        )  # 7 still computes the trunk
+        assert (second.y, [end.y for end in second.ends]) == (6.6, [6.6, 7.6])
+        assert (drawing.rows, drawing.reach, drawing.left_out) == (8.6, 400, "")
         assert [end.text for end in first.ends] == [
             *("3.2 · trial 2", "no result · trial 5", "3.5 · trial 0", "3.7 · trial 3, best of 2"),
         ]
@@ -167,8 +170,11 @@ class TestLayout:
 
     def test_the_parts_of_the_first_trunk_are_labelled_where_they_are(self, branched: dict[str, Any]) -> None:
         (drawing,) = layouts(found(branched).trunks, "minimize")
-        (_, *trunk), (_, *point), (_, *decay) = drawing.landmarks()
-        assert (trunk, point, decay) == ([0, 0], [160, 0], [360, 1])
+        assert [place[1:] for place in drawing.landmarks()] == [(16, 0, 2.3), (160, 0, 1.5), (324, 1.6, 0.7)]
+        for trial in branched["trials"]:
+            trial.pop("trunk_points", None)
+        (drawing,) = layouts(found(branched).trunks, "minimize")
+        assert [text.partition(":")[0] for text, *_ in drawing.landmarks()] == ["trunk", "decay"]
 
     def test_of_many_the_best_and_some_of_every_length_are_drawn(self, branched: dict[str, Any]) -> None:
         template, copies = branched["trials"], []
@@ -230,6 +236,8 @@ def test_no_two_lines_cross_and_no_cost_is_lost(steps: list[int], seed: int) -> 
     saved = sum(entry.get("saved", 0.0) for row in rows for entry in row["stages"])
     assert totals.nominal - totals.paid == pytest.approx(saved)
     for drawing in layouts(totals.trunks, "minimize"):
+        xs = [x for _, x, _, _ in drawing.landmarks()]
+        assert xs == sorted(xs)
         for line in drawing.lines:
             assert [end.y for end in line.ends] == sorted({end.y for end in line.ends})
             for upper in line.ends:
