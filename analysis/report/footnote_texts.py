@@ -76,7 +76,7 @@ DEFINITIONS = (
         "nominal",
         "Nominal compute",
         "column {x} is that of the configuration, in the front, its knee and the efficiency: a stage that "
-        "the trial reused counts as if it had computed it, so that trials compare whatever they found",
+        "the trial reused counts as if it had computed it{trunk}, so that trials compare whatever they found",
     ),
     Definition(
         "efficient",

@@ -151,6 +151,7 @@ def _reuse_fields(table: TrialsTable, reuse: Reuse) -> Mapping[str, str]:
         "unknown": unknown,
         "branches": branches if reuse.branches else "",
         "parts": parts,
+        "trunk": ", and so does the part from a trunk" if reuse.branches else "",
     }
 
 

@@ -44,6 +44,7 @@ def test_the_page_draws_trunks_and_lengths_and_explains_them(branched: dict[str,
     assert "each end pays for its decay alone" in text
     assert "drawn are" not in text
     footer = page.split("<footer>")[1]
+    assert "counts as if it had computed it, and so does the part from a trunk" in footer
     for subject in ("Trunks and branches", "Lengths", "whose part saved was not paid", "column trunk_points"):
         assert subject in footer, subject
     assert "trunk_points" not in page.split("All trials")[1].split("</table>")[0]  # a list is no cell

@@ -130,7 +130,8 @@ def test_an_exported_table_can_be_imported_again(space: Space) -> None:
     from sweeps.upkeep.admission import admit
     from sweeps.upkeep.tables import Row, Table
 
-    cells = {"param.x": 0.5, "param.n": 3, "loss": 1.0, **table.stage_costs(RECORDS[1])}
+    cells = {"param.x": 0.5, "param.n": 3, "loss": 1.0, **table.stage_costs(TRUNK[0])}
+    assert "trunk_points" in cells
     one = Table(file="t.json", columns=tuple(cells), rows=(Row(number=1, cells=MappingProxyType(cells)),))
     (result,) = admit(one, space).results
     assert dict(result.metrics) == {"loss": 1.0}  # what was paid elsewhere is no result of the trial
