@@ -78,6 +78,20 @@ def test_trunks_that_nobody_branched_off_are_not_shown(branched: dict[str, Any])
     assert [trunk.trial for trunk in found(branched).trunks] == [0]
 
 
+def test_two_trials_that_computed_the_same_are_on_one_trunk(branched: dict[str, Any]) -> None:
+    """Trial 8 could not wait for the end of 1, and 9 (or 3) published a point that is gone by 4."""
+    late = json.loads(json.dumps(branched["trials"][1])) | {"trial": 8}
+    late["stages"][0] |= {"branched_from": None, "branched_at": None, "saved": 0}
+    again = json.loads(json.dumps(branched["trials"][4])) | {"trial": 9, "stages": []}
+    again["trunk_points"] = [again["trunk_points"][1] | {"snapshot": True}]
+    for trials in ([*branched["trials"], late, again], [again | {"trial": 3}, *branched["trials"][4:]]):
+        (trunk,) = [t for t in found(branched | {"trials": trials}).trunks if t.branches[-1].trials == (6,)]
+        assert [point.stored for point in trunk.points] == [False, True, False, False]
+    totals = found(branched | {"trials": [*branched["trials"], late]})
+    assert totals.trunks[0].branches[-1].trials == (1, 3, 8)
+    assert totals.trunks[0].paid == 520 + 100
+
+
 def test_a_trunk_whose_first_trial_is_missing_is_shown_by_the_others(branched: dict[str, Any]) -> None:
     del branched["trials"][0]
     first, second, _ = found(branched).trunks  # nothing joins trial 1 to 2 any more
