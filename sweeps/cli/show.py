@@ -142,7 +142,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         lines.append(f"compute {line}")
     if line := reuse.trunks_line(records):
         lines.append(f"trunks  {line}")
-    if any(run.snapshot for record in records for run in record.stages):
+    if any(record.snapshots for record in records):
         from sweeps.cli.snapshots import status_line
 
         lines.append(f"stages  {status_line(experiment, records)}")
