@@ -31,7 +31,7 @@ BELOW = 1.6
 NAME = 26
 """Most characters of a line of a trunk's name."""
 
-PARTS = ("trunk: computed once", "point to branch off at (hollow: removed)", "decay: computed for each end")
+PARTS = ("trunk: shared by its ends", "point to branch off at (hollow: removed)", "decay: each end its own")
 """Parts of the first trunk, as they are labelled."""
 
 
