@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.findings import branches
 from benchmarks.findings.claims import Runs, findings
 from benchmarks.findings.errors import errors
 from benchmarks.findings.page import page
@@ -44,7 +45,9 @@ def main() -> None:
         )
     except RunFailed as error:
         raise SystemExit(f"findings: {error}") from None
-    found = (*findings(setting, Runs(runs)), errors(setting, Runs(runs)))
+    pairs = branches.read()  # measured by a command of its own
+    more = (branches.finding(pairs),) if pairs else ()
+    found = (*findings(setting, Runs(runs)), errors(setting, Runs(runs)), *more)
     pictures = arguments.out.with_suffix("")
     pictures.mkdir(parents=True, exist_ok=True)
     for finding in found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from benchmarks.findings.claims import Finding
@@ -31,14 +32,24 @@ def page(findings: Iterable[Finding], *, facts: Sequence[tuple[str, str]], pictu
         _METHOD.rstrip(),
     ]
     for number, finding in enumerate(findings, start=1):
-        parts += [
-            f"## {number}. {finding.claim}",
-            "\n".join(f"- {verdict}" for verdict in finding.verdicts),
-            _table(finding.header, finding.rows),
-        ]
+        parts.append(_section(number, finding))
         if finding.series:
             parts.append(f"![{finding.y_title}]({pictures}/{finding.name}.svg)")
     return "\n\n".join(parts) + "\n"
+
+
+def numbered(text: str, finding: Finding) -> str:
+    """Return a page with the section of this finding in the place of the one it has, or after its last."""
+    sections = re.split(r"(?m)^(?=## )", text.rstrip("\n") + "\n\n")
+    claims = [section.partition("\n")[0].partition(". ")[2] for section in sections]
+    number = claims.index(finding.claim) if finding.claim in claims else len(sections)
+    sections[number : number + 1] = [_section(number, finding) + "\n\n"]
+    return "".join(sections).rstrip("\n") + "\n"
+
+
+def _section(number: int, finding: Finding) -> str:
+    verdicts = "\n".join(f"- {verdict}" for verdict in finding.verdicts)
+    return f"## {number}. {finding.claim}\n\n{verdicts}\n\n{_table(finding.header, finding.rows)}"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import statistics
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,11 +112,16 @@ def _job(condition: Condition, seed: int, common: tuple[str, ...], root: Path) -
 def _finish(job: _Job) -> None:
     if _is_finished(job):
         return
-    job.folder.mkdir(parents=True, exist_ok=True)
-    log = job.folder / "log.txt"
+    finish(job.overrides, job.folder)
+
+
+def finish(overrides: Sequence[str], folder: Path) -> None:
+    """Train a run in its folder, in a process of its own. Raises RunFailed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "log.txt"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_WARM])
-    trainer = context.Process(target=_train, args=(command(job.overrides, job.folder), log))
+    trainer = context.Process(target=_train, args=(command(overrides, folder), log))
     trainer.start()
     trainer.join()
     if trainer.exitcode != EXIT_DONE:
