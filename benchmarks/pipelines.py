@@ -1,4 +1,4 @@
-"""Surrogates of two-stage pipelines with known optimum and cost, for `benchmarks.reuse`: lower is better.
+"""Surrogates of two-stage pipelines with known cost, for `benchmarks.{reuse,trunks}`: lower is better.
 
 Each seed is an instance of its own: it places the optimum and orders the options. Losses are shares of the
 instance's range, and 0 at its optimum. Bowls are steeper above the optimum than below, as losses are over
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sweeps.space.definition import Choice, Objective, Program, Range, Search, Space, Stage, Value
+from sweeps.space.definition import Choice, Objective, Program, Range, Search, Space, Stage, Trunk, Value
 from sweeps.space.domain import from_unit, to_unit
 
 METRIC = "loss"
@@ -96,6 +96,67 @@ class Pipeline:
     def _random(self, rng: np.random.Generator) -> dict[str, Value]:
         values: dict[str, Value] = {p.name: from_unit(p, rng.uniform()) for p in NUMBERS}
         return values | {FIRST[2].name: FIRST[2].values[int(rng.integers(len(OPTIONS)))]}
+
+
+LENGTHS = (
+    Range(name="stage1_9.max_steps", min=20, max=400, kind="int", log=True),
+    Range(name="stage2.max_steps", min=40, max=800, kind="int", log=True),
+)
+COMPUTE = "compute"
+STEP_COSTS = (2.0, 1.0)
+DECAY = 0.15
+FALLS = (0.3, 0.6)
+"""Loss at the shortest length of each stage, in ranges of the loss over the other parameters."""
+
+
+class LengthPipeline(Pipeline):
+    """One instance in which the lengths of both stages are searched, for loss and compute.
+
+    The loss falls with each length by a power law. A branch ends where a run of its length ends.
+    """
+
+    def __init__(self, name: str, seed: int) -> None:
+        super().__init__(name, seed)
+        self._exponents = np.random.default_rng((seed, 2)).uniform(0.2, 0.8, len(LENGTHS))
+
+    def lengths_space(self, *, reuse: bool, trunks: bool) -> Space:
+        """Return the sweep that searches it, except for the seed; points are an eighth of a trunk apart."""
+        trunk = {
+            p.name: Trunk(length=p.name, decay=DECAY, every=math.ceil(p.max * (1 - DECAY) / 8))
+            for p in LENGTHS
+        }
+        stages = tuple(
+            Stage(
+                name=name,
+                parameters=(f"{name}.*",),
+                cost=f"{cost:g}*{name}.max_steps",
+                trunk=trunk[f"{name}.max_steps"] if trunks else None,
+            )
+            for name, cost in zip(("stage1_9", "stage2"), STEP_COSTS, strict=True)
+        )
+        objectives = (Objective(metric=METRIC), Objective(metric=COMPUTE))
+        space = self.space(reuse=reuse)
+        parameters = FIRST + LENGTHS[:1] + SECOND + LENGTHS[1:]
+        return replace(space, parameters=parameters, objectives=objectives, stages=stages)
+
+    def loss(self, parameters: Mapping[str, Value]) -> float:
+        """Return the loss without noise: 0 at the optimum with the longest stages."""
+        return super().loss(parameters) + math.fsum(
+            share * _fall(length, float(parameters[length.name]), exponent)
+            for share, length, exponent in zip(FALLS, LENGTHS, self._exponents, strict=True)
+            if length.name in parameters  # not while the range of the others is measured
+        )
+
+
+def compute(parameters: Mapping[str, Value]) -> float:
+    """Return the compute of both stages from scratch."""
+    pairs = zip(STEP_COSTS, LENGTHS, strict=True)
+    return math.fsum(cost * float(parameters[length.name]) for cost, length in pairs)
+
+
+def _fall(length: Range, steps: float, exponent: float) -> float:
+    """Return a power law in the steps, from 1 at the shortest length to 0 at the longest."""
+    return ((steps / length.max) ** -exponent - 1.0) / ((length.min / length.max) ** -exponent - 1.0)
 
 
 def _bowl(away: float) -> float:

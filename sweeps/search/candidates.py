@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Literal
 
 from sweeps.errors import NothingToAsk
+from sweeps.search.branches import Branches
 from sweeps.search.determinism import stable_seed
 from sweeps.search.encoding import Encoding
 from sweeps.search.nested_design import FEWEST, by_new_options, first_stages, next_prefix
@@ -19,6 +20,7 @@ from sweeps.search.outcomes import Outcomes, has_failed
 from sweeps.search.prefixes import Prefixes
 from sweeps.search.sequence import Point
 from sweeps.search.stage_costs import StageCosts
+from sweeps.search.stored import Stored
 from sweeps.space.definition import Space, Value
 from sweeps.trials.record import Trial
 
@@ -67,6 +69,7 @@ class Candidates:
         origins: by the same index, that of the first record at this point: repeats with other seeds are
             one arm with several observations.
         prefixes: first stages that trials share.
+        branches: trunks that trials share.
         costs: of the stages; None where trials share none.
     """
 
@@ -84,7 +87,9 @@ class Candidates:
         self._sobol, self._surrogate = sobol, surrogate
         self._configurations = self._domain.configurations()
         self.prefixes = Prefixes(space, encoding)
-        self.costs = StageCosts(self.prefixes.stages, encoding) if self.prefixes.searched else None
+        self.branches = Branches(space, self.prefixes.stages, encoding)
+        shared = self.prefixes.searched or self.branches.staged
+        self.costs = StageCosts(self.prefixes.stages, encoding) if shared else None
         self._start_over()
 
     def observe(self, trials: Sequence[Trial]) -> RecordDelta:
@@ -140,14 +145,14 @@ class Candidates:
         taken = self._taken | {self._domain.identity(candidate.parameters) for candidate in found}
         left = self._left(taken)
         if enough := self._has_enough_results(found):
-            published = self.published()
+            stored = self.stored()
             for point in self._surrogate(index, found):
-                parameters = self.prefixes.snapped(self._encoding.decode(point), published)
+                parameters = stored.snapped(self._encoding.decode(point))
                 if self._is_new(parameters, taken):
                     return Candidate(parameters=parameters, generator="botorch")
         prefix = None if enough else self._designed(found)
         drawn = self._first_candidates(index, prefix)
-        if prefix is None and not enough and index and self.shares():
+        if prefix is None and not enough and index and self._shares_ends():
             drawn = self._with_new_options(drawn, found)
         for parameters in drawn:
             if self._is_new(parameters, taken):
@@ -161,19 +166,27 @@ class Candidates:
         )
 
     def shares(self) -> bool:
-        """Return whether the search weighs what a trial can share: a first stage that costs something."""
-        return self.costs is not None and self._search.method == "bayes" and self._first_share() >= NEGLIGIBLE
+        """Return whether the search weighs what a trial can share: a trunk, or a dear first stage."""
+        return bool(self.branches.staged and self._search.method == "bayes") or self._shares_ends()
+
+    def _shares_ends(self) -> bool:
+        """Return whether trials can share a first stage that costs something."""
+        bayes = self.prefixes.searched and self._search.method == "bayes"
+        return bayes and self._first_share() >= NEGLIGIBLE
 
     def _first_share(self) -> float:
         return self.costs.first_share(self.known()) if self.costs is not None else 0.0
 
-    def published(self) -> list[Trial]:
-        """Return a record of each published first stage that a new trial can start from."""
-        return list(self.prefixes.published(self.known()).values()) if self.shares() else []
+    def stored(self) -> Stored:
+        """Return what new trials can start from, as the records say."""
+        known = self.known()
+        ends = self.prefixes.published(known).values() if self._shares_ends() else ()
+        trunks = self.branches.stored(known) if self.shares() else ()
+        return Stored(self.prefixes, self.branches, tuple(ends), tuple(trunks))
 
     def _designed(self, found: Sequence[Candidate]) -> Trial | None:
         """Return the record whose first stage the next first candidate shares; None for a fresh one."""
-        if self.costs is None or not self.shares():
+        if not self._shares_ends():
             return None
         keys = [self.prefixes.of(candidate.parameters) for candidate in found]
         options = max(self.prefixes.choices.values(), default=1)

@@ -37,7 +37,7 @@ class Prefixes:
             for axis in encoding.axes
             if isinstance(axis, Options) and axis.name in self.axes
         }
-        self.searched = self.stages.shared and bool(self._first)
+        self.searched = self.stages.shared and self.stages.later and bool(self._first)
 
     def of(self, parameters: Parameters) -> Hashable:
         """Return a key that is equal for trials that can share the first stage."""

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sweeps.space.constraints import parse, parse_expression
-from sweeps.space.definition import Choice, Fixed, Range, Space
+from sweeps.space.definition import Choice, Fixed, Range, Space, Trunk
 
 
 def problem(space: Space) -> str | None:
@@ -97,6 +97,8 @@ def _of_stages(space: Space) -> Iterator[str]:
                 parse_expression(stage.cost)
         except ValueError as error:
             yield f"stage {stage.name!r}: cost {stage.cost!r}: {error}"
+        if stage.trunk is not None and not _is_trunk(stage.trunk, space):
+            yield f"stage {stage.name!r}: its trunk is not a length, a decay of 0 to 1, a tail and a count"
     keep: object = space.snapshots.keep
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
         yield "snapshots.keep is not a count from 1"
@@ -116,3 +118,18 @@ def _is_number(value: object) -> bool:
         return math.isfinite(value)
     except OverflowError:  # an integer that no float can hold
         return False
+
+
+def _is_trunk(trunk: Trunk, space: Space) -> bool:
+    """Return whether the fields of a trunk, which a user may have edited, have their types and names."""
+    names = {parameter.name for parameter in space.parameters}
+    every: object = trunk.every
+    decay = trunk.decay
+    return (
+        trunk.length in names
+        and (decay in names if isinstance(decay, str) else _is_number(decay) and 0 <= decay <= 1)
+        and all(isinstance(name, str) for name in trunk.tail)
+        and isinstance(every, int)
+        and not isinstance(every, bool)
+        and every >= 0
+    )

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from sweeps.space import space_trunks
 from sweeps.space.constraints import Expression, parse_expression
 from sweeps.space.definition import Choice, Fixed, Parameter, Range, Snapshots, Space, Stage
 from sweeps.space.stages import Stages
 from sweeps.space.yaml_cursor import Cursor, nearest
 
-STAGE_KEYS = ("name", "parameters", "cost")
+STAGE_KEYS = ("name", "parameters", "cost", "trunk")
 SNAPSHOTS_KEYS = ("keep", "keep_gib")
 _STAGE_HINTS = {
     "params": "unknown key; write parameters:",
@@ -46,6 +47,9 @@ def stages(section: Cursor, space: Space) -> tuple[Stage, ...]:
     names = _names([entries["name"] for entries in tables])
     patterns = _patterns(section, dict(zip(names, (e["parameters"] for e in tables), strict=True)), space)
     found = tuple(Stage(name=name, parameters=patterns[name]) for name in names)
+    found = space_trunks.with_trunks(
+        [entries.get("trunk") for entries in tables], replace(space, stages=found)
+    )
     if not any("cost" in entries for entries in tables):
         return found
     for item, entries in zip(items, tables, strict=True):

@@ -15,8 +15,9 @@ class Stages:
 
     Attributes:
         names: of the stages.
-        shared: whether trials of this sweep share stages: there are two or more, the space asks for it, and
-            a searched parameter belongs to another than the first.
+        shared: whether trials of this sweep share stages or trunks: there are two stages or more, the space
+            asks for it, and a searched parameter belongs to another than the first, or a stage has a trunk.
+        later: whether a searched parameter belongs to another than the first.
     """
 
     def __init__(self, space: Space) -> None:
@@ -26,8 +27,9 @@ class Stages:
             self._move_parents(name)
         self._costs = tuple(_parsed(stage.cost) for stage in space.stages)
         self.names = tuple(stage.name for stage in space.stages)
-        later = any(self.of(name) for name in self._domain.searched)
-        self.shared = len(self.names) > 1 and space.search.reuse == "auto" and later
+        self.later = any(self.of(name) for name in self._domain.searched)
+        several = self.later or any(stage.trunk is not None for stage in space.stages)
+        self.shared = len(self.names) > 1 and space.search.reuse == "auto" and several
 
     def of(self, parameter: str) -> int:
         """Return the position of the stage that a parameter belongs to; the first, if none names it.

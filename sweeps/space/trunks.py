@@ -40,30 +40,40 @@ class Trunks:
     """
 
     def __init__(self, space: Space, stages: Stages) -> None:
-        self._space, self._stages, self._fixed = space, stages, Domain(space).fixed
+        self._space, self._stages, self._domain = space, stages, Domain(space)
 
     def of(self, stage: int) -> Trunk | None:
         """Return the trunk of the stage at a position; None if it has none."""
         return self._space.stages[stage].trunk if self._space.search.reuse == "auto" else None
 
-    def end(self, parameters: Mapping[str, Value], stage: int) -> int | None:
-        """Return the step at which a trial leaves the trunk of a stage; None if it has no such step."""
+    def length(self, parameters: Mapping[str, Value], stage: int) -> int | None:
+        """Return the steps of a stage that has a trunk; None if it has none or no such number."""
         if (trunk := self.of(stage)) is None:
             return None
-        values = [parameters.get(name, self._fixed.get(name)) for name in (trunk.length, str(trunk.decay))]
-        steps, decay = values[0], values[1] if isinstance(trunk.decay, str) else trunk.decay
-        if not isinstance(steps, int) or isinstance(steps, bool) or not isinstance(decay, int | float):
+        steps = parameters.get(trunk.length, self._domain.fixed.get(trunk.length))
+        return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
+
+    def end(self, parameters: Mapping[str, Value], stage: int) -> int | None:
+        """Return the step at which a trial leaves the trunk of a stage; None if it has no such step."""
+        trunk, steps = self.of(stage), self.length(parameters, stage)
+        if trunk is None or steps is None:
             return None
-        return decay_start(steps, decay)
+        decay: object = trunk.decay
+        if isinstance(trunk.decay, str):
+            decay = parameters.get(trunk.decay, self._domain.fixed.get(trunk.decay))
+        return decay_start(steps, decay) if isinstance(decay, int | float) else None
 
     def prefix(self, parameters: Mapping[str, Value], stage: int) -> Hashable:
         """Return a key that is equal for trials on one trunk of the stage, by parameters alone."""
-        kept = {name: value for name, value in parameters.items() if not self.is_tail(name, stage)}
-        return self._stages.prefix(kept, stage)
+        part = self._stages.part(parameters, stage)  # what the length switches on is in it
+        return self._domain.identity({n: v for n, v in part.items() if not self.is_tail(n, stage)})
 
     def is_tail(self, parameter: str, stage: int) -> bool:
-        """Return whether trials on one trunk of the stage may differ in this parameter of it."""
-        if (trunk := self.of(stage)) is None:
+        """Return whether trials on one trunk of the stage may differ in this parameter of it.
+
+        Never in one of an earlier stage, such as a decay of both: that stage's end depends on it.
+        """
+        if (trunk := self.of(stage)) is None or self._stages.of(parameter) != stage:
             return False
         patterns = (trunk.length, *trunk.tail, *((trunk.decay,) if isinstance(trunk.decay, str) else ()))
         return any(fnmatchcase(parameter, pattern) for pattern in patterns)

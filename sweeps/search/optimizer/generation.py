@@ -160,13 +160,12 @@ class Optimizer:
             log.warning("trial %d comes from Sobol, because the surrogate failed: %s", index, error)
 
     def _weighed(self, adapter: Any, fresh: Point, index: int, found: Sequence[Candidate]) -> list[Point]:
-        """Return the fresh point and the best one on a published first stage, the better first; else []."""
+        """Return the fresh point and the best ones on what is stored, the best first; else []."""
         candidates = self._candidates
-        if candidates.costs is None or not candidates.published():
+        if candidates.costs is None:
             return []
-        choice = StageChoice(
-            candidates, self._encoding, self._filled, candidates.costs.known(candidates.known()), found
-        )
+        costs = candidates.costs.known(candidates.known())
+        choice = StageChoice(candidates, self._encoding, self._filled, costs, found)
         asked = sum(r.generator == "botorch" for r in candidates.records)
         asked += sum(candidate.generator == "botorch" for candidate in found)
         encoded = (self._encoding.encode(candidate.parameters) for candidate in found)

@@ -1,4 +1,4 @@
-"""Choice between a fresh candidate and one that starts from a published first stage."""
+"""Choice between a fresh candidate and those that start from a stored first stage or branch off a trunk."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.quasirandom import SobolEngine
 
+from sweeps.search.branches import StoredTrunk
 from sweeps.search.candidates import Candidate, Candidates
 from sweeps.search.encoding import Encoding
 from sweeps.search.optimizer.acquisition import ModelRows, OpenAcquisition, Point
@@ -20,6 +21,9 @@ from sweeps.trials.record import Trial
 
 LATER_POINTS = 64
 """Sobol points of the later stages, at which each published first stage is judged."""
+
+BRANCH_POINTS = 16
+"""Sobol points of a later stage's length and decay, at which each stored trunk of it is judged."""
 
 FRESH_POINTS = 1024
 """Sobol points of all stages, among which the best fresh one is found where the maximiser is none."""
@@ -33,11 +37,25 @@ Filled = Callable[[Point, int], dict[str, Value]]
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """A possible candidate, its point on all axes, and what it would cost now."""
+    """A possible candidate, its point on all axes, what it would cost now, and whether that is a part."""
 
     parameters: Mapping[str, Value]
     point: Point
     cost: float
+    is_cached: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A stored end of a first stage or trunk: its record's values on these axes are those of the trial."""
+
+    source: Trial | StoredTrunk
+    axes: frozenset[str]
+
+    @property
+    def record(self) -> Trial:
+        """Return the record that has the exact values."""
+        return self.source.record if isinstance(self.source, StoredTrunk) else self.source
 
 
 class StageChoice:
@@ -62,11 +80,10 @@ class StageChoice:
         costs: Costs,
         found: Sequence[Candidate] = (),
     ) -> None:
-        self._encoding, self._prefixes = encoding, candidates.prefixes
-        self._filled, self._costs = filled, costs
-        self._published = candidates.published()
-        self._keys = {self._prefixes.of(record.parameters) for record in self._published}
-        self._points = candidates.points
+        self._encoding, self._filled, self._points = encoding, filled, candidates.points
+        self._prefixes, self._branches = candidates.prefixes, candidates.branches
+        self._stored = candidates.stored()
+        self._remaining = self._stored.remaining(costs)
         asked = [(record.generator, record.parameters) for record in candidates.known()]
         asked += [(candidate.generator, candidate.parameters) for candidate in found]
         self._asked = [parameters for _, parameters in asked]
@@ -76,7 +93,7 @@ class StageChoice:
     def points(
         self, adapter: Any, fresh: Point, index: int, taken: Sequence[Point], *, plain: bool, seed: int
     ) -> Iterator[Point]:
-        """Yield points to try in turn, the best first.
+        """Yield points to try in turn, the best first; none where nothing is stored.
 
         Args:
             adapter: Ax's, whose acquisition is an `OpenAcquisition` that found `fresh`.
@@ -86,49 +103,53 @@ class StageChoice:
             plain: whether costs do not count.
             seed: of the Sobol points.
         """
-        if not self._published:
+        if not self._stored:
             return
         rows, acquisition = ModelRows(adapter), adapter.generator._acquisition
         options = [self._fresh(fresh, index)]
         if self._fresh_is_due(options[0]):
             yield from self._apart(rows, acquisition, fresh, index, seed)
-        cached = self._cached(rows, acquisition, index, seed)
-        separated = (o for o in cached if self._prefixes.separate(self._active(o), taken))
-        options += [option for option in (next(separated, None),) if option is not None]
+        for cached in self._cached(rows, acquisition, index, seed, plain=plain):
+            separated = (o for o in cached if self._prefixes.separate(self._active(o), taken))
+            options += [option for option in (next(separated, None),) if option is not None]
         inputs = rows.rows([option.point for option in options])
-        if not self._is_cached(options[0]):
+        if not options[0].is_cached:
             inputs[0] = acquisition.found[0]
-        values = acquisition.values(inputs).tolist()
-        scores = [v - (0.0 if plain else math.log(o.cost)) for v, o in zip(values, options, strict=True)]
-        if self._is_cached(options[0]) and not self._prefixes.separate(self._active(options[0]), taken):
+        scores = self._scores(acquisition.values(inputs), options, plain=plain)
+        if options[0].is_cached and not self._prefixes.separate(self._active(options[0]), taken):
             scores[0] = -math.inf
         for best in sorted(range(len(options)), key=lambda at: -scores[at]):
             yield self._active(options[best])
 
+    def _scores(self, values_N: torch.Tensor, options: Sequence[Option], *, plain: bool) -> list[float]:
+        """Return the logarithm of the acquisition function per remaining cost, or without the cost."""
+        pairs = zip(values_N.tolist(), options, strict=True)
+        return [value - (0.0 if plain else math.log(option.cost)) for value, option in pairs]
+
     def _fresh(self, point: Point, index: int) -> Option:
-        """Return the maximiser, moved onto a published first stage that it nearly has."""
-        parameters = self._prefixes.snapped(self._encoding.decode(point), self._published)
-        return self._option(parameters, index)
+        """Return the maximiser, moved onto a stored end or trunk that it nearly has."""
+        return self._option(self._stored.snapped(self._encoding.decode(point)), index)
 
     def _fresh_is_due(self, option: Option) -> bool:
         """Return whether published first stages have had as much compute as a fresh trial costs.
 
         Else a surrogate that takes ripples for noise hopes for a little more on the best of them for ever.
         """
-        costs = math.fsum(self._costs(option.parameters))
-        return self._since_fresh() >= costs
+        return self._since_fresh() >= self._remaining.full(option.parameters)
 
     def _since_fresh(self) -> float:
         """Return what the surrogate's candidates cost since its last one with a first stage of its own."""
         first_with: dict[Hashable, int] = {}
         for position, parameters in enumerate(self._asked):
-            first_with.setdefault(self._prefixes.of(parameters), position)
+            for key in self._branches.shared(parameters):
+                first_with.setdefault(key, position)
         spent = 0.0
         for position in reversed(range(self._designed, len(self._asked))):
             parameters = self._asked[position]
-            if first_with[self._prefixes.of(parameters)] == position:
+            keys = [key for key in self._branches.shared(parameters) if first_with[key] < position]
+            if not keys:
                 break
-            spent += math.fsum(self._costs(parameters)[1:])
+            spent += self._remaining.at_most(parameters, keys)
         return spent
 
     def _apart(
@@ -157,39 +178,82 @@ class StageChoice:
 
     def _is_near(self, option: Option) -> bool:
         """Return whether a published first stage is nearly that of the option."""
-        return (
-            self._prefixes.of(self._prefixes.snapped(dict(option.parameters), self._published)) in self._keys
-        )
+        return self._stored.is_near_first(dict(option.parameters))
 
     def _cached(
-        self, rows: ModelRows, acquisition: OpenAcquisition, index: int, seed: int
-    ) -> Iterator[Option]:
-        """Yield the maximiser on the best published first stage, then Sobol points on any, the best first."""
+        self, rows: ModelRows, acquisition: OpenAcquisition, index: int, seed: int, *, plain: bool
+    ) -> Iterator[Iterator[Option]]:
+        """Yield options on the ends and trunks of the first stage, then on trunks of later ones."""
         later = self._later(seed, LATER_POINTS)
-        firsts = [self._filled(self._points[record.trial], record.trial) for record in self._published]
-        grid = [
-            (record, {**point, **{axis: first[axis] for axis in self._prefixes.axes}})
-            for record, first in zip(self._published, firsts, strict=True)
-            for point in later
-        ]
-        inputs = rows.rows([point for _, point in grid])
-        order = torch.argsort(acquisition.values(inputs), descending=True, stable=True).tolist()
-        ranked = (
-            (at, option)
-            for at in order
-            if (option := self._joined(grid[at][0], grid[at][1], index)) is not None
-        )
+        axes = self._branches.axes
+        first = [Start(source=record, axes=self._prefixes.axes) for record in self._stored.ends]
+        first += [Start(source=t, axes=axes(0)) for t in self._stored.trunks if t.stage == 0]
+        yield self._polished(first, later, rows, acquisition, index, plain=plain)
+        others = [Start(source=t, axes=axes(t.stage)) for t in self._stored.trunks if t.stage > 0]
+        ranked = self._ranked(others, later[:BRANCH_POINTS], rows, acquisition, index, plain=plain)
+        yield (option for _, _, option in ranked)
+
+    def _polished(
+        self,
+        starts: Sequence[Start],
+        later: Sequence[Point],
+        rows: ModelRows,
+        acquisition: OpenAcquisition,
+        index: int,
+        *,
+        plain: bool,
+    ) -> Iterator[Option]:
+        """Yield the maximiser on the best start, then Sobol points on any, the best first.
+
+        What is shared, and all lengths of stages with a trunk, are held: they are what the cost depends on.
+        """
+        ranked = self._ranked(starts, later, rows, acquisition, index, plain=plain)
         if (best := next(ranked, None)) is None:
             return
-        fixed = rows.columns(inputs[best[0]], self._prefixes.axes)
+        start, row, option = best
+        fixed = rows.columns(row, self._prefixes.axes | start.axes | self._branches.lengths)
         try:
             found = self._filled(rows.point(acquisition.optimize_at(fixed)[0]), index)
-            if (option := self._joined(grid[best[0]][0], found, index)) is not None:
-                yield option
+            if (polished := self._joined(start, found, index)) is not None:
+                yield polished
         except SURROGATE_FAILURES:
             pass  # the Sobol points are there
-        yield best[1]
-        yield from (option for _, option in ranked)
+        yield option
+        yield from (option for _, _, option in ranked)
+
+    def _ranked(
+        self,
+        starts: Sequence[Start],
+        later: Sequence[Point],
+        rows: ModelRows,
+        acquisition: OpenAcquisition,
+        index: int,
+        *,
+        plain: bool,
+    ) -> Iterator[tuple[Start, torch.Tensor, Option]]:
+        """Yield each start with its row and option at each point, the best first.
+
+        Where no stage has a trunk, all have the same cost but for the later stages' own lengths, and rank by
+        the acquisition function alone.
+        """
+        if not starts:
+            return
+        grid = []
+        for start in starts:
+            filled = self._filled(self._points[start.record.trial], start.record.trial)
+            shared = {axis: filled[axis] for axis in start.axes}
+            grid += [(start, {**point, **shared}) for point in later]
+        inputs = rows.rows([point for _, point in grid])
+        values = acquisition.values(inputs)
+        options: list[Option | None] = [None] * len(grid)
+        if self._branches.staged and not plain:
+            options = [self._joined(start, point, index) for start, point in grid]
+            logs = [math.log(option.cost) if option else math.inf for option in options]
+            values = values - torch.tensor(logs, dtype=values.dtype)
+        for at in torch.argsort(values, descending=True, stable=True).tolist():
+            start, point = grid[at]
+            if (option := options[at] or self._joined(start, point, index)) is not None:
+                yield start, inputs[at], option
 
     def _later(self, seed: int, count: int) -> list[Point]:
         """Return Sobol points on all axes."""
@@ -198,20 +262,20 @@ class StageChoice:
         shares = engine.draw(count, dtype=torch.double)
         return [self._encoding.placed(dict(zip(axes, row, strict=True))) for row in shares.tolist()]
 
-    def _joined(self, prefix: Trial, point: Point, index: int) -> Option | None:
-        parameters = self._prefixes.joined(prefix.parameters, point)
+    def _joined(self, start: Start, point: Point, index: int) -> Option | None:
+        source = start.source
+        if isinstance(source, StoredTrunk):
+            parameters = self._branches.joined(source, point)
+        else:
+            parameters = self._prefixes.joined(source.parameters, point)
         if parameters is None or not self._encoding.domain.allows(parameters):
             return None
         return self._option(parameters, index)
 
     def _option(self, parameters: Mapping[str, Value], index: int) -> Option:
         point = self._filled(self._encoding.encode(parameters) or {}, index)
-        costs = self._costs(parameters)
-        cached = self._prefixes.of(parameters) in self._keys
-        return Option(parameters=parameters, point=point, cost=math.fsum(costs[1:] if cached else costs))
-
-    def _is_cached(self, option: Option) -> bool:
-        return self._prefixes.of(option.parameters) in self._keys
+        cost, full = self._remaining(parameters), self._remaining.full(parameters)
+        return Option(parameters=parameters, point=point, cost=cost, is_cached=cost < full)
 
     def _active(self, option: Option) -> Point:
         return self._encoding.encode(option.parameters) or {}
