@@ -116,8 +116,8 @@ class LengthPipeline(Pipeline):
     """
 
     def __init__(self, name: str, seed: int) -> None:
-        super().__init__(name, seed)
         self._exponents = np.random.default_rng((seed, 2)).uniform(0.2, 0.8, len(LENGTHS))
+        super().__init__(name, seed)
 
     def lengths_space(self, *, reuse: bool, trunks: bool) -> Space:
         """Return the sweep that searches it, except for the seed; points are an eighth of a trunk apart."""

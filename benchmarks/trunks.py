@@ -1,10 +1,10 @@
-"""Compute to a front of loss and compute, with trunks of stages against plain search: `python -m benchmarks.trunks`.
+"""Compute to a front of loss and compute, with trunks against plain search: `python -m benchmarks.trunks`.
 
-Simulates asynchronous workers on the surrogates of `benchmarks.pipelines` with searched lengths: a trial takes
-as long as it costs, publishes points of its trunks and the end of its first stage as it comes by them, and
-starts from the furthest that is published when it is asked for. Every search runs until it has paid the limit,
-or until its hypervolume is what plain search ended with; both are of losses without noise. Results are
-appended to `--file` as JSON lines, and runs that it has are not run again. Searches:
+Simulates asynchronous workers on the surrogates of `benchmarks.pipelines` with searched lengths: a trial
+takes as long as it costs, publishes points of its trunks and the end of its first stage as it comes by them,
+and starts from the furthest that is published when it is asked for. Every search runs until it has paid the
+limit, or until its hypervolume is what plain search ended with; both are of losses without noise. Results
+are appended to `--file` as JSON lines, and runs that it has are not run again. Searches:
 
     plain   `search: {reuse: none}`: every trial pays both stages
     reuse   ends of first stages alone
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def run_all(jobs: Sequence[Job], file: Path, processes: int) -> dict[tuple[Any, ...], Result]:
-    """Return the result of each job, from the file where that has it; plain ones first, which set the goals."""
+    """Return the result of each job, from the file where that has it; plain ones set the goals."""
     results = finished(file)
     with (
         ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool,
@@ -267,7 +267,7 @@ def arrival(result: Result, goal: float) -> float:
 def table(results: Mapping[tuple[Any, ...], Result], jobs: Sequence[Job]) -> str:
     """Return a row for each structure, number of workers, noise and search."""
     lines = [
-        "| structure | workers | noise | search | median compute | ratio to plain | quartiles | never | seeds |",
+        "| structure | workers | noise | search | compute | ratio to plain | quartiles | never | seeds |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     groups: dict[tuple[Any, ...], list[Job]] = {}

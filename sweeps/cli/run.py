@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from functools import partial
 
 import click
 
@@ -75,10 +76,13 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
 def _with_trainer_stages(space: Space) -> Space:
     from sweeps.space.probes import probes
     from sweeps.space.trainer_stages import trainer_stages
+    from sweeps.space.trainer_trunks import with_trunks
     from sweeps.worker import program
 
     points = probes(replace(space, parameter_constraints=()))  # with them, not even one end might remain
-    return replace(space, stages=trainer_stages(space, program.stage_costs(space, points)))
+    stages = trainer_stages(space, program.stage_costs(space, points))
+    found = partial(program.found_trunks, space)
+    return replace(space, stages=with_trunks(space, stages, points, found))
 
 
 def _print_sharing(space: Space) -> None:

@@ -271,7 +271,7 @@ class Allocator:
         if self._space.baseline is not None and all(r.generator == "imported" for r in records):
             return dict(self._space.baseline), "baseline"
         if self._grid is not None:
-            return self._grid.left(records)[0], "grid"
+            return self._grid.planned(records)[0], "grid"
         if self._optimizer is None:
             from sweeps.search.optimizer import Optimizer
 

@@ -20,6 +20,7 @@ from sweeps.errors import CannotStart, EnvironmentFault, InputError, Interrupted
 from sweeps.space.definition import Space, Value
 from sweeps.space.overrides import to_overrides
 from sweeps.space.stages import Stages
+from sweeps.space.trainer_trunks import FoundTrunk
 from sweeps.space.yaml_cursor import nearest
 from sweeps.trials import storable
 from sweeps.trials.record import Failure, Trial
@@ -211,6 +212,24 @@ def stage_costs(space: Space, points: Sequence[Mapping[str, Value]]) -> list[dic
         with suppress(ConfigError):
             found.append(api.stage_costs(trainer_overrides(space, parameters)))
     return found
+
+
+def found_trunks(space: Space, parameters: Mapping[str, Value]) -> dict[str, FoundTrunk] | None:
+    """Return the trunks of the trainer's stages, by the stage's name; None for parameters that it refuses."""
+    from trainer import api
+    from trainer.errors import ConfigError
+
+    overrides = trainer_overrides(space, parameters)
+    try:
+        found, config = api.stage_trunks(overrides), api.check([*overrides, "force=true"])
+    except ConfigError:
+        return None
+    return {
+        name: FoundTrunk(
+            key=trunk.key, until=trunk.until, decay=getattr(config, name).schedule.decay_fraction
+        )
+        for name, trunk in found.items()
+    }
 
 
 def tpu_misfits(*, tpu: bool) -> list[tuple[str, str, bool]]:
