@@ -120,7 +120,9 @@ def test_what_nearly_lies_on_a_trunk_gets_exactly_that_trunk(point: dict[str, Va
     assert near is not None
     assert own is not None
     if abs(float(near["p0"]) - float(own["p0"])) < SEPARATION:
-        assert snapped == moved | {"one.lr": record.parameters["one.lr"]}
+        assert snapped is not None
+        assert snapped == pytest.approx(moved | {"one.lr": record.parameters["one.lr"]}, rel=1e-12)
+        assert snapped["one.lr"] == record.parameters["one.lr"]
     else:
         assert snapped is None
 
