@@ -184,12 +184,12 @@ class Sweep:
         self._records.append(
             Trial(trial=index, status="running", parameters=parameters, generator=candidate.generator)
         )
-        whole = (stage, step) == (0, 0)
+        is_fresh = (stage, step) == (0, 0)
         self.asks.append(
             {
                 "at": now * self._job.workers,
                 "by": candidate.generator,
-                "from": None if whole else [stage, step],
+                "from": None if is_fresh else [stage, step],
             }
             | {"loss": self._pipeline.loss(parameters)}
             | dict(parameters)

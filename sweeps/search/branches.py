@@ -139,7 +139,7 @@ class Branches:
 
 
 class RemainingCost:
-    """What a trial would still cost, where it starts from the furthest end or point that is stored.
+    """Cost that a trial still has, where it starts from the furthest end or point that is stored.
 
     A stored point takes the place of its stage until there and of all stages before it; the stored end of the
     first stage that of the first stage. A point's cost is linear in its steps.
@@ -169,7 +169,7 @@ class RemainingCost:
         for stage in self._branches.staged:
             if stage == 0 and self._stages.prefix(parameters) in self._ends:
                 break
-            if share := self._share(parameters, stage):
+            if share := self.share(parameters, stage):
                 left = math.fsum(costs[stage:]) - share * costs[stage]
                 return max(left, SMALLEST * math.fsum(costs))
         return math.fsum(costs[1:] if self._stages.prefix(parameters) in self._ends else costs)
@@ -190,7 +190,7 @@ class RemainingCost:
         """Return the cost of all stages, from scratch."""
         return math.fsum(self._costs(parameters))
 
-    def _share(self, parameters: Mapping[str, Value], stage: int) -> float:
+    def share(self, parameters: Mapping[str, Value], stage: int) -> float:
         """Return the share of a stage's steps that is there; 0 where no point of its trunk is usable."""
         trunk, end = self._branches.trunks.of(stage), self._branches.trunks.end(parameters, stage)
         steps = self._steps.get((stage, self._branches.of(parameters, stage)), ()) if self._steps else ()

@@ -6,9 +6,11 @@ that are allowed and new.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from typing import Literal
 
 from sweeps.errors import NothingToAsk
@@ -33,6 +35,9 @@ NEXT_POINTS = 16
 
 NEGLIGIBLE = 0.05
 """Share of the first stage in a trial's cost, below which the search does not care whether it is shared."""
+
+
+Joined = Callable[[Point], dict[str, Value] | None]  # a point, moved to what is stored; None: it cannot be
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +156,10 @@ class Candidates:
                 if self._is_new(parameters, taken):
                     return Candidate(parameters=parameters, generator="botorch")
         prefix = None if enough else self._designed(found)
-        drawn = self._first_candidates(index, prefix)
+        joined = None if prefix is None else partial(self.prefixes.joined, prefix.parameters)
+        drawn = self._first_candidates(index, joined)
+        if prefix is not None and index % 2:
+            drawn = chain(self._first_branches(index), drawn)
         if prefix is None and not enough and index and self._shares_ends():
             drawn = self._with_new_options(drawn, found)
         for parameters in drawn:
@@ -167,7 +175,7 @@ class Candidates:
 
     def shares(self) -> bool:
         """Return whether the search weighs what a trial can share: a trunk, or a dear first stage."""
-        return bool(self.branches.staged and self._search.method == "bayes") or self._shares_ends()
+        return (bool(self.branches.staged) and self._search.method == "bayes") or self._shares_ends()
 
     def _shares_ends(self) -> bool:
         """Return whether trials can share a first stage that costs something."""
@@ -215,10 +223,10 @@ class Candidates:
         complete = sum(r.generator != "confirm" and not self._outcomes.missing(r) for r in self.known())
         return live + len(found) >= self._search.sobol and complete >= max(1, self._search.sobol // 2)
 
-    def _first_candidates(self, count: int, prefix: Trial | None) -> Iterator[dict[str, Value]]:
+    def _first_candidates(self, count: int, joined: Joined | None) -> Iterator[dict[str, Value]]:
         """Yield the middle of the space unless there is a baseline, then the Sobol points from `count` on.
 
-        With a `prefix`, the points' first stage is that record's.
+        With `joined`, each point is moved to what is stored.
         """
         if count == 0 and not self._has_baseline:
             yield self._domain.middle()
@@ -229,11 +237,27 @@ class Candidates:
         for position in range(start, start + SOBOL_ATTEMPTS):
             if (point := self._sobol(position)) is None:
                 return
-            if prefix is None:
+            if joined is None:
                 yield self._encoding.decode(point)
                 continue
             filled = self._encoding.filled(point, stable_seed(self._search.seed, position, "inactive"))
-            if (parameters := self.prefixes.joined(prefix.parameters, filled)) is not None:
+            if (parameters := joined(filled)) is not None:
+                yield parameters
+
+    def _first_branches(self, index: int) -> Iterator[dict[str, Value]]:
+        """Yield the Sobol points, moved to the later stage's trunk that fewest trials are on, as branches.
+
+        One that costs little more than its decay says how the loss depends on the length.
+        """
+        stored = self.stored()
+        if self.costs is None or not (trunks := [trunk for trunk in stored.trunks if trunk.stage > 0]):
+            return
+        on = Counter(self.branches.of(record.parameters, trunks[0].stage) for record in self.known())
+        last = (trunk for trunk in trunks if trunk.stage == trunks[0].stage)
+        trunk = min(last, key=lambda each: on[self.branches.of(each.record.parameters, each.stage)])
+        remaining = stored.remaining(self.costs.known(self.known()))
+        for parameters in self._first_candidates(index, partial(self.branches.joined, trunk)):
+            if remaining.share(parameters, trunk.stage):
                 yield parameters
 
     def _with_new_options(

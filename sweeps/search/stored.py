@@ -1,4 +1,4 @@
-"""What new trials of a sweep can start from: stored ends of first stages, and stored trunks."""
+"""Stored ends of first stages and stored trunks: what new trials of a sweep can start from."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Stage, Trunk
+from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Stage, Trunk, Value
 from sweeps.space.stages import Stages
 from sweeps.space.yaml_cursor import Cursor, nearest
 
@@ -68,20 +68,23 @@ def _decay(cursor: Cursor, position: int, stages: Stages, space: Space) -> float
         if not 0.0 <= share <= 1.0:
             raise cursor.refusal(f"{share:g} is no share of the steps; write 0 to 1, or a parameter's name")
         return share
-    parameter = _parameter(cursor, value, space)
-    match parameter:
-        case Range(min=low, max=high):
-            shares: tuple[object, ...] = (low, high)
-        case Choice(values=values):
-            shares = values
-        case Fixed(value=single):
-            shares = (single,)
-    for share in shares:
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share <= 1.0:
+    for share in _values(_parameter(cursor, value, space)):
+        if isinstance(share, bool | str) or not 0.0 <= share <= 1.0:
             raise cursor.refusal(f"`{value}` can be {share}; a share of the steps is a number from 0 to 1")
     if stages.of(value) > position:
         raise cursor.refusal(f"`{value}` belongs to a later stage, {stages.names[stages.of(value)]}")
     return value
+
+
+def _values(parameter: Parameter) -> tuple[Value, ...]:
+    """Return the ends of a range, or all values."""
+    match parameter:
+        case Range(min=low, max=high):
+            return low, high
+        case Choice(values=values):
+            return values
+        case Fixed(value=value):
+            return (value,)
 
 
 def _parameter(cursor: Cursor, name: str, space: Space) -> Parameter:
