@@ -6,11 +6,10 @@ that are allowed and new.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Literal
 
 from sweeps.errors import NothingToAsk
@@ -158,8 +157,6 @@ class Candidates:
         prefix = None if enough else self._designed(found)
         joined = None if prefix is None else partial(self.prefixes.joined, prefix.parameters)
         drawn = self._first_candidates(index, joined)
-        if prefix is not None and index % 2:
-            drawn = chain(self._first_branches(index), drawn)
         if prefix is None and not enough and index and self._shares_ends():
             drawn = self._with_new_options(drawn, found)
         for parameters in drawn:
@@ -242,22 +239,6 @@ class Candidates:
                 continue
             filled = self._encoding.filled(point, stable_seed(self._search.seed, position, "inactive"))
             if (parameters := joined(filled)) is not None:
-                yield parameters
-
-    def _first_branches(self, index: int) -> Iterator[dict[str, Value]]:
-        """Yield the Sobol points, moved to the later stage's trunk that fewest trials are on, as branches.
-
-        One that costs little more than its decay says how the loss depends on the length.
-        """
-        stored = self.stored()
-        if self.costs is None or not (trunks := [trunk for trunk in stored.trunks if trunk.stage > 0]):
-            return
-        on = Counter(self.branches.of(record.parameters, trunks[0].stage) for record in self.known())
-        last = (trunk for trunk in trunks if trunk.stage == trunks[0].stage)
-        trunk = min(last, key=lambda each: on[self.branches.of(each.record.parameters, each.stage)])
-        remaining = stored.remaining(self.costs.known(self.known()))
-        for parameters in self._first_candidates(index, partial(self.branches.joined, trunk)):
-            if remaining.share(parameters, trunk.stage):
                 yield parameters
 
     def _with_new_options(

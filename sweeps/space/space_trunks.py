@@ -68,9 +68,9 @@ def _decay(cursor: Cursor, position: int, stages: Stages, space: Space) -> float
         if not 0.0 <= share <= 1.0:
             raise cursor.refusal(f"{share:g} is no share of the steps; write 0 to 1, or a parameter's name")
         return share
-    for share in _values(_parameter(cursor, value, space)):
-        if isinstance(share, bool | str) or not 0.0 <= share <= 1.0:
-            raise cursor.refusal(f"`{value}` can be {share}; a share of the steps is a number from 0 to 1")
+    for each in _values(_parameter(cursor, value, space)):
+        if isinstance(each, bool | str) or not 0.0 <= each <= 1.0:
+            raise cursor.refusal(f"`{value}` can be {each}; a share of the steps is a number from 0 to 1")
     if stages.of(value) > position:
         raise cursor.refusal(f"`{value}` belongs to a later stage, {stages.names[stages.of(value)]}")
     return value

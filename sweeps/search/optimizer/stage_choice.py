@@ -245,14 +245,13 @@ class StageChoice:
             grid += [(start, {**point, **shared}) for point in later]
         inputs = rows.rows([point for _, point in grid])
         values = acquisition.values(inputs)
-        options: list[Option | None] = [None] * len(grid)
         if self._branches.staged and not plain:
-            options = [self._joined(start, point, index) for start, point in grid]
-            logs = [math.log(option.cost) if option else math.inf for option in options]
+            joined = [self._parameters(start, point) for start, point in grid]
+            logs = [math.inf if each is None else math.log(self._remaining(each)) for each in joined]
             values = values - torch.tensor(logs, dtype=values.dtype)
         for at in torch.argsort(values, descending=True, stable=True).tolist():
             start, point = grid[at]
-            if (option := options[at] or self._joined(start, point, index)) is not None:
+            if (option := self._joined(start, point, index)) is not None:
                 yield start, inputs[at], option
 
     def _later(self, seed: int, count: int) -> list[Point]:
@@ -262,12 +261,13 @@ class StageChoice:
         shares = engine.draw(count, dtype=torch.double)
         return [self._encoding.placed(dict(zip(axes, row, strict=True))) for row in shares.tolist()]
 
+    def _parameters(self, start: Start, point: Point) -> dict[str, Value] | None:
+        if isinstance(start.source, StoredTrunk):
+            return self._branches.joined(start.source, point)
+        return self._prefixes.joined(start.source.parameters, point)
+
     def _joined(self, start: Start, point: Point, index: int) -> Option | None:
-        source = start.source
-        if isinstance(source, StoredTrunk):
-            parameters = self._branches.joined(source, point)
-        else:
-            parameters = self._prefixes.joined(source.parameters, point)
+        parameters = self._parameters(start, point)
         if parameters is None or not self._encoding.domain.allows(parameters):
             return None
         return self._option(parameters, index)
