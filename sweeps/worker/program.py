@@ -220,11 +220,8 @@ def found_trunks(space: Space, parameters: Mapping[str, Value]) -> dict[str, Fou
     from trainer.errors import ConfigError
 
     overrides = trainer_overrides(space, parameters)
-    stage_trunks = getattr(api, "stage_trunks", None)  # not of a trainer without trunks
-    if stage_trunks is None:
-        return {}
     try:
-        found, config = stage_trunks(overrides), api.check([*overrides, "force=true"])
+        found, config = api.stage_trunks(overrides), api.check([*overrides, "force=true"])
     except ConfigError:
         return None
     return {
