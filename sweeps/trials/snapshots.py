@@ -8,24 +8,27 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from sweeps.space import constraints
 from sweeps.space.definition import Space
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
+from sweeps.trials.trunk_points import TrunkPoints
 
 _GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A stage's end that is stored, as records say. Trials are indices in ascending order.
+    """A stage's end, or a point of its trunk, that is stored, as records say. Trials are ascending indices.
 
     Args:
-        key: of the stage's end.
+        key: of the stage's end, or of the point.
         stage: its name.
+        step: of a point; None for the end.
+        trunk: equal for the points of one trunk, by the parameters of their publishers.
         publishers: trials whose records say that it is stored.
         users: trials that started from it, now or before.
         needed_by: pending and running trials that have it, start from it or may do so.
@@ -33,9 +36,16 @@ class Snapshot:
 
     key: str
     stage: str
+    step: int | None = None
+    trunk: Hashable = field(default=None, repr=False)
     publishers: tuple[int, ...]
     users: tuple[int, ...] = ()
     needed_by: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Return the stage, or `stage1_9@70` for a point, as folders of a run are named."""
+        return self.stage if self.step is None else f"{self.stage}@{self.step}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,29 +61,38 @@ def published(space: Space, records: Sequence[Trial]) -> list[Snapshot]:
     """Return the snapshots that are stored by the records, in the order of their publishers.
 
     An unfinished trial needs a snapshot of its own, the one that it started from, and every one that its
-    parameters lead to: between its claim and its first report, only they show what it is about to fetch.
+    parameters lead to: between its claim and its first report, only they show what it is about to fetch. Of
+    the points on its trunk that is the latest.
     """
     by_key: defaultdict[str, list[tuple[Trial, StageRun]]] = defaultdict(list)
     users: defaultdict[str, list[int]] = defaultdict(list)
     for record in records:
-        for run in record.stages:
+        for run in (*record.stages, *record.points):
             if run.snapshot:
                 by_key[run.key].append((record, run))
             if run.reused_from is not None:
                 users[run.key].append(record.trial)
     if not by_key:
         return []
-    waiting = _Waiting(space, records)
+    trunks = TrunkPoints(space)
+    waiting = _Waiting(space, records, trunks, [found[0] for found in by_key.values()])
     return [
         Snapshot(
             key=key,
             stage=found[0][1].name,
+            step=found[0][1].step,
+            trunk=_trunk(trunks, *found[0]),
             publishers=tuple(record.trial for record, _ in found),
             users=tuple(users[key]),
             needed_by=waiting.for_snapshot(key, found),
         )
         for key, found in by_key.items()
     ]
+
+
+def _trunk(trunks: TrunkPoints, record: Trial, run: StageRun) -> Hashable:
+    """Return the trunk of a point; None for a stage's end, or if the space has no such trunk."""
+    return None if run.step is None else trunks.of(record, run.name)
 
 
 def judge(
@@ -87,8 +106,9 @@ def judge(
     """Return which snapshots stay, the best first.
 
     What an unfinished trial needs stays. Of all, the `snapshots.keep` best stay, as long as they take no
-    more than `snapshots.keep_gib` together; a snapshot is as good as the best trial that had it. Once the
-    sweep has ended, only those of the best trials stay.
+    more than `snapshots.keep_gib` together; a snapshot is as good as the best trial that had it. The points
+    of a trunk count as one, without those that no length can use any more, which go. Once the sweep has
+    ended, only those of the best trials stay.
 
     Args:
         space: of the sweep.
@@ -100,27 +120,46 @@ def judge(
     found = published(space, records)
     if not found:
         return []
-    standing = _Standing(records, observed_ranks(space, records) if ranks is None else ranks)
+    standing = _Standing(space, records, observed_ranks(space, records) if ranks is None else ranks)
+    useless = _useless(space, found)
     verdicts, taken = [], 0
-    for position, snapshot in enumerate(sorted(found, key=standing.order)):
+    units: dict[Hashable, int] = {}
+    for snapshot in sorted(found, key=lambda each: (each.key in useless, *standing.order(each))):
+        position = units.setdefault(snapshot.trunk or snapshot.key, len(units))
         after = taken + sizes.get(snapshot.key, 0)
-        too_many = position >= space.snapshots.keep
         gib = space.snapshots.keep_gib
-        too_large = gib is not None and after > gib * _GIB
         inferior = ended and standing.rank(snapshot) > 0
-        within = not (too_many or too_large or inferior)
-        if within:
-            taken = after
+        if snapshot.key in useless:
+            refusal = "a later point serves every length"
+        elif inferior:
+            refusal = "the sweep has ended, others are better"
+        elif position >= space.snapshots.keep:
+            refusal = f"not among the {space.snapshots.keep} best"
+        else:
+            refusal = f"beyond {gib:g} GiB" if gib is not None and after > gib * _GIB else ""
+        taken = taken if refusal else after
+        why = refusal or standing.describe(snapshot)
         if snapshot.needed_by:
             why = f"needed by {_trials(snapshot.needed_by)}"
-        elif within:
-            why = standing.describe(snapshot)
-        elif inferior:
-            why = "the sweep has ended, others are better"
-        else:
-            why = f"not among the {space.snapshots.keep} best" if too_many else f"beyond {gib:g} GiB"
-        verdicts.append(Verdict(snapshot=snapshot, kept=within or bool(snapshot.needed_by), why=why))
+        verdicts.append(Verdict(snapshot=snapshot, kept=not refusal or bool(snapshot.needed_by), why=why))
     return verdicts
+
+
+def _useless(space: Space, found: Iterable[Snapshot]) -> frozenset[str]:
+    """Return the keys of the points that no trial to come branches off at."""
+    on_trunks: defaultdict[Hashable, list[Snapshot]] = defaultdict(list)
+    for snapshot in found:
+        if snapshot.trunk is not None:
+            on_trunks[snapshot.trunk].append(snapshot)
+    if not on_trunks:
+        return frozenset()
+    trunks = TrunkPoints(space)
+    return frozenset(
+        snapshot.key
+        for group in on_trunks.values()
+        for snapshot in group
+        if snapshot.step in trunks.useless(group[0].stage, {each.step or 0 for each in group})
+    )
 
 
 def observed_ranks(space: Space, records: Iterable[Trial]) -> dict[int, float]:
@@ -164,21 +203,42 @@ def _dominated(costs: Mapping[int, tuple[float, ...]]) -> dict[int, float]:
 class _Waiting:
     """Unfinished trials, by what they need."""
 
-    def __init__(self, space: Space, records: Iterable[Trial]) -> None:
+    def __init__(
+        self,
+        space: Space,
+        records: Iterable[Trial],
+        trunks: TrunkPoints,
+        stored: Iterable[tuple[Trial, StageRun]],
+    ) -> None:
         from sweeps.space.stages import Stages  # imports scipy, which most commands do without
 
-        self._stages = Stages(space)
+        self._stages, self._trunks = Stages(space), trunks
         self._open = [record for record in records if not record.finished]
+        self._steps: defaultdict[Hashable, set[int]] = defaultdict(set)
+        for record, run in stored:
+            if run.step is not None:
+                self._steps[trunks.of(record, run.name)].add(run.step)
 
     def for_snapshot(self, key: str, found: Sequence[tuple[Trial, StageRun]]) -> tuple[int, ...]:
         """Return the unfinished trials that have the key in their record, or parameters that lead to it."""
+        publisher, run = found[0]
         leads_here = {self._end(record, run.name) for record, run in found} - {None}
         return tuple(
             record.trial
             for record in self._open
-            if any(run.key == key for run in record.stages)
-            or self._end(record, found[0][1].name) in leads_here
+            if any(run.key == key for run in (*record.stages, *record.points))
+            or (
+                self._end(record, run.name) in leads_here
+                if run.step is None
+                else self._branches_at(record, run, _trunk(self._trunks, publisher, run))
+            )
         )
+
+    def _branches_at(self, record: Trial, point: StageRun, trunk: Hashable) -> bool:
+        """Return whether a trial is on this trunk, and would begin at this point of it."""
+        if trunk is None or self._trunks.of(record, point.name) != trunk:
+            return False
+        return self._trunks.starts_at(record, point.name, self._steps[trunk]) == point.step
 
     def _end(self, record: Trial, stage: str) -> Hashable:
         """Return the trial's prefix to the end of a stage; None for a stage that the space does not have."""
@@ -188,28 +248,35 @@ class _Waiting:
 
 
 class _Standing:
-    """Standing of snapshots: that of the best trial that had each."""
+    """Standing of snapshots: that of the best trial that had each, or that is on its trunk."""
 
-    def __init__(self, records: Iterable[Trial], ranks: Mapping[int, float]) -> None:
-        self._ranked: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+    def __init__(self, space: Space, records: Iterable[Trial], ranks: Mapping[int, float]) -> None:
+        self._ranked: defaultdict[Hashable, list[tuple[float, int]]] = defaultdict(list)
+        trunks = TrunkPoints(space)
         for record in records:
-            for run in record.stages:
-                if record.trial in ranks:
-                    self._ranked[run.key].append((ranks[record.trial], record.trial))
+            if record.trial in ranks:
+                for unit in (*(run.key for run in record.stages), *trunks.each(record).values()):
+                    self._ranked[unit].append((ranks[record.trial], record.trial))
+
+    def _of(self, snapshot: Snapshot) -> list[tuple[float, int]]:
+        return self._ranked[snapshot.trunk or snapshot.key]
 
     def rank(self, snapshot: Snapshot) -> float:
         """Return the rank of the best trial that had it; infinite if none has a result."""
-        return min(self._ranked[snapshot.key], default=(math.inf, 0))[0]
+        return min(self._of(snapshot), default=(math.inf, 0))[0]
 
-    def order(self, snapshot: Snapshot) -> tuple[float, int, int]:
-        """Return a key to sort by: of equal rank, those of more such trials come first, then later ones."""
-        rank = self.rank(snapshot)
-        alike = sum(other == rank for other, _ in self._ranked[snapshot.key])
-        return rank, -alike, -snapshot.publishers[-1]
+    def order(self, snapshot: Snapshot) -> tuple[float, int, bool, int, int]:
+        """Return a key to sort by: of equal rank, those of more such trials come first, then later ones.
+
+        Ends of stages are smaller than points; of these the furthest saves the most.
+        """
+        rank, step = self.rank(snapshot), snapshot.step
+        alike = sum(other == rank for other, _ in self._of(snapshot))
+        return rank, -alike, step is not None, -(step or 0), -snapshot.publishers[-1]
 
     def describe(self, snapshot: Snapshot) -> str:
         """Return why it stays though nobody needs it now."""
-        ranked = self._ranked[snapshot.key]
+        ranked = self._of(snapshot)
         if not ranked:
             return "there is room"
         rank, trial = min(ranked)

@@ -103,12 +103,13 @@ class _Claims:
     def __init__(self, records: Sequence[Trial]) -> None:
         self.by_key: defaultdict[str, list[Trial]] = defaultdict(list)
         for record in records:
-            for run in record.stages:
-                if run.snapshot:
-                    self.by_key[run.key].append(record)
+            for run in record.snapshots:
+                self.by_key[run.key].append(record)
         self._publishers = {f"{r.trial:06d}-{r.attempt}" for r in records if r.status == "running"}
         self._open = {f"{record.trial:06d}" for record in records if not record.finished}
-        self._in_use = {run.key for record in records if not record.finished for run in record.stages}
+        self._in_use = {
+            run.key for record in records if not record.finished for run in (*record.stages, *record.points)
+        }
 
     def is_unclaimed(self, stage: StoredStage) -> bool:
         """Return whether no record has it as stored, and no unfinished trial publishes or uses it."""

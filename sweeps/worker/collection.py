@@ -30,7 +30,7 @@ def collect(experiment: Experiment) -> None:
             if not verdict.kept and discard(experiment, verdict.snapshot.key):
                 key = verdict.snapshot.key
                 log.info(
-                    "the snapshot %s of %s is removed: %s", key[:12], verdict.snapshot.stage, verdict.why
+                    "the snapshot %s of %s is removed: %s", key[:12], verdict.snapshot.label, verdict.why
                 )
     except (SweepError, OSError) as error:
         log.warning("snapshots could not be removed, a later trial will try again: %s", error)
@@ -93,12 +93,10 @@ def forget(experiment: Experiment, key: str) -> bool:
     """
     changed = False
     for record in experiment.trials():
-        if any(run.snapshot and run.key == key for run in record.stages):
+        if any(run.key == key for run in record.snapshots):
             try:
                 experiment.apply(record.trial, lifecycle.Forget(key=key))
                 changed = True
             except (IllegalTransition, NotFound):
                 continue
-    return changed and not any(
-        run.snapshot and run.key == key for record in experiment.trials() for run in record.stages
-    )
+    return changed and not any(run.key == key for record in experiment.trials() for run in record.snapshots)
