@@ -1,10 +1,11 @@
-"""Command `sweep snapshots`: the stored ends of stages, who uses them, and what they save."""
+"""Command `sweep snapshots`: stored ends of stages and points of trunks, who uses them, what they save."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,8 @@ from sweeps.experiment import Experiment
 from sweeps.storage.run_files import stored_stages
 from sweeps.storage.run_files.stored_stages import StoredStage
 from sweeps.text.counted import counted
+from sweeps.trials import costs
 from sweeps.trials import snapshots as by_records
-from sweeps.trials import stage_run
 from sweeps.trials.record import Trial
 from sweeps.trials.snapshots import Snapshot, Verdict
 from sweeps.upkeep.machine import shown_bytes
@@ -40,7 +41,7 @@ _BEGINNING = re.compile(r"[0-9a-f]{4,64}")
 )
 @click.option("--prune", is_flag=True, help="Remove all but those of the best trials and of unfinished ones.")
 def snapshots(storage: str | None, name: str | None, style: str, keys: tuple[str, ...], prune: bool) -> None:
-    """Show the stored ends of stages that trials start from: size, users, and why each stays or goes.
+    """Show the stored ends of stages, and points of their trunks: size, users, and why each stays or goes.
 
     Workers remove what is beyond `snapshots.keep` of the search space file after each trial. --prune leaves
     what the end of the sweep would leave; `sweep stop` removes nothing. What was removed is computed again
@@ -70,9 +71,9 @@ def snapshots(storage: str | None, name: str | None, style: str, keys: tuple[str
 
 def status_line(experiment: Experiment, records: Sequence[Trial]) -> str:
     """Return number and size of the stored snapshots for people."""
-    keys = {run.key for record in records for run in record.stages if run.snapshot}
-    taken = sum(stored_stages.sizes(experiment.store, keys).values())
-    return f"{counted(len(keys), 'snapshot')}, {shown_bytes(taken)}; {_reused(records)}"
+    points = {run.key: run.step is not None for record in records for run in record.snapshots}
+    taken = sum(stored_stages.sizes(experiment.store, points).values())
+    return f"{_counted(points.values())}, {shown_bytes(taken)}; {_reused(records)}"
 
 
 # ---- removal
@@ -147,6 +148,7 @@ class _Listing:
                 {
                     "key": snapshot.key,
                     "stage": snapshot.stage,
+                    "step": snapshot.step,
                     "trials": list(snapshot.publishers),
                     "used_by": list(snapshot.users),
                     "needed_by": list(snapshot.needed_by),
@@ -165,8 +167,10 @@ class _Listing:
 
     def document(self) -> dict[str, Any]:
         rows = self.rows()
-        runs = [run for record in self.records for run in record.stages]
-        reused = [run for run in runs if run.reused_from is not None]
+        reused = [run for record in self.records for run in costs.reused(record)]
+        branched = [run for record in self.records for run in costs.branched(record)]
+        seconds = [run.seconds or 0.0 for run in reused]
+        seconds += [(run.seconds or 0.0) * run.saved / run.cost for run in branched if run.cost]
         return {
             "snapshots": rows,
             "unnamed": self.unnamed(),
@@ -175,11 +179,20 @@ class _Listing:
                 "bytes": sum(row["bytes"] or 0 for row in rows),
                 "bytes_fetched": sum((row["bytes"] or 0) * len(row["used_by"]) for row in rows),
                 "reused": len(reused),
-                "cost_nominal": stage_run.nominal(runs),
-                "cost_paid": stage_run.paid(runs),
-                "seconds_saved": math.fsum(run.seconds or 0.0 for run in reused),
+                "branched": len(branched),
+                "cost_nominal": math.fsum(costs.nominal(record) or 0.0 for record in self.records),
+                "cost_paid": math.fsum(costs.paid(record) or 0.0 for record in self.records),
+                "seconds_saved": math.fsum(seconds),
             },
         }
+
+    def trunks(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return a row for each trunk, for people, with all of its points."""
+        groups: dict[Hashable, list[dict[str, Any]]] = {}
+        for verdict, row in zip(self.verdicts, rows, strict=True):
+            if verdict.snapshot.step is not None:
+                groups.setdefault(verdict.snapshot.unit, []).append(row)
+        return [_shown_trunk(sorted(group, key=lambda row: int(row["step"]))) for group in groups.values()]
 
     def print(self) -> None:
         """Print the listing for people: a table, and what the snapshots take and save."""
@@ -189,9 +202,14 @@ class _Listing:
             can_share = bool(self.experiment.space.stages)
             echo(f"no snapshots{' yet' if can_share else ': the search space has no stages to share'}")
         else:
-            print_table([_shown(row) for row in rows])
-            echo(f"\nstored  {counted(len(rows), 'snapshot')}, {shown_bytes(totals['bytes'])}")
-        if totals["reused"]:
+            tables = ([_shown(row) for row in rows if row["step"] is None], self.trunks(rows))
+            for position, table in enumerate(filter(None, tables)):
+                if position:
+                    echo("")
+                print_table(table)
+            stored = _counted(row["step"] is not None for row in rows)
+            echo(f"\nstored  {stored}, {shown_bytes(totals['bytes'])}")
+        if totals["reused"] or totals["branched"]:
             echo(f"saved   {_saved(totals, self.records)}")
             fetched = shown_bytes(totals["bytes_fetched"])
             echo(f"traffic {shown_bytes(totals['bytes'])} stored, {fetched} fetched, of what is there now")
@@ -215,6 +233,31 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _shown_trunk(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a row for people of the points of one trunk."""
+    users = sorted({trial for row in points for trial in row["used_by"]})
+    known = [row for row in points if row["bytes"] is not None]
+    reasons: dict[str, list[dict[str, Any]]] = {}
+    for row in points:
+        reason = row["problem"] or (row["why"] if row["kept"] else f"no: {row['why']}")
+        reasons.setdefault(reason, []).append(row)
+    return {
+        "trunk": points[0]["stage"],
+        "points at": _steps(points),
+        "by": _indices(sorted({trial for row in points for trial in row["trials"]})),
+        "used by": _indices(users) if users else "–",
+        "size": shown_bytes(sum(row["bytes"] for row in known)) if known else "–",
+        "age": _duration(max(row["age_s"] for row in known)) if known else "–",
+        "stays": "; ".join(
+            reason if len(reasons) == 1 else f"{_steps(rows)}: {reason}" for reason, rows in reasons.items()
+        ),
+    }
+
+
+def _steps(points: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(str(row["step"]) for row in points)
+
+
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row for CSV, where a cell holds one value."""
     return {name: " ".join(map(str, v)) if isinstance(v, list) else v for name, v in row.items()}
@@ -231,9 +274,19 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def _counted(are_points: Iterable[bool]) -> str:
+    """Return how many ends of stages and points of trunks there are, in words."""
+    kinds = Counter(are_points)
+    ends = counted(kinds[False], "snapshot") if kinds[False] or not kinds[True] else ""
+    return ", ".join(filter(None, (ends, counted(kinds[True], "point") if kinds[True] else "")))
+
+
 def _reused(records: Sequence[Trial]) -> str:
-    count = sum(run.reused_from is not None for record in records for run in record.stages)
-    return f"reused {counted(count, 'time')}" if count else "not reused yet"
+    ends = sum(len(costs.reused(record)) for record in records)
+    points = sum(len(costs.branched(record)) for record in records)
+    reused = f"reused {counted(ends, 'time')}" if ends else ""
+    branched = f"branched off {counted(points, 'time')}" if points else ""
+    return ", ".join(filter(None, (reused, branched))) or "not reused yet"
 
 
 def _saved(totals: dict[str, Any], records: Sequence[Trial]) -> str:

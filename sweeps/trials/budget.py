@@ -1,8 +1,8 @@
 """Costs of a sweep and its budget. Pure.
 
-What counts is what was paid: a stage from another trial's snapshot costs that trial, once. A running trial
-counts as the average of the completed ones, or as its cost so far if that is more; once its first stages have
-ended, as these and the average of the others.
+What counts is what was paid: a stage, or a part of one, from another trial's snapshot costs that trial, once.
+A running trial counts as the average of the completed ones, or as its cost so far if that is more; once its
+first stages have ended, or it has begun at a point of a trunk, as what it paid and the average of the others.
 """
 
 from __future__ import annotations
@@ -63,11 +63,26 @@ class _Measure:
     def sum(self, stages: Iterable[StageRun]) -> float:
         return math.fsum(self.of(stage) for stage in stages)
 
+    def taken(self, record: Trial) -> float:
+        """Return the part of the ended stages that other trials have computed."""
+        return self.sum(costs.reused(record)) + math.fsum(
+            self.of(stage) * stage.saved / stage.cost for stage in costs.branched(record) if stage.cost
+        )
+
+    def begun(self, record: Trial) -> float:
+        """Return the part of the stage that has not ended that other trials have computed."""
+        ended = {stage.name for stage in record.stages}
+        return self.sum(
+            point
+            for point in record.points
+            if point.reused_from not in (None, record.trial) and point.name not in ended
+        )
+
     def nominal(self, record: Trial) -> float:
         return self.reported(record) or self.sum(record.stages)
 
     def paid(self, record: Trial) -> float:
-        return max(0.0, self.nominal(record) - self.sum(costs.reused(record)))
+        return max(0.0, self.nominal(record) - self.taken(record))
 
 
 def _total(records: Sequence[Trial], measure: _Measure) -> float:
@@ -77,16 +92,15 @@ def _total(records: Sequence[Trial], measure: _Measure) -> float:
 
     def estimate(record: Trial) -> float:
         paid = measure.paid(record)
-        if record.status == "running" and not record.stages:
+        is_running, begun = record.status == "running", measure.begun(record)
+        if is_running and not record.stages and not begun:
             return max(mean, paid)
-        if record.status == "running":
-            return max(paid, measure.sum(costs.computed(record)) + _rest(record, completed, measure))
-        if record.status == "early_stopped" and not measure.reported(record):
-            done = record.progress.get("done")  # without a report, only its progress is known
-            share = float(done) if isinstance(done, int | float) else 1.0
-            full = measure.sum(record.stages) + _rest(record, completed, measure)
-            return max(paid, share * full - measure.sum(costs.reused(record)))
-        return paid
+        if not is_running and (record.status != "early_stopped" or measure.reported(record)):
+            return paid
+        done = record.progress.get("done")  # of what was stopped without a report, only its progress is known
+        share = float(done) if isinstance(done, int | float) and not is_running else 1.0
+        full = measure.sum(record.stages) + _rest(record, completed, measure)
+        return max(paid, share * full - measure.taken(record) - begun)
 
     return math.fsum(estimate(record) for record in records)
 
@@ -115,8 +129,8 @@ def _hours(stage: StageRun) -> float:
 
 
 def _nominal_hours(record: Trial, now: float) -> float:
-    """Return the hours for which all attempts have held a device, and those of reused stages."""
+    """Return the hours for which all attempts have held a device, and those of what others computed."""
     past = math.fsum(max(0.0, attempt.end - attempt.start) for attempt in record.history)
     if record.status == "running" and record.started is not None:
         past += max(0.0, now - record.started)
-    return past / 3600 + math.fsum(_hours(stage) for stage in costs.reused(record))
+    return past / 3600 + _Measure(lambda record: 0.0, _hours).taken(record)

@@ -47,6 +47,11 @@ class Snapshot:
         """Return the stage, or `stage1_9@70` for a point, as folders of a run are named."""
         return self.stage if self.step is None else f"{self.stage}@{self.step}"
 
+    @property
+    def unit(self) -> Hashable:
+        """Return what it is counted and judged by: its trunk, whose points are equally good, or its key."""
+        return self.key if self.trunk is None else self.trunk
+
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
@@ -125,7 +130,7 @@ def judge(
     verdicts, taken = [], 0
     units: dict[Hashable, int] = {}
     for snapshot in sorted(found, key=lambda each: (each.key in useless, *standing.order(each))):
-        position = units.setdefault(snapshot.trunk or snapshot.key, len(units))
+        position = units.setdefault(snapshot.unit, len(units))
         after = taken + sizes.get(snapshot.key, 0)
         gib = space.snapshots.keep_gib
         inferior = ended and standing.rank(snapshot) > 0
@@ -259,7 +264,7 @@ class _Standing:
                     self._ranked[unit].append((ranks[record.trial], record.trial))
 
     def _of(self, snapshot: Snapshot) -> list[tuple[float, int]]:
-        return self._ranked[snapshot.trunk or snapshot.key]
+        return self._ranked[snapshot.unit]
 
     def rank(self, snapshot: Snapshot) -> float:
         """Return the rank of the best trial that had it; infinite if none has a result."""

@@ -44,6 +44,7 @@ class HeartbeatThread:
         stop_reason: why the trial should be stopped early; "" while it should go on.
         predicted: the results of a trial to be stopped, as predicted when that was decided.
         ended: returns the stages that have ended.
+        points: returns the points of trunks, as a record has them.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class HeartbeatThread:
         self.stop_reason = ""
         self.predicted: Mapping[str, float] = {}
         self.ended: Callable[[], tuple[StageRun, ...]] = tuple
+        self.points: Callable[[], tuple[StageRun, ...]] = tuple
 
     def __enter__(self) -> HeartbeatThread:
         self._thread.start()
@@ -118,7 +120,9 @@ class HeartbeatThread:
     def _send(self, progress: Mapping[str, Value]) -> bool:
         """Send one heartbeat; False once another worker has the trial."""
         record = self._record
-        bare = lifecycle.Heartbeat(worker=record.worker or "", attempt=record.attempt, stages=self.ended())
+        bare = lifecycle.Heartbeat(
+            worker=record.worker or "", attempt=record.attempt, stages=self.ended(), points=self.points()
+        )
         curve = self.curve()
         beat = replace(bare, progress=progress, curve=curve.points, curve_of=curve.of)
         try:

@@ -21,6 +21,7 @@ from sweeps.space.definition import Space, Value
 from sweeps.space.overrides import to_overrides
 from sweeps.space.stages import Stages
 from sweeps.space.trainer_trunks import FoundTrunk
+from sweeps.space.trunks import Trunks
 from sweeps.space.yaml_cursor import nearest
 from sweeps.trials import storable
 from sweeps.trials.record import Failure, Trial
@@ -43,6 +44,7 @@ from sweeps.worker.result import (
     was_preempted,
 )
 from sweeps.worker.signals import Stop
+from sweeps.worker.stage_runs import TrunkKey
 from sweeps.worker.transient import network_was_lost
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,9 @@ PYTHON = "${python}"
 
 WRITE_SNAPSHOTS = "snapshots.write"
 """Key of the trainer's configuration: it writes the ends of its stages into `snapshots/`."""
+
+TRUNK_EVERY = "trunk_every"
+"""Key in the section of a stage: it leaves a point of its trunk there after every so many steps."""
 
 CONFIG_FILE = "config.json"  # the trainer refuses to resume a folder whose config differs
 
@@ -65,6 +70,7 @@ def run(
     stop: Stop,
     wants_stop: Callable[[], bool],
     snapshots: bool = False,
+    points: bool = False,
 ) -> Outcome:
     """Run one trial to its end, with its files in `folder`.
 
@@ -79,6 +85,7 @@ def run(
         stop: the worker's stop request.
         wants_stop: polled while the program runs.
         snapshots: whether the trainer writes the ends of its stages for other trials.
+        points: whether it writes points of their trunks.
 
     Raises:
         EnvironmentFault: this machine cannot run the program.
@@ -94,7 +101,9 @@ def run(
         return Preempted(detail="before the program was started")
     for name in (RESULT_FILE, METRICS_FILE, CONFIG_FILE):  # of a lost record whose index was reused
         (folder / name).unlink(missing_ok=True)
-    argv, env = _command(space, record, folder, snapshots=snapshots), variables(space, record, folder)
+    shared = [*(to_overrides({WRITE_SNAPSHOTS: True}) if snapshots else ())]
+    shared += _trunk_overrides(space, record.parameters) if points else []
+    argv, env = _command(space, record, folder, shared), variables(space, record, folder)
     if problem := startable.problem(argv):
         return NotStarted(detail=problem)
     log_file = folder / LOG_FILE
@@ -276,12 +285,48 @@ def stage_keys(space: Space, parameters: Mapping[str, Value]) -> dict[str, str]:
     return stage_runs.keys(space, stages, parameters)
 
 
-def _command(space: Space, record: Trial, folder: Path, *, snapshots: bool) -> list[str]:
+def stage_trunks(space: Space, parameters: Mapping[str, Value]) -> dict[str, TrunkKey]:
+    """Return the trunk of each stage that has one, and steps before its decay, by the stage's name in order.
+
+    Args:
+        space: of the sweep, with its program.
+        parameters: of one trial.
+    """
+    stages = Stages(space)
+    shapes = Trunks(space, stages)
+    names = [name for position, name in enumerate(stages.names) if shapes.of(position) is not None]
+    if not names:
+        return {}
+    if space.program.kind == "trainer":
+        from trainer import api
+        from trainer.errors import TrainerError
+
+        try:
+            trunks = api.stage_trunks(trainer_overrides(space, parameters))
+        except TrainerError as error:  # which the program itself is about to report
+            log.info("the stages have no trunks: %s", error)
+            return {}
+        found = {name: trunks[name] for name in names if name in trunks}
+        return {name: TrunkKey(key=it.key, until=it.until) for name, it in found.items() if it.until > 0}
+    return stage_runs.trunks(space, stages, parameters)
+
+
+def _trunk_overrides(space: Space, parameters: Mapping[str, Value]) -> list[str]:
+    """Return how often the trainer leaves points, for the stages for which the user has not said it."""
+    given = {override.partition("=")[0].lstrip("+~").strip() for override in space.program.overrides}
+    asked = {
+        f"{stage.name}.{TRUNK_EVERY}": stage.trunk.every
+        for stage in space.stages
+        if stage.trunk is not None and stage.trunk.every
+    }
+    return to_overrides({key: every for key, every in asked.items() if key not in given | parameters.keys()})
+
+
+def _command(space: Space, record: Trial, folder: Path, shared: Sequence[str]) -> list[str]:
     if space.program.kind == "trainer":
         from trainer import api
 
         identity = to_overrides({"wandb.group": space.name, "wandb.name": f"{space.name}-{record.trial:06d}"})
-        shared = to_overrides({WRITE_SNAPSHOTS: True}) if snapshots else []
         overrides = [*trainer_overrides(space, record.parameters), *identity, *shared]
         return api.command(overrides, folder, processes=space.program.processes)
     argv: list[str] = []

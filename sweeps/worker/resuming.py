@@ -60,21 +60,27 @@ def bring_checkpoints(store: Store, record: Trial, folder: Path) -> int | None:
     return None
 
 
-def stages_behind(folder: Path, names: Sequence[str]) -> int:
-    """Return how many stages the newest checkpoint in a run folder has behind it; 0 if it does not say.
+def behind(folder: Path, names: Sequence[str]) -> tuple[int, int]:
+    """Return how far the newest checkpoint in a run folder is; (0, 0) if it does not say.
 
     Args:
         folder: the run folder.
         names: of all stages in order.
+
+    Returns:
+        The number of stages that it has behind it, and steps of the stage after them.
     """
     checkpoints = folder / CHECKPOINTS
     try:
         latest = (checkpoints / "latest").read_text().strip()
         state = json_reader.read(checkpoints / latest / "state.json")
-        stage, is_over = state["stage"], state["over"]
-    except (OSError, ValueError, KeyError, TypeError):  # not the trainer's, which writes these
-        return 0
-    return names.index(stage) + (is_over is True) if stage in names else len(names)
+        stage, is_over, step = state["stage"], state["over"] is True, state.get("step")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not the trainer's
+        return 0, 0
+    if stage not in names:
+        return len(names), 0
+    steps = step if isinstance(step, int) and not is_over else 0
+    return names.index(stage) + is_over, steps
 
 
 def _bring(store: Store, prefix: str, folder: Path) -> bool:

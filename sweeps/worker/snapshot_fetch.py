@@ -1,5 +1,6 @@
-"""Fetch of the latest finished stage that a trial can start from, before its program starts.
+"""Fetch of what a trial can start from, the furthest along its path, before its program starts.
 
+That is a point of the last stage's trunk, the end of the stage before, a point of that one's trunk, etc.
 A snapshot is used if a record says that it is stored. One that this trial's own earlier attempt has published
 needs no such record: its worker may have died before the next heartbeat.
 """
@@ -10,18 +11,20 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.storage.run_files import snapshot, stored_stages
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
+from sweeps.storage.run_files.manifest import MANIFEST
 from sweeps.storage.run_files.snapshot import Damaged, Published, Unfit
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 from sweeps.worker import stage_runs
-from sweeps.worker.stage_folder import SNAPSHOTS, Details, clause, details
+from sweeps.worker.stage_folder import SNAPSHOTS, Details, Part, Parts, clause, details
 
 log = logging.getLogger(__name__)
 
@@ -37,20 +40,24 @@ _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 5.0, 300.0
 _rates: dict[str, float] = {}  # bytes per second of the last large fetch, by the store's URL
 
 
+_MOST_STEPS = 10**6
+"""Of how many steps before the decay an earlier attempt's points are found without a record."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """A stage that is in the run folder now.
+    """A snapshot that is in the run folder now.
 
     Args:
-        stage: its name.
-        trial: whose record says that it is stored; the trial itself, if an earlier attempt has published it.
-        runs: stages in that record, by name.
+        part: what it has behind it.
+        record: of whoever has published it; of the trial itself, if that was an earlier attempt.
+        run: the entry in that record; None: this trial's own, before it was recorded.
         details: of its `stage.json`.
     """
 
-    stage: str
-    trial: int
-    runs: Mapping[str, StageRun]
+    part: Part
+    record: Trial
+    run: StageRun | None
     details: Details
 
 
@@ -61,12 +68,12 @@ class SnapshotFetch:
         experiment: the worker's.
         record: the claimed trial.
         folder: the run folder of the attempt.
-        keys: of the ends of stages, by name in order.
+        parts: what trials share with this one.
         names: of all stages in order.
         link: whether files may share their disk space with the store's.
 
     Attributes:
-        damaged: version of the manifest of each snapshot that is damaged, by stage.
+        damaged: version of the manifest of each snapshot that is damaged, by key.
     """
 
     def __init__(
@@ -74,84 +81,121 @@ class SnapshotFetch:
         experiment: Experiment,
         record: Trial,
         folder: Path,
-        keys: Mapping[str, str],
+        parts: Parts,
         names: Sequence[str],
         *,
         link: bool,
     ) -> None:
         self._experiment, self._store, self._record = experiment, experiment.store, record
-        self._folder, self._keys, self._names, self._link = folder / SNAPSHOTS, keys, names, link
+        self._folder, self._parts, self._names, self._link = folder / SNAPSHOTS, parts, names, link
         self.damaged: dict[str, str] = {}
 
-    def run(self, done: int) -> Fetched | None:
-        """Bring the end of the latest stage that is stored into the run folder, all of it or nothing.
+    def run(self, stages: int, steps: int = 0) -> Fetched | None:
+        """Bring the furthest snapshot that is stored into the run folder, all of it or nothing.
 
         Args:
-            done: how many stages a checkpoint of an earlier attempt has behind it.
+            stages: how many a checkpoint of an earlier attempt has behind it.
+            steps: of the stage after them that it has behind it, too.
         """
-        for name in reversed(self._names[done:]):
-            if name not in self._keys:
-                continue
+        for part in self._candidates(stages, steps):
             try:
-                if (fetched := self._fetch(name)) is not None:
+                if (fetched := self._fetch(part)) is not None:
                     return fetched
             except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
-                message = "trial %d: the snapshot of %s is not used: %s; the stage is computed"
-                log.warning(message, self._record.trial, name, clause(error))
+                otherwise = "the stage is computed" if part.step is None else "the trial starts earlier"
+                message = "trial %d: the snapshot of %s is not used: %s; %s"
+                log.warning(message, self._record.trial, part.name, clause(error), otherwise)
             finally:
-                shutil.rmtree(self._incoming(name), ignore_errors=True)
+                shutil.rmtree(self._incoming(part), ignore_errors=True)
         return None
 
-    def _fetch(self, name: str) -> Fetched | None:
+    def _candidates(self, stages: int, steps: int) -> Iterator[Part]:
+        """Yield what the trial might start from, the furthest first."""
+        for position in reversed(range(stages, len(self._names))):
+            name = self._names[position]
+            if name in self._parts.keys:
+                yield self._parts.end(name)
+            if name in self._parts.trunks:
+                for step in sorted(self._stored_steps(name), reverse=True):
+                    if position > stages or step > steps:
+                        yield self._parts.point(name, step)
+
+    def _stored_steps(self, stage: str) -> set[int]:
+        """Return where a trunk has points: by the records, or of an earlier attempt of this trial."""
+        until = self._parts.trunks[stage].until
+        try:
+            recorded = {
+                (run.step, run.key)
+                for record in self._experiment.recent_trials()
+                for run in record.snapshots
+                if run.name == stage and run.step is not None and 0 < run.step <= until
+            }
+            found = {step for step, key in recorded if self._parts.point(stage, step).key == key}
+            if self._record.attempt > 1:
+                found |= self._unrecorded_steps(stage, until)
+        except EnvironmentFault as error:
+            log.warning("trial %d: points of %s are not known: %s", self._record.trial, stage, clause(error))
+            return set()
+        return found
+
+    def _unrecorded_steps(self, stage: str, until: int) -> set[int]:
+        """Return where there is a manifest; whether it is this trial's own is checked later."""
+        entries = self._store.list(stored_stages.STAGES)
+        keys = {entry.key.split("/")[1] for entry in entries if entry.key.endswith(f"/{MANIFEST}")}
+        steps = range(until, max(0, until - _MOST_STEPS), -1) if keys else ()
+        return {step for step in steps if self._parts.point(stage, step).key in keys}
+
+    def _fetch(self, part: Part) -> Fetched | None:
         trial = self._record.trial
-        origin = stage_runs.publisher(self._experiment.recent_trials(), self._keys[name], trial)
+        origin = stage_runs.publisher(self._experiment.recent_trials(), part.key, trial)
         if origin is None and self._record.attempt == 1:
             return None
-        found = snapshot.published(self._store, stored_stages.prefix(self._keys[name]))
+        found = snapshot.published(self._store, stored_stages.prefix(part.key))
         if origin is None:
             if found is None or not found.by.startswith(folder_of(trial)):
                 return None
             origin = self._record  # published, but not yet recorded
         elif found is None:
             raise Damaged("it is not in the store")
-        runs = {run.name: run for run in origin.stages}
-        saved_s = self._seconds_saved(name, runs)
+        run = next((run for run in origin.snapshots if run.key == part.key), None)
+        saved_s = self._seconds_saved(part, origin, run)
         if found.size > SHARE * saved_s * self._bytes_per_s():
-            log.info("trial %d computes %s: fetching it would take too long", trial, name)
+            log.info("trial %d computes %s: fetching it would take too long", trial, part.name)
             return None
-        stated = self._bring(name, found, saved_s)
-        log.info("trial %d starts after %s of trial %d", trial, name, origin.trial)
-        return Fetched(stage=name, trial=origin.trial, runs=runs, details=stated)
+        stated = self._bring(part, found, saved_s)
+        log.info("trial %d starts after %s of trial %d", trial, part.name, origin.trial)
+        return Fetched(part=part, record=origin, run=run, details=stated)
 
-    def _seconds_saved(self, name: str, runs: Mapping[str, StageRun]) -> float:
-        """Return the seconds that it took to get to the end of a stage; infinite if none are known."""
-        names = self._names[: self._names.index(name) + 1]
-        known = [seconds for n in names if n in runs and (seconds := runs[n].seconds) is not None]
+    def _seconds_saved(self, part: Part, origin: Trial, run: StageRun | None) -> float:
+        """Return the seconds that it took to get there; infinite if none are known."""
+        earlier = self._names[: self._names.index(part.stage)]
+        runs = [*(each for each in origin.stages if each.name in earlier), *filter(None, (run,))]
+        known = [each.seconds for each in runs if each.seconds is not None]
         return math.fsum(known) if known else math.inf
 
     def _bytes_per_s(self) -> float:
         return _rates.get(self._store.url, ASSUMED_BYTES_PER_S[self._store.is_remote])
 
-    def _bring(self, name: str, found: Published, saved_s: float) -> Details:
+    def _bring(self, part: Part, found: Published, saved_s: float) -> Details:
         """Fetch the snapshot, and rename it into place once it is verified."""
-        incoming, began = self._incoming(name), time.monotonic()
+        incoming, began = self._incoming(part), time.monotonic()
         patience_s = min(max(SHARE * saved_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
         pace = Deadline(UploadConfig(patience_s=patience_s))
         incoming.mkdir(parents=True)
         try:
-            prefix = stored_stages.prefix(self._keys[name])
+            prefix = stored_stages.prefix(part.key)
             snapshot.fetch(self._store, prefix, found, incoming, link=self._link, deadline=pace)
-            stated = details(incoming, self._keys[name])
+            stated = details(incoming, part)
         except (Damaged, Unfit):
-            self.damaged[name] = found.version
+            self.damaged[part.key] = found.version
             raise
-        incoming.rename(self._folder / name)
+        incoming.rename(self._folder / part.name)
         if found.size >= _MEASURABLE:
             _rates[self._store.url] = found.size / max(time.monotonic() - began, 1e-3)
         return stated
 
-    def _incoming(self, name: str) -> Path:
-        return self._folder / f".{name}.incoming"
+    def _incoming(self, part: Part) -> Path:
+        return self._folder / f".{part.name}.incoming"
 
 
 def folder_of(trial: int, attempt: int | str = "") -> str:

@@ -1,7 +1,8 @@
 """Snapshots of one trial's stages: fetched before its program starts, and published while it runs.
 
-    RUN_DIR/snapshots/STAGE/    there at the start: a finished stage, verified, to start from
-                                renamed into place by the program: a finished stage to publish
+    RUN_DIR/snapshots/STAGE/        there at the start: a finished stage, verified, to start from
+                                    renamed into place by the program: a finished stage to publish
+    RUN_DIR/snapshots/STAGE@STEP/   likewise, a point of the stage's trunk
 
 Whatever goes wrong with a snapshot, the trial goes on without it, and one line in the log says so. That one
 is stored, its trial's record says by the heartbeat after the upload.
@@ -11,33 +12,27 @@ from __future__ import annotations
 
 import logging
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from sweeps.errors import EnvironmentFault, StoreUnavailable
+from sweeps.errors import EnvironmentFault
 from sweeps.experiment import Experiment
 from sweeps.space.stages import Stages
-from sweeps.storage.run_files import snapshot, stored_stages
-from sweeps.storage.run_files.exchange import Deadline, OutOfTime, UploadConfig
-from sweeps.storage.run_files.snapshot import Published
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 from sweeps.worker import program, stage_runs
-from sweeps.worker.snapshot_fetch import Fetched, SnapshotFetch, folder_of
-from sweeps.worker.stage_folder import SNAPSHOTS, Details, clause, details
-from sweeps.worker.stage_runs import Reported
+from sweeps.worker.publishing import Publishing
+from sweeps.worker.snapshot_fetch import Fetched, SnapshotFetch
+from sweeps.worker.stage_folder import SNAPSHOTS, Details, Part, Parts, clause, details
+from sweeps.worker.stage_runs import Branch, Reported
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.5
-RETRY_S = 60.0
-
 
 class Snapshots:
-    """Snapshots of a claimed trial, for one attempt. Without `keys` nothing is fetched or published.
+    """Snapshots of a claimed trial, for one attempt. Without `shared` parts nothing is fetched or published.
 
     Args:
         experiment: the worker's.
@@ -45,65 +40,112 @@ class Snapshots:
         folder: the run folder of the attempt.
 
     Attributes:
-        keys: of the end of each stage that trials share, by the stage's name, in order.
+        shared: what trials share with this one: ends of stages, and trunks.
+        names: of all stages in order.
     """
 
     def __init__(self, experiment: Experiment, record: Trial, folder: Path) -> None:
         self._experiment, self._record, self._folder = experiment, record, folder
-        self._names = tuple(stage.name for stage in experiment.space.stages)
+        self.names = tuple(stage.name for stage in experiment.space.stages)
         self._costs: Mapping[str, float] = {}
-        self.keys: Mapping[str, str] = {}
+        self.shared = Parts(keys={}, trunks={})
         try:
             self._costs = Stages(experiment.space).costs(record.parameters) or {}
-            self.keys = program.stage_keys(experiment.space, record.parameters)
+            keys = program.stage_keys(experiment.space, record.parameters)
+            self.shared = Parts(keys=keys, trunks={})
+            trunks = program.stage_trunks(experiment.space, record.parameters)
+            self.shared = Parts(keys=keys, trunks=trunks)
         except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
-            log.warning("trial %d shares no stages: %s", record.trial, clause(error))
+            what = "trunks" if self.shared else "stages"
+            log.warning("trial %d shares no %s: %s", record.trial, what, clause(error))
         self._link = experiment.space.program.kind == "trainer"  # others may write into what they start from
-        self._runs = {run.name: run for run in record.stages}  # never changed in place: threads share it
-        self._damaged: Mapping[str, str] = {}
-        self._deadline = Deadline(UploadConfig())
-        self._thread = threading.Thread(target=self._watch, name=f"publish {record.trial}", daemon=True)
-        self._next_try = dict.fromkeys(self.keys, 0.0)
-        self._errors: dict[str, str] = {}
-        self._last_end: float | None = None
+        # Never changed in place: threads share them. Points are by the names of their folders.
+        self._runs = {run.name: run for run in record.stages}
+        self._points = {f"{run.name}@{run.step}": run for run in record.points}
+        self._branches: dict[str, Branch] = {}
+        self._stage_began: float | None = None
+        self._publishing = Publishing(
+            experiment,
+            record,
+            folder / SNAPSHOTS,
+            self.shared,
+            link=self._link,
+            ended=self._end_of,
+            stored=self._stored,
+        )
 
     @property
     def ended(self) -> tuple[StageRun, ...]:
         """Return the stages that have ended so far, in order."""
         runs = self._runs
-        return tuple(runs[name] for name in dict.fromkeys((*self._names, *runs)) if name in runs)
+        return tuple(runs[name] for name in dict.fromkeys((*self.names, *runs)) if name in runs)
+
+    @property
+    def points(self) -> tuple[StageRun, ...]:
+        """Return the points of trunks that this trial has published, and one that it began from, in order."""
+        order = {name: position for position, name in enumerate(self.names)}
+        return tuple(
+            sorted(self._points.values(), key=lambda run: (order.get(run.name, len(order)), run.step or 0))
+        )
 
     # ---- before the program
 
-    def fetch(self, done: int) -> None:
-        """Bring the end of the latest stage that is stored into the run folder, all of it or nothing.
+    def fetch(self, stages: int, steps: int) -> None:
+        """Bring the furthest snapshot that is stored into the run folder, all of it or nothing.
 
         Args:
-            done: how many stages a checkpoint of an earlier attempt has behind it.
+            stages: how many a checkpoint of an earlier attempt has behind it.
+            steps: of the stage after them that it has behind it, too.
         """
         fetch = SnapshotFetch(
-            self._experiment, self._record, self._folder, self.keys, self._names, link=self._link
+            self._experiment, self._record, self._folder, self.shared, self.names, link=self._link
         )
-        fetched = fetch.run(done)
-        self._damaged = fetch.damaged
-        if fetched is not None:
-            for name in self._names[: self._names.index(fetched.stage) + 1]:
-                self._next_try.pop(name, None)
-                self._take(name, fetched)
+        fetched = fetch.run(stages, steps)
+        self._publishing.damaged = fetch.damaged
+        if fetched is None:
+            return
+        self._publishing.settled.add(fetched.part.name)
+        position = self.names.index(fetched.part.stage)
+        for name in self.names[: position + (fetched.part.step is None)]:
+            self._publishing.settled.add(name)
+            self._take(name, fetched)
+        if fetched.part.step is not None:
+            self._begin(fetched, fetched.part.step)
 
     def _take(self, name: str, fetched: Fetched) -> None:
         """Note a stage that this attempt does not compute. This trial's own earlier attempt was paid."""
-        is_own, run = fetched.trial == self._record.trial, fetched.runs.get(name)
+        is_own, is_it = fetched.record.trial == self._record.trial, name == fetched.part.name
+        run = next((run for run in fetched.record.stages if run.name == name), None)
         if run is None:  # the trial's own, before it was recorded
-            run = self._computed(name, fetched.details)
-        self._note(
-            replace(
-                run,
-                key=self.keys.get(name, ""),
-                reused_from=None if is_own else fetched.trial,
-                snapshot=is_own and (run.snapshot or name == fetched.stage),
+            run = self._computed(self._end(name), fetched.details if is_it else Details())
+        source = None if is_own else fetched.record.trial
+        if is_own and not is_it and not run.snapshot:  # an earlier attempt may have started after it
+            source = self._origin(self.shared.keys.get(name, ""))
+        taken = replace(run, key=self.shared.keys.get(name, ""), reused_from=source)
+        if not is_own:  # who began where is in the record of that trial
+            taken = replace(taken, branched_from=None, branched_at=None, saved=0.0)
+        self._note(replace(taken, snapshot=is_own and (run.snapshot or is_it)))
+
+    def _begin(self, fetched: Fetched, step: int) -> None:
+        """Note that the program goes on from a point of a trunk."""
+        part, run = fetched.part, fetched.run
+        if run is None:  # the trial's own, before it was recorded
+            run = self._computed(part, fetched.details)
+        seconds = run.seconds if run.seconds is not None else fetched.details.seconds
+        if fetched.record.trial == self._record.trial:
+            branch = Branch(
+                step=step, seconds=seconds, source=run.branched_from, at=run.branched_at, saved=run.saved
             )
-        )
+            self._note(replace(run, snapshot=True))
+        else:
+            cost = self._cost_until(part)
+            run = replace(self._computed(part, Details()), cost=run.cost if cost is None else cost)
+            taken = replace(run, seconds=seconds, reused_from=fetched.record.trial)
+            branch = Branch(
+                step=step, seconds=seconds, source=fetched.record.trial, at=step, saved=taken.cost
+            )
+            self._note(taken)
+        self._branches[part.stage] = branch
 
     # ---- while the program runs
 
@@ -113,9 +155,9 @@ class Snapshots:
         Args:
             resumed: whether it goes on from a checkpoint: then this attempt does not know a stage's seconds.
         """
-        self._last_end = None if resumed else time.monotonic()
-        if self.keys:
-            self._thread.start()
+        self._stage_began = None if resumed else time.monotonic()
+        if self.shared:
+            self._publishing.start()
 
     def close(self, timeout: float, *, leave: Callable[[], bool] | None = None, grace: float = 0.0) -> None:
         """Publish what remains, stop, and remove the snapshots from the run folder: the store has them.
@@ -125,87 +167,62 @@ class Snapshots:
             leave: polled; once it returns true (the machine is preempted), at most `grace` seconds remain.
             grace: seconds.
         """
-        if not self.keys:
+        if not self.shared:
             return
-        self._deadline.join(self._thread, timeout, leave=leave, grace=grace)
+        self._publishing.close(timeout, leave=leave, grace=grace)
         shutil.rmtree(self._folder / SNAPSHOTS, ignore_errors=True)
 
-    def _watch(self) -> None:
-        while True:
-            is_last = self._deadline.is_set  # the program has ended: what is not there now will not come
-            for name in list(self._next_try):
-                if (self._folder / SNAPSHOTS / name).is_dir() and time.monotonic() >= self._next_try[name]:
-                    self._publish(name)
-            if is_last:
-                return
-            self._deadline.wait(POLL_S)
-
-    def _publish(self, name: str) -> None:
-        """Publish one stage's end; if that fails, the trial goes on, and in a bucket it is tried again."""
-        trial, folder = self._record.trial, self._folder / SNAPSHOTS / name
-        again = False
-        try:
-            self._end_of(name, folder)
-            stored = self._store_folder(name, folder)
-        except OutOfTime:
-            log.warning("trial %d: its snapshot of %s is not published: there was no time left", trial, name)
-        except Exception as error:  # noqa: BLE001 - no snapshot may cost its trial an attempt
-            again = isinstance(error, StoreUnavailable) and self._experiment.store.is_remote
-            if self._errors.get(name) != clause(error):
-                log.warning("trial %d: its snapshot of %s is not published: %s", trial, name, clause(error))
-            self._errors[name] = clause(error)
-        else:
-            if stored:
-                self._note(replace(self._runs[name], snapshot=True))
-                log.info("trial %d has published %s", trial, name)
-        if again:
-            self._next_try[name] = time.monotonic() + RETRY_S
-        else:
-            del self._next_try[name]
-
-    def _end_of(self, name: str, folder: Path) -> None:
-        """Note that the trial has computed a stage, unless that is known."""
-        run = self._runs.get(name)
-        if run is not None and run.key == self.keys[name] and run.reused_from is None:
+    def _end_of(self, part: Part, folder: Path) -> None:
+        """Note that the trial has computed a stage, or its trunk until a point, unless that is known."""
+        run = (self._runs if part.step is None else self._points).get(part.name)
+        if run is not None and run.key == part.key and run.reused_from is None:
             return
-        stated = details(folder, self.keys[name])
-        if stated.seconds is None and self._last_end is not None:
-            stated = replace(stated, seconds=time.monotonic() - self._last_end)
-        if self._last_end is not None:
-            self._last_end = time.monotonic()
-        self._note(self._computed(name, stated))
+        stated = details(folder, part)
+        if stated.seconds is None:
+            stated = replace(stated, seconds=self._measured_seconds(part.stage))
+        if part.step is None and self._stage_began is not None:
+            self._stage_began = time.monotonic()
+        computed = self._computed(part, stated)
+        branch = self._branches.get(part.stage)
+        self._note(computed if branch is None else branch.mark(computed))
 
-    def _store_folder(self, name: str, folder: Path) -> bool:
-        """Return whether the snapshot is stored and this trial's record shall say so."""
-        by = folder_of(self._record.trial, self._record.attempt)
-        found = snapshot.publish(
-            self._experiment.store,
-            stored_stages.prefix(self.keys[name]),
-            folder,
-            by,
-            link=self._link,
-            deadline=self._deadline,
-            replaces=self._damaged.get(name),
+    def _measured_seconds(self, stage: str) -> float | None:
+        """Return the seconds that the stage has taken until now, its part before a branch included."""
+        if self._stage_began is None:
+            return None
+        before = self._branches[stage].seconds if stage in self._branches else 0.0
+        return None if before is None else before + time.monotonic() - self._stage_began
+
+    def _stored(self, part: Part) -> None:
+        runs = self._runs if part.step is None else self._points
+        self._note(replace(runs[part.name], snapshot=True))
+
+    def _end(self, stage: str) -> Part:
+        return Part(stage=stage, key=self.shared.keys.get(stage, ""))
+
+    def _cost_until(self, part: Part) -> float | None:
+        """Return the stated cost of a stage, or of its trunk until a point; None: it is not stated."""
+        if part.step is None:
+            return self._costs.get(part.stage)
+        space, parameters = self._experiment.space, self._record.parameters
+        return stage_runs.cost_until(space, self._costs, parameters, part.stage, part.step)
+
+    def _computed(self, part: Part, stated: Details) -> StageRun:
+        cost = self._cost_until(part)
+        return StageRun(
+            name=part.stage,
+            key=part.key,
+            step=part.step,
+            cost=(stated.seconds or 0.0) if cost is None else cost,
+            seconds=stated.seconds,
+            usd=stated.usd,
         )
-        if found is None:
-            return False
-        return found.by.startswith(folder_of(self._record.trial)) or self._is_orphan(name, found)
-
-    def _is_orphan(self, name: str, found: Published) -> bool:
-        """Return whether no record says, or is about to say, that this snapshot is stored."""
-        records = Experiment(self._experiment.store, self._experiment.space).trials()
-        if stage_runs.publisher(records, self.keys[name], self._record.trial) is not None:
-            return False
-        running = (record for record in records if record.status == "running")
-        return all(found.by != folder_of(record.trial, record.attempt) for record in running)
-
-    def _computed(self, name: str, stated: Details) -> StageRun:
-        cost = self._costs.get(name, stated.seconds or 0.0)
-        key = self.keys.get(name, "")
-        return StageRun(name=name, key=key, cost=cost, seconds=stated.seconds, usd=stated.usd)
 
     def _note(self, run: StageRun) -> None:
-        self._runs = self._runs | {run.name: run}
+        if run.step is None:
+            self._runs = self._runs | {run.name: run}
+        else:
+            self._points = self._points | {f"{run.name}@{run.step}": run}
 
     # ---- after the program
 
@@ -218,16 +235,39 @@ class Snapshots:
             reported: stages in the program's result.
             metrics: of the result.
         """
-        known = dict(self._runs)
+        known, branches = dict(self._runs), dict(self._branches)
         for stage in reported:
             run = known.get(stage.name)
             if stage.reused and stage.key and (run is None or run.key != stage.key):  # by an earlier attempt
                 known[stage.name] = StageRun(
                     name=stage.name, key=stage.key, cost=0.0, reused_from=self._origin(stage.key)
                 )
-        return stage_runs.finished(reported, known, self._names, self._costs, metrics)
+            branches.pop(stage.name, None)
+            if (branch := self._reported_branch(stage)) is not None:
+                branches[stage.name] = branch
+        return stage_runs.finished(reported, known, self.names, self._costs, metrics, branches)
+
+    def _reported_branch(self, stage: Reported) -> Branch | None:
+        """Return where a stage began, by the program's report; None: at its beginning, or nobody knows."""
+        if (step := stage.branched_at) is None:
+            return None
+        branch = self._branches.get(stage.name)
+        if branch is None or branch.step != step:  # an earlier attempt began there
+            if stage.name not in self.shared.trunks:
+                return None
+            part = self.shared.point(stage.name, step)
+            own = self._points.get(part.name)
+            if own is not None and own.key == part.key:
+                return Branch(step=step, source=own.branched_from, at=own.branched_at, saved=own.saved)
+            source, saved = self._origin(part.key), self._cost_until(part) or 0.0
+            branch = Branch(step=step, source=source, at=step, saved=saved)
+        if stage.saved is not None and branch.at == step:
+            branch = replace(branch, saved=stage.saved)
+        return branch
 
     def _origin(self, key: str) -> int | None:
+        if not key:
+            return None
         try:
             return stage_runs.origin(self._experiment.recent_trials(), key, self._record.trial)
         except EnvironmentFault as error:

@@ -1,36 +1,108 @@
-"""Folder of a finished stage, `RUN_DIR/snapshots/STAGE/`, as a trial's program writes or finds it.
+"""Folders of a trial's stages in `RUN_DIR/snapshots/`, as its program writes or finds them.
 
-stage.json    optional: {"schema": 1, "key": KEY, "seconds": …, "usd": …, "metrics": {…}}
+stage.json    optional: {"schema": 1, "key": KEY, "step": …, "seconds": …, "usd": …, "metrics": {…}}
 …             the program's own files
+
+`STAGE/` has the end of the stage; `STAGE@STEP/` has a point of its trunk, after so many of its steps.
 """
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeps.space.trunks import point_key
 from sweeps.storage.run_files.snapshot import Unfit
 from sweeps.text import json_reader
-from sweeps.worker.stage_runs import amount
+from sweeps.worker.stage_runs import TrunkKey, amount
 
 SNAPSHOTS = "snapshots"
 STAGE_FILE = "stage.json"
 _SCHEMA = 1
+_POINT = re.compile(r"(.+)@([1-9][0-9]{0,17})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What a snapshot has behind it: a stage, or its trunk until a point.
+
+    Args:
+        stage: its name.
+        key: of the stage's end, or of the point.
+        step: of a point, the steps of the stage until there; None: the stage to its end.
+    """
+
+    stage: str
+    key: str
+    step: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of its folder in `snapshots/`."""
+        return self.stage if self.step is None else f"{self.stage}@{self.step}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What trials share with one trial.
+
+    Args:
+        keys: of the ends of stages, by stage in order.
+        trunks: of stages, likewise.
+    """
+
+    keys: Mapping[str, str]
+    trunks: Mapping[str, TrunkKey]
+
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.trunks)
+
+    def end(self, stage: str) -> Part:
+        """Return the end of a stage that has a key."""
+        return Part(stage=stage, key=self.keys[stage])
+
+    def point(self, stage: str, step: int) -> Part:
+        """Return a point of a stage that has a trunk."""
+        return Part(stage=stage, step=step, key=point_key(self.trunks[stage].key, step))
+
+    def present(self, folder: Path) -> list[Part]:
+        """Return those in `folder`, which is `RUN_DIR/snapshots`, as a trial comes to them."""
+        try:
+            names = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
+        except OSError:  # not there yet
+            return []
+        matches = filter(None, map(_POINT.fullmatch, names))
+        steps = sorted((int(match[2]), match[1]) for match in matches)
+        found = []
+        for stage in dict.fromkeys((*self.keys, *self.trunks)):  # only the last one may have no key
+            if stage in self.trunks:
+                found += [self.point(stage, step) for step, of in steps if of == stage]
+            if stage in self.keys and stage in names:
+                found.append(self.end(stage))
+        return found
+
+    def require_on_trunk(self, part: Part) -> None:
+        """Make sure that a trial's point lies before its decay. Raises Unfit."""
+        if part.step is not None and part.step > (until := self.trunks[part.stage].until):
+            raise Unfit(f"its trunk ends at step {until}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Details:
-    """Content of `stage.json`: what it took to compute the stage; None: not stated."""
+    """Content of `stage.json`: what it took to compute the part; None: not stated."""
 
     seconds: float | None = None
     usd: float | None = None
 
 
-def details(folder: Path, key: str) -> Details:
+def details(folder: Path, part: Part) -> Details:
     """Return what the folder's `stage.json` says; nothing if there is no such file.
 
     Raises:
-        Unfit: it cannot be read, or belongs to another version or another key.
+        Unfit: it cannot be read, or belongs to another version, key or step.
     """
     try:
         document = json_reader.read(folder / STAGE_FILE)
@@ -40,8 +112,10 @@ def details(folder: Path, key: str) -> Details:
         raise Unfit(f"its {STAGE_FILE} cannot be read: {error}") from None
     if not isinstance(document, dict) or document.get("schema", _SCHEMA) != _SCHEMA:
         raise Unfit(f"its {STAGE_FILE} is not of schema {_SCHEMA}")
-    if document.get("key", key) != key:
+    if document.get("key", part.key) != part.key:
         raise Unfit(f"its {STAGE_FILE} names another key")
+    if part.step is not None and document.get("step", part.step) != part.step:
+        raise Unfit(f"its {STAGE_FILE} names another step")
     return Details(seconds=amount(document.get("seconds")), usd=amount(document.get("usd")))
 
 

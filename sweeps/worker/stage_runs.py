@@ -1,4 +1,4 @@
-"""Stages of a trial: their keys, and what its record says of them. Pure."""
+"""Stages of a trial and points of their trunks: their keys, and what its record says of them. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from sweeps.space.definition import Space, Value
+from sweeps.space.domain import Domain
 from sweeps.space.stages import Stages
+from sweeps.space.trunks import Trunks
 from sweeps.trials import storable
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
@@ -33,6 +36,8 @@ class Reported:
         cost: in the unit of the sweep's `stages`.
         seconds: that computing it took the trial that computed it.
         usd: dollars, likewise.
+        branched_at: steps that were taken from a point of the stage's trunk; None: it was computed in full.
+        saved: cost of these steps.
     """
 
     name: str
@@ -41,6 +46,47 @@ class Reported:
     cost: float | None = None
     seconds: float | None = None
     usd: float | None = None
+    branched_at: int | None = None
+    saved: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrunkKey:
+    """The trunk that a trial has of a stage.
+
+    Args:
+        key: of the trunk, 64 hexadecimal digits; equal keys mean equal results after equal steps.
+        until: step of the stage at which the trial leaves it.
+    """
+
+    key: str
+    until: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """The point of a trunk at which a trial began a stage.
+
+    Args:
+        step: of the stage, until there.
+        seconds: that it took to compute the stage until there; None: unknown.
+        source: other trial that had computed the stage until `at`; None: this one has.
+        at: steps of the stage that another trial was paid for; None: none.
+        saved: their cost.
+    """
+
+    step: int
+    seconds: float | None = None
+    source: int | None = None
+    at: int | None = None
+    saved: float = 0.0
+
+    def mark(self, run: StageRun) -> StageRun:
+        """Return the stage, or a point of it, with what of it was taken from another trial."""
+        if self.source is None:
+            return run
+        saved = min(self.saved, run.cost)
+        return replace(run, branched_from=self.source, branched_at=self.at, saved=saved)
 
 
 def keys(space: Space, stages: Stages, parameters: Mapping[str, Value]) -> dict[str, str]:
@@ -61,6 +107,49 @@ def keys(space: Space, stages: Stages, parameters: Mapping[str, Value]) -> dict[
         )
         for position, name in enumerate(stages.names[:-1])
     }
+
+
+def trunks(space: Space, stages: Stages, parameters: Mapping[str, Value]) -> dict[str, TrunkKey]:
+    """Return the trunk of each stage that has one, for a command or a function.
+
+    Args:
+        space: of the sweep.
+        stages: of the space.
+        parameters: of one trial.
+    """
+    shapes, found = Trunks(space, stages), {}
+    for position, name in enumerate(stages.names):
+        if not (until := shapes.end(parameters, position)):
+            continue
+        shared = {
+            n: v
+            for n, v in parameters.items()
+            if stages.of(n) <= position and not shapes.is_tail(n, position)
+        }
+        document = {"program": asdict(space.program), "parameters": shared, "stage": name, "part": "trunk"}
+        found[name] = TrunkKey(key=_digest(document), until=until)
+    return found
+
+
+def cost_until(
+    space: Space, costs: Mapping[str, float], parameters: Mapping[str, Value], stage: str, step: int
+) -> float | None:
+    """Return the cost of a stage until a point of its trunk; None if the space does not say it.
+
+    Args:
+        space: of the sweep.
+        costs: of the trial's stages.
+        parameters: of the trial.
+        stage: its name.
+        step: of the stage, until there.
+    """
+    trunk = next((each.trunk for each in space.stages if each.name == stage), None)
+    if trunk is None or stage not in costs:
+        return None
+    steps = parameters.get(trunk.length, Domain(space).fixed.get(trunk.length))
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < max(step, 1):
+        return None
+    return costs[stage] * step / steps
 
 
 def _digest(document: Mapping[str, Any]) -> str:
@@ -97,7 +186,13 @@ def _entry(entry: Any) -> Reported | None:
         cost=amount(entry.get("cost")),
         seconds=amount(entry.get("seconds")),
         usd=amount(entry.get("usd")),
+        branched_at=_steps(entry.get("branched_at")),
+        saved=amount(entry.get("saved")),
     )
+
+
+def _steps(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def amount(value: Any) -> float | None:
@@ -110,19 +205,19 @@ def amount(value: Any) -> float | None:
 
 def publisher(records: Iterable[Trial], key: str, trial: int) -> Trial | None:
     """Return whose snapshot of this key is stored, by the records: the trial itself, or the first one."""
-    found = [r for r in records if any(run.snapshot and run.key == key for run in r.stages)]
+    found = [r for r in records if any(run.key == key for run in r.snapshots)]
     return min(found, key=lambda record: (record.trial != trial, record.trial), default=None)
 
 
 def origin(records: Iterable[Trial], key: str, trial: int) -> int | None:
-    """Return which other trial has computed the stage of this key; None if no record says.
+    """Return which other trial has computed the stage, or the part, of this key; None if no record says.
 
     A snapshot may have been removed since a trial started from it, so those that are stored only come first.
     """
     found = sorted(
         (not run.snapshot, record.trial if run.reused_from is None else run.reused_from)
         for record in records
-        for run in record.stages
+        for run in (*record.stages, *record.points)
         if run.key == key
     )
     return next((index for _, index in found if index != trial), None)
@@ -134,6 +229,7 @@ def finished(
     names: Sequence[str],
     costs: Mapping[str, float],
     metrics: Mapping[str, float | None],
+    branches: Mapping[str, Branch] = MappingProxyType({}),
 ) -> tuple[StageRun, ...]:
     """Return all stages of a trial that has completed, in order.
 
@@ -145,10 +241,15 @@ def finished(
         names: of the sweep's stages.
         costs: of the sweep's stages; empty if the space does not say.
         metrics: of its result, perhaps with `seconds.STAGE`.
+        branches: where the trial began stages that it did not compute in full.
     """
     stated = {stage.name: stage for stage in reported}
     ordered = dict.fromkeys((*names, *stated))
-    return tuple(_finished(name, stated.get(name), known.get(name), costs, metrics) for name in ordered)
+    runs = (_finished(name, stated.get(name), known.get(name), costs, metrics) for name in ordered)
+    return tuple(
+        branches[run.name].mark(run) if run.reused_from is None and run.name in branches else run
+        for run in runs
+    )
 
 
 def _finished(
@@ -170,6 +271,9 @@ def _finished(
         reused_from=run.reused_from if stage.reused else None,
         seconds=seconds,
         usd=_first(stage.usd, run.usd),
+        branched_from=None,
+        branched_at=None,
+        saved=0.0,
     )
 
 

@@ -31,7 +31,7 @@ from sweeps.trials.record import Reason, Trial, run_prefix
 from sweeps.worker import backoff, program
 from sweeps.worker.heartbeat import HeartbeatThread
 from sweeps.worker.result import Completed, Failed, NotStarted, Preempted
-from sweeps.worker.resuming import bring_checkpoints, stages_behind
+from sweeps.worker.resuming import behind, bring_checkpoints
 from sweeps.worker.run_folder import require_writable
 from sweeps.worker.signals import Stop
 from sweeps.worker.snapshots import Snapshots
@@ -98,7 +98,7 @@ class TrialRun:
         """
         with self._heartbeat() as heartbeat:
             snapshots = Snapshots(self.experiment, self.record, heartbeat.folder)
-            heartbeat.ended = lambda: snapshots.ended
+            heartbeat.ended, heartbeat.points = lambda: snapshots.ended, lambda: snapshots.points
             uploader = self._uploader(heartbeat.folder, snapshots)
             try:
                 outcome = self._run_program(heartbeat, uploader, snapshots, has_run=has_run)
@@ -166,7 +166,7 @@ class TrialRun:
     def _uploader(self, folder: Path, snapshots: Snapshots) -> Uploader:
         """Return the run folder's uploader; snapshots have a place of their own in the store."""
         prefix = run_prefix(self.record.trial, self.record.attempt)
-        without = SNAPSHOTS if snapshots.keys else ""
+        without = SNAPSHOTS if snapshots.shared else ""
         return Uploader(self.experiment.store, folder, prefix, without=without)
 
     def _run_program(
@@ -174,7 +174,7 @@ class TrialRun:
     ) -> Completed | Failed | Preempted:
         with self.stop.interruptible():
             resumed = bring_checkpoints(self.experiment.store, self.record, heartbeat.folder)
-            snapshots.fetch(stages_behind(heartbeat.folder, tuple(snapshots.keys)))
+            snapshots.fetch(*behind(heartbeat.folder, snapshots.names))
         uploader.start()
         snapshots.start(resumed=resumed is not None)
         self.watcher.started(self.record)
@@ -184,7 +184,8 @@ class TrialRun:
             heartbeat.folder,
             stop=self.stop,
             wants_stop=lambda: heartbeat.wants_stop,
-            snapshots=bool(snapshots.keys),
+            snapshots=bool(snapshots.shared.keys),
+            points=bool(snapshots.shared.trunks),
         )
         if isinstance(outcome, NotStarted):
             if not has_run:  # then its folder or its machine is at fault, else perhaps these parameters
@@ -220,9 +221,10 @@ class TrialRun:
             return self.stop.requested or heartbeat.lost
 
         snapshots.close(0 if go else UPLOAD_S, leave=leave, grace=UPLOAD_GRACE_S)
-        if isinstance(outcome, Failed) and snapshots.ended != self.record.stages:
+        stages, points = snapshots.ended, snapshots.points
+        if isinstance(outcome, Failed) and (stages, points) != (self.record.stages, self.record.points):
             worker, attempt = self.record.worker or "", self.record.attempt
-            last = lifecycle.Heartbeat(worker=worker, attempt=attempt, stages=snapshots.ended)
+            last = lifecycle.Heartbeat(worker=worker, attempt=attempt, stages=stages, points=points)
             with contextlib.suppress(SweepError):  # the report will meet it, too
                 self.experiment.apply(self.record.trial, last)
 
@@ -242,6 +244,7 @@ class TrialRun:
                     curve=curve.points,
                     curve_of=curve.of,
                     stages=snapshots.report(stages, metrics),
+                    points=snapshots.points,
                 )
             case Failed(error=error, failure=failure, retryable=retryable):
                 return lifecycle.Fail(
@@ -260,6 +263,7 @@ class TrialRun:
                     curve=curve.points,
                     curve_of=curve.of,
                     stages=snapshots.ended,
+                    points=snapshots.points,
                     detail=heartbeat.stop_reason,
                 )
             case Preempted() if self.stop.requested:

@@ -67,6 +67,7 @@ def test_the_json_is_one_document(sweep, shared):
     assert best == {
         "key": BEST,
         "stage": "first",
+        "step": None,
         "trials": [0],
         "used_by": [3, 5],
         "needed_by": [],
@@ -81,6 +82,7 @@ def test_the_json_is_one_document(sweep, shared):
         "bytes": 9006,
         "bytes_fetched": 6004,
         "reused": 2,
+        "branched": 0,
         "cost_nominal": 1500.0,
         "cost_paid": 1100.0,
         "seconds_saved": 7200.0,

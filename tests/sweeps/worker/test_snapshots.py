@@ -31,7 +31,7 @@ from sweeps.storage.run_files.exchange import Deadline, UploadConfig
 from sweeps.trials import lifecycle
 from sweeps.trials.record import Trial, run_prefix
 from sweeps.trials.stage_run import StageRun, nominal, paid
-from sweeps.worker import program, snapshot_fetch, snapshots
+from sweeps.worker import program, publishing, snapshot_fetch
 from sweeps.worker.loop import Limits, Tally, work
 from sweeps.worker.signals import Stop
 
@@ -48,11 +48,11 @@ class Silent:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = {"scan_s": 0.05, "growing_s": 0.05, "first_wait_s": 0.02, "longest_wait_s": 0.1}
-    for module in (snapshot_fetch, snapshots):
+    for module in (snapshot_fetch, publishing):
         monkeypatch.setattr(
             module, "UploadConfig", lambda **given: UploadConfig(**pace | {"patience_s": 0.3})
         )
-    monkeypatch.setattr(snapshots, "POLL_S", 0.02)
+    monkeypatch.setattr(publishing, "POLL_S", 0.02)
     monkeypatch.setattr(snapshot_fetch, "_rates", {})
 
 
@@ -343,7 +343,7 @@ def test_a_bucket_out_of_reach_during_a_fetch(
 def test_a_bucket_that_refuses_a_snapshot_is_asked_again_later(
     staged, gcs: FakeGcs, two_stages, monkeypatch, caplog
 ) -> None:
-    monkeypatch.setattr(snapshots, "RETRY_S", 0.2)
+    monkeypatch.setattr(publishing, "RETRY_S", 0.2)
     store = GcsStore(f"gs://bucket/staged/{uuid.uuid4().hex}", endpoint=gcs.url, retries=QUICK)
     sweep = Experiment.create(store, staged)
     fault = gcs.faults.add(
@@ -461,11 +461,11 @@ def test_two_that_compute_one_stage_at_once_publish_it_once(sweep, two_stages) -
         (folder / "later").rename(folder / "snapshots/first")
 
     two_stages.between.append(other_worker)
-    before, snapshots.POLL_S = snapshots.POLL_S, 60.0
+    before, publishing.POLL_S = publishing.POLL_S, 60.0
     try:
         run(sweep)
     finally:
-        snapshots.POLL_S = before
+        publishing.POLL_S = before
     assert two_stages.computed == [1.0, 1.0]
     assert [first(record).snapshot for record in sweep.trials()] == [False, True]
     assert [paid(record.stages) for record in sweep.trials()] == [101, 102]
