@@ -1,0 +1,654 @@
+"""A trunk is computed once: trials of other lengths branch off its points, and no fault of a point costs a trial."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_gcs import FakeGcs, Fault
+
+from sweeps.experiment import Experiment
+from sweeps.space.definition import (
+    Choice,
+    Fixed,
+    Lease,
+    Objective,
+    Program,
+    Search,
+    Snapshots,
+    Space,
+    Stage,
+    Trunk,
+)
+from sweeps.space.trunks import point_key
+from sweeps.storage.base import Store
+from sweeps.storage.gcs.client import RetryPolicy
+from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.local import LocalStore
+from sweeps.storage.memory import MemoryStore
+from sweeps.storage.run_files import snapshot
+from sweeps.storage.run_files.exchange import Deadline, UploadConfig
+from sweeps.trials import costs, lifecycle
+from sweeps.trials.record import Trial, run_prefix
+from sweeps.trials.stage_run import StageRun
+from sweeps.worker import collection, heartbeat, process, program, publishing, snapshot_fetch
+from sweeps.worker.loop import Limits, Tally, work
+from sweeps.worker.signals import Stop
+from sweeps.worker.stage_runs import TrunkKey
+from trainer import api
+from trainer.errors import ConfigError
+
+QUICK = RetryPolicy(total_s=1.0, attempt_s=0.5, first_wait_s=0.02, longest_wait_s=0.1)
+
+
+class Silent:
+    """A watcher that ignores every call."""
+
+    def __getattr__(self, name: str):
+        return lambda *arguments: None
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace = {"scan_s": 0.05, "growing_s": 0.05, "first_wait_s": 0.02, "longest_wait_s": 0.1}
+    for module in (snapshot_fetch, publishing):
+        monkeypatch.setattr(
+            module, "UploadConfig", lambda **given: UploadConfig(**pace | {"patience_s": 0.3})
+        )
+    monkeypatch.setattr(publishing, "POLL_S", 0.02)
+    monkeypatch.setattr(snapshot_fetch, "_rates", {})
+
+
+@pytest.fixture
+def one_trunk(_functions) -> Iterator:
+    """The objective of the sweep, with nothing that an earlier test has left in it."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "functions"))
+    import one_trunk
+
+    one_trunk.computed.clear()
+    yield one_trunk
+    one_trunk.after_trunk.clear()
+    sys.path.pop(0)
+
+
+TRUNK = Trunk(length="steps", decay=0.5)
+
+
+@pytest.fixture
+def lengths() -> Space:
+    """Trials of 20, 40, 10 and 30 steps, which leave the trunk after 10, 20, 5 and 15."""
+    return Space(
+        name="lengths",
+        objectives=(Objective(metric="loss"),),
+        parameters=(
+            Fixed(name="x", value=1.5),
+            Choice(name="n", values=(1, 2)),
+            Choice(name="steps", values=(20, 40, 10, 30)),
+        ),
+        program=Program(kind="function", function="one_trunk:objective"),
+        search=Search(method="grid"),
+        lease=Lease(heartbeat_s=0.05, expire_s=30, max_attempts=3),
+        stages=(
+            Stage(name="first", parameters=("x", "steps"), cost="2*steps", trunk=TRUNK),
+            Stage(name="second", parameters=("n",), cost="1"),
+        ),
+        snapshots=Snapshots(keep=100),
+    )
+
+
+@pytest.fixture(params=["memory", "folder", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "memory":
+        return MemoryStore()
+    if request.param == "folder":
+        return LocalStore(tmp_path / "store")
+    return bucket(request.getfixturevalue("gcs"))
+
+
+def bucket(gcs: FakeGcs) -> GcsStore:
+    return GcsStore(f"gs://bucket/lengths/{uuid.uuid4().hex}", endpoint=gcs.url, retries=QUICK)
+
+
+@pytest.fixture
+def sweep(lengths: Space, one_trunk) -> Experiment:
+    return Experiment.create(MemoryStore(), lengths)
+
+
+def run(sweep: Experiment, trials: int = 1, stop: Stop | None = None) -> Tally:
+    return work(sweep, stop=stop or Stop(), watcher=Silent(), limits=Limits(max_trials=trials))
+
+
+def first(record: Trial) -> StageRun:
+    (found,) = (stage for stage in record.stages if stage.name == "first")
+    return found
+
+
+def branch(record: Trial) -> tuple[int | None, int | None, float]:
+    return first(record).branched_from, first(record).branched_at, first(record).saved
+
+
+def own(record: Trial) -> list[int | None]:
+    """The steps of the points that a trial has stored."""
+    return [point.step for point in record.points if point.snapshot]
+
+
+def warnings(caplog) -> list[str]:
+    return [line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING]
+
+
+# ---- the ordinary course
+
+
+def test_trials_of_other_lengths_branch_off_the_trunk_or_continue_it(lengths, store, one_trunk) -> None:
+    sweep = Experiment.create(store, lengths)
+    run(sweep, 3)
+    twenty, forty, ten = sweep.trials()
+    assert one_trunk.computed == [20, 30, 5]
+    assert [branch(record) for record in (twenty, forty, ten)] == [(None, None, 0), (0, 10, 20), (0, 5, 10)]
+    assert [costs.nominal(record) for record in (twenty, forty, ten)] == [41, 81, 21]
+    assert [costs.paid(record) for record in (twenty, forty, ten)] == [41, 61, 11]
+    assert [own(record) for record in (twenty, forty, ten)] == [[5, 10], [15, 20], []]
+    assert [point.cost for point in (*twenty.points, *forty.points) if point.snapshot] == [10, 20, 30, 40]
+    assert [point.saved for point in forty.points if point.snapshot] == [20, 20]
+    (trunk,) = program.stage_trunks(lengths, twenty.parameters).values()
+    assert [point.key for point in twenty.points] == [point_key(trunk.key, step) for step in (5, 10)]
+    assert first(forty).seconds > twenty.points[-1].seconds > twenty.points[0].seconds > 0
+
+
+def test_all_lengths_end_as_they_do_from_scratch(lengths, one_trunk) -> None:
+    results = []
+    for reuse in ("auto", "none"):
+        space = replace(lengths, search=replace(lengths.search, reuse=reuse))
+        sweep = Experiment.create(MemoryStore(), space)
+        run(sweep, 8)
+        results.append([(dict(record.parameters), record.metrics["loss"]) for record in sweep.trials()])
+    assert results[0] == results[1]  # to the last bit
+    assert one_trunk.computed == [20, 30, 5, 15, *[20, 40, 10, 30] * 2]  # with n of 2, after the stage
+    assert all(record.points == () for record in sweep.trials())
+
+
+def test_while_it_runs_the_record_says_what_is_stored_and_where_the_trial_began(
+    lengths, store, one_trunk
+) -> None:
+    sweep = Experiment.create(store, lengths)
+    run(sweep)
+    observed: list[Trial] = []
+
+    def wait_for_record(folder: Path) -> None:
+        for _ in range(200):
+            observed[:] = [sweep.trial(1)]
+            if own(observed[0]) == [15, 20]:
+                assert [path.name for path in (folder / "snapshots").iterdir()] == [
+                    "first@10"
+                ]  # it is in use
+                return
+            time.sleep(0.05)
+
+    one_trunk.after_trunk.append(wait_for_record)
+    run(sweep)
+    (record,) = observed
+    assert (record.status, own(record)) == ("running", [15, 20])
+    began = record.points[0]
+    assert (began.name, began.step, began.reused_from, began.snapshot) == ("first", 10, 0, False)
+    assert began.key == sweep.trial(0).points[1].key
+    assert sweep.trial(1).status == "completed"
+
+
+def test_run_folders_keep_no_points(lengths, gcs, one_trunk) -> None:
+    sweep = Experiment.create(bucket(gcs), lengths)
+    one_trunk.after_trunk.append(lambda folder: (folder / "notes.txt").write_text("kept") and time.sleep(0.3))
+    run(sweep, 2)
+    assert not any("snapshots" in entry.key for entry in sweep.store.list("runs/"))
+    for trial in (0, 1):
+        assert [p.name for p in sweep.store.folder(run_prefix(trial, 1)).iterdir()] == ["notes.txt"]
+
+
+def test_a_failed_trial_leaves_its_trunk_to_others(lengths, one_trunk) -> None:
+    """Though it fails long before the next heartbeat is due."""
+    seldom = Lease(heartbeat_s=30, expire_s=90, max_attempts=3)
+    sweep = Experiment.create(MemoryStore(), replace(lengths, lease=seldom))
+
+    def fail(folder: Path) -> None:
+        raise FloatingPointError("the decay has diverged")
+
+    one_trunk.after_trunk.append(fail)
+    run(sweep)
+    one_trunk.after_trunk.clear()
+    assert (sweep.trial(0).status, own(sweep.trial(0))) == ("failed", [5, 10])
+    run(sweep)
+    assert branch(sweep.trial(1)) == (0, 10, 20)
+
+
+STOPPED = """
+import os, pathlib, time
+run = pathlib.Path(os.environ["SWEEP_RUN_DIR"])
+draft = run / "draft"
+draft.mkdir()
+(draft / "weight").write_text("2.0")
+(run / "snapshots").mkdir(exist_ok=True)
+draft.rename(run / "snapshots/first@7")
+time.sleep(60)
+"""
+
+
+def test_a_trial_that_is_stopped_early_leaves_its_trunk_to_others(lengths, monkeypatch) -> None:
+    command = Program(kind="command", command=("${python}", "-c", STOPPED, "${overrides}"))
+    sweep = Experiment.create(MemoryStore(), replace(lengths, program=command))
+
+    def stop_once_stored(self, record: Trial) -> None:
+        if own(record):
+            self.stop_reason = "it will not reach the front"
+
+    monkeypatch.setattr(heartbeat.HeartbeatThread, "_check_early_stopping", stop_once_stored)
+    run(sweep)
+    stopped = sweep.trial(0)
+    assert (stopped.status, own(stopped), stopped.stages) == ("early_stopped", [7], ())
+    assert stopped.points[0].cost == 14
+
+
+def test_the_end_of_a_stage_comes_before_the_points_of_its_trunk(sweep, one_trunk) -> None:
+    run(sweep, 5)
+    again = sweep.trial(4)  # of 20 steps with another n
+    assert first(again).reused_from == 0
+    assert (branch(again), again.points) == ((None, None, 0), ())
+
+
+# ---- costs without a statement
+
+
+def test_costs_that_the_space_does_not_say_are_seconds(lengths, one_trunk, monkeypatch) -> None:
+    stages = tuple(replace(stage, cost="") for stage in lengths.stages)
+    sweep = Experiment.create(MemoryStore(), replace(lengths, stages=stages))
+    original = Path.rename
+
+    def rename_with_seconds(self: Path, target: Path):
+        if "@" in target.name:
+            stated = {"schema": 1, "step": int(target.name.split("@")[1]), "seconds": 1000.0}
+            (self / "stage.json").write_text(json.dumps(stated))
+        return original(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename_with_seconds)
+    run(sweep, 2)
+    one, two = sweep.trials()
+    assert [point.cost for point in one.points] == [1000.0, 1000.0]
+    assert branch(two) == (0, 10, 1000.0)
+    assert 1000 < first(two).seconds == first(two).cost < 1010  # those of its first part with its own
+    assert 0 < costs.paid(two) < 10
+
+
+# ---- what is not worth it, or cannot be used
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1.5, (None, None, 0)), (0.7, (0, 10, 20))])
+def test_a_point_that_takes_too_long_to_fetch_is_not_fetched(
+    sweep, one_trunk, monkeypatch, caplog, share, expected
+) -> None:
+    run(sweep)
+    size, seconds = stored_point(sweep, 0, 10).stat().st_size, sweep.trial(0).points[1].seconds
+    pace = size / (0.1 * seconds * share)  # bytes per second
+    monkeypatch.setattr(snapshot_fetch, "ASSUMED_BYTES_PER_S", {True: pace, False: pace})
+    run(sweep)
+    assert branch(sweep.trial(1)) == expected
+    assert warnings(caplog) == []
+
+
+def stored_point(sweep: Experiment, trial: int, step: int) -> Path:
+    (point,) = (point for point in sweep.trial(trial).points if point.step == step)
+    return sweep.store.folder(f"stages/{point.key}") / f"{trial:06d}-1" / "weight"
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "weight is missing": lambda path: path.unlink(),
+    "weight has 1 bytes, not 17": lambda path: path.write_text("2"),
+    "weight has another checksum": lambda path: path.write_text("9." + "0" * 15),
+}
+
+
+@pytest.mark.parametrize("why", DAMAGE)
+def test_a_damaged_point_is_replaced_by_the_next_best_and_published_anew(
+    lengths, tmp_path, one_trunk, caplog, why
+) -> None:
+    sweep = Experiment.create(LocalStore(tmp_path / "store"), lengths)
+    run(sweep)
+    DAMAGE[why](stored_point(sweep, 0, 10))
+    run(sweep)
+    second = sweep.trial(1)
+    assert (branch(second), costs.paid(second)) == ((0, 5, 10), 71)
+    assert warnings(caplog) == [
+        f"trial 1: the snapshot of first@10 is not used: {why}; the trial starts earlier"
+    ]
+    assert own(second) == [10, 15, 20]
+    assert one_trunk.computed == [20, 35]
+
+
+def test_a_point_that_is_removed_while_it_is_fetched_is_done_without(
+    sweep, one_trunk, monkeypatch, caplog
+) -> None:
+    run(sweep)
+    copy = shutil.copyfile
+
+    def remove(source: Path, target: Path) -> None:
+        monkeypatch.setattr(shutil, "copyfile", copy)
+        shutil.rmtree(Path(source).parent)
+        copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", remove)
+    run(sweep)
+    assert (sweep.trial(1).status, branch(sweep.trial(1))) == ("completed", (0, 5, 10))
+    assert len(warnings(caplog)) == 1
+
+
+@pytest.mark.parametrize("name", ["first@11", "first@010", "second@3", "first@0", "@5"])
+def test_only_points_of_a_trunk_are_published(sweep, one_trunk, caplog, name) -> None:
+    def leave_more(folder: Path) -> None:
+        one_trunk.leave(folder / "snapshots" / name, 1.0)
+
+    one_trunk.after_trunk.append(leave_more)
+    run(sweep)
+    assert (sweep.trial(0).status, own(sweep.trial(0))) == ("completed", [5, 10])
+    expected = "trial 0: its snapshot of first@11 is not published: its trunk ends at step 10"
+    assert warnings(caplog) == ([expected] if name == "first@11" else [])
+
+
+def test_a_program_that_leaves_a_point_after_every_step_fills_no_record(
+    sweep, one_trunk, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(one_trunk, "EVERY", 1)
+    monkeypatch.setattr(publishing, "MOST_POINTS", 4)
+    monkeypatch.setattr(collection, "collect", lambda experiment: None)
+    run(sweep)
+    assert len(own(sweep.trial(0))) == 4
+    assert len(warnings(caplog)) == 6
+    assert "the trial has 4 points; leave fewer of them" in warnings(caplog)[0]
+
+
+def test_a_bucket_that_refuses_a_point_is_asked_again_later(
+    lengths, gcs: FakeGcs, one_trunk, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(publishing, "RETRY_S", 0.2)
+    sweep = Experiment.create(bucket(gcs), lengths)
+    refusal = Fault(action="status", operation="insert", name="*stages/*", status=403, times=None)
+    fault = gcs.faults.add(refusal)
+
+    def mend(folder: Path) -> None:
+        for _ in range(100):
+            if len(warnings(caplog)) == 2:
+                break
+            time.sleep(0.05)
+        assert own(sweep.trial(0)) == []
+        gcs.faults.remove(fault)
+        for _ in range(100):
+            if own(sweep.trial(0)) == [5, 10]:
+                break
+            time.sleep(0.05)
+
+    one_trunk.after_trunk.append(mend)
+    run(sweep)
+    assert own(sweep.trial(0)) == [5, 10]
+    assert sorted(line.partition(" is not published")[0] for line in warnings(caplog)) == [
+        "trial 0: its snapshot of first@10",
+        "trial 0: its snapshot of first@5",
+    ]
+
+
+# ---- who published it
+
+
+def publish_without_a_word(sweep: Experiment, trial: int, attempt: int, step: int) -> None:
+    """Publish a point of a trial whose worker died before its heartbeat could say so."""
+    trunk = program.stage_trunks(sweep.space, sweep.trial(trial).parameters)["first"]
+    folder = sweep.store.folder(f"elsewhere/{trial}-{step}")
+    weight = sweep.trial(trial).parameters["x"]
+    for _ in range(step):
+        weight = weight * 1.1 + 0.3
+    (folder / "weight").write_text(repr(weight))
+    by = snapshot_fetch.folder_of(trial, attempt)
+    prefix = f"stages/{point_key(trunk.key, step)}"
+    snapshot.publish(sweep.store, prefix, folder, by, link=False, deadline=Deadline(UploadConfig()))
+
+
+def test_a_trial_goes_on_from_a_point_that_its_own_killed_attempt_published(
+    lengths, store, one_trunk
+) -> None:
+    """Its worker died between the manifest and the heartbeat: the trial has paid for the trunk, once."""
+    sweep = Experiment.create(store, lengths)
+    sweep.ask("killed")
+    for step in (5, 10):
+        publish_without_a_word(sweep, 0, 1, step)
+    sweep.apply(0, lifecycle.Release(worker="killed", attempt=1))
+    run(sweep, 2)
+    again, other = sweep.trials()
+    assert one_trunk.computed == [10, 30]
+    assert (again.attempt, branch(again), own(again)) == (2, (None, None, 0), [10])
+    assert costs.paid(again) == costs.nominal(again) == 41
+    assert branch(other) == (0, 10, 20)
+
+
+def test_what_an_earlier_attempt_did_not_pay_the_next_does_not_either(sweep, one_trunk) -> None:
+    """It began at another's point, published one of its own, and was killed after the heartbeat."""
+    run(sweep)
+    claimed = sweep.ask("killed")
+    publish_without_a_word(sweep, 1, 1, 15)
+    trunk = program.stage_trunks(sweep.space, claimed.parameters)["first"]
+    point = StageRun(
+        name="first", key=point_key(trunk.key, 15), step=15, cost=30.0, snapshot=True, branched_from=0, branched_at=10, saved=20.0
+    )  # fmt: skip
+    sweep.apply(1, lifecycle.Heartbeat(worker="killed", attempt=1, points=(point,)))
+    sweep.apply(1, lifecycle.Release(worker="killed", attempt=1))
+    run(sweep)
+    again = sweep.trial(1)
+    assert one_trunk.computed == [20, 25]
+    assert (branch(again), costs.paid(again), own(again)) == ((0, 10, 20), 61, [15, 20])
+
+
+def test_two_that_compute_one_trunk_at_once_publish_each_point_once(sweep, one_trunk) -> None:
+    """The second of them finds them published when it comes to it."""
+    inner = Experiment(sweep.store, sweep.space)
+
+    def other_worker(folder: Path) -> None:
+        one_trunk.after_trunk.clear()
+        (folder / "snapshots").rename(folder / "later")  # the other one is faster
+        run(inner)
+        (folder / "later").rename(folder / "snapshots")
+
+    one_trunk.after_trunk.append(other_worker)
+    before, publishing.POLL_S = publishing.POLL_S, 60.0
+    try:
+        run(sweep)
+    finally:
+        publishing.POLL_S = before
+    assert one_trunk.computed == [20, 40]
+    assert [own(record) for record in sweep.trials()] == [[], [5, 10, 15, 20]]
+    assert [costs.paid(record) for record in sweep.trials()] == [41, 81]
+
+
+# ---- resumed trials, and what programs report
+
+
+def command_of(text: str) -> Program:
+    return Program(kind="command", command=("${python}", "-c", text, "${overrides}"))
+
+
+RESUMED = """
+import json, os, pathlib, sys
+run = pathlib.Path(os.environ["SWEEP_RUN_DIR"])
+points, checkpoints = sorted(p.name for p in run.glob("snapshots/*")), run / "checkpoints"
+if os.environ["SWEEP_TRIAL"] == "0":
+    for step in (5, 10):
+        draft = run / f"draft{step}"
+        draft.mkdir()
+        (draft / "weight").write_text("2.0")
+        (run / "snapshots").mkdir(exist_ok=True)
+        draft.rename(run / f"snapshots/first@{step}")
+    stages = []
+elif not (checkpoints / "latest").exists():
+    assert points == ["first@10"], points
+    (checkpoints / "7").mkdir(parents=True)
+    state = {"stage": "first", "over": False, "step": int(os.environ["AT"])}
+    (checkpoints / "7/state.json").write_text(json.dumps(state))
+    (checkpoints / "latest").write_text("7")
+    sys.exit(75)
+else:
+    assert points == json.loads(os.environ["THEN"]), points
+    stages = [{"name": "first", "cost": 80, "seconds": 9, "branched_at": 10, "saved": 19.5},
+              {"name": "second", "cost": 1}]
+(run / "result.json").write_text(json.dumps({"metrics": {"loss": 1}, "stages": stages}))
+"""
+
+
+@pytest.mark.parametrize(("at", "then"), [("12", []), ("9", ["first@10"])], ids=["further", "not-so-far"])
+def test_what_a_checkpoint_has_behind_it_is_not_fetched(lengths, monkeypatch, at, then) -> None:
+    """And whose point an earlier attempt began from is found in the records."""
+    monkeypatch.setenv("AT", at)
+    monkeypatch.setenv("THEN", json.dumps(then))
+    sweep = Experiment.create(MemoryStore(), replace(lengths, program=command_of(RESUMED)))
+    run(sweep)
+    assert own(sweep.trial(0)) == [5, 10]
+    assert run(sweep).preempted_by
+    run(sweep)
+    resumed = sweep.trial(1)
+    assert (resumed.status, resumed.attempt, resumed.error) == ("completed", 2, None)
+    assert (branch(resumed), costs.paid(resumed)) == ((0, 10, 19.5), 61.5)
+
+
+REPORTING = """
+import json, os, pathlib
+run = pathlib.Path(os.environ["SWEEP_RUN_DIR"])
+if os.environ["SWEEP_TRIAL"] == "0":
+    draft = run / "draft"
+    draft.mkdir()
+    (draft / "weight").write_text("2.0")
+    (run / "snapshots").mkdir(exist_ok=True)
+    draft.rename(run / "snapshots/first@10")
+stages = json.loads(os.environ["STAGES"])
+(run / "result.json").write_text(json.dumps({"metrics": {"loss": 1}, "stages": stages}))
+"""
+
+REPORTS = {
+    "it-went-on-from-it": ({"branched_at": 10}, (0, 10, 20)),
+    "its-own-figure": ({"branched_at": 10, "saved": 7}, (0, 10, 7)),
+    "more-than-all": ({"branched_at": 10, "saved": 700}, (0, 10, 80)),
+    "it-was-not-used": ({}, (None, None, 0)),
+    "from-nowhere": ({"branched_at": 3, "saved": 5}, (None, None, 0)),
+    "nonsense": ({"branched_at": "10", "saved": -1}, (None, None, 0)),
+    "reused-in-full": ({"reused": True, "branched_at": 10}, (0, 10, 20)),
+}
+
+
+@pytest.mark.parametrize("case", REPORTS)
+def test_what_a_program_reports_of_a_branch_decides(lengths, monkeypatch, case) -> None:
+    said, expected = REPORTS[case]
+    sweep = Experiment.create(MemoryStore(), replace(lengths, program=command_of(REPORTING)))
+    monkeypatch.setenv("STAGES", json.dumps([{"name": "first", "cost": 80} | said]))
+    run(sweep, 2)
+    assert sweep.trial(1).error is None
+    assert branch(sweep.trial(1)) == expected
+
+
+# ---- keys, and the trainer
+
+
+def test_a_trunk_is_shared_by_all_that_differ_in_its_tail_alone(lengths) -> None:
+    tail = replace(TRUNK, tail=("ratio",))
+    stages = (replace(lengths.stages[0], trunk=tail, parameters=("x", "steps", "ratio")), *lengths.stages[1:])
+    space = replace(
+        lengths, stages=stages, parameters=(*lengths.parameters, Choice(name="ratio", values=(0.1, 0.2)))
+    )
+    base = {"x": 1.5, "steps": 20, "n": 1, "ratio": 0.1}
+
+    def key(changed: dict) -> TrunkKey:
+        return program.stage_trunks(space, base | changed)["first"]
+
+    assert key({}) == TrunkKey(key=key({}).key, until=10)
+    for same in ({"steps": 40}, {"ratio": 0.2}, {"n": 2}):
+        assert key(same).key == key({}).key
+    assert key({"steps": 40}).until == 20
+    assert key({"x": 2.5}).key != key({}).key
+    assert program.stage_trunks(space, base | {"steps": 0}) == {}  # nothing before its decay
+    assert program.stage_trunks(replace(space, stages=()), base) == {}
+    other = replace(space, program=replace(space.program, function="one_trunk:other"))
+    assert program.stage_trunks(other, base)["first"].key != key({}).key
+
+
+TRAINER = Space(
+    name="trainer",
+    objectives=(Objective(metric="final_loss"),),
+    parameters=(
+        Choice(name="stage1_9.max_steps", values=(10, 20)),
+        Choice(name="stage2.max_steps", values=(10, 20)),
+    ),
+    program=Program(kind="trainer", overrides=("model=tiny",)),
+    stages=(
+        Stage(
+            name="stage1_9",
+            parameters=("stage1_9.*",),
+            trunk=Trunk(length="stage1_9.max_steps", decay=0.3, every=7),
+        ),
+        Stage(
+            name="stage2",
+            parameters=("stage2.*",),
+            trunk=Trunk(length="stage2.max_steps", decay=0.3, every=14),
+        ),
+    ),
+)
+OF_THE_TRAINER = {"stage1_9.max_steps": 20, "stage2.max_steps": 10}
+
+
+@pytest.mark.parametrize(
+    ("points", "overrides", "parameters", "expected"),
+    [
+        (True, (), {}, ["stage1_9.trunk_every=7", "stage2.trunk_every=14"]),
+        (False, (), {}, []),
+        (True, ("stage1_9.trunk_every=0",), {}, ["stage1_9.trunk_every=0", "stage2.trunk_every=14"]),
+        (True, ("++stage2.trunk_every=3",), {}, ["++stage2.trunk_every=3", "stage1_9.trunk_every=7"]),
+        (True, (), {"stage2.trunk_every": 2}, ["stage2.trunk_every=2", "stage1_9.trunk_every=7"]),
+    ],
+)
+def test_the_trainer_leaves_points_as_the_space_says_unless_its_user_says_otherwise(
+    tmp_path, monkeypatch, points, overrides, parameters, expected
+) -> None:
+    started = []
+
+    def start(argv, **options):
+        started.append([word for word in argv if "trunk_every" in word])
+        return 1
+
+    monkeypatch.setattr(process, "run", start)
+    space = replace(TRAINER, program=replace(TRAINER.program, overrides=("model=tiny", *overrides)))
+    record = Trial(
+        trial=0, status="running", parameters=OF_THE_TRAINER | parameters, generator="grid", worker="w"
+    )
+    program.run(space, record, tmp_path, stop=Stop(), wants_stop=lambda: False, points=points)
+    assert started == [expected]
+
+
+def test_the_trainers_trunks_are_its_own(monkeypatch) -> None:
+    asked = []
+
+    def trunks(overrides):
+        asked.append(list(overrides))
+        named = {"stage2": 7, "stage1_9": 14, "stage3": 5}
+        return {name: TrunkKey(key=name.ljust(64, "0"), until=until) for name, until in named.items()}
+
+    monkeypatch.setattr(api, "stage_trunks", trunks, raising=False)
+    assert program.stage_trunks(TRAINER, OF_THE_TRAINER) == {
+        "stage1_9": TrunkKey(key="stage1_9".ljust(64, "0"), until=14),
+        "stage2": TrunkKey(key="stage2".ljust(64, "0"), until=7),
+    }
+    assert asked == [["model=tiny", "stage1_9.max_steps=20", "stage2.max_steps=10"]]
+    without = replace(TRAINER, search=replace(TRAINER.search, reuse="none"))
+    assert program.stage_trunks(without, OF_THE_TRAINER) == {}
+
+    def refuse(overrides):
+        raise ConfigError("stage2.max_steps: 0 is too few")
+
+    monkeypatch.setattr(api, "stage_trunks", refuse, raising=False)
+    assert program.stage_trunks(TRAINER, OF_THE_TRAINER) == {}
