@@ -19,8 +19,9 @@ from sweeps.worker.signals import Stop
 
 PAGE = (Path(__file__).parents[2] / "docs" / "snapshots.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
-SPACE, RESULT = (next(text for language, text in BLOCKS if language == wanted) for wanted in ("yaml", "json"))
-COMMAND, FUNCTION = (text for language, text in BLOCKS if language == "python")
+SPACE, LENGTHS = (text for language, text in BLOCKS if language == "yaml")
+(RESULT,) = (text for language, text in BLOCKS if language == "json")
+COMMAND, FUNCTION, BRANCHING = (text for language, text in BLOCKS if language == "python")
 OF_A_FUNCTION = re.search(r"`(program: \{function: .*?\})`", PAGE)[1]
 
 
@@ -60,6 +61,19 @@ def test_the_example_computes_each_first_stage_once(text, code, tmp_path, monkey
     assert len({loss for _, loss, _, _ in found}) == 4
     assert sum(price for _, _, _, price in alone) == sum(cost for _, _, cost, _ in found)
     sys.modules.pop("two_stages", None)
+
+
+def test_the_example_computes_each_step_of_a_trunk_once(tmp_path, monkeypatch) -> None:
+    """80 steps leave points at 30 and 60; 40 branch off at 30, their end; 120 go on from 60."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lengths.py").write_text(BRANCHING)
+    found = results(loads(LENGTHS, "space.yaml"))
+    assert [(given["train.steps"], cost, price) for given, _, cost, price in found] == [
+        (80, 81, 81), (40, 41, 10), (120, 121, 60)
+    ]  # fmt: skip
+    alone = results(loads(LENGTHS.replace("{method: grid}", "{method: grid, reuse: none}"), "space.yaml"))
+    assert [loss for _, loss, _, _ in found] == [loss for _, loss, _, _ in alone]
+    assert len({loss for _, loss, _, _ in found}) == 3
 
 
 def test_the_result_on_the_page_is_understood() -> None:
