@@ -139,8 +139,15 @@ class Snapshots:
             self._note(replace(run, snapshot=True))
         else:
             cost = self._cost_until(part)
-            run = replace(self._computed(part, Details()), cost=run.cost if cost is None else cost)
-            taken = replace(run, seconds=seconds, reused_from=fetched.record.trial)
+            taken = StageRun(
+                name=part.stage,
+                key=part.key,
+                step=step,
+                cost=run.cost if cost is None else cost,
+                reused_from=fetched.record.trial,
+                seconds=seconds,
+                usd=run.usd,
+            )
             branch = Branch(
                 step=step, seconds=seconds, source=fetched.record.trial, at=step, saved=taken.cost
             )

@@ -69,6 +69,21 @@ def done(
     )
 
 
+def with_points(record: Trial, *steps: int) -> Trial:
+    """The trial with points of its first stage's trunk that it has published."""
+    points = tuple(
+        StageRun(
+            name="first",
+            key=key_of(record.parameters["x"] + step),
+            step=step,
+            cost=float(step),
+            snapshot=True,
+        )
+        for step in steps
+    )
+    return replace(record, points=points)
+
+
 def put(store: Store, record: Trial) -> None:
     """Write the record, over whatever is there."""
     data = trial.encode(record, f"token-{record.trial}")
@@ -110,6 +125,5 @@ def publish(store: Store, key: str, by: str = "000000-1", files: Mapping[str, by
 def publish_all(experiment: Experiment) -> None:
     """Store every snapshot that a record has as stored."""
     for record in experiment.trials():
-        for run in record.stages:
-            if run.snapshot:
-                publish(experiment.store, run.key, f"{record.trial:06d}-{record.attempt}")
+        for run in record.snapshots:
+            publish(experiment.store, run.key, f"{record.trial:06d}-{record.attempt}")

@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from published import done, key_of, publish_all, put, staged
+from published import done, key_of, publish_all, put, staged, with_points
 
 from sweeps.experiment import Experiment
+from sweeps.space.definition import Choice, Trunk
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files import stored_stages
 
@@ -225,3 +226,53 @@ def test_on_a_terminal_of_any_width_no_column_is_cut(sweep, shared, monkeypatch,
     out = sweep("snapshots").out
     assert "…" not in out
     assert "trial 0, the best" in out
+
+
+@pytest.fixture
+def trunks(space, monkeypatch) -> Experiment:
+    """Trials 0 and 2 have points of one trunk, trial 1 branched off at 10; trials leave it at 5, 10 and 15."""
+    space = staged(space)
+    first = replace(
+        space.stages[0], parameters=("x", "mode", "steps"), trunk=Trunk(length="steps", decay=0.5)
+    )
+    lengths = Choice(name="steps", values=(10, 20, 30))
+    space = replace(space, stages=(first, *space.stages[1:]), parameters=(*space.parameters, lengths))
+    experiment = Experiment.create(LocalStore("store"), space)
+    now = experiment.store.now()
+    trunk = with_points(done(0, 0.1, 1.0, now=now), 3, 5, 10)
+    longer = with_points(done(2, 0.1, 2.0, snapshot=False, now=now), 15)
+    branch = done(1, 0.1, 3.0, snapshot=False, now=now)
+    saved = replace(branch.stages[0], branched_from=0, branched_at=10, saved=100.0)
+    took = replace(trunk.points[2], snapshot=False, reused_from=0)
+    for record in (trunk, longer, replace(branch, stages=(saved, *branch.stages[1:]), points=(took,))):
+        put(experiment.store, record)
+    publish_all(experiment)
+    monkeypatch.setenv("SWEEP_STORAGE", "store")
+    return experiment
+
+
+def test_points_are_listed_by_trunk(sweep, trunks):
+    ran = sweep("snapshots")
+    assert (ran.status, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("trunk"))
+    assert lines[at].split() == ["trunk", "points", "at", "by", "used", "by", "size", "age", "stays"]
+    shown = " ".join(lines[at + 1].split())
+    assert shown.startswith("first 3, 5, 10, 15 0, 2 1 11.7 KiB")
+    assert shown.endswith("3: no: a later point serves every length; 5, 10, 15: trial 0, the best")
+    assert "stored  1 snapshot, 4 points, 14.7 KiB" in ran.out
+    assert "saved   100 of 900 in cost (11%), 30.0 min of training; branched off 1 time" in ran.out
+    assert "traffic 14.7 KiB stored, 2.9 KiB fetched" in ran.out
+    assert "stages  1 snapshot, 4 points, 14.7 KiB; branched off 1 time" in sweep("status").out
+
+
+def test_the_json_has_each_point_with_its_key_which_deletes_it(sweep, trunks):
+    document = json.loads(sweep("snapshots", "--format", "json").out)
+    rows = {row["step"]: row for row in document["snapshots"]}
+    assert sorted(rows, key=lambda step: step or 0) == [None, 3, 5, 10, 15]
+    assert (rows[10]["used_by"], rows[10]["trials"], rows[3]["kept"]) == ([1], [0], False)
+    totals = document["totals"]
+    assert (totals["branched"], totals["cost_nominal"], totals["cost_paid"]) == (1, 900, 800)
+    assert sweep("snapshots", "--delete", rows[10]["key"]).status == 0
+    assert sweep("snapshots", "--prune").status == 0
+    assert stored(trunks) == {rows[step]["key"] for step in (None, 5, 15)}

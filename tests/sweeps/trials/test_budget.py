@@ -161,3 +161,40 @@ class TestReuse:
         records = [two_stages(0, 200, 100), two_stages(1, 200, 100, 0)]
         assert exceeded(Budget(effective_steps=401.0), records, HOUR) == ""
         assert "400 of 400 effective_steps" in exceeded(Budget(effective_steps=400.0), records, HOUR)
+
+
+def branched(index: int, first: float, saved: float, second: float) -> Trial:
+    """A completed trial whose Stage 1.9 began at a point of trial 0's trunk."""
+    whole = two_stages(index, first, second)
+    one = replace(whole.stages[0], branched_from=0, branched_at=70, saved=saved)
+    held = attempt(0.0, (first - saved + second) / 100 * HOUR)
+    return replace(whole, stages=(one, *whole.stages[1:]), history=(held,))
+
+
+class TestBranches:
+    """Trial 0 computes a Stage 1.9 of 200 steps and a Stage 2 of 100; others begin at points of its trunk."""
+
+    def test_the_part_until_the_point_is_paid_once(self):
+        records = [two_stages(0, 200, 100), branched(1, 100, 60, 50), branched(2, 400, 140, 100)]
+        assert spent(records, HOUR) == Budget(
+            effective_steps=300 + 90 + 360, usd=7.5, device_hours=7.5, wall_hours=1
+        )
+
+    def test_a_trial_that_goes_on_from_its_own_point_has_paid_for_it(self):
+        assert spent([branched(0, 100, 60, 50)], HOUR).effective_steps == 150
+
+    def test_a_running_trial_that_has_just_branched_off_does_not_count_in_full(self):
+        took = StageRun(name="stage1_9", key="", step=70, cost=140.0, reused_from=0)
+        running = trial(1, "running", worker="w", points=(took,))
+        records = [two_stages(0, 200, 100), running]
+        assert spent(records, HOUR).effective_steps == 300 + 160
+        published = replace(took, reused_from=None, snapshot=True)
+        assert spent([records[0], replace(running, points=(published,))], HOUR).effective_steps == 600
+        ended = replace(stage("stage1_9", 200), branched_from=0, branched_at=70, saved=140.0)
+        later = replace(running, stages=(ended,))
+        assert spent([records[0], later], HOUR).effective_steps == 300 + 60 + 100
+
+    def test_a_trial_that_was_stopped_early_does_not_pay_for_anothers_steps(self):
+        took = StageRun(name="stage1_9", key="", step=70, cost=140.0, reused_from=0)
+        stopped = trial(1, "early_stopped", points=(took,), progress={"done": 0.5})
+        assert spent([two_stages(0, 200, 100), stopped], HOUR).effective_steps == 300 + 10

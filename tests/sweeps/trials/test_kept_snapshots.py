@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from published import done, key_of, staged
 
-from sweeps.space.definition import Objective, Program, Range, Space
+from sweeps.space.definition import Choice, Fixed, Objective, Program, Range, Space, Stage, Trunk
 from sweeps.trials.record import Trial
 from sweeps.trials.snapshots import judge, observed_ranks, published
+from sweeps.trials.stage_run import StageRun
 
 SPACE = staged(
     Space(
@@ -201,3 +202,113 @@ def test_every_reason_is_given_in_words():
     assert why(SPACE, records, ended=True)[1] == "the sweep has ended, others are better"
     waiting = [replace(done(i, 0.5, status="running"), stages=()) for i in range(3, 8)]
     assert why(SPACE, [*records, *waiting])[1] == "needed by trials 3, 4, 5 and 2 more"
+
+
+# ---- points of trunks
+
+LENGTHS = replace(
+    SPACE,
+    parameters=(
+        Choice(name="x", values=(0.1, 0.5)),
+        Choice(name="steps", values=(100, 200, 400)),
+        Range(name="n", min=1, max=100, kind="int"),
+    ),
+    stages=(
+        Stage(
+            name="first",
+            parameters=("x", "mode", "steps"),
+            cost="steps",
+            trunk=Trunk(length="steps", decay=0.5),
+        ),
+        Stage(name="second", parameters=("n",), cost="100"),
+    ),
+)
+
+
+def on_trunk(index: int, x: float, steps: int, loss: float | None, *points: int, status="completed") -> Trial:
+    """A trial that has published these points of the trunk of `x`, and no end of a stage."""
+    record = done(index, x, loss, snapshot=False, status=status)
+    stored = tuple(
+        StageRun(name="first", key=key_of(x + step), step=step, cost=float(step), snapshot=True)
+        for step in points
+    )
+    return replace(record, parameters={"x": x, "steps": steps, "n": 1}, stages=(), points=stored)
+
+
+def stay(space: Space, records: list[Trial], **options) -> list[tuple[float, int]]:
+    """The points that stay, best first, by the `x` and step in the records."""
+    names = {p.key: (r.parameters["x"], p.step) for r in records for p in r.points}
+    return [names[v.snapshot.key] for v in judge(space, records, **options) if v.kept]
+
+
+def test_points_that_a_later_one_replaces_for_every_listed_length_go():
+    """Trials of 100, 200 and 400 steps leave the trunk at 50, 100 and 200."""
+    records = [on_trunk(0, 0.1, 400, 1.0, 25, 50, 75, 100, 150, 175)]
+    assert stay(LENGTHS, records) == [(0.1, 175), (0.1, 100), (0.1, 50)]
+    assert {v.why for v in judge(LENGTHS, records) if not v.kept} == {"a later point serves every length"}
+    one_length = replace(LENGTHS, parameters=(LENGTHS.parameters[0], Fixed(name="steps", value=200)))
+    assert stay(one_length, records) == [(0.1, 100)]
+    free = replace(
+        LENGTHS, parameters=(LENGTHS.parameters[0], Range(name="steps", min=1, max=400, kind="int"))
+    )
+    assert len(stay(free, records)) == 6
+
+
+@given(
+    st.sets(st.integers(1, 40), min_size=1, max_size=8),
+    st.sets(st.integers(2, 80), min_size=1, max_size=4),
+    st.sampled_from([0.0, 0.15, 0.5]),
+)
+def test_what_goes_as_useless_no_listed_length_would_start_from(steps, lengths, decay):
+    space = replace(
+        LENGTHS,
+        parameters=(LENGTHS.parameters[0], Choice(name="steps", values=tuple(sorted(lengths)))),
+        stages=(
+            replace(LENGTHS.stages[0], trunk=Trunk(length="steps", decay=decay)),
+            *LENGTHS.stages[1:],
+        ),
+    )
+    ends = {length - round(decay * length) for length in lengths}
+    used = {max((step for step in steps if step <= end), default=None) for end in ends} - {None}
+    assert {step for _, step in stay(space, [on_trunk(0, 0.1, 80, 1.0, *sorted(steps))])} == used
+
+
+def test_a_trunk_counts_once_and_is_as_good_as_the_best_trial_on_it():
+    """Also if that trial has computed it in full, and left no point."""
+    records = [
+        on_trunk(0, 0.1, 400, 3.0, 50, 100, 200),
+        on_trunk(1, 0.5, 400, 2.0, 50, 100),
+        on_trunk(2, 0.1, 100, 1.0),
+    ]
+    assert stay(limited(LENGTHS, keep=1), records) == [(0.1, 200), (0.1, 100), (0.1, 50)]
+    assert stay(LENGTHS, records, ended=True) == [(0.1, 200), (0.1, 100), (0.1, 50)]
+    assert len(stay(limited(LENGTHS, keep=2), records)) == 5
+    sizes = {point.key: 2**30 for record in records for point in record.points}
+    assert stay(limited(LENGTHS, keep_gib=2.5), records, sizes=sizes) == [(0.1, 200), (0.1, 100)]
+
+
+def test_an_unfinished_trial_needs_the_latest_point_before_its_decay():
+    records = [on_trunk(0, 0.1, 400, 9.0, 50, 100, 200), on_trunk(1, 0.5, 400, 1.0, 200)]
+    space = limited(LENGTHS, keep=1)
+    assert stay(space, records) == [(0.5, 200)]
+    waiting = on_trunk(2, 0.1, 200, None, status="pending")
+    assert stay(space, [*records, waiting]) == [(0.5, 200), (0.1, 100)]
+    elsewhere = replace(waiting, parameters={"x": 0.5, "steps": 100, "n": 1})
+    assert stay(space, [*records, elsewhere]) == [(0.5, 200)]
+
+
+def test_a_running_trial_keeps_the_point_that_it_began_from_and_its_own():
+    began = replace(on_trunk(0, 0.1, 400, None, 100).points[0], snapshot=False, reused_from=0)
+    running = on_trunk(1, 0.1, 400, None, 150, 175, status="running")
+    running = replace(running, points=(began, *running.points))
+    records = [on_trunk(0, 0.1, 200, 9.0, 100), running, on_trunk(2, 0.5, 400, 1.0, 200)]
+    assert stay(limited(LENGTHS, keep=1), records) == [(0.5, 200), (0.1, 175), (0.1, 100), (0.1, 150)]
+    (found,) = (each for each in published(LENGTHS, records) if each.key == key_of(0.1 + 100))
+    assert (found.publishers, found.users, found.label) == ((0,), (1,), "first@100")
+
+
+def test_points_of_a_stage_without_a_trunk_are_kept_by_their_keys():
+    """As in a sweep that was created anew over old records."""
+    records = [on_trunk(0, 0.1, 400, 1.0, 25, 50)]
+    assert stay(SPACE, records) == [(0.1, 50), (0.1, 25)]
+    assert stay(limited(SPACE, keep=1), records) == [(0.1, 50)]

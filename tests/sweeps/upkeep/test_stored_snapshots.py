@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from published import done, key_of, publish, publish_all, put, staged, store_files
+from published import done, key_of, publish, publish_all, put, staged, store_files, with_points
 
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
@@ -232,3 +232,19 @@ def test_the_doctor_changes_nothing(tmp_path, sweep_in):
     assert [
         path for path in sorted(tmp_path.rglob("*")) if path not in before and ".clock" not in path.name
     ] == []
+
+
+def test_points_of_trunks_are_compared_likewise(sweep, later):
+    """One is in order, one damaged, one gone, one no record has, and one a waiting trial began from."""
+    now = sweep.store.now()
+    put(sweep.store, with_points(done(3, 0.9, 4.0, snapshot=False, now=now), 10, 20, 30))
+    intact, cut = (point.key for point in sweep.trial(3).points[:2])
+    began = replace(sweep.trial(3).points[0], key=key_of(7.0), snapshot=False, reused_from=3)
+    put(sweep.store, replace(done(4, 0.9, status="running", now=now), points=(began,), stages=()))
+    for key in (intact, cut, key_of(7.0), key_of(8.0)):
+        publish(sweep.store, key, "000003-1")
+    os.truncate(file_of(sweep, cut, "000003-1"), 9)
+    assert sorted(found(sweep)) == [("damaged", "problem"), ("unnamed", "note"), ("vanished", "problem")]
+    assert {state for _, state in repair(sweep)} == {"done"}
+    assert [point.snapshot for point in sweep.trial(3).points] == [True, False, False]
+    assert complete(sweep) == {KEY, OTHER, intact, key_of(7.0)}

@@ -9,11 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 from fake_gcs import Fault
-from published import done, key_of, publish, publish_all, put, staged
+from published import done, key_of, publish, publish_all, put, staged, with_points
 
 from sweeps.errors import StoreUnavailable
 from sweeps.experiment import Experiment
-from sweeps.space.definition import Budget
+from sweeps.space.definition import Budget, Choice, Trunk
 from sweeps.storage.gcs.client import RetryPolicy
 from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
@@ -257,3 +257,27 @@ def test_a_worker_removes_them_after_a_trial(space):
     loop.work(experiment, stop=Stop(), watcher=Mock(spec=Watcher), limits=loop.Limits(max_trials=1))
     assert len(experiment.trials()) == 4
     assert by_records(experiment) == complete(experiment) == KEEP
+
+
+def test_points_of_a_trunk_go_one_by_one(store, space):
+    """Trials of 10 and 20 steps leave it at 5 and 10; what was taken from a point stays in its record."""
+    space = staged(space)
+    lengths = Choice(name="steps", values=(10, 20))
+    first = replace(
+        space.stages[0],
+        parameters=(*space.stages[0].parameters, "steps"),
+        trunk=Trunk(length="steps", decay=0.5),
+    )
+    space = replace(space, stages=(first, *space.stages[1:]), parameters=(*space.parameters, lengths))
+    experiment = Experiment.create(store, space)
+    publisher = with_points(done(0, 0.1, 1.0, snapshot=False, now=store.now()), 3, 5, 8, 10)
+    put(store, publisher)
+    taken = replace(publisher.points[2], snapshot=False, reused_from=0)
+    put(store, replace(done(1, 0.1, 2.0, snapshot=False, now=store.now()), points=(taken,)))
+    publish_all(experiment)
+    collect(experiment)
+    keys = [point.key for point in publisher.points]
+    assert complete(experiment) == {keys[1], keys[3]}
+    assert [point.snapshot for point in experiment.trial(0).points] == [False, True, False, True]
+    assert experiment.trial(1).points == (taken,)
+    assert survey(store).snapshots == ()
