@@ -11,10 +11,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from sweeps.experiment import Experiment
-from sweeps.space.definition import Choice, Lease, Objective, Program, Search, Space, Stage
+from sweeps.space.definition import Choice, Lease, Objective, Program, Search, Space, Stage, Trunk
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files import snapshot
 from sweeps.trials.lifecycle import Expire
@@ -24,6 +25,7 @@ from sweeps.worker.signals import Stop
 
 WRITES = ("open", "os.link", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.utime")
 FILES = ("weights", "more/optimizer", "stage.json")
+POINT = "first@1"
 
 
 class Silent:
@@ -33,7 +35,7 @@ class Silent:
 
 def objective(parameters):
     run = Path(os.environ["SWEEP_RUN_DIR"])
-    ended = run / "snapshots/first"
+    ended = run / "snapshots" / (POINT if "steps" in parameters else "first")
     if not ended.is_dir():
         with Path(os.environ["CALLS"]).open("a") as calls:
             calls.write("computed\n")
@@ -42,7 +44,7 @@ def objective(parameters):
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             (draft / name).write_text("{}" if name == "stage.json" else repr(2 * parameters["x"]))
         draft.rename(ended)
-    loss = float((ended / "weights").read_text()) + parameters["n"]
+    loss = float((ended / "weights").read_text()) + parameters.get("n", 1)
     if after := os.environ.get("KILL_AFTER"):
         AFTER[after](parameters)
     return {"loss": loss}
@@ -64,6 +66,16 @@ def space() -> Space:
     )
 
 
+def lengths() -> Space:
+    """Two trials on one trunk, of which the first leaves the point after its first step."""
+    first = Stage(
+        name="first", parameters=("x", "steps"), cost="100*steps", trunk=Trunk(length="steps", decay=0.5)
+    )
+    parameters = (Choice(name="x", values=(1.0, 2.0)), Choice(name="steps", values=(2, 3)))
+    second = Stage(name="second", parameters=("n",), cost="1")
+    return replace(space(), parameters=parameters, stages=(first, second))
+
+
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -80,7 +92,7 @@ def die_once(condition: Callable[[Experiment], bool]) -> Callable[[dict], None]:
 
 AFTER = {
     "the manifest": die_once(lambda sweep: any("manifest" in e.key for e in sweep.store.list("stages/"))),
-    "the heartbeat": die_once(lambda sweep: any(run.snapshot for run in sweep.trial(0).stages)),
+    "the heartbeat": die_once(lambda sweep: bool(sweep.trial(0).snapshots)),
 }
 
 
@@ -122,12 +134,12 @@ def run(folder: Path, trials: int | None = None) -> None:
     work(sweep, stop=Stop(), watcher=Silent(), limits=Limits(max_trials=trials))
 
 
-def story(folder: Path, kill: Callable[[], object]) -> dict:
+def story(folder: Path, kill: Callable[[], object], of: Space) -> dict:
     """Kill a worker in the middle, let another one finish the sweep, and return what is there."""
     folder.mkdir()
     os.environ |= {"CALLS": str(folder / "calls"), "STORE": str(folder / "store")}
     store = LocalStore(folder / "store")
-    sweep = Experiment.create(store, space())
+    sweep = Experiment.create(store, of)
 
     def killed_worker() -> None:
         kill()
@@ -141,7 +153,8 @@ def story(folder: Path, kill: Callable[[], object]) -> dict:
     ended = in_a_process(lambda: run(folder / "store"))
     records = Experiment.open(store).trials()
     first = [record.stages[0] for record in records]
-    prefix = f"stages/{first[0].key}"
+    shared = [next(iter(record.points), record.stages[0]) for record in records]  # the point, or the end
+    prefix = f"stages/{shared[0].key}"
     found = snapshot.published(store, prefix)
     files = {e.key.removeprefix(f"{prefix}/") for e in store.list(prefix)} - {"manifest.json"}
     return {
@@ -151,26 +164,37 @@ def story(folder: Path, kill: Callable[[], object]) -> dict:
         "computed": len((folder / "calls").read_text().splitlines()),
         "losses": [record.metrics.get("loss") for record in records],
         "paid": [paid(record.stages) for record in records],
-        "reused_from": [stage.reused_from for stage in first],
-        "snapshot": [stage.snapshot for stage in first],
+        "reused_from": [run.reused_from for run in shared],
+        "branched_from": [stage.branched_from for stage in first],
+        "snapshot": [run.snapshot for run in shared],
         "by": found and found.by,
         "foreign": sorted(files - {f"{found.by}/{name}" for name in FILES}) if found else None,
         "files": sorted(files & {f"{found.by}/{name}" for name in FILES}) if found else None,
     }
 
 
-def main(root: Path) -> None:
+def stories_of(root: Path, make: Callable[[], Space]) -> list[dict]:
+    root.mkdir()
     stories = []
     for count in range(1, 100):
         folder = root / str(count)
-        stories.append(story(folder, lambda folder=folder, count=count: die_at(count, folder / "trace")))
+        stories.append(
+            story(folder, lambda folder=folder, count=count: die_at(count, folder / "trace"), make())
+        )
         stories[-1]["at"] = (folder / "trace").read_text()
         if not stories[-1]["killed"]:
             break
     for after, heartbeat_s in (("the manifest", "60"), ("the heartbeat", "0.05")):
         os.environ |= {"HEARTBEAT_S": heartbeat_s, "KILL_AFTER": after}
-        stories.append(story(root / after, lambda: None) | {"at": f"after {after}"})
-    print(json.dumps(stories))
+        stories.append(story(root / after, lambda: None, make()) | {"at": f"after {after}"})
+    del os.environ["HEARTBEAT_S"]
+    return stories
+
+
+def main(root: Path) -> None:
+    print(
+        json.dumps({"stage": stories_of(root / "stage", space), "point": stories_of(root / "point", lengths)})
+    )
 
 
 if __name__ == "__main__":

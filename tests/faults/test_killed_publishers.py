@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)  # about thirty short processes
+pytestmark = pytest.mark.timeout(300)  # about sixty short processes
 
 
 @pytest.fixture(scope="module")
-def stories(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
     script = Path(__file__).with_name("killed_publishers.py")
     command = [sys.executable, str(script), str(tmp_path_factory.mktemp("killed"))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -24,7 +24,18 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     return json.loads(done.stdout)
 
 
-def test_workers_are_killed_at_every_write_of_a_publication(stories) -> None:
+@pytest.fixture
+def stories(both) -> list[dict]:
+    return both["stage"]
+
+
+@pytest.fixture(params=["stage", "point"])
+def of_either(both, request) -> list[dict]:
+    return both[request.param]
+
+
+def test_workers_are_killed_at_every_write_of_a_publication(of_either) -> None:
+    stories = of_either
     at = [story["at"] for story in stories if story["killed"]]
     assert {"open weights", "open optimizer", "open stage.json"} <= set(at)
     assert any(point.startswith("os.rename") and "manifest.json" in point for point in at)
@@ -46,8 +57,19 @@ def test_whenever_a_publisher_is_killed_the_stage_is_charged_once_and_reused_by_
         assert story["computed"] == 1 + computed_anew, story
 
 
-def test_whenever_a_publisher_is_killed_what_is_published_is_complete(stories) -> None:
-    for story in stories:
+def test_whenever_the_publisher_of_a_point_is_killed_the_next_trial_branches_off_it(both) -> None:
+    """Trials of 2 and 3 steps, in whichever order, save the step that they share."""
+    for story in both["point"]:
+        assert (story["ended"], story["losses"]) == (0, [3.0, 3.0]), story
+        assert sum(story["paid"]) == 200 + 300 + 2 - 100, story
+        assert story["branched_from"] == [None, 0], story
+        assert (story["reused_from"], story["snapshot"]) == ([None, 0], [True, False]), story
+        computed_anew = story["killed"] and not story["published"]
+        assert story["computed"] == 1 + computed_anew, story
+
+
+def test_whenever_a_publisher_is_killed_what_is_published_is_complete(of_either) -> None:
+    for story in of_either:
         attempt = 2 if story["killed"] and not story["published"] else 1
         assert story["by"] == f"000000-{attempt}", story
         assert len(story["files"]) == 3, story
