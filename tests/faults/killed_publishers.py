@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweeps.experiment import Experiment
-from sweeps.space.definition import Choice, Lease, Objective, Program, Search, Space, Stage, Trunk
+from sweeps.space.definition import Choice, Fixed, Lease, Objective, Program, Search, Space, Stage, Trunk
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files import snapshot
 from sweeps.trials.lifecycle import Expire
@@ -71,7 +71,7 @@ def lengths() -> Space:
     first = Stage(
         name="first", parameters=("x", "steps"), cost="100*steps", trunk=Trunk(length="steps", decay=0.5)
     )
-    parameters = (Choice(name="x", values=(1.0, 2.0)), Choice(name="steps", values=(2, 3)))
+    parameters = (Fixed(name="x", value=1.0), Choice(name="steps", values=(2, 3)))
     second = Stage(name="second", parameters=("n",), cost="1")
     return replace(space(), parameters=parameters, stages=(first, second))
 
