@@ -42,9 +42,7 @@ def nominal(record: Trial) -> float | None:
 
 def paid(record: Trial) -> float | None:
     """Return the cost of what this trial computed of the stages that have ended; None without any."""
-    if not record.stages:
-        return None
-    return stage_run.nominal(computed(record)) - math.fsum(stage.saved for stage in branched(record))
+    return stage_run.paid(record.stages, record.trial) if record.stages else None
 
 
 def computed(record: Trial) -> tuple[StageRun, ...]:

@@ -55,9 +55,18 @@ def nominal(stages: Iterable[StageRun]) -> float:
     return math.fsum(stage.cost for stage in stages)
 
 
-def paid(stages: Iterable[StageRun]) -> float:
-    """Return the cost of the stages, and parts of stages, that were computed."""
-    return math.fsum(stage.cost - stage.saved for stage in stages if stage.reused_from is None)
+def paid(stages: Iterable[StageRun], trial: int | None = None) -> float:
+    """Return the cost of the stages, and parts of stages, that were computed.
+
+    Args:
+        stages: of one trial.
+        trial: its index: what an earlier attempt of it has published, it has paid for.
+    """
+    return math.fsum(
+        stage.cost - (0.0 if stage.branched_from in (None, trial) else stage.saved)
+        for stage in stages
+        if stage.reused_from in (None, trial)
+    )
 
 
 def decode(document: Any) -> tuple[StageRun, ...]:

@@ -27,7 +27,7 @@ _POINT = re.compile(r"(.+)@([1-9][0-9]{0,17})")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What a snapshot has behind it: a stage, or its trunk until a point.
+    """A stage, or its trunk until a point, as the content of a snapshot.
 
     Args:
         stage: its name.
@@ -47,7 +47,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What trials share with one trial.
+    """The ends of stages and the trunks that a trial may share with others.
 
     Args:
         keys: of the ends of stages, by stage in order.

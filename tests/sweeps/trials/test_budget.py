@@ -165,10 +165,10 @@ class TestReuse:
 
 def branched(index: int, first: float, saved: float, second: float) -> Trial:
     """A completed trial whose Stage 1.9 began at a point of trial 0's trunk."""
-    whole = two_stages(index, first, second)
-    one = replace(whole.stages[0], branched_from=0, branched_at=70, saved=saved)
+    full = two_stages(index, first, second)
+    one = replace(full.stages[0], branched_from=0, branched_at=70, saved=saved)
     held = attempt(0.0, (first - saved + second) / 100 * HOUR)
-    return replace(whole, stages=(one, *whole.stages[1:]), history=(held,))
+    return replace(full, stages=(one, *full.stages[1:]), history=(held,))
 
 
 class TestBranches:

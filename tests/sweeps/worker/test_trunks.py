@@ -465,6 +465,26 @@ def test_what_an_earlier_attempt_did_not_pay_the_next_does_not_either(sweep, one
     assert (branch(again), costs.paid(again), own(again)) == ((0, 10, 20), 61, [15, 20])
 
 
+def test_an_unrecorded_point_is_adopted_by_who_computes_the_trunk(sweep, one_trunk) -> None:
+    """Else it would never be offered: its publisher was abandoned before its heartbeat."""
+    plan(sweep)
+    sweep.ask("killed")
+    publish_without_a_word(sweep, 0, 1, 10)
+    sweep.apply(0, lifecycle.Abandon(by="a person"))
+    run(sweep)
+    assert (own(sweep.trial(0)), own(sweep.trial(1))) == ([], [5, 10, 15, 20])
+    assert one_trunk.computed == [40]
+    assert branch(sweep.trial(1)) == (None, None, 0)
+
+
+def test_a_point_whose_publisher_is_about_to_say_so_is_not_adopted(sweep, one_trunk) -> None:
+    plan(sweep)
+    sweep.ask("busy")
+    publish_without_a_word(sweep, 0, 1, 10)
+    run(sweep)
+    assert own(sweep.trial(1)) == [5, 15, 20]
+
+
 def test_two_that_compute_one_trunk_at_once_publish_each_point_once(sweep, one_trunk) -> None:
     """The second of them finds them published when it comes to it."""
     inner = Experiment(sweep.store, sweep.space)
