@@ -6,6 +6,7 @@ A worker asks after each trial (`worker.collection`), `sweep snapshots` shows th
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -198,7 +199,7 @@ def _dominated(costs: Mapping[int, tuple[float, ...]]) -> dict[int, float]:
     distinct = Counter(costs.values())
     count = {
         mine: float(
-            sum(n for other, n in distinct.items() if other != mine and all(map(float.__le__, other, mine)))
+            sum(n for other, n in distinct.items() if other != mine and all(map(operator.le, other, mine)))
         )
         for mine in distinct
     }

@@ -96,8 +96,9 @@ def test_a_wider_limit_never_removes_more_and_bytes_are_bounded(records, keep, g
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8))
 def test_ranks_count_by_how_many_each_is_dominated(points):
+    """Metrics may be integers, as effective steps are."""
     records = [
-        replace(done(i, 0.5, None), metrics={"loss": float(loss), "speed": float(speed)})
+        replace(done(i, 0.5, None), metrics={"loss": float(loss), "speed": speed})
         for i, (loss, speed) in enumerate(points)
     ]
     expected = {
