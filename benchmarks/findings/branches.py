@@ -54,7 +54,7 @@ class Pair:
     steps: int
     branched_at: int
     branch: float
-    whole: float
+    scratch: float
     paid: int
     cost: int
     trunk: int
@@ -93,7 +93,7 @@ def measure(case: str, stage: str, seed: int, common: tuple[str, ...], folder: P
     for steps in LENGTHS:
         overrides = (*common, f"{stage}.max_steps={steps}")
         branch = _run(root / f"branch-{steps}", overrides, source=root / "trunk")
-        whole = _run(root / f"whole-{steps}", overrides, source=None)
+        scratch = _run(root / f"scratch-{steps}", overrides, source=None)
         (of_stage,) = (each for each in branch["stages"] if each["name"] == stage)
         paid = sum(each["cost"] - each.get("saved", 0) for each in branch["stages"] if not each["reused"])
         pairs.append(
@@ -104,9 +104,9 @@ def measure(case: str, stage: str, seed: int, common: tuple[str, ...], folder: P
                 steps=steps,
                 branched_at=of_stage["branched_at"],
                 branch=branch["metrics"]["final_loss"],
-                whole=whole["metrics"]["final_loss"],
+                scratch=scratch["metrics"]["final_loss"],
                 paid=paid,
-                cost=whole["metrics"]["effective_steps"],
+                cost=scratch["metrics"]["effective_steps"],
                 trunk=trunk["metrics"]["effective_steps"],
             )
         )
@@ -130,7 +130,7 @@ def read() -> list[Pair]:
     """Return what was measured last; nothing if there is no table."""
     if not TABLE.exists():
         return []
-    kinds = {"case": str, "stage": str, "branch": float, "whole": float}
+    kinds = {"case": str, "stage": str, "branch": float, "scratch": float}
     with TABLE.open(newline="") as file:
         return [Pair(**{k: kinds.get(k, int)(v) for k, v in row.items()}) for row in csv.DictReader(file)]
 
@@ -138,7 +138,7 @@ def read() -> list[Pair]:
 def finding(pairs: Sequence[Pair]) -> Finding:
     """Return the section of the page."""
     seeds = len({pair.seed for pair in pairs})
-    different = [pair for pair in pairs if pair.branch != pair.whole]
+    different = [pair for pair in pairs if pair.branch != pair.scratch]
     if different:
         first = (
             f"In {len(different)} of {len(pairs)} pairs the losses differ, by {_largest(pairs):.2g} at most."
@@ -180,7 +180,7 @@ def _costs(pairs: Sequence[Pair]) -> str:
 
 
 def _largest(pairs: Iterable[Pair]) -> float:
-    return max(abs(pair.branch - pair.whole) for pair in pairs)
+    return max(abs(pair.branch - pair.scratch) for pair in pairs)
 
 
 if __name__ == "__main__":
