@@ -101,8 +101,10 @@ def _print_sharing(space: Space) -> None:
             "`sweep confirm` repeats the best trials with fresh seeds"
         )
     else:
+        lengths = " or ".join(stage.name for stage in space.stages if stage.trunk is not None)
+        before = f", and those with other lengths of {lengths} what comes before the decay" if lengths else ""
         line = (
-            f"trials that agree up to the end of {stages.names[0]} compute it once; "
+            f"trials that agree up to the end of {stages.names[0]} compute it once{before}; "
             "search: {reuse: none} switches that off"
         )
     click.echo(f"sweep: {line}", err=True)

@@ -80,13 +80,15 @@ class TestInit:
         space_file.write_text(text)
         ran = sweep("init", str(space_file))
         assert (ran.status, ran.out) == (0, "./sweep-store/toy\n")
-        said = "trials that agree up to the end of stage1_9 compute it once; search: {reuse: none} switches that off"
-        assert f"sweep: {said}\n" in ran.err
+        said = "trials that agree up to the end of stage1_9 compute it once"
+        lengths = "and those with other lengths of stage2 what comes before the decay"
+        assert f"sweep: {said}, {lengths}; search: {{reuse: none}} switches that off\n" in ran.err
         space = Experiment.open(LocalStore("sweep-store/toy")).space
         assert [(stage.name, stage.cost) for stage in space.stages] == [
             ("stage1_9", "200"),
             ("stage2", "stage2.max_steps"),
         ]
+        assert [stage.trunk and stage.trunk.every for stage in space.stages] == [None, 21]
         assert sweep("init", str(space_file), "--skip-if-exists").status == 0
         space_file.write_text(text.replace("name: toy", "name: apart").replace("grid", "grid, reuse: none"))
         ran = sweep("init", str(space_file))
