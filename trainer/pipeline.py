@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice, takewhile
 
 import torch
@@ -75,12 +75,17 @@ class _Run:
     def flops_per_token(self, stage: str, student: nn.Module) -> float:
         return flops_per_token(self.config, stage, student, self.inputs.teacher)
 
+    @cached_property
+    def teacher_digest(self) -> str:
+        # Once: it takes seconds, and training waits for each point.
+        return teacher_sha256(self.config, self.inputs, self.context.device)
+
     def identity(self, key: str) -> Identity:
         device, teacher = self.context.device, self.inputs.teacher
         return Identity(
             key=key,
             data_sha256=self.inputs.corpus.sha256,
-            teacher=teacher_sha256(self.config, self.inputs, device),
+            teacher=self.teacher_digest,
             device=device.kind,
             dtype=products_dtype(teacher, device),
         )
@@ -241,9 +246,10 @@ class _Points:
 def _stage_evaluation(this: _Run) -> StageEvaluation:
     trained = [(name, getattr(this.config, name).max_steps) for name in weights(this.config)]
     last = next(((name, steps) for name, steps in reversed(trained) if steps), None)
-    if this.config.snapshots.write and last and last[0] == layerwise.NAME:
+    ends_a_stage = this.config.snapshots.write and last and last[0] == layerwise.NAME
+    if ends_a_stage or (last and this.snapshots and this.snapshots.is_due(*last)):
         last = (
-            None  # a run from the snapshot needs the line of its end, which is measured before it is written
+            None  # a run that starts there needs the line of that step, which is to come before the snapshot
         )
     return StageEvaluation(
         this.config.eval,

@@ -6,11 +6,13 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kept_runs import Attempt, KilledError, Uninterrupted, flip, kill, outcome_of, terminate
 from safetensors.torch import load_file
 
+from trainer import pipeline
 from trainer.api import RESULT_FILE, check, stage_keys, stage_trunks
 from trainer.checkpoint.manifest import STAGE_FILE, TENSORS, WEIGHTS, verified
 from trainer.config import sha256
@@ -161,6 +163,46 @@ def test_a_branch_ends_as_from_scratch_bit_for_bit(
         assert stage["reused"] is (taken is None)
         assert stage.get("saved", 0) == (taken or 0)
     assert outcome.result.metrics.train_seconds == pytest.approx(sum(s["seconds"] for s in stages_of(folder)))
+
+
+@pytest.mark.parametrize(("steps", "left"), [(8, 0), (9, 1)])
+def test_a_stage_without_a_decay_is_all_trunk(
+    steps: int,
+    left: int,
+    attempt: Attempt,
+    uninterrupted: Uninterrupted,
+    leave: Publish,
+    computed: list[str],
+    tmp_path: Path,
+) -> None:
+    flat = ("stage2.schedule.decay_fraction=0.0",)
+    given = (*COMMON, *LONG, *flat, f"stage2.max_steps={steps}")
+    expected = uninterrupted(*given)
+    leave(tmp_path, "stage2@8", overrides=flat)
+    computed.clear()
+    outcome = attempt(tmp_path, *given)
+    assert outcome_of(outcome, tmp_path) == expected
+    assert len(computed) == left
+    assert stages_of(tmp_path)[1]["branched_at"] == 8
+
+
+def test_a_teachers_weights_are_digested_no_more_often_for_more_points(
+    attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    digest = pipeline.teacher_sha256
+
+    def counting(*given: Any) -> str:
+        calls.append(given)
+        return digest(*given)
+
+    monkeypatch.setattr(pipeline, "teacher_sha256", counting)
+    numbers = []
+    for every in (6, 1):
+        calls.clear()
+        attempt(tmp_path / str(every), *COMMON, *LONG, f"stage2.trunk_every={every}")
+        numbers.append(len(calls))
+    assert numbers == [1, 1]
 
 
 def test_the_furthest_point_that_can_be_used_is_taken(
