@@ -62,3 +62,23 @@ def test_two_processes_from_a_snapshot_end_as_from_scratch(
         damaged, said = run("damaged", *more)
         assert said.count("the snapshot of stage1_9 cannot be used (model.safetensors has 0 bytes") == 1
         assert outcome(damaged) == theirs
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_from_a_point_end_as_from_scratch(parallel: str, start: Start, tmp_path: Path) -> None:
+    """Each has a shard of the optimizer's state under FSDP, and its own rows of the text."""
+
+    def run(name: str, *overrides: str) -> Path:
+        given = (*SHORT, "eval.at=[]", f"device.parallel={parallel}", *overrides)
+        started = start(tmp_path / name, *given)
+        assert started.end() == [0, 0], started.output(0) + started.output(1)
+        assert started.output(1) == ""
+        return tmp_path / name
+
+    publisher = run("publisher", "stage2.trunk_every=2", "save_model=false")
+    scratch = run("scratch", "stage2.max_steps=4")
+    shutil.copytree(publisher / SNAPSHOTS_FOLDER, tmp_path / "branch" / SNAPSHOTS_FOLDER)
+    branch = run("branch", "stage2.max_steps=4")
+    assert outcome(branch) == outcome(scratch)
+    reused, continued = json.loads((branch / RESULT_FILE).read_text())["stages"]
+    assert (reused["reused"], continued["branched_at"], continued["saved"]) == (True, 2, 2)
