@@ -256,7 +256,7 @@ def hypervolume(points: Iterable[tuple[float, float]]) -> float:
         if loss < worst and spent < REFERENCE[1]:
             volume += (worst - max(loss, 0.0)) * (REFERENCE[1] - spent)
             worst = loss
-    return volume / math.prod(REFERENCE)
+    return min(1.0, volume / math.prod(REFERENCE))  # rounding may carry a sum of strips past the whole
 
 
 def arrival(result: Result, goal: float) -> float:
