@@ -1,0 +1,1 @@
+"""Speed of the trainer on a GPU: `python -m benchmarks.gpu`."""
