@@ -25,6 +25,13 @@ LATER_POINTS = 64
 BRANCH_POINTS = 16
 """Sobol points of a later stage's length and decay, at which each stored trunk of it is judged."""
 
+TRUNK_ROWS = 256
+"""Points at which all starts together are judged where stages have trunks, of which there soon are many: else
+that takes as long as all the rest of an ask."""
+
+FEWEST_POINTS = 4
+"""Points at which each start is judged, however many there are."""
+
 FRESH_POINTS = 1024
 """Sobol points of all stages, among which the best fresh one is found where the maximiser is none."""
 
@@ -238,6 +245,8 @@ class StageChoice:
         """
         if not starts:
             return
+        if self._branches.staged:
+            later = later[: max(FEWEST_POINTS, TRUNK_ROWS // len(starts))]
         grid = []
         for start in starts:
             filled = self._filled(self._points[start.record.trial], start.record.trial)
