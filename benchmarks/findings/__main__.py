@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.findings import branches
+from benchmarks.findings import branches, options
 from benchmarks.findings.claims import Runs, findings
 from benchmarks.findings.errors import errors
 from benchmarks.findings.page import page
@@ -45,8 +45,8 @@ def main() -> None:
         )
     except RunFailed as error:
         raise SystemExit(f"findings: {error}") from None
-    pairs = branches.read()  # measured by a command of its own
-    more = (branches.finding(pairs),) if pairs else ()
+    pairs, rows = branches.read(), options.read()  # measured by commands of their own
+    more = (*([branches.finding(pairs)] if pairs else ()), *([options.finding(rows)] if rows else ()))
     found = (*findings(setting, Runs(runs)), errors(setting, Runs(runs)), *more)
     pictures = arguments.out.with_suffix("")
     pictures.mkdir(parents=True, exist_ok=True)

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from analysis.summaries.paired import Paired, compare
+from benchmarks.findings import options
 from benchmarks.findings.claims import Finding, Runs, findings, judge
 from benchmarks.findings.errors import errors
 from benchmarks.findings.page import page
 from benchmarks.findings.pictures import draw
 from benchmarks.findings.runs import Run, RunFailed, run_all
 from benchmarks.findings.setting import NOTEBOOK, TINY, Condition, Setting, setting_for
+from trainer.api import check
+from trainer.config import sha256
 
 SEEDS = range(5)
 SMALL = (
@@ -237,3 +240,30 @@ def test_a_single_budget_has_no_balance() -> None:
     assert setting.common_splits() == ()
     assert TINY.common_splits() == (50,)
     assert NOTEBOOK.common_splits() == (100,)
+
+
+def test_options_are_compared_by_seed_with_the_usual_choice():
+    losses = {"from 0": 3.30, "from 0.5": 3.29, "1 throughout": 3.28}
+    rows = [
+        options.Row(name="lambda", choice=choice, seed=seed, final=loss + 0.01 * seed + 0.001 * (seed % 2))
+        for choice, loss in losses.items()
+        for seed in range(5)
+    ]
+    found = options.finding(rows)
+    assert [row[:3] for row in found.rows] == [
+        ("Lambda of Stage 2 after Stage 1.9", "from 0", "3.320"),
+        ("Lambda of Stage 2 after Stage 1.9", "from 0.5", "3.310"),
+        ("Lambda of Stage 2 after Stage 1.9", "1 throughout", "3.300"),
+    ]
+    assert [row[3] for row in found.rows] == [
+        "",
+        "-0.0100 [-0.0100, -0.0100], lower",
+        "-0.0200 [-0.0200, -0.0200], lower",
+    ]
+
+
+@pytest.mark.parametrize("name", options.QUESTIONS)
+def test_every_choice_of_an_option_is_a_run_of_its_own(name: str):
+    conditions = options.QUESTIONS[name].conditions()
+    digests = {sha256(check([*options.COMMON, *condition])) for condition in conditions.values()}
+    assert len(digests) == len(conditions) >= 3
