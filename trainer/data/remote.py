@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from trainer.cache import artifact
 from trainer.data.errors import DataError, MissingError
+from trainer.models import gguf
 
 TRIES = 5
 FIRST_WAIT_S = 1.0  # between two tries; it doubles
@@ -95,12 +96,15 @@ def checksum(info: Mapping[str, Any]) -> str:
 def local_folder(name: str) -> str:
     """Return a copy in the trainer's cache of the folder at a URL; return other names as they are.
 
-    The folder is copied again when one of its files has changed.
+    The folder is copied again when one of its files has changed. A GGUF file is converted into a folder.
 
     Raises:
         MissingError: there is no such folder, or it is empty.
         DataError: it cannot be read.
+        ConfigError: a GGUF file cannot be converted.
     """
+    if name.endswith(gguf.SUFFIX):
+        return str(gguf.converted(_local_file(name)))
     if not is_url(name):
         return name
     filesystem, root = open_filesystem(name)
@@ -128,6 +132,22 @@ def local_folder(name: str) -> str:
             with_retries(get, f"{name}/{relative}")
 
     return str(artifact("downloads", spec, copy))
+
+
+def _local_file(name: str) -> Path:
+    """Return a copy in the trainer's cache of the file at a URL; return a path as it is."""
+    if not is_url(name):
+        return Path(name)
+    filesystem, path = open_filesystem(name)
+    info = with_retries(lambda: filesystem.info(path), name)
+    spec = {"url": name, "file": [info["size"], checksum(info), str(info.get("mtime", ""))]}
+    target = PurePosixPath(path).name
+
+    def copy(folder: Path) -> None:
+        get = partial(_copy_file, filesystem, path, folder / target, int(info["size"]))
+        with_retries(get, name)
+
+    return artifact("downloads", spec, copy) / target
 
 
 def _copy_file(filesystem: Any, source: str, target: Path, size: int) -> None:
