@@ -1,4 +1,4 @@
-"""`python -m trainer.export RUN_DIR OUT [--format packed|dense]`: the command line of `checkpoint`.
+"""`python -m trainer.export RUN_DIR OUT [--format FORMAT]`: the command line of `checkpoint` and `gguf_file`.
 
 Wrong arguments are refused before torch is imported.
 """
@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic_core import from_json
 
@@ -17,18 +18,34 @@ from trainer.devices.environment import before_torch
 from trainer.errors import EXIT_DONE, ConfigError, TrainerError
 from trainer.text import Lines, byte_size, counted
 
+if TYPE_CHECKING:
+    from trainer.export.tensors import Form
+    from trainer.models.student_folder import SavedStudent
+
 _DESCRIPTION = """\
 Writes the student of a finished run (RUN_DIR, trained with save_model=true) as a checkpoint that
-transformers' AutoModelForCausalLM.from_pretrained(OUT) loads, and compares the two before it is done.
+transformers' AutoModelForCausalLM.from_pretrained(OUT) loads, or as a GGUF file for llama.cpp, and compares
+what it wrote with the student before it is done.
 """
+_FORMATS = """\
+packed (also hf): ternary weights at two bits each; dense: as floating-point numbers; master: the weights
+that were trained, which are quantised when they are loaded, for bitnet.cpp's converter; gguf-tq1_0 and
+gguf-tq2_0: one file for llama.cpp, at 1.7 and 2.1 bits a weight (default: packed)
+"""
+_GGUF = ("gguf-tq1_0", "gguf-tq2_0")
+_DONE = {"packed": "packed", "dense": "dense", "master": "as master weights"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        _check(options.run_dir, options.out)
-        _export(options.run_dir, options.out, packed=options.format == "packed")
+        _check(options.run_dir, options.out, is_file=options.format in _GGUF)
+        saved = _load(options.run_dir)
+        if options.format in _GGUF:
+            _export_file(saved, options.out, options.format)
+        else:
+            _export(saved, options.out, "packed" if options.format == "hf" else options.format)
     except TrainerError as error:
         Lines(sys.stderr).write(f"export: error: {' '.join(str(error).split())}")
         return error.exit_status
@@ -38,17 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainer.export", description=_DESCRIPTION)
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="folder of a finished run")
-    parser.add_argument("out", metavar="OUT", type=Path, help="folder to write; not there yet, or empty")
     parser.add_argument(
-        "--format",
-        choices=("packed", "dense"),
-        default="packed",
-        help="packed: ternary weights at two bits each; dense: as floating-point numbers (default: packed)",
+        "out", metavar="OUT", type=Path, help="folder (or GGUF file) to write; not there yet, or empty"
     )
+    choices = ("packed", "hf", "dense", "master", *_GGUF)
+    parser.add_argument("--format", choices=choices, default="packed", metavar="FORMAT", help=_FORMATS)
     return parser
 
 
-def _check(run_dir: Path, out: Path) -> None:
+def _check(run_dir: Path, out: Path, *, is_file: bool) -> None:
     if not run_dir.is_dir():
         raise ConfigError(f"there is no folder {str(run_dir)!r}", key="RUN_DIR")
     if not (run_dir / RESULT_FILE).is_file():
@@ -57,13 +72,13 @@ def _check(run_dir: Path, out: Path) -> None:
         raise ConfigError(
             f"the run in {str(run_dir)!r} kept no model; run it again with save_model=true", key="RUN_DIR"
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{str(out)!r} is there already; name a new folder", key="OUT")
+    if out.exists() and (not out.is_dir() or is_file or any(out.iterdir())):
+        kind = "file" if is_file else "folder"
+        raise ConfigError(f"{str(out)!r} is there already; name a new {kind}", key="OUT")
 
 
-def _export(run_dir: Path, out: Path, *, packed: bool) -> None:
+def _load(run_dir: Path) -> SavedStudent:
     before_torch()
-    from trainer.export.checkpoint import export
     from trainer.models.student_folder import load
 
     saved = load(run_dir / MODEL_FOLDER)
@@ -73,16 +88,40 @@ def _export(run_dir: Path, out: Path, *, packed: bool) -> None:
             "save_model=true",
             key="RUN_DIR",
         )
-    done = export(saved, out, packed=packed)
+    return saved
+
+
+def _export(saved: SavedStudent, out: Path, form: Form) -> None:
+    from trainer.export.checkpoint import export
+
+    done = export(saved, out, form=form)
     console = Lines(sys.stdout)
     console.write(
         f"{out}: {done.class_name}, {counted(done.ternary, 'ternary matrix', 'ternary matrices')} "
-        f"{'packed' if packed else 'dense'}, "
+        f"{_DONE[form]}, "
         f"{byte_size(done.weight_bytes)}"
     )
     console.write(f"read back: weights equal, logits differ by {done.difference:.1e} (root mean square)")
     extra = ", trust_remote_code=True" if done.trusts_code else ""
     console.write(f"load it with AutoModelForCausalLM.from_pretrained({str(out)!r}{extra})")
+
+
+def _export_file(saved: SavedStudent, out: Path, form: str) -> None:
+    from trainer.export.gguf_file import export_file
+
+    done = export_file(saved, out, form=form)
+    kind = form.removeprefix("gguf-").upper()
+    console = Lines(sys.stdout)
+    console.write(
+        f"{out}: {done.architecture}, {counted(done.ternary, 'ternary matrix', 'ternary matrices')} "
+        f"in {kind}, {byte_size(done.weight_bytes)}"
+    )
+    if done.wide:
+        console.write(
+            f"{counted(done.wide, 'ternary matrix is', 'ternary matrices are')} in Q8_0: {kind} needs rows "
+            "that 256 divides"
+        )
+    console.write("read back: ternary codes equal, scales in float16")
 
 
 def _config_sha256(result: Path) -> object:

@@ -14,7 +14,7 @@ from torch import Tensor
 from trainer.export.errors import ExportError
 from trainer.export.readback import read_back
 from trainer.export.target import Target, choose
-from trainer.export.tensors import quantization, tensors
+from trainer.export.tensors import Form, quantization, tensors
 from trainer.models.student_folder import SavedStudent
 from trainer.quant.ternary import ternary_layers
 
@@ -38,13 +38,13 @@ class Exported:
     difference: float
 
 
-def export(saved: SavedStudent, out: Path, *, packed: bool) -> Exported:
+def export(saved: SavedStudent, out: Path, *, form: Form) -> Exported:
     """Write the checkpoint, and compare the model that it loads as with the student.
 
     Args:
         saved: the student.
         out: folder to write, which must be absent or empty.
-        packed: write ternary weights at two bits each, not as floating-point numbers.
+        form: of the ternary weights: two bits each, floating-point numbers, or the master weights.
 
     Raises:
         ConfigError: the format cannot hold the student.
@@ -52,13 +52,13 @@ def export(saved: SavedStudent, out: Path, *, packed: bool) -> Exported:
     """
     student = saved.model
     target = choose(student)
-    bitnet = quantization(student, target)
+    bitnet = quantization(student, target, form)
     if bitnet and find_spec("accelerate") is None:
         raise ExportError(
             "transformers loads BitNet checkpoints with accelerate, which is not installed; "
             "write: pip install 'stagesweep[export]'"
         )
-    found = tensors(student, target, packed=packed)
+    found = tensors(student, target, form)
     temporary = out.with_name(f"{out.name}-{os.getpid()}-unfinished")
     try:
         _write(temporary, saved, target, found, bitnet)

@@ -25,6 +25,7 @@ from trainer.models.causal_lm import run
 from trainer.models.subln import SubLN
 from trainer.quant.activations import int8_activation
 from trainer.quant.ternary import TernaryLinear
+from trainer.quant.weights import ternary_weight
 
 # Largest root mean square of the logits' differences over that of the logits.
 LOADED_TOLERANCE = 0.3  # 30 layers of random weights: 0.05 in float32, 0.10 in bfloat16; a wrong class: 1
@@ -91,6 +92,9 @@ def _difference(model: nn.Module, ids_BT: Tensor, expected_BTV: Tensor) -> float
 
 def _weight(linear: nn.Module) -> Tensor:
     """Return the effective weight of an `AutoBitLinear` or a linear layer."""
+    if getattr(linear, "online_quant", False):  # master weights
+        weight = cast(Tensor, linear.weight)
+        return ternary_weight(weight.float(), "absmean", None).to(weight.dtype)
     return cast(Tensor, linear.weight) * cast(Tensor, getattr(linear, "weight_scale", torch.ones(())))
 
 

@@ -1,14 +1,16 @@
-"""Tensors of an exported checkpoint: dense, or packed at two bits each. Used by `checkpoint`.
+"""Tensors of an exported checkpoint: packed at two bits each, dense, or master weights. Used by `checkpoint`.
 
 Shapes: O outputs, I inputs; `w_OI`. transformers' `AutoBitLinear` multiplies by `weight · weight_scale`.
 Dense, the weight is the student's effective one, and its scale 1. Packed, the weight is -1, 0 or 1, four rows
-to a byte: bits 2i and 2i+1 of row r hold row i·ceil(O/4) + r, plus 1.
+to a byte: bits 2i and 2i+1 of row r hold row i·ceil(O/4) + r, plus 1. Master weights are quantised whenever
+they are loaded: bitnet.cpp's converter quantises whatever it reads, and of ternary weights it would take the
+mean magnitude, zeros included, for their scale. They keep their dtype, as rounding would change some codes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,38 +20,41 @@ from trainer.export.target import Target
 from trainer.quant.ternary import TernaryLinear, ternary_layers
 from trainer.quant.weights import ternary_codes
 
+Form = Literal["packed", "dense", "master"]
 ROWS_PER_BYTE = 4
 FORMAT_KEY = "--format"
 
 
 @torch.no_grad()
-def tensors(student: nn.Module, target: Target, *, packed: bool) -> dict[str, Tensor]:
+def tensors(student: nn.Module, target: Target, form: Form) -> dict[str, Tensor]:
     """Return every tensor of the checkpoint by its name; tied ones once.
 
     Args:
         student: to export.
         target: class whose names the tensors get.
-        packed: write ternary weights at two bits each.
+        form: of the ternary weights.
 
     Raises:
-        ConfigError: `packed` cannot hold a layer.
+        ConfigError: the form cannot hold a layer.
     """
     layers = {name: module for name, module in student.named_modules() if isinstance(module, TernaryLinear)}
     found: dict[str, Tensor] = {}
     for name, tensor in _untied(student):
         owner, _, part = name.rpartition(".")
         layer = layers.get(owner)
-        if layer is None or part != "weight":
+        if layer is not None and form == "master":
+            _check_master(owner, layer)
+        if layer is None or part != "weight" or form == "master":
             found[target.rename(name)] = tensor.detach().contiguous()
             continue
-        weight, scale = _packed(owner, layer) if packed else _dense(layer)
+        weight, scale = _packed(owner, layer) if form == "packed" else _dense(layer)
         found[target.rename(name)] = weight
         if layer.config.activations == "int8":
             found[target.rename(f"{owner}.weight_scale")] = scale
     return found
 
 
-def quantization(student: nn.Module, target: Target) -> dict[str, Any] | None:
+def quantization(student: nn.Module, target: Target, form: Form) -> dict[str, Any] | None:
     """Return the configuration for which transformers builds `AutoBitLinear` for ternary layers.
 
     It is None if their inputs are not quantised, as they are plain linear layers then.
@@ -60,7 +65,7 @@ def quantization(student: nn.Module, target: Target) -> dict[str, Any] | None:
     return {
         "quant_method": "bitnet",
         "linear_class": "autobitlinear",
-        "quantization_mode": "offline",
+        "quantization_mode": "online" if form == "master" else "offline",
         "modules_to_not_convert": full,
     }
 
@@ -99,6 +104,19 @@ def _packed(name: str, layer: TernaryLinear) -> tuple[Tensor, Tensor]:
         raise ConfigError(f"packed {reason}; write {FORMAT_KEY} dense", key=FORMAT_KEY)
     codes, scale = ternary_codes(layer.weight.float(), config.weight_scale, None)
     return pack(codes), scale.reshape(1).to(layer.weight.dtype)
+
+
+def _check_master(name: str, layer: TernaryLinear) -> None:
+    config = layer.config
+    reason = None
+    if config.weight_scale != "absmean" or config.group_size is not None:
+        reason = "are quantised again by the mean of each matrix, and this student's scales are others"
+    elif config.activations == "none":
+        reason = "are for layers that quantise their inputs, and quant.activations=none leaves them"
+    elif layer.bias is not None:
+        reason = f"are for layers without biases, and {name} has one"
+    if reason:
+        raise ConfigError(f"master weights {reason}; write {FORMAT_KEY} dense", key=FORMAT_KEY)
 
 
 def _untied(student: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -32,7 +32,7 @@ def converted(path: Path) -> Path:
             read, or the package gguf is missing.
     """
     _check_file(path)
-    _check_package()
+    require_package(_KEY)
     _check_architecture(path)
     found = path.stat()
     spec = {
@@ -64,14 +64,14 @@ def _check_file(path: Path) -> None:
         )
 
 
-def _check_package() -> None:
+def require_package(key: str) -> None:
+    """Raise ConfigError, about that key of the configuration, if the package gguf is not installed."""
     try:
         version("gguf")
     except PackageNotFoundError:
         raise ConfigError(
-            "a GGUF file is read with the package gguf, which is not installed: "
-            "pip install 'stagesweep[gguf]'",
-            key=_KEY,
+            "GGUF files need the package gguf, which is not installed: pip install 'stagesweep[gguf]'",
+            key=key,
         ) from None
 
 

@@ -68,7 +68,7 @@ def test_it_loads_back_with_equal_logits(
     """Equal to rounding as it is. And bit for bit once both sides use one expression where they have two of the
     same thing: x over max/127 or x times 127/max, the normalisation, the scale before or after the sum."""
     made = student(architecture, **more)
-    done = export(saved(made, tokenizer), tmp_path / "out", packed=packed)
+    done = export(saved(made, tokenizer), tmp_path / "out", form="packed" if packed else "dense")
     assert (done.class_name, done.ternary) == (name, 14)
     assert done.trusts_code == name.startswith("SubLN")
     loaded = load(tmp_path / "out", trust_remote_code=done.trusts_code)
@@ -91,7 +91,7 @@ def test_it_loads_back_with_equal_logits(
 
 def test_a_bfloat16_student_stays_one(tokenizer: Path, tmp_path: Path) -> None:
     made = student("Llama", dtype=torch.bfloat16)
-    export(saved(made, tokenizer), tmp_path / "out", packed=True)
+    export(saved(made, tokenizer), tmp_path / "out", form="packed")
     loaded = load(tmp_path / "out")
     assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
     expected = logits(made)
@@ -102,13 +102,13 @@ def test_a_bfloat16_student_stays_one(tokenizer: Path, tmp_path: Path) -> None:
 def test_the_checkpoint_brings_its_tokenizer_and_tells_the_end_of_a_text(
     tokenizer: Path, tmp_path: Path
 ) -> None:
-    export(saved(student("Llama"), tokenizer), tmp_path / "out", packed=True)
+    export(saved(student("Llama"), tokenizer), tmp_path / "out", form="packed")
     assert AutoTokenizer.from_pretrained(tmp_path / "out").eos_token_id == 0
     assert json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"] == 0
 
 
 def test_without_trust_no_wrong_class_is_loaded(tokenizer: Path, tmp_path: Path) -> None:
-    export(saved(student("Qwen3"), tokenizer), tmp_path / "out", packed=True)
+    export(saved(student("Qwen3"), tokenizer), tmp_path / "out", form="packed")
     with pytest.raises(ValueError, match="trust_remote_code"):
         load(tmp_path / "out", trust_remote_code=False)
 
@@ -128,7 +128,7 @@ def test_a_class_that_computes_something_else_is_found_out(
 
     monkeypatch.setattr(checkpoint, "choose", wrong)
     with pytest.raises(ExportError, match=r"^BitNetForCausalLM computes something else .*logits differ by"):
-        export(saved(student("Llama"), tokenizer), tmp_path / "out", packed=True)
+        export(saved(student("Llama"), tokenizer), tmp_path / "out", form="packed")
     assert not list(tmp_path.glob("out*")), "nothing is left behind"
 
 
@@ -147,7 +147,7 @@ def test_weights_that_come_back_changed_are_found_out(
     with pytest.raises(
         ExportError, match=r"^the weights of model\.layers\.1\.mlp\.up_proj came back changed"
     ):
-        export(saved(made, tokenizer), tmp_path / "out", packed=True)
+        export(saved(made, tokenizer), tmp_path / "out", form="packed")
 
 
 def test_without_accelerate_it_says_what_to_install(
@@ -155,7 +155,7 @@ def test_without_accelerate_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(checkpoint, "find_spec", lambda name: None)
     with pytest.raises(ExportError, match="accelerate"):
-        export(saved(student("Llama"), tokenizer), tmp_path / "out", packed=True)
+        export(saved(student("Llama"), tokenizer), tmp_path / "out", form="packed")
     plain = student("Llama", quant=FORMS["absmean, one scale, none"])  # needs none of it
     assert len(ternary_layers(plain)) == 14
-    export(saved(plain, tokenizer), tmp_path / "out", packed=False)
+    export(saved(plain, tokenizer), tmp_path / "out", form="dense")

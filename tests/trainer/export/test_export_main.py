@@ -36,7 +36,7 @@ def run_dir(small: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory, ca
     return folder
 
 
-@pytest.mark.parametrize("form", ["packed", "dense"])
+@pytest.mark.parametrize("form", ["packed", "dense", "master"])
 def test_transformers_measures_the_loss_of_the_run(
     form: str, run_dir: Path, small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,7 +47,8 @@ def test_transformers_measures_the_loss_of_the_run(
     out = tmp_path / "out"
     assert main([str(run_dir), str(out), "--format", form]) == 0
     output = capsys.readouterr().out
-    assert f"BitNetForCausalLM, 14 ternary matrices {form}" in output
+    words = "as master weights" if form == "master" else form
+    assert f"BitNetForCausalLM, 14 ternary matrices {words}" in output
     assert f"AutoModelForCausalLM.from_pretrained({str(out)!r})" in output
     model = AutoModelForCausalLM.from_pretrained(out)
     held_out = load_text(check([*small, "device.dtype=float32"]))[1]
@@ -88,10 +89,18 @@ def refusals(run_dir: Path, tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "other run's model": ([str(other), new], "is of another run than its result"),
         "taken": ([str(run_dir), str(tmp_path / "taken")], "OUT: .* is there already; name a new folder"),
         "a file": ([str(run_dir), str(tmp_path / "taken" / "file")], "OUT: .* is there already"),
+        "a folder for a file": (
+            [str(run_dir), str(tmp_path / "empty"), "--format", "gguf-tq1_0"],
+            "OUT: .* is there already; name a new file",
+        ),
+        "no architecture": ([str(run_dir), new, "--format", "gguf-tq2_0"], "has a head of its own"),
     }
 
 
-@pytest.mark.parametrize("case", ["no run", "unfinished", "no model", "other run's model", "taken", "a file"])
+CASES = ("no run", "unfinished", "no model", "other run's model", "taken", "a file")
+
+
+@pytest.mark.parametrize("case", [*CASES, "a folder for a file", "no architecture"])
 def test_misuse_is_refused_in_one_line(
     case: str, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

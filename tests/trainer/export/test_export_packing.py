@@ -51,7 +51,7 @@ def test_the_order_of_the_bits_is_that_of_published_checkpoints() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_packed_student_is_its_ternary_weights_at_two_bits_each(dtype: torch.dtype) -> None:
     made = student("Llama", dtype=dtype)
-    found = tensors(made, choose(made), packed=True)
+    found = tensors(made, choose(made), form="packed")
     packed = {name: tensor for name, tensor in found.items() if tensor.dtype == torch.uint8}
     layers = ternary_layers(made)
     assert len(packed) == len(layers) == 14
@@ -84,4 +84,4 @@ def test_what_cannot_be_packed_is_refused_by_name(
 ) -> None:
     made = student(architecture, quant=dataclasses.replace(BITNET, **change), **sizes)
     with pytest.raises(ConfigError, match=rf"^--format: packed {problem}.*; write --format dense$"):
-        tensors(made, choose(made), packed=True)
+        tensors(made, choose(made), form="packed")
