@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.config import DeviceConfig
-from trainer.devices import host_memory, tpu_versions
+from trainer.devices import host_memory, sdpa, tpu_versions
 from trainer.devices.dtypes import CPUINFO, dtype_of
 from trainer.distributed import tpu_host
 from trainer.distributed.ranks import ALONE, Ranks
@@ -240,7 +240,7 @@ def open_device(config: DeviceConfig) -> Device:
         torch_device=device,
         dtype=dtype_of(config, device),
         name=torch.cuda.get_device_name(device),
-        attention="sdpa",
+        attention=sdpa.register(),
         compile=config.compile is not False and config.parallel == "none",
         recompute=config.recompute,
     )

@@ -12,12 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-NAME = "stagesweep_xla"
+from trainer.devices.sdpa import PREFIX, attention_mask
+
+NAME = f"{PREFIX}xla"
 LONG = 4096
 """Tokens from which on flash attention pays."""
 BLOCK = 1024
@@ -27,7 +29,6 @@ _LANES = 128  # of a TPU's registers: wider heads must be multiples of it
 Kernel = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 """q_BHTD, k_BHTD, v_BHTD, the scale of their products → [B, H, T, D]: causal, with a backward pass."""
 
-_Model = TypeVar("_Model", bound=nn.Module)
 _log = logging.getLogger(__name__)
 
 
@@ -63,16 +64,6 @@ def register(kernel: Kernel, obstacle: str) -> str:
     return NAME
 
 
-def with_supported_attention(model: _Model) -> _Model:
-    """Return the model, with its own eager attention if SDPA cannot compute it, as with capped scores."""
-    this = cast(Any, model)
-    # Before transformers 5.21 a model that caps its scores claims to support SDPA, which does not cap them.
-    caps = getattr(this.config, "attn_logit_softcapping", None) is not None
-    if this.config._attn_implementation == NAME and (caps or not getattr(this, "_supports_sdpa", False)):
-        this.set_attn_implementation("eager")
-    return model
-
-
 def unsupported_reason(
     module: nn.Module, q_BHTD: Tensor, v_BGTD: Tensor, mask: Tensor | None, options: dict[str, Any]
 ) -> str:
@@ -96,20 +87,6 @@ def _flash(kernel: Kernel, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, scale
     shared = q_BHTD.shape[1] // k_BGTD.shape[1]
     k_BHTD, v_BHTD = (each.repeat_interleave(shared, dim=1) for each in (k_BGTD, v_BGTD))
     return kernel(q_BHTD, k_BHTD, v_BHTD, scale).transpose(1, 2).contiguous()
-
-
-def attention_mask(**arguments: Any) -> Tensor | None:
-    """Return a boolean mask [B, 1, T, T] of the keys that each query attends to; None: plain causal.
-
-    It reads no tensor and ignores transformers' padding mask, as no text is padded here.
-    """
-    from transformers.masking_utils import sdpa_mask
-
-    window = arguments.get("local_size")
-    if arguments.get("allow_is_causal_skip", True) and (window is None or arguments["kv_length"] <= window):
-        return None
-    full = {"allow_is_causal_skip": False, "attention_mask": None}
-    return cast(Tensor | None, sdpa_mask(**arguments | full))
 
 
 @cache

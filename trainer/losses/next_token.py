@@ -151,7 +151,7 @@ def head_inputs(
         The states that the head takes for each predicted token, in autocast's dtype, with the head's weight;
         and the hidden states of all layers [B, T, H], if `hidden`.
     """
-    outputs = cast(Any, model).get_decoder()(**inputs(ids_BT), output_hidden_states=hidden)
+    outputs = cast(Any, model).get_decoder()(**inputs(model, ids_BT), output_hidden_states=hidden)
     head = cast(Any, model).get_output_embeddings()
     states_BTH = outputs.last_hidden_state[:, :-1]
     states_NH = states_BTH if is_lazy(states_BTH) else states_BTH.flatten(0, 1)

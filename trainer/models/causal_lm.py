@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from trainer.config import HfModelConfig, TinyModelConfig
 from trainer.devices.lazy_tensor import copy_to_host, is_lazy
-from trainer.devices.xla_attention import with_supported_attention
+from trainer.devices.sdpa import ignores_padding, with_supported_attention
 from trainer.errors import ConfigError
 
 # The settings with which transformers' models cap or scale their logits.
@@ -136,15 +136,17 @@ def run(model: nn.Module, ids_BT: Tensor, *, hidden: bool = False) -> Outputs:
         ids_BT: token ids, int64.
         hidden: return the hidden states too.
     """
-    outputs = model(**inputs(ids_BT), output_hidden_states=hidden)
+    outputs = model(**inputs(model, ids_BT), output_hidden_states=hidden)
     return Outputs(logits=outputs.logits, hidden=tuple(outputs.hidden_states[1:]) if hidden else ())
 
 
-def inputs(ids_BT: Tensor) -> dict[str, Any]:
+def inputs(model: nn.Module, ids_BT: Tensor) -> dict[str, Any]:
     """Return the keyword arguments for a transformers model or its decoder; `ids_BT` is int64."""
     arguments = {"input_ids": ids_BT, "use_cache": False}
-    # Without a mask transformers reads the positions to detect packed texts, which breaks an XLA graph.
-    return arguments | {"attention_mask": torch.ones_like(ids_BT)} if is_lazy(ids_BT) else arguments
+    # Without a mask transformers reads the positions to detect packed texts: `devices.sdpa`.
+    if is_lazy(ids_BT) or ignores_padding(model):
+        arguments["attention_mask"] = torch.ones_like(ids_BT)
+    return arguments
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:

@@ -248,7 +248,7 @@ def _input_scales(model: nn.Module, batches: Sequence[Tensor], device: Device) -
         for ids_BT in batches:
             with device.autocast():
                 # Only the decoder: the logits would be the largest tensor of all.
-                cast(Any, model).get_decoder()(**inputs(device.place(ids_BT)))
+                cast(Any, model).get_decoder()(**inputs(model, device.place(ids_BT)))
             device.end_step()  # one XLA graph per batch, not one for all
     finally:
         for handle in handles:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from trainer.devices.lazy_tensor import is_lazy
+from trainer.devices.sdpa import RECORDING
 
 _BUFFER = "max_logit_H"
-_PREFIX = "recording_"
 MAX_LOGITS = 2**24  # in memory at a time, in float32: 64 MiB
 MAX_CHUNKS = 64  # of an XLA graph, where each is about fifty operations to compile in every layer
 
@@ -33,7 +33,7 @@ def record_logits(model: nn.Module, attentions: dict[nn.Module, int]) -> None:
         model: a transformers model, changed in place.
         attentions: the number of query heads of each of its modules that records.
     """
-    inner = str(cast(Any, model).config._attn_implementation).removeprefix(_PREFIX)
+    inner = str(cast(Any, model).config._attn_implementation).removeprefix(RECORDING)
     for attention, heads in attentions.items():
         device = next(attention.parameters()).device
         attention.register_buffer(_BUFFER, torch.full((heads,), -torch.inf, device=device), persistent=False)
@@ -46,8 +46,8 @@ def stop_recording(model: nn.Module) -> None:
         if _BUFFER in module._buffers:
             delattr(module, _BUFFER)
     implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
-    if isinstance(implementation, str) and implementation.startswith(_PREFIX):
-        _switch(model, implementation.removeprefix(_PREFIX))
+    if isinstance(implementation, str) and implementation.startswith(RECORDING):
+        _switch(model, implementation.removeprefix(RECORDING))
 
 
 def recorded(attention: nn.Module) -> Tensor:
@@ -109,7 +109,7 @@ def _registered(inner: str) -> str:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-    name = _PREFIX + inner
+    name = RECORDING + inner
 
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any

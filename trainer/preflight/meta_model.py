@@ -13,7 +13,7 @@ from torch import nn
 
 from trainer.config import Config, HfModelConfig
 from trainer.devices.device import Device
-from trainer.devices.xla_attention import with_supported_attention
+from trainer.devices.sdpa import with_supported_attention
 from trainer.models.causal_lm import build_tiny
 from trainer.models.depth import shorten
 from trainer.preflight.dimensions import Dimensions, teacher_dimensions

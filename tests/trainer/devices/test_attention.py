@@ -13,13 +13,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.api import check
-from trainer.devices import xla_attention
+from trainer.devices import sdpa, xla_attention
 from trainer.devices.device import Device
-from trainer.models.causal_lm import load_pretrained, save
+from trainer.models.causal_lm import load_pretrained, run, save
 from trainer.optim.attention_logits import record_logits, recorded
 from trainer.preflight.meta_model import blueprint
+from trainer.stages.pretrain import cross_entropy
 
 IDS = torch.arange(24).reshape(2, 12) % 50
 SIZES = {
@@ -58,10 +60,10 @@ def logits(model: nn.Module) -> Tensor:
     return model(IDS, attention_mask=torch.ones_like(IDS), use_cache=False).logits
 
 
-def by_sdpa(sdpa: Any, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, scale: float) -> Tensor:
+def by_sdpa(attend: Any, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, scale: float) -> Tensor:
     """What a kernel promises; refuses key heads that are fewer."""
     assert q_BHTD.shape == k_BHTD.shape == v_BHTD.shape
-    return sdpa(q_BHTD, k_BHTD, v_BHTD, is_causal=True, scale=scale)
+    return attend(q_BHTD, k_BHTD, v_BHTD, is_causal=True, scale=scale)
 
 
 def no_kernel(*arguments: object, **keywords: object) -> Tensor:
@@ -70,6 +72,7 @@ def no_kernel(*arguments: object, **keywords: object) -> Tensor:
 
 @pytest.fixture(autouse=True)
 def _warned_of_nothing() -> Iterator[None]:
+    sdpa.register()
     xla_attention.register(no_kernel, "")
     xla_attention.warn_once.cache_clear()
     yield
@@ -82,13 +85,11 @@ def _twelve_tokens_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xla_attention, "BLOCK", 4)
 
 
+@pytest.mark.parametrize("name", [sdpa.NAME, xla_attention.NAME])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_and_gradients_are_those_of_the_models_own_attention(family: str) -> None:
-    ours, theirs = (
-        xla_attention.with_supported_attention(build(family, xla_attention.NAME)),
-        build(family, "eager"),
-    )
-    assert ours.config._attn_implementation == ("eager" if family == "gemma2" else xla_attention.NAME)
+def test_logits_and_gradients_are_those_of_the_models_own_attention(family: str, name: str) -> None:
+    ours, theirs = sdpa.with_supported_attention(build(family, name)), build(family, "eager")
+    assert ours.config._attn_implementation == ("eager" if family == "gemma2" else name)
     found, expected = logits(ours), logits(theirs)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     for each in (found, expected):
@@ -112,6 +113,57 @@ def test_a_model_that_sdpa_cannot_compute_is_loaded_and_estimated_with_its_own_a
         assert logits(model).isfinite().all()
 
 
+class Reads(TorchDispatchMode):
+    """Counts the places at which the host waits for a tensor's values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket is torch.ops.aten._local_scalar_dense
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("name", "reads"), [("sdpa", 1), (sdpa.NAME, 0)])
+def test_a_forward_pass_reads_no_tensor(name: str, reads: int) -> None:
+    """transformers' own does, to detect packed texts: that this sees it shows that it sees such reads."""
+    model = build("llama", name)
+    with Reads() as found:
+        run(model, IDS)
+    assert found.count == reads
+
+
+def calls(model: nn.Module) -> list[dict[str, Any]]:
+    """Return the arguments by name of each attention call in the compiled graph of a training step."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    torch.compile(cross_entropy(model), backend=keep, dynamic=False)(IDS)["loss"].backward()
+    attend = F.scaled_dot_product_attention
+    nodes = [node for graph in graphs for node in graph.graph.nodes if node.target is attend]
+    return [dict(node.kwargs) for node in nodes]
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_compiled_steps_are_causal_with_grouped_heads_and_without_a_mask(family: str) -> None:
+    found = calls(
+        build(family, sdpa.NAME, sliding_window=None) if family == "mistral" else build(family, sdpa.NAME)
+    )
+    assert len(found) == 2  # layers
+    assert all(call["is_causal"] and call["enable_gqa"] and call.get("attn_mask") is None for call in found)
+
+
+def test_a_window_is_masked_in_compiled_steps_too() -> None:
+    found = calls(build("mistral", sdpa.NAME))
+    assert all(call["attn_mask"] is not None and not call["is_causal"] for call in found)
+    assert len(found) == 2
+
+
 def test_queries_and_keys_that_autocast_left_in_float32_are_cast() -> None:
     ours, theirs = build("llama", xla_attention.NAME), build("llama", "eager")
     exact = logits(theirs)
@@ -124,12 +176,10 @@ def test_queries_and_keys_that_autocast_left_in_float32_are_cast() -> None:
 def test_a_mask_is_made_where_layers_see_a_window_and_no_tensor_is_read_for_it() -> None:
     padding = torch.ones(2, 12, dtype=torch.bool, device="meta")  # a tensor without numbers
     arguments = {"batch_size": 2, "q_length": 12, "kv_length": 12, "attention_mask": padding, "device": "cpu"}
-    assert xla_attention.attention_mask(**arguments, allow_is_causal_skip=True, local_size=None) is None
-    assert xla_attention.attention_mask(**arguments, allow_is_causal_skip=True, local_size=12) is None
+    assert sdpa.attention_mask(**arguments, allow_is_causal_skip=True, local_size=None) is None
+    assert sdpa.attention_mask(**arguments, allow_is_causal_skip=True, local_size=12) is None
     for more in ({"allow_is_causal_skip": False}, {"local_size": 11}):
-        assert torch.equal(
-            xla_attention.attention_mask(**arguments, **more)[1, 0], torch.ones(12, 12).tril().bool()
-        )
+        assert torch.equal(sdpa.attention_mask(**arguments, **more)[1, 0], torch.ones(12, 12).tril().bool())
 
 
 @pytest.mark.usefixtures("_twelve_tokens_are_long")

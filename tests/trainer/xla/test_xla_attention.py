@@ -75,7 +75,7 @@ def ids(length: int, rows: int = 2) -> Tensor:
 def step(device: Device, model: nn.Module, ids_BT: Tensor) -> list[Tensor]:
     """Logits [B, T, V] and the gradients of their mean square, recorded."""
     with device.autocast():
-        logits = model(**inputs(ids_BT)).logits.float()
+        logits = model(**inputs(model, ids_BT)).logits.float()
     logits.square().mean().backward()
     return [logits.detach(), *(p.grad for p in model.parameters())]
 

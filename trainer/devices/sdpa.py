@@ -1,0 +1,65 @@
+"""Causal attention without a mask tensor, by transformers' SDPA. Used on CUDA, and by `xla_attention`.
+
+A model that is called without a mask has transformers look through the positions for packed texts: eagerly
+the host waits for the device once per forward pass; while a step is compiled nothing can be looked at, so a
+mask tensor is built, with which SDPA has neither its flash kernel nor grouped heads. So models are called
+with a mask of ones, which `attention_mask` ignores: no text is padded here, and only windows are masked.
+
+Shapes: B sequences, T tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+from torch import Tensor, nn
+
+PREFIX = "stagesweep_"
+"""With which the names of all attention implementations begin whose mask function is `attention_mask`."""
+RECORDING = "recording_"
+"""With which the name of an implementation begins that records logits and then calls the one named."""
+
+NAME = f"{PREFIX}causal"  # with "sdpa" in it, transformers would refuse models that cap their scores
+
+_Model = TypeVar("_Model", bound=nn.Module)
+
+
+def register() -> str:
+    """Register the attention with transformers and return its name."""
+    from transformers.masking_utils import AttentionMaskInterface
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+
+    sdpa: Any = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    AttentionInterface.register(NAME, sdpa)
+    AttentionMaskInterface.register(NAME, attention_mask)
+    return NAME
+
+
+def attention_mask(**arguments: Any) -> Tensor | None:
+    """Return a boolean mask [B, 1, T, T] of the keys that each query attends to; None: plain causal.
+
+    It reads no tensor and ignores transformers' padding mask, as no text is padded here.
+    """
+    from transformers.masking_utils import sdpa_mask
+
+    window = arguments.get("local_size")
+    if arguments.get("allow_is_causal_skip", True) and (window is None or arguments["kv_length"] <= window):
+        return None
+    full = {"allow_is_causal_skip": False, "attention_mask": None}
+    return cast(Tensor | None, sdpa_mask(**arguments | full))
+
+
+def ignores_padding(model: nn.Module) -> bool:
+    """Return whether the model's attention takes its mask from `attention_mask`."""
+    name = str(getattr(getattr(model, "config", None), "_attn_implementation", ""))
+    return name.removeprefix(RECORDING).startswith(PREFIX)
+
+
+def with_supported_attention(model: _Model) -> _Model:
+    """Return the model, with its own eager attention if SDPA cannot compute it, as with capped scores."""
+    this = cast(Any, model)
+    # Before transformers 5.21 a model that caps its scores claims to support SDPA, which does not cap them.
+    caps = getattr(this.config, "attn_logit_softcapping", None) is not None
+    if ignores_padding(model) and (caps or not getattr(this, "_supports_sdpa", False)):
+        this.set_attn_implementation("eager")
+    return model
