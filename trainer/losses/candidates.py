@@ -20,7 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from trainer.losses.chunked import HeadInputs, chunk_tokens, suitable_elements
 from trainer.losses.distillation import at_least_float32
 
 NOTHING = -1e30  # the logarithm of no probability: finite, so that no gradient meets infinity less infinity
@@ -65,11 +67,59 @@ def candidate_divergence(student_BTV: Tensor, teacher: Candidates, *, temperatur
         teacher: C candidates of each predicted token.
         temperature: τ.
     """
-    log_student = _student_buckets(at_least_float32(student_BTV[:, :-1]), teacher) / temperature
+    return _divergences(at_least_float32(student_BTV[:, :-1]), teacher, temperature).mean()
+
+
+def candidate_losses(
+    student: HeadInputs,
+    labels_N: Tensor,
+    teacher: Candidates,
+    *,
+    temperature: float,
+    chunk_elements: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the mean cross-entropy of the labels and the `candidate_divergence`, 0-d, from hidden states.
+
+    The logits of a chunk of N tokens live while its losses are computed, and again in the backward pass: the
+    rest's probability takes all of them, and both losses have a gradient of their own.
+
+    Args:
+        student: its states and head.
+        labels_N: ids of the tokens that follow; [B, T] if the states are [B, T, H].
+        teacher: C candidates of each of these tokens.
+        temperature: τ.
+        chunk_elements: logits that are computed at once; None: what suits the device.
+    """
+    states_NH, positions = student.states, labels_N.shape
+    head_VH = student.head.to(states_NH.dtype)
+    size = chunk_tokens(positions, len(head_VH), chunk_elements or suitable_elements(states_NH.device))
+    ids, logprobs = (each.reshape(*positions, -1) for each in (teacher.ids, teacher.logprobs))
+    rest_N, sums = teacher.rest.reshape(positions), []
+    for start in range(0, positions[-1], size):
+        n = (slice(None),) * (labels_N.ndim - 1) + (slice(start, start + size),)
+        chunk = Candidates(ids=ids[n], logprobs=logprobs[n], rest=rest_N[n])
+        sums.append(
+            checkpoint(_sums, states_NH[n], head_VH, labels_N[n], chunk, temperature, use_reentrant=False)
+        )
+    ce, kl = torch.stack([torch.stack(each) for each in sums]).sum(dim=0) / labels_N.numel()
+    return ce, kl
+
+
+def _sums(
+    states_nH: Tensor, head_VH: Tensor, labels_n: Tensor, teacher: Candidates, temperature: float
+) -> tuple[Tensor, Tensor]:
+    logits_nV = at_least_float32(F.linear(states_nH, head_VH))
+    ce = F.cross_entropy(logits_nV.flatten(0, -2), labels_n.flatten(), reduction="sum")
+    return ce, _divergences(logits_nV, teacher, temperature).sum()
+
+
+def _divergences(logits_BPV: Tensor, teacher: Candidates, temperature: float) -> Tensor:
+    """Return KL(teacher ‖ student) of each token, [B, P]."""
+    log_student = _student_buckets(logits_BPV, teacher) / temperature
     rest_BP1 = teacher.rest.unsqueeze(-1)
     log_teacher = torch.cat([teacher.logprobs, rest_BP1], dim=-1).to(log_student.dtype) / temperature
     log_student, log_teacher = F.log_softmax(log_student, dim=-1), F.log_softmax(log_teacher, dim=-1)
-    return (log_teacher.exp() * (log_teacher - log_student)).sum(dim=-1).mean()
+    return (log_teacher.exp() * (log_teacher - log_student)).sum(dim=-1)
 
 
 def _student_buckets(logits_BPV: Tensor, teacher: Candidates) -> Tensor:

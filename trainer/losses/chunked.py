@@ -81,7 +81,7 @@ def head_losses(
         theirs,
         factor,
         temperature,
-        _chunk_tokens(labels_N.shape, len(head_VH), chunk_elements or suitable_elements(states_NH.device)),
+        chunk_tokens(labels_N.shape, len(head_VH), chunk_elements or suitable_elements(states_NH.device)),
         torch.is_grad_enabled() and (states_NH.requires_grad or head_VH.requires_grad),
     )
     return HeadLosses(total=total, ce=ce, kl=None if teacher is None else kl)
@@ -97,7 +97,7 @@ def token_losses(model: HeadInputs, labels_N: Tensor, *, chunk_elements: int | N
     """
     states_NH, head_VH = model.states, model.head.to(model.states.dtype)
     elements = chunk_elements or suitable_elements(states_NH.device)
-    chunk, losses = _chunk_tokens(labels_N.shape, len(head_VH), elements), []
+    chunk, losses = chunk_tokens(labels_N.shape, len(head_VH), elements), []
     for start in range(0, labels_N.shape[-1], chunk):
         n = (slice(None),) * (labels_N.ndim - 1) + (slice(start, start + chunk),)
         log_p_nV = F.log_softmax(F.linear(states_NH[n], head_VH).to(_wide(states_NH)), dim=-1)
@@ -164,7 +164,7 @@ class _Chunked(torch.autograd.Function):
         return grad_NH * scale, grad_VH * scale, None, None, None, None, None, None, None
 
 
-def _chunk_tokens(shape: Sequence[int], vocabulary: int, elements: int) -> int:
+def chunk_tokens(shape: Sequence[int], vocabulary: int, elements: int) -> int:
     """Return the tokens per chunk, of each row: as many chunks as it takes, of one size but for the last."""
     chunks = math.ceil(math.prod(shape) / max(1, elements // vocabulary))
     return math.ceil(shape[-1] / chunks)

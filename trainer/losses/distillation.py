@@ -1,4 +1,4 @@
-"""The losses on predictions of Stage 3, and its total. Used by `stages.distill` and `next_token`.
+"""The divergence from a teacher's predictions. Used by `next_token`.
 
 Shapes: B sequences, T tokens, V vocabulary; `logits_BTV`. All are in nats per predicted token.
 """
@@ -19,19 +19,6 @@ def tempered_divergence(student_BTV: Tensor, teacher_BTV: Tensor, *, temperature
     log_student = F.log_softmax(at_least_float32(student_BTV[:, :-1]) / temperature, dim=-1)
     log_teacher = F.log_softmax(at_least_float32(teacher_BTV[:, :-1]) / temperature, dim=-1)
     return (log_teacher.exp() * (log_teacher - log_student)).sum(dim=-1).mean()
-
-
-def bitdistill_loss(
-    *,
-    ce: Tensor,
-    logits_kl: Tensor,
-    attention_kl: Tensor | None,
-    logits_weight: float,
-    attention_weight: float,
-) -> Tensor:
-    """Return eq. 13 of BitDistill: CE (eq. 7) + λ·L_LD + γ·L_AD, without the last where there is none."""
-    loss = ce + logits_weight * logits_kl
-    return loss if attention_kl is None else loss + attention_weight * attention_kl
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class NextTokenLoss:
 
     def __call__(self, ids_BT: Tensor) -> NextTokenLosses:
         """Return the losses of one batch of token ids [B, T]."""
-        if self._chunked(ids_BT):
+        if self.chunks(ids_BT):
             return self._from_chunks(ids_BT)
         return self._from_logits(ids_BT)
 
@@ -80,14 +80,15 @@ class NextTokenLoss:
     def by_sequence(self, ids_BT: Tensor) -> Tensor:
         """Return the mean cross-entropy of each sequence's tokens 2..T, [B] float32, of token ids [B, T]."""
         labels_BT = ids_BT[:, 1:]
-        if self._chunked(ids_BT):
+        if self.chunks(ids_BT):
             ours, _ = head_inputs(self._model, ids_BT)
             labels = labels_BT.reshape(ours.states.shape[:-1])
             return chunked.token_losses(ours, labels).view(labels_BT.shape).mean(dim=1)
         logits_BVT = run(self._model, ids_BT).logits[:, :-1].float().transpose(1, 2)
         return F.cross_entropy(logits_BVT, labels_BT, reduction="none").mean(dim=1)
 
-    def _chunked(self, ids_BT: Tensor) -> bool:
+    def chunks(self, ids_BT: Tensor) -> bool:
+        """Return whether the logits of the batch are so large that they are never to exist in full."""
         return self._chunkable and ids_BT.numel() * self._vocabulary > chunked.suitable_elements(
             ids_BT.device
         )

@@ -5,11 +5,10 @@ BitDistill's third stage (arXiv:2510.13998 §3.3). The student is fully quantise
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
 from trainer.config import FieldError, HttpTeacherConfig, Stage3Config
@@ -17,9 +16,8 @@ from trainer.config.distill import check_attention_heads
 from trainer.data import Feed
 from trainer.errors import ConfigError
 from trainer.losses.attention_relation import relation_divergence
-from trainer.losses.candidates import candidate_divergence
-from trainer.losses.distillation import bitdistill_loss, tempered_divergence
-from trainer.losses.next_token import next_token_loss
+from trainer.losses.candidates import Candidates, candidate_divergence, candidate_losses
+from trainer.losses.next_token import NextTokenLoss, head_inputs, next_token_loss
 from trainer.models.causal_lm import depth, embedding_count, key_heads, run
 from trainer.models.layer_mapping import matched_layers
 from trainer.models.projections import Projections, attention_layers, widths
@@ -80,7 +78,7 @@ def distill(
     with ExitStack() as stack:
         if config.teacher.kind == "http":
             batches = labelled = _labelled(batches, student, config.teacher, stack, context)
-            objective = _from_answers(student, labelled, config)
+            objective = from_answers(student, labelled.take, config)
         elif config.teacher.kind == "cached":
             batches = cached = cached_text(batches, config, config.teacher, device=context.device)
             objective = from_cache(student, cached.take, config, config.teacher)
@@ -105,13 +103,21 @@ def _labelled(
     return feed
 
 
-def _from_answers(student: nn.Module, labelled: HttpFeed, config: Stage3Config) -> Objective:
+def from_answers(student: nn.Module, take: Callable[[int], Candidates], config: Stage3Config) -> Objective:
+    """Return the objective with a teacher's answers, which `take` returns for the next so many sequences."""
+    alone = NextTokenLoss(student)
+
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
-        logits_BTV = run(student, ids_BT).logits
-        logits_kl = candidate_divergence(
-            logits_BTV, labelled.take(len(ids_BT)), temperature=config.temperature
-        )
-        return _parts(config, ce=next_token_loss(logits_BTV, ids_BT), logits_kl=logits_kl, attention_kl=None)
+        answers = take(len(ids_BT))
+        if alone.chunks(ids_BT):
+            inputs, _ = head_inputs(student, ids_BT)
+            labels_N = ids_BT[:, 1:].reshape(inputs.states.shape[:-1])
+            ce, logits_kl = candidate_losses(inputs, labels_N, answers, temperature=config.temperature)
+        else:
+            logits_BTV = run(student, ids_BT).logits
+            ce = next_token_loss(logits_BTV, ids_BT)
+            logits_kl = candidate_divergence(logits_BTV, answers, temperature=config.temperature)
+        return {"loss": ce + config.logits_weight * logits_kl, "ce": ce, "logits_kl": logits_kl}
 
     return losses
 
@@ -125,35 +131,20 @@ def from_teacher(student: nn.Module, teacher: nn.Module, config: Stage3Config, s
         ours = stack.enter_context(Projections(student, layer))
         theirs = stack.enter_context(Projections(teacher, source))
     heads = config.attention_heads or key_heads(student)
+    predict = NextTokenLoss(student, teacher, factor=config.logits_weight, temperature=config.temperature)
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
-        with torch.no_grad():
-            teacher_BTV = run(teacher, ids_BT).logits
-        logits_BTV = run(student, ids_BT).logits
-        attention_kl = None
+        """Return eq. 13 of BitDistill, CE (eq. 7) + λ·L_LD (eq. 8, 9) + γ·L_AD, and its parts."""
+        predicted = predict(ids_BT)
+        total, parts = predicted.total, {"ce": predicted.ce}
+        if predicted.kl is not None:
+            parts["logits_kl"] = predicted.kl
         if ours is not None and theirs is not None:
             attention_kl = relation_divergence(
                 ours.take(), theirs.take(), heads=heads, relation=config.attention_relation
             )
-        return _parts(
-            config,
-            ce=next_token_loss(logits_BTV, ids_BT),
-            logits_kl=tempered_divergence(logits_BTV, teacher_BTV, temperature=config.temperature),
-            attention_kl=attention_kl,
-        )
+            total = total + config.attention_weight * attention_kl
+            parts["attention_kl"] = attention_kl
+        return {"loss": total, **parts}
 
     return losses
-
-
-def _parts(
-    config: Stage3Config, *, ce: Tensor, logits_kl: Tensor, attention_kl: Tensor | None
-) -> dict[str, Tensor]:
-    total = bitdistill_loss(
-        ce=ce,
-        logits_kl=logits_kl,
-        attention_kl=attention_kl,
-        logits_weight=config.logits_weight,
-        attention_weight=config.attention_weight,
-    )
-    parts = {"loss": total, "ce": ce, "logits_kl": logits_kl}
-    return parts if attention_kl is None else parts | {"attention_kl": attention_kl}

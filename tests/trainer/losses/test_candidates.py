@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainer.losses.candidates import NOTHING, Candidates, candidate_divergence
+from trainer.losses.candidates import NOTHING, Candidates, candidate_divergence, candidate_losses
+from trainer.losses.chunked import HeadInputs
 from trainer.losses.distillation import tempered_divergence
 
 B, T, V = 2, 4, 7
@@ -124,3 +125,28 @@ def test_the_student_is_compared_in_float32() -> None:
     assert loss.dtype == torch.float32
     exact = candidate_divergence(student.double(), reported(teacher, 3), temperature=5.0)
     assert loss.item() == pytest.approx(exact.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("elements", [V, 3 * V, 1000 * V])
+@pytest.mark.parametrize("shape", [(B * (T - 1),), (B, T - 1)])
+def test_in_chunks_losses_and_gradients_are_those_of_all_logits(
+    elements: int, shape: tuple[int, ...]
+) -> None:
+    generator = torch.Generator().manual_seed(3)
+    states = torch.randn(B, T, 5, dtype=torch.float64, generator=generator).requires_grad_()
+    head = torch.randn(V, 5, dtype=torch.float64, generator=generator).requires_grad_()
+    labels = torch.randint(V, (B, T - 1), generator=generator)
+    answers = reported(random_logits(2), 3, repeated=1)
+    logits = states @ head.T
+    dense = (
+        F.cross_entropy(logits[:, :-1].flatten(0, 1), labels.flatten()),
+        candidate_divergence(logits, answers, temperature=5.0),
+    )
+    inputs = HeadInputs(states=states[:, :-1].reshape(*shape, 5), head=head)
+    ours = candidate_losses(inputs, labels.view(shape), answers, temperature=5.0, chunk_elements=elements)
+    torch.testing.assert_close(ours, dense)
+    for one, other in zip(ours, dense, strict=True):
+        torch.testing.assert_close(
+            torch.autograd.grad(one, (states, head), retain_graph=True),
+            torch.autograd.grad(other, (states, head), retain_graph=True),
+        )

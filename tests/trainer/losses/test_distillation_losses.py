@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from trainer.losses.distillation import bitdistill_loss, tempered_divergence
+from trainer.losses.distillation import tempered_divergence
 
 
 def random_logits(seed: int) -> torch.Tensor:
@@ -55,15 +55,3 @@ def test_bfloat16_logits_are_compared_in_float32() -> None:
     )
     assert ours.dtype == torch.float32
     assert ours.item() == pytest.approx(expected.item(), rel=1e-5)
-
-
-@pytest.mark.parametrize(("attention", "expected"), [(None, 7.0), (torch.tensor(0.5), 57.0)])
-def test_the_total_is_eq_13(attention: torch.Tensor | None, expected: float) -> None:
-    loss = bitdistill_loss(
-        ce=torch.tensor(1.0),
-        logits_kl=torch.tensor(2.0),
-        attention_kl=attention,
-        logits_weight=3.0,
-        attention_weight=100.0,
-    )
-    assert loss.item() == expected

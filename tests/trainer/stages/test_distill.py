@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from trainer_precision import FLOAT32
 
 from trainer.api import METRICS_FILE, check
 from trainer.errors import ConfigError, DivergedError
+from trainer.losses import chunked
+from trainer.losses.candidates import Candidates
+from trainer.models.causal_lm import build_tiny
 from trainer.models.projections import Projections
 from trainer.pipeline import Outcome
 from trainer.quant.ternary import ternary_layers
 from trainer.stages import distill
+from trainer.testing.memory import most_bytes
 
 Run = Callable[..., Outcome]
 ON = ("stage3.max_steps=4", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1")
@@ -124,9 +129,8 @@ def test_hooks_are_gone_after_a_run_that_diverged(run_small: Run, monkeypatch: p
 
     def spied(student: nn.Module, teacher: nn.Module, *rest: Any, **named: Any) -> Any:
         models.extend([student, teacher])
-        monkeypatch.setattr(
-            distill, "next_token_loss", lambda *_: torch.tensor(float("nan"), requires_grad=True)
-        )
+        nothing = torch.tensor(float("nan"), requires_grad=True)
+        monkeypatch.setattr(distill, "relation_divergence", lambda *_, **__: nothing)
         return stage(student, teacher, *rest, **named)
 
     monkeypatch.setattr(distill, "distill", spied)
@@ -161,6 +165,41 @@ REFUSED: dict[str, tuple[str | tuple[str, ...], str]] = {
     ),
     "teacher": ("stage3.teacher.kind=other", r"stage3.teacher.kind: .other. is unknown"),
 }
+
+
+VOCABULARY = 4096  # so many that logits are by far the largest tensor
+
+
+def answers(rows: int, length: int) -> Candidates:
+    """Return one sure candidate for each token."""
+    shape = (rows, length - 1)
+    return Candidates(
+        ids=torch.zeros(*shape, 1, dtype=torch.long),
+        logprobs=torch.zeros(*shape, 1),
+        rest=torch.full(shape, -20.0),
+    )
+
+
+@pytest.mark.parametrize("source", ["in process", "http"])
+def test_no_tensor_is_as_large_as_the_logits_of_a_batch(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked, "_CPU_ELEMENTS", 32 * VOCABULARY)
+    config = check([f"data.vocab_size={VOCABULARY}", "data.sequence_length=32", "stage3.logits_weight=2.0"])
+    student, teacher = (
+        build_tiny(config.model, vocab_size=VOCABULARY, sequence_length=32, attention="eager")
+        for _ in range(2)
+    )
+    ids = torch.randint(VOCABULARY, (16, 32), generator=torch.Generator().manual_seed(0))
+    with ExitStack() as stack:
+        if source == "http":
+            objective = distill.from_answers(student, lambda rows: answers(rows, 32), config.stage3)
+        else:
+            objective = distill.from_teacher(student, teacher, config.stage3, stack)
+        most = most_bytes(lambda: objective(ids)["loss"].backward())
+        parts = objective(ids)
+    assert most.largest < 0.5 * 16 * 31 * VOCABULARY * 4
+    others = (parts[name] * weight for name, weight in (("ce", 1.0), ("logits_kl", 2.0)))
+    attention = config.stage3.attention_weight * parts.get("attention_kl", torch.zeros(()))
+    torch.testing.assert_close(parts["loss"], sum(others) + attention)
 
 
 @pytest.mark.parametrize("case", REFUSED)
