@@ -21,6 +21,7 @@ from trainer.distributed.ranks import Ranks
 from trainer.errors import TrainerError
 from trainer.layout import HELD_OUT_FILE, MODEL_FOLDER, RESULT_FILE
 from trainer.models import student_folder
+from trainer.models.master_weights import computes_in_bfloat16
 from trainer.optim.muon import muon_dtype
 from trainer.optim.validate import optimizers
 from trainer.result import Metrics, Result, StageResult
@@ -162,9 +163,12 @@ def stage_usd(config: Config, context: StageContext, name: str, seconds: float) 
     return _total(dollars)
 
 
-def products_dtype(student: nn.Module, device: Device) -> str:
-    """Return the dtype of matrix products. Those of bfloat16 weights are bfloat16, whatever the device's."""
-    bfloat16 = any(parameter.dtype == torch.bfloat16 for parameter in student.parameters())
+def products_dtype(config: Config, teacher: nn.Module, device: Device) -> str:
+    """Return the dtype of the student's matrix products.
+
+    Those of bfloat16 weights are bfloat16, whatever the device's.
+    """
+    bfloat16 = computes_in_bfloat16(teacher, config.model.master_dtype)
     return dtype_name(torch.bfloat16 if bfloat16 else device.dtype)
 
 

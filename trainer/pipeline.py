@@ -87,7 +87,7 @@ class _Run:
             data_sha256=self.inputs.corpus.sha256,
             teacher=self.teacher_digest,
             device=device.kind,
-            dtype=products_dtype(teacher, device),
+            dtype=products_dtype(self.config, teacher, device),
         )
 
     @property
@@ -211,7 +211,14 @@ def _calibration(this: _Run) -> list[Tensor]:
 
 def _ternary(this: _Run, calibration: list[Tensor] | None) -> tuple[nn.Module, Lambda]:
     config, device = this.config, this.context.device
-    return make_student(this.inputs.teacher, config.stage1, calibration, quant=config.quant, device=device)
+    return make_student(
+        this.inputs.teacher,
+        config.stage1,
+        calibration,
+        quant=config.quant,
+        device=device,
+        master_dtype=config.model.master_dtype,
+    )
 
 
 class _Points:
@@ -364,7 +371,7 @@ def _provenance(this: _Run, student: nn.Module, stages: list[StageResult]) -> Pr
         torch=torch.__version__,
         seed=this.config.seed,
         data_sha256=this.inputs.corpus.sha256,
-        dtype=products_dtype(student, device),
+        dtype=products_dtype(this.config, this.inputs.teacher, device),
         muon_dtype=muon_dtypes(this.config, device),
         reused_stages=tuple(stage.name for stage in stages if stage.reused),
         forced=this.forced,

@@ -58,7 +58,7 @@ class Provenance:
     """Code, data and settings that the numbers came from.
 
     Args:
-        dtype: of matrix products: `device.dtype` as resolved; with pretrained weights in bfloat16, theirs.
+        dtype: of matrix products: `device.dtype` as resolved; bfloat16 where the student's weights are.
         muon_dtype: in which Muon's updates were orthogonalised, by the part of the configuration that has
             the optimizer (`stage2`, `model.teacher`); empty where nothing has Muon.
         forced: refusals of the preflight that `force` passed over.

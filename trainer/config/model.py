@@ -9,6 +9,8 @@ from pydantic.dataclasses import dataclass
 from trainer.config.fields import STRICT, Count, FieldError, Positive, Text, check_micro_batch, check_warmup
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 
+MasterDtype = Literal["auto", "float32", "bfloat16"]
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TeacherConfig:
@@ -28,9 +30,14 @@ class TeacherConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TinyModelConfig:
-    """A small Llama, and its teacher."""
+    """A small Llama, and its teacher, whose weights are float32.
+
+    Args:
+        master_dtype: of the student's weights.
+    """
 
     kind: Literal["tiny"]
+    master_dtype: Literal["float32", "bfloat16"]
     hidden_size: Positive
     intermediate_size: Positive
     layers: Positive
@@ -52,9 +59,12 @@ class HfModelConfig:
 
     Args:
         name: a folder, or a name on the Hugging Face hub.
-        dtype: of the weights; `auto` keeps what the checkpoint was saved in, and refuses float16.
+        dtype: of the teacher's weights; `auto` keeps what the checkpoint was saved in, and refuses float16.
+        master_dtype: of the student's weights, which the optimizer updates; `auto`: as the teacher's. An
+            update smaller than 2^-9 of a weight is lost in bfloat16.
     """
 
     kind: Literal["hf"]
     name: Text
     dtype: Literal["auto", "float32", "bfloat16"]
+    master_dtype: MasterDtype

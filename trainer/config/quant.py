@@ -62,13 +62,15 @@ class SaliencyConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LambdaWarmupConfig:
-    """Lambda in Stage 2: 0 → 1 over `warmup_steps`, then 1; always 1 where it is not `enabled`.
+    """Lambda in Stage 2: `start` → 1 over `warmup_steps`, then 1; always 1 where it is not `enabled`.
 
     Args:
+        start: lambda of the first step. Stage 1.9 trains at 1, and 0 undoes all of that; 1 is no warmup.
         weights, activations: which of them warm up; the other is fully quantised from the start.
     """
 
     enabled: bool
+    start: Fraction
     warmup_steps: Count
     schedule: Literal["linear", "cosine"]
     weights: bool

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from trainer.config.added_keys import without_added
 from trainer.config.auto_freeze import AutoFreezeConfig
 from trainer.config.checkpoint import CheckpointConfig, SnapshotsConfig
 from trainer.config.data import DataConfig
@@ -38,11 +39,11 @@ class DeviceConfig:
         type: `auto` takes a TPU if PJRT_DEVICE=TPU is set, else CUDA if there is one. `xla` computes through
             torch_xla on the device of PJRT_DEVICE: a TPU, or XLA's own CPU device.
         threads: CPU threads of one process.
-        dtype: of matrix products; the master weights of `model=tiny` are float32 either way. `auto` is
-            float32 on every CPU, so that a result does not depend on which one it is, and elsewhere bfloat16
-            where the device has instructions for it. `fastest` is bfloat16 wherever there are instructions
-            for it, on CPUs too, and float32 elsewhere. `float32` is refused for pretrained weights in
-            bfloat16, whose products cannot be.
+        dtype: of matrix products; master weights have their own (`model.master_dtype`). `auto` is float32 on
+            every CPU, so that a result does not depend on which one it is, and elsewhere bfloat16 where the
+            device has instructions for it. `fastest` is bfloat16 wherever there are instructions for it, on
+            CPUs too, and float32 elsewhere. `float32` is refused for weights in bfloat16, the teacher's too,
+            whose products cannot be.
         compile: torch.compile the training steps; `auto`: on CUDA devices alone, as compiling takes a CPU
             longer than it saves in a short run, and not where processes share the run. Where it fails,
             training goes on without it.
@@ -152,6 +153,12 @@ class Config:
             width, heads = self.model.hidden_size, self.model.heads
             check_attention_heads(self.stage3, widths=(width, width, width), key_heads=heads)
         self._check_quant()
+        if self.model.master_dtype == "bfloat16" and self.device.dtype == "float32":
+            raise FieldError(
+                "products of bfloat16 weights are bfloat16; write model.master_dtype=float32 or "
+                "device.dtype=bfloat16",
+                key="device.dtype",
+            )
         self._check_xla()
         self._check_parallel()
         self._check_auto_freeze()
@@ -247,12 +254,12 @@ def decisive(document: Mapping[str, Any]) -> dict[str, Any]:
 
     Left out are the run's folder, checkpoints, snapshots and telemetry, with it the losses that are measured
     within a stage and on the test text, the number of processes or chips that share the run, and how a remote
-    teacher is reached.
+    teacher is reached; and keys that came with a later version, where they change nothing.
 
     Args:
         document: a configuration as plain values.
     """
-    kept = {key: value for key, value in document.items() if key not in INDECISIVE}
+    kept = {key: value for key, value in without_added(document).items() if key not in INDECISIVE}
     device = {key: value for key, value in kept["device"].items() if key not in ("parallel", "num_chips")}
     evaluation = {key: value for key, value in kept["eval"].items() if key not in _NO_PART_OF_TRAINING}
     trunks = {

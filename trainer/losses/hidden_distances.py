@@ -121,6 +121,7 @@ class HeadKl:
         """Return the divergence at this layer, 0-d float32."""
         if self._norm is not None:
             student_BTH, teacher_BTH = self._norm(student_BTH), self._norm(teacher_BTH)
+        student_BTH = student_BTH.to(self._head.weight.dtype)  # its master weights may have another one
         divergence = _ChunkedKl.apply(  # type: ignore[no-untyped-call] # torch has no annotation for it
             student_BTH.flatten(0, -2),
             teacher_BTH.detach().flatten(0, -2),

@@ -18,11 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import FieldError, QuantConfig, Stage1Config
+from trainer.config.model import MasterDtype
 from trainer.devices.device import Device
 from trainer.errors import ConfigError
 from trainer.models.causal_lm import depth, inputs, is_head
 from trainer.models.depth import keep_layers
 from trainer.models.layer_mapping import matched_layers
+from trainer.models.master_weights import cast_weights
 from trainer.quant.activations import Int8Input
 from trainer.quant.ternary import TernaryLinear
 from trainer.quant.warmup import Lambda
@@ -95,6 +97,7 @@ def make_student(
     *,
     quant: QuantConfig,
     device: Device,
+    master_dtype: MasterDtype = "auto",
 ) -> tuple[nn.Module, Lambda]:
     """Return a ternary copy of the teacher and the lambda that its layers share, initially 1.
 
@@ -105,13 +108,14 @@ def make_student(
             are 1, for a student whose weights are restored from elsewhere.
         quant: which weights share a scale, and how activations are quantised.
         device: runs the calibration.
+        master_dtype: of all the student's weights; `auto`: as the teacher's.
 
     Raises:
         ConfigError: a part of the model would stay in full precision, a layer would have no SubLN, or scale
             groups do not divide a layer's inputs.
     """
     _check_architecture(teacher)
-    student = copy.deepcopy(teacher).requires_grad_(True)
+    student = cast_weights(copy.deepcopy(teacher).requires_grad_(True), master_dtype)
     if config.keep_layers is not None:
         keep_layers(student, matched_layers(config.keep_layers, depth(student)))
     gains: dict[str, float] = {}

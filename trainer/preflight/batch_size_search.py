@@ -128,6 +128,7 @@ def _spec(config: Config, stage: Stage, plan: Blueprint, device: Device) -> dict
         "recompute": device.recompute,
         "memory_target_gib": config.device.memory_target_gib,
         "model": asdict(plan.dimensions),
+        "master_dtype": config.model.master_dtype,
         "sequence_length": config.data.sequence_length,
         "quant": asdict(config.quant),
         "stage1": asdict(config.stage1),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.config import Config, TinyModelConfig
+from trainer.config.model import MasterDtype
 from trainer.errors import ConfigError
 
 
@@ -66,10 +67,11 @@ class Dimensions:
         """Return the number of parameters, tied ones once."""
         return sum(o * i for o, i in (*self.matrices, *self.embeddings)) + self.gains
 
-    def as_student(self, *, layers: int | None, subln: bool) -> Dimensions:
+    def as_student(self, *, layers: int | None, subln: bool, master_dtype: MasterDtype) -> Dimensions:
         """Return the dimensions of a student of so many layers (None: all), with SubLN's gains or without."""
         more = self.heads * self.head_size + self.intermediate if subln else 0
-        return replace(self, layers=layers or self.layers, vectors=self.vectors + more)
+        size = {"auto": self.weight_bytes, "float32": 4, "bfloat16": 2}[master_dtype]
+        return replace(self, layers=layers or self.layers, vectors=self.vectors + more, weight_bytes=size)
 
     def forward_flops(self, sequence_length: int) -> int:
         """Return the operations of a forward pass per token, as `trainer.cost.flops` counts them."""

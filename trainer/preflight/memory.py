@@ -50,7 +50,11 @@ def stages(config: Config) -> list[tuple[str, Stage]]:
 
 def student_dimensions(config: Config, teacher: Dimensions) -> Dimensions:
     """Return the dimensions of the student that Stage 1 makes from the teacher."""
-    return teacher.as_student(layers=config.stage1.keep_layers, subln=config.stage1.subln != "none")
+    return teacher.as_student(
+        layers=config.stage1.keep_layers,
+        subln=config.stage1.subln != "none",
+        master_dtype=config.model.master_dtype,
+    )
 
 
 def weight_bytes(config: Config, teacher: Dimensions) -> int:

@@ -21,6 +21,7 @@ from trainer.losses.hidden_state_loss import DistillWeight
 from trainer.losses.next_token import NextTokenLoss, cross_entropy
 from trainer.losses.sparse import DTYPES, Sample, Targets
 from trainer.models.causal_lm import freeze
+from trainer.models.master_weights import cast_weights
 from trainer.models.subln import normalised_projections, quantise
 from trainer.preflight.fake_trace import LiveStorages, fake_tensors
 from trainer.preflight.meta_model import Blueprint
@@ -157,7 +158,8 @@ def _without_named_layers(config: Config, layers: int) -> Config:
 
 
 def _models(config: Config, plan: Blueprint, student_layers: int, teacher_layers: int) -> Models:
-    teacher, student = freeze(plan.build(teacher_layers)), plan.build(student_layers)
+    teacher = freeze(plan.build(teacher_layers))
+    student = cast_weights(plan.build(student_layers), config.model.master_dtype)
     strength = Lambda()
     gains = {} if config.stage1.subln == "none" else dict.fromkeys(normalised_projections(student), 1.0)
     quantise(student, strength, config.quant, gains, blended=config.stage1.subln == "blended")

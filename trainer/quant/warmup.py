@@ -34,8 +34,10 @@ class Lambda(nn.Module):
 
 
 def lambda_at(config: LambdaWarmupConfig, step: int) -> float:
-    """Return lambda at the zero-based `step`: 0 in the first one, 1 from step `warmup_steps` on."""
+    """Return lambda at the zero-based `step`: `start` in the first one, 1 from step `warmup_steps` on."""
     if not config.enabled or step >= config.warmup_steps:
         return 1.0
     share = step / config.warmup_steps
-    return share if config.schedule == "linear" else (1 - math.cos(math.pi * share)) / 2
+    if config.schedule == "cosine":
+        share = (1 - math.cos(math.pi * share)) / 2
+    return config.start + (1 - config.start) * share

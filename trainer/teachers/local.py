@@ -254,7 +254,7 @@ def _recipe(config: Config, model: TinyModelConfig, corpus: Corpus, device: Devi
     muon = muon_dtype(model.teacher.optimizer, device.torch_device)
     return {
         "recipe": 1,  # raise it when the training of teachers changes
-        "model": asdict(model),
+        "model": {key: value for key, value in asdict(model).items() if key != "master_dtype"},  # a student's
         "data": corpus.order_sha256,
         "vocab_size": corpus.vocab_size,
         "sequence_length": config.data.sequence_length,

@@ -47,7 +47,7 @@ def run_hf(run_small: Callable[..., Outcome], small: tuple[str, ...], checkpoint
 
 
 def test_a_saved_checkpoint_goes_through_both_stages_in_its_own_dtype(run_hf: Callable[..., Outcome]) -> None:
-    outcome = run_hf()
+    outcome = run_hf("model.master_dtype=auto")
     metrics = outcome.result.metrics
     assert 0 < metrics.final_loss < 10
     # Its tokenizer has hardly any merges: a token is little more than a byte.
@@ -61,7 +61,7 @@ def test_a_saved_checkpoint_goes_through_both_stages_in_its_own_dtype(run_hf: Ca
 
 
 def test_the_weights_dtype_can_be_chosen(run_hf: Callable[..., Outcome]) -> None:
-    outcome = run_hf("model.dtype=float32", "stage1_9.max_steps=0")
+    outcome = run_hf("model.dtype=float32", "model.master_dtype=auto", "stage1_9.max_steps=0")
     assert {p.dtype for p in outcome.student.parameters()} == {torch.float32}
     assert outcome.result.provenance.dtype == "float32"
 
@@ -158,13 +158,15 @@ def test_a_checkpoint_in_float16_is_refused_unless_a_dtype_is_chosen(
     with pytest.raises(ConfigError, match=r"^model.dtype: .*float16.* write model.dtype=bfloat16"):
         run_hf(name=copied)
     student = run_hf("model.dtype=bfloat16", "stage1_9.max_steps=0", name=copied).student
-    assert {p.dtype for p in student.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in student.parameters()} == {torch.float32}
 
 
 def test_float32_products_of_bfloat16_weights_are_refused(run_hf: Callable[..., Outcome]) -> None:
     with pytest.raises(ConfigError, match=r"^device.dtype: .* write model.dtype=float32"):
         run_hf("device.dtype=float32")
     run_hf("device.dtype=float32", "model.dtype=float32", "stage1_9.max_steps=0", "stage2.max_steps=0")
+    with pytest.raises(ConfigError, match=r"^device.dtype: .* write model.master_dtype=float32"):
+        run_hf("device.dtype=float32", "model.dtype=float32", "model.master_dtype=bfloat16")
 
 
 def test_a_name_without_a_tokenizer_is_refused_by_its_key(

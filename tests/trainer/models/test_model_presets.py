@@ -39,6 +39,7 @@ NAMES = {
 BEST = {
     "model.kind": "hf",
     "model.dtype": "bfloat16",
+    "model.master_dtype": "float32",
     "device.dtype": "bfloat16",
     "data.sequence_length": 512,
     "stage1_9.max_steps": 200,
@@ -76,7 +77,9 @@ def value(config: Any, key: str) -> Any:
 @pytest.mark.parametrize("model", NAMES)
 def test_a_model_composes_with_the_notebooks_settings(model: str, data: str) -> None:
     config = check([f"model={model}", f"data={data}"])
-    assert config.model == HfModelConfig(kind="hf", name=NAMES[model], dtype="bfloat16")
+    assert config.model == HfModelConfig(
+        kind="hf", name=NAMES[model], dtype="bfloat16", master_dtype="float32"
+    )
     assert {key: value(config, key) for key in BEST} == BEST
     for stage, (batch, micro) in zip((config.stage1_9, config.stage2), BATCHES[model], strict=True):
         assert (stage.batch_size, stage.micro_batch_size) == (batch, micro)
@@ -201,7 +204,8 @@ def test_stand_ins_go_through_all_stages_on_a_stand_in_for_fineweb(
     assert 0 < metrics.final_loss < 2 * math.log(280)
     assert metrics.stage1_9_final_loss is not None
     assert metrics.bits_per_byte is not None
-    assert {parameter.dtype for parameter in student.parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in student.parameters()} == {torch.float32}
+    assert outcome.result.provenance.dtype == "bfloat16"
     assert len(ternary_layers(student)) == 2 * 7
     assert all(layer.effective_weight().unique().numel() == 3 for layer in ternary_layers(student))
     assert student.get_input_embeddings().weight is student.get_output_embeddings().weight

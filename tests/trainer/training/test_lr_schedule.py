@@ -12,7 +12,9 @@ from trainer.config import LambdaWarmupConfig, ScheduleConfig
 from trainer.quant.warmup import lambda_at
 from trainer.training.lr_schedule import lr_factor
 
-WARMUP = LambdaWarmupConfig(enabled=True, warmup_steps=4, schedule="linear", weights=True, activations=True)
+WARMUP = LambdaWarmupConfig(
+    enabled=True, start=0.0, warmup_steps=4, schedule="linear", weights=True, activations=True
+)
 
 
 def test_warmup_stable_decay_at_chosen_steps() -> None:

@@ -1,0 +1,56 @@
+"""Keys that earlier versions did not have, and the values with which a run does what it did then.
+
+At these values they are no part of what a run folder is pinned to, so that a run of the version before goes
+on, bit for bit. Used by `run.decisive`, and by `checkpoint.config_pin` to say what to write. A new key that
+can change a result belongs here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Document = Mapping[str, Any]
+
+
+def _master_dtypes(document: Document) -> tuple[Any, ...]:
+    model = document["model"]
+    return ("float32",) if model["kind"] == "tiny" else ("auto", model["dtype"])
+
+
+# By dotted key, the values that mean what runs did before, the best to write first.
+_VALUES: Mapping[str, Callable[[Document], tuple[Any, ...]]] = {
+    "model.master_dtype": _master_dtypes,
+    "stage2.lambda_warmup.start": lambda document: (0.0,),
+}
+
+
+def without_added(document: Document) -> dict[str, Any]:
+    """Return a configuration as plain values without the keys that came later and change nothing."""
+    unchanged = {
+        key
+        for key, values in _VALUES.items()
+        if (present := _at(document, key)) is not None and present in values(document)
+    }
+    return _without(document, unchanged)
+
+
+def as_before(key: str, document: Document) -> str | None:
+    """Return the override with which a run does what it did before there was the key; None: it is not new."""
+    return f"{key}={_VALUES[key](document)[0]}" if key in _VALUES else None
+
+
+def _at(document: Document, key: str) -> Any:
+    node: Any = document
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+def _without(node: Document, keys: set[str], prefix: str = "") -> dict[str, Any]:
+    """Return the tree without the leaves and groups of these dotted keys."""
+    return {
+        name: _without(child, keys, f"{prefix}{name}.") if isinstance(child, Mapping) else child
+        for name, child in node.items()
+        if f"{prefix}{name}" not in keys
+    }
