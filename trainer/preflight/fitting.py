@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 from trainer.config import Config
 from trainer.devices.device import Device
 from trainer.errors import ConfigError
-from trainer.preflight.memory import EVALUATION, StageMemory, evaluation_memory, stage_memory, stages
+from trainer.preflight.memory import (
+    EVALUATION,
+    StageMemory,
+    evaluation_memory,
+    stage_memory,
+    stages,
+    student_dimensions,
+)
 from trainer.preflight.meta_model import Blueprint
 from trainer.text import byte_size
 
@@ -84,6 +91,16 @@ def _refusal(config: Config, memory: StageMemory, plan: Blueprint, device: Devic
         micro = largest_micro_batch(config, memory.name, plan, recomputing, free=free)
         if micro is not None:
             return ConfigError(f"{problem}; write true, and {key}={micro}", key="device.recompute")
+    if student_dimensions(config, plan.dimensions).weight_bytes > 2 and config.device.dtype != "float32":
+        model = dataclasses.replace(config.model, master_dtype="bfloat16")
+        lighter, recomputing = (
+            dataclasses.replace(config, model=model),
+            dataclasses.replace(device, recompute=True),
+        )
+        micro = largest_micro_batch(lighter, memory.name, plan, recomputing, free=free)
+        if micro is not None:
+            more = f"{key}={micro}" if device.recompute else f"device.recompute=true {key}={micro}"
+            return ConfigError(f"{problem}; write bfloat16, and {more}", key="model.master_dtype")
     smaller = "a smaller model, an optimizer with less state (adamw_8bit, apollo) or a larger device"
     return ConfigError(f"{problem}; one sequence at a time does not fit either: take {smaller}", key=key)
 

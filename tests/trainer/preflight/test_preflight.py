@@ -60,22 +60,26 @@ def test_a_small_run_is_one_line_without_an_estimate(
 
 @pytest.fixture
 def estimates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One GiB that lasts, and one for each sequence that is computed at once; half of it with recomputation."""
+    """One GiB that lasts, and one for each sequence that is computed at once; half of it with recomputation.
 
-    def of_sequences(name: str, count: int, device: Device) -> StageMemory:
+    Of master weights in bfloat16 half a GiB lasts.
+    """
+
+    def of_sequences(name: str, count: int, device: Device, lasting: int = GIB) -> StageMemory:
         passing = count * GIB // (2 if device.recompute else 1)
         return StageMemory(
             name=name,
             micro_batch=count,
-            weights=GIB // 2,
-            gradients=GIB // 4,
-            optimizer=GIB // 4,
+            weights=lasting // 2,
+            gradients=lasting // 4,
+            optimizer=lasting // 4,
             activations=passing,
-            peak=GIB + passing,
+            peak=lasting + passing,
         )
 
     def of_stage(config, name, stage, plan, device, *, micro_batch=None) -> StageMemory:
-        return of_sequences(name, micro_batch or stage.micro_batch_size or stage.batch_size, device)
+        lasting = GIB // 2 if config.model.master_dtype == "bfloat16" else GIB
+        return of_sequences(name, micro_batch or stage.micro_batch_size or stage.batch_size, device, lasting)
 
     def of_evaluation(config, plan, device) -> StageMemory:
         return of_sequences("evaluation", config.eval.batch_size, device)
@@ -93,7 +97,8 @@ def estimates(monkeypatch: pytest.MonkeyPatch) -> None:
         (5.5, "stage1_9.micro_batch_size", "write 4"),
         (2.0, "stage1_9.micro_batch_size", "write 1"),
         (1.6, "device.recompute", "write true, and stage1_9.micro_batch_size=1"),
-        (1.2, "stage1_9.micro_batch_size", "does not fit either: take a smaller model, an optimizer"),
+        (1.2, "model.master_dtype", "write bfloat16, and device.recompute=true stage1_9.micro_batch_size=1"),
+        (0.9, "stage1_9.micro_batch_size", "does not fit either: take a smaller model, an optimizer"),
     ],
 )
 def test_too_little_memory_names_what_makes_it_fit(

@@ -48,17 +48,27 @@ PUBLISHED = {
 STAGE = {"1.9": "stage1_9", "2": "stage2"}
 
 
-def documented() -> dict[tuple[str, str], list[str]]:
-    rows = re.findall(r"^\| `(\w+)` \| (1\.9|2) \| (\d+ \|(?: [\d.]+ \|){5})$", DOCS.read_text(), re.M)
-    return {(model, STAGE[stage]): cells.replace("|", "").split() for model, stage, cells in rows}
+def documented() -> dict[tuple[str, str, str], list[str]]:
+    pattern = r"^\| `(\w+)`( in bfloat16)? \| (1\.9|2) \| (\d+ \|(?: [\d.]+ \|){5})$"
+    return {
+        (model, "bfloat16" if lighter else "float32", STAGE[stage]): cells.replace("|", "").split()
+        for model, lighter, stage, cells in re.findall(pattern, DOCS.read_text(), re.M)
+    }
 
 
 @pytest.mark.parametrize(
-    "model",
-    ["tiny", *(pytest.param(name, marks=pytest.mark.slow) for name in PUBLISHED)],
+    ("model", "masters"),
+    [
+        ("tiny", "float32"),
+        *(
+            pytest.param(name, masters, marks=pytest.mark.slow)
+            for name in PUBLISHED
+            for masters in ("float32", "bfloat16")
+        ),
+    ],
 )
-def test_the_table_is_what_is_estimated(model: str, tmp_path: Path) -> None:
-    overrides = [f"model={model}"]
+def test_the_table_is_what_is_estimated(model: str, masters: str, tmp_path: Path) -> None:
+    overrides = [f"model={model}", f"model.master_dtype={masters}"]
     if model in PUBLISHED:
         (tmp_path / "config.json").write_text(json.dumps(PUBLISHED[model]))
         overrides.append(f"model.name={quote(str(tmp_path))}")
@@ -67,11 +77,11 @@ def test_the_table_is_what_is_estimated(model: str, tmp_path: Path) -> None:
     attention = "eager" if model == "tiny" else "sdpa"
     device = Device(torch_device=torch.device("cpu"), dtype=dtype, name="any", attention=attention)
     plan, rows = blueprint(config, device), documented()
-    assert {name for row, name in rows if row == model} == {name for name, _ in stages(config)}
+    assert {name for *row, name in rows if row == [model, masters]} == {name for name, _ in stages(config)}
     for name, stage in stages(config):
         memory = stage_memory(config, name, stage, plan, device)
         sizes = (memory.weights, memory.gradients, memory.optimizer, memory.activations, memory.peak)
         cells = [str(memory.micro_batch), *(f"{size / 2**30:.2f}" for size in sizes)]
         assert [float(cell) for cell in cells] == pytest.approx(
-            [float(cell) for cell in rows[model, name]], rel=0.02, abs=0.02
+            [float(cell) for cell in rows[model, masters, name]], rel=0.02, abs=0.02
         )

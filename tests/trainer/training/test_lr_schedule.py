@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.api import check
 from trainer.config import LambdaWarmupConfig, ScheduleConfig
+from trainer.errors import ConfigError
 from trainer.quant.warmup import lambda_at
 from trainer.training.lr_schedule import lr_factor
 
@@ -45,6 +48,26 @@ def test_the_factor_is_between_zero_and_one_and_rises_then_falls(
 
 def test_lambda_rises_to_one_and_stays() -> None:
     assert [lambda_at(WARMUP, step) for step in range(6)] == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_lambda_rises_from_its_start(schedule: Literal["linear", "cosine"]) -> None:
+    config = dataclasses.replace(WARMUP, schedule=schedule, start=0.5)
+    ramp = [lambda_at(config, step) for step in range(6)]
+    plain = [lambda_at(dataclasses.replace(config, start=0.0), step) for step in range(6)]
+    assert ramp == pytest.approx([0.5 + each / 2 for each in plain])
+    assert (ramp[0], ramp[4:]) == (0.5, [1.0, 1.0])
+
+
+def test_a_start_at_one_is_no_warmup() -> None:
+    config = dataclasses.replace(WARMUP, start=1.0)
+    assert {lambda_at(config, step) for step in range(6)} == {1.0}
+
+
+@pytest.mark.parametrize("start", ["-0.1", "1.1", "nan", "null"])
+def test_a_start_outside_of_zero_to_one_is_refused(start: str) -> None:
+    with pytest.raises(ConfigError, match=r"^stage2.lambda_warmup.start: "):
+        check([f"stage2.lambda_warmup.start={start}"])
 
 
 def test_cosine_lambda_has_the_same_ends_and_a_slower_start() -> None:
