@@ -179,7 +179,7 @@ def _student(this: _Run) -> tuple[nn.Module, Lambda]:
     """
     config, device = this.config, this.context.device
     student, strength = _from_snapshot(this) or _ternary(this, _calibration(this))
-    fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
+    fp8.require_layers(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
     distill.require_trainable(student, config.stage3, this.inputs.held_out[0][:1], stop=this.context.stop)
     return student, strength
 

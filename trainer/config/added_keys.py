@@ -24,6 +24,11 @@ _VALUES: Mapping[str, Callable[[Document], tuple[Any, ...]]] = {
     "stage2.lambda_warmup.start": lambda document: (0.0,),
 }
 
+# Groups that nothing reads, as nothing did before there were any.
+_IDLE: Mapping[str, Callable[[Document], bool]] = {
+    "stage2.fp8_recipe": lambda document: not document["stage2"]["fp8"],
+}
+
 
 def without_added(document: Document) -> dict[str, Any]:
     """Return a configuration as plain values without the keys that came later and change nothing."""
@@ -32,7 +37,7 @@ def without_added(document: Document) -> dict[str, Any]:
         for key, values in _VALUES.items()
         if (present := _at(document, key)) is not None and present in values(document)
     }
-    return _without(document, unchanged)
+    return _without(document, unchanged | {key for key, idle in _IDLE.items() if idle(document)})
 
 
 def as_before(key: str, document: Document) -> str | None:

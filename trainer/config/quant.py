@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from trainer.config.fields import STRICT, Count, Decay, FieldError, Fraction, Positive
+from trainer.config.fields import STRICT, Count, Decay, FieldError, Fraction, Positive, Text
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -58,6 +58,25 @@ class SaliencyConfig:
             raise FieldError(
                 f"{self.final_k} is above initial_k ({self.initial_k}); write that or less", key="final_k"
             )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Fp8Config:
+    """Which products of Stage 2 are in 8-bit floating point, where `fp8` is true, and how they are summed.
+
+    Args:
+        products: `backward`: those of the gradients, which leaves the forward pass as it is evaluated;
+            `all`: that of the forward pass too, whose 8-bit integer activations are then rounded again.
+        accumulator: `fast`: the tensor cores' own; `float32`: partial sums are moved to float32. The
+            gradient of the weights, a sum over all tokens, is always summed in float32.
+        min_size: layers with fewer inputs or outputs keep the device's products: small ones gain nothing.
+        exclude: patterns of the names of layers that keep them, too.
+    """
+
+    products: Literal["backward", "all"]
+    accumulator: Literal["fast", "float32"]
+    min_size: Count
+    exclude: tuple[Text, ...]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -132,6 +132,7 @@ def _idle(values: Mapping[str, Any], end: str) -> Iterator[str]:
     idle = {
         "stage1_9.saliency": not values["stage1_9.saliency.enabled"],
         "stage1_9.distill_schedule.final": values["stage1_9.distill_schedule.type"] == "constant",
+        "stage2.fp8_recipe": not values["stage2.fp8"],
         "stage2.lambda_warmup": not values["stage2.lambda_warmup.enabled"],
         "stage2.distill.temperature": values["stage2.distill.weight"] == 0,
         "stage1.calibration_batches": values["stage1.subln"] in ("ones", "none"),

@@ -21,7 +21,7 @@ from trainer.config.fields import (
 )
 from trainer.config.losses import DistillScheduleConfig, LayerWeights, LossType, Stage2DistillConfig
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
-from trainer.config.quant import LambdaWarmupConfig, SaliencyConfig
+from trainer.config.quant import Fp8Config, LambdaWarmupConfig, SaliencyConfig
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -93,6 +93,7 @@ class Stage2Config:
 
     Args:
         fp8: compute the ternary layers' matrix products in 8-bit floating point while training.
+        fp8_recipe: which of them, where `fp8` is true.
         trunk_every: as in Stage 1.9.
     """
 
@@ -100,6 +101,7 @@ class Stage2Config:
     batch_size: Positive
     micro_batch_size: Positive | None
     fp8: bool
+    fp8_recipe: Fp8Config
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
     lambda_warmup: LambdaWarmupConfig

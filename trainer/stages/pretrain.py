@@ -41,7 +41,7 @@ def pretrain(
         objective = distillation(student, teacher, config.distill)
     strength.set(1.0)  # what does not warm up stays there
     try:
-        with fp8_products(student) if config.fp8 else nullcontext():
+        with fp8_products(student, config.fp8_recipe) if config.fp8 else nullcontext():
             return train(StagePlan.of(NAME, config), student, objective, batches, context, prepare=prepare)
     finally:
         strength.set(1.0)

@@ -170,6 +170,10 @@ ELSEWHERE = {
         for key in ("level", "phases", "every", "path")
     },
     "stage2.fp8": "tests/trainer/quant/test_quant_fp8.py",
+    **{
+        f"stage2.fp8_recipe.{key}": "tests/trainer/quant/test_quant_fp8.py"
+        for key in ("products", "accumulator", "min_size", "exclude")
+    },
     "force": "tests/trainer/preflight/test_preflight.py",
     "device.memory_target_gib": "tests/trainer/preflight/test_preflight.py",
     "device.auto_micro_batch": "tests/trainer/preflight/test_batch_size_search.py",
