@@ -95,12 +95,13 @@ class Report:
             "eval_seconds": trace.eval_seconds,
         }
 
-    def metrics(self, held_out: Measured, test: Measured | None) -> Metrics:
+    def metrics(self, held_out: Measured, test: Measured | None, unaveraged: float | None) -> Metrics:
         """Return the metrics of a finished run.
 
         Args:
             held_out: losses at the end.
             test: likewise on the test text; None: it was not asked for.
+            unaveraged: held-out loss of the last step's weights; None: the student has these.
         """
         traces, device, checkpoints = self.traces, self.context.device, self.context.checkpoints
         trained, distilled = traces[pretrain.NAME], traces[distill.NAME]
@@ -130,6 +131,7 @@ class Report:
             test_loss=None if test is None else test.final.mean,
             test_loss_sem=None if test is None else test.paired_sem,
             test_loss_text_sem=None if test is None else test.final.sem,
+            unaveraged_loss=unaveraged,
         )
 
     def _stage(self, name: str, trace: StageTrace) -> StageResult:

@@ -41,6 +41,7 @@ from trainer.training.context import StageContext
 from trainer.training.evaluation import HeldOutLoss, Measured, held_out_loss
 from trainer.training.loop import StageTrace
 from trainer.training.stage_evaluation import StageEvaluation
+from trainer.training.weight_average import WeightAverage
 
 __all__ = ["Outcome", "run"]
 
@@ -161,6 +162,7 @@ def run(
         freeze=auto_freeze(config, student),
         evaluation=evaluation,
         points=_Points(this, snapshots, traces) if snapshots else None,
+        average=_average(config, student),
     )
     caches = compatibility.check(config, inputs.corpus, inputs.teacher)
     this = replace(this, caches=caches, context=replace(this.context, hooks=hooks))
@@ -179,7 +181,7 @@ def _student(this: _Run) -> tuple[nn.Module, Lambda]:
     """
     config, device = this.config, this.context.device
     student, strength = _from_snapshot(this) or _ternary(this, _calibration(this))
-    fp8.require_layers(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
+    fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
     distill.require_trainable(student, config.stage3, this.inputs.held_out[0][:1], stop=this.context.stop)
     return student, strength
 
@@ -248,6 +250,28 @@ class _Points:
             evaluation=self._run.evaluation,
             usd_of_earlier={name: dollars(name, took) for name, took in earlier.items()},
         )
+
+
+def _average(config: Config, student: nn.Module) -> WeightAverage | None:
+    stage = config.averaged_stage
+    if stage is None:
+        return None
+    steps = getattr(config, stage).max_steps
+    return WeightAverage(student, config.average, stage=stage, steps=steps)
+
+
+def _take_average(this: _Run, student: nn.Module) -> float | None:
+    """Give the student its averaged weights; return the loss before, None where there is no average."""
+    average = this.context.hooks.average
+    if average is None:
+        return None
+
+    def measure() -> dict[str, float]:
+        return {"mean": this.held_out_loss(student, "the final evaluation without the average").mean}
+
+    noted = this.context.checkpoints.once("unaveraged", measure)  # a resumed run may have the average already
+    average.apply()
+    return noted["mean"]
 
 
 def _stage_evaluation(this: _Run) -> StageEvaluation:
@@ -343,6 +367,7 @@ def _evaluate(
     within_stages: StageEvaluation,
 ) -> Outcome:
     """Measure the student, and the teacher on the same text."""
+    unaveraged = _take_average(this, student)
     held_out = this.measured(student)
     within_stages.at_end(held_out.final)
     test = this.measured(student, test=True) if this.inputs.test else None
@@ -350,7 +375,7 @@ def _evaluate(
     stages = report.stages()
     return Outcome(
         result=Result(
-            metrics=report.metrics(held_out, test),
+            metrics=report.metrics(held_out, test, unaveraged),
             provenance=_provenance(this, student, stages),
             warnings=this.telemetry.warnings,
             stages=tuple(stage for stage in stages if stage.cost),

@@ -16,6 +16,7 @@ from trainer.text import atomic_write
 
 SCHEMA = 1
 TEST_METRICS = ("test_loss", "test_loss_sem", "test_loss_text_sem")
+_ABSENT = (*TEST_METRICS, "unaveraged_loss")  # where the configuration did not ask for them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +24,8 @@ class Metrics:
     """The numbers of a finished run; docs/telemetry.md defines each.
 
     A stage that was taken from a snapshot counts as if this run had computed it, with the numbers of the run
-    that did. None: that stage was left out, the price of the device is not known, or the test text was not
-    asked for.
+    that did. None: that stage was left out, the price of the device is not known, or the test text or an
+    average was not asked for.
     """
 
     final_loss: float
@@ -51,6 +52,7 @@ class Metrics:
     test_loss: float | None = None
     test_loss_sem: float | None = None
     test_loss_text_sem: float | None = None
+    unaveraged_loss: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +122,9 @@ class Result:
     stages: tuple[StageResult, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the content of the file, without metrics of the test text where it was not asked for."""
+        """Return the content of the file, without metrics that were not asked for."""
         content = asdict(self)
-        for name in TEST_METRICS:
+        for name in _ABSENT:
             if content["metrics"][name] is None:
                 del content["metrics"][name]
         for stage in content["stages"]:

@@ -26,6 +26,7 @@ _VALUES: Mapping[str, Callable[[Document], tuple[Any, ...]]] = {
 
 # Groups that nothing reads, as nothing did before there were any.
 _IDLE: Mapping[str, Callable[[Document], bool]] = {
+    "average": lambda document: document.get("average", {}).get("type") == "none",
     "stage2.fp8_recipe": lambda document: not document["stage2"]["fp8"],
 }
 

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from trainer.config.added_keys import without_added
 from trainer.config.auto_freeze import AutoFreezeConfig
+from trainer.config.average import AverageConfig
 from trainer.config.checkpoint import CheckpointConfig, SnapshotsConfig
 from trainer.config.data import DataConfig
 from trainer.config.distill import TEACHER_ACCESS, Stage3Config, check_attention_heads, check_attention_layer
@@ -133,6 +134,7 @@ class Config:
     stage1_9: Stage19Config
     stage2: Stage2Config
     stage3: Stage3Config
+    average: AverageConfig
     device: DeviceConfig
     eval: EvalConfig
     checkpoint: CheckpointConfig
@@ -161,6 +163,10 @@ class Config:
             )
         self._check_xla()
         self._check_parallel()
+        try:
+            self.average.check(self._steps)
+        except FieldError as error:
+            raise FieldError(error.problem, key=f"average.{error.key}") from None
         self._check_auto_freeze()
         if self.memory_log.level == "hlo" and self.device.type in ("cpu", "cuda"):
             raise FieldError("only XLA has HLO graphs; write metrics", key="memory_log.level")
@@ -232,10 +238,18 @@ class Config:
                 key="auto_freeze.enabled",
             )
         try:
-            stages = (self.stage1_9, self.stage2, self.stage3)
-            self.auto_freeze.check(max(stage.max_steps for stage in stages))
+            self.auto_freeze.check(max(self._steps.values()))
         except FieldError as error:
             raise FieldError(error.problem, key=f"auto_freeze.{error.key}") from None
+
+    @property
+    def _steps(self) -> dict[str, int]:
+        return {name: getattr(self, name).max_steps for name in ("stage1_9", "stage2", "stage3")}
+
+    @property
+    def averaged_stage(self) -> str | None:
+        """Return the stage whose weights are averaged; None: there is none."""
+        return self.average.stage(self._steps)
 
     def check_depth(self, layers: int) -> None:
         """Raise FieldError if what the stages say of layers does not fit a teacher of so many layers."""

@@ -23,7 +23,7 @@ STAGE, LATER = "stage1_9", "stage2"
 _OUTSIDE = (
     *INDECISIVE,
     *(LATER, "stage3"),  # earlier than their stages they are read by checks alone, which refuse or pass
-    "eval",
+    *("eval", "average"),  # what is trained goes on as it is
     *("device.usd_per_hour", "device.pricing"),
     # The machine's to choose, and rounding, as between processors: runs share a teacher across it too.
     "device.threads",
@@ -58,7 +58,8 @@ def stage_trunks(
     """Return the trunk of each stage that has one, by the stage's name.
 
     None has a stage whose steps depend on its length before the decay, too: a saliency curriculum ends with
-    the stage, and a distillation weight other than a constant falls or rises over all of it.
+    the stage, and a distillation weight other than a constant falls or rises over all of it. Nor has the
+    stage whose weights are averaged, as a point has no average.
 
     Args: see `stage_keys`.
     """
@@ -79,7 +80,7 @@ def stage_trunks(
             until=stage.schedule.decay_start(stage.max_steps),
         )
         for name, stage in stages.items()
-        if stage.max_steps and not (name == STAGE and depends)
+        if stage.max_steps and not (name == STAGE and depends) and name != config.averaged_stage
     }
 
 

@@ -22,7 +22,7 @@ class StageMemory:
     Args:
         name: of the stage.
         micro_batch: sequences that are computed at once.
-        weights: of the student and its teacher, which stays for the whole run.
+        weights: of the student and its teacher, which stays for the whole run, and the student's average.
         gradients: of the student.
         optimizer: state of the optimizer.
         activations: all other tensors at the peak: activations, logits, temporary copies.
@@ -63,6 +63,11 @@ def weight_bytes(config: Config, teacher: Dimensions) -> int:
     return student.parameters * student.weight_bytes + teacher.parameters * teacher.weight_bytes
 
 
+def average_bytes(config: Config, student: Dimensions) -> int:
+    """Return the bytes of the average of the student's weights, which is float32; 0 if there is none."""
+    return 4 * student.parameters if config.averaged_stage else 0
+
+
 def stage_memory(
     config: Config,
     name: str,
@@ -87,9 +92,12 @@ def stage_memory(
     gradients = student.parameters * student.weight_bytes
     buckets = gradients if config.device.parallel == "ddp" else 0  # of the all-reduce
     optimizer = optimizer_memory(student, stage.optimizer)
+    average = average_bytes(config, student) if name == config.averaged_stage else 0
     own = dataclasses.replace(stage, batch_size=stage.batch_size // device.chips)
     computing = step_peak(config, own, plan, device, micro_batch=max(1, micro // device.chips))
-    peak = buckets + optimizer.state + max(computing, weights + gradients + optimizer.temporary)
+    lasting = average + buckets + optimizer.state
+    peak = lasting + max(computing, weights + gradients + optimizer.temporary)
+    weights += average
     return StageMemory(
         name=name,
         micro_batch=micro,
@@ -110,7 +118,9 @@ def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageM
     within = [stage for _, stage in stages(config) if config.eval.measures_within(stage.max_steps)]
     optimizer = max((optimizer_memory(student, stage.optimizer).state for stage in within), default=0)
     buckets = student.parameters * student.weight_bytes if within and config.device.parallel == "ddp" else 0
-    peak = optimizer + buckets + evaluation_peak(theirs, plan, device)
+    average = average_bytes(config, student)
+    peak = optimizer + buckets + average + evaluation_peak(theirs, plan, device)
+    weights += average
     return StageMemory(
         name=EVALUATION,
         micro_batch=config.eval.batch_size,

@@ -53,7 +53,9 @@ def require_device(config: Stage2Config, device: Device) -> None:
         )
 
 
-def require_layers(student: nn.Module, config: Stage2Config, sequence_length: int, *, processes: int) -> None:
+def require_multiples(
+    student: nn.Module, config: Stage2Config, sequence_length: int, *, processes: int
+) -> None:
     """Check that there is something to multiply in FP8; do nothing if it is off.
 
     Layers that 16 does not divide keep the device's products, which one line of the log says.

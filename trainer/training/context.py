@@ -20,6 +20,7 @@ from trainer.training.auto_freeze import AutoFreeze
 from trainer.training.preemption import StopSignal
 from trainer.training.stage_evaluation import StageEvaluation
 from trainer.training.step_results import Watch
+from trainer.training.weight_average import WeightAverage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +69,14 @@ class StageHooks:
         memory: writes a line of memory usage at points of the stage.
         evaluation: measures the held-out loss after some steps.
         points: writes snapshots of the stage's trunk after some steps.
+        average: of the weights over the steps of one of the stages.
     """
 
     freeze: AutoFreeze | None = None
     memory: MemoryLog | None = None
     evaluation: StageEvaluation | None = None
     points: TrunkPoints | None = None
+    average: WeightAverage | None = None
 
 
 NO_HOOKS = StageHooks()

@@ -29,6 +29,7 @@ from trainer.training.lr_schedule import lr_factor
 from trainer.training.parallel import strategy_for
 from trainer.training.step_results import PendingResults, Step, StepResult, Watch
 from trainer.training.train_step import Objective, TrainStep
+from trainer.training.weight_average import PART as AVERAGE
 
 __all__ = ["Objective", "Prepare", "StageContext", "StagePlan", "StageTrace", "Step", "Watch", "train"]
 
@@ -138,6 +139,8 @@ class _StageLoop:
         self._device, self._stop, self._checkpoints = context.device, context.stop, context.checkpoints
         self._freeze, self._memory = context.hooks.freeze, context.hooks.memory
         self._evaluation, self._points = context.hooks.evaluation, context.hooks.points
+        average = context.hooks.average
+        self._average = average if average and average.stage == plan.name else None
         # Before the optimizer is built: it updates the parameters that this leaves.
         self._strategy = strategy_for(model, self._device)
         self._optimizer = build_optimizer(model, plan.optimizer, ranks=self._device.ranks)
@@ -159,6 +162,8 @@ class _StageLoop:
         plan, device, optimizer = self._plan, self._device, self._optimizer
         if self._freeze:
             self._freeze.begin(optimizer.leave_out_frozen)
+        if self._average:
+            self._average.begin()
         parts = partial(self._parts, extra_state)
         with (
             closing(optimizer),
@@ -174,6 +179,7 @@ class _StageLoop:
         return self._trace
 
     def _parts(self, extra_state: Mapping[str, Stateful]) -> Parts:
+        lasting = {AUTO_FREEZE: self._freeze, AVERAGE: self._average}
         return parts_of(
             self._model,
             self._optimizer.optimizers,
@@ -181,7 +187,7 @@ class _StageLoop:
             self._trace,
             device=self._device.torch_device,
             more=extra_state,
-            lasting={AUTO_FREEZE: self._freeze} if self._freeze else {},
+            lasting={name: part for name, part in lasting.items() if part},
         )
 
     def _step(self, number: int, checkpoint: StageCheckpoint) -> None:
@@ -231,6 +237,8 @@ class _StageLoop:
     def _compute(self, micro: Sequence[Tensor], number: int) -> tuple[StepResult, bool]:
         """Return the result of the step, and whether all pending results are to be reported now."""
         result = self._take_step(micro, number=number)
+        if self._average:
+            self._average.after(number)
         if self._memory:
             self._memory.recorded()
         self._device.end_step()

@@ -31,7 +31,12 @@ def teacher(tmp_path: Path) -> Path:
 @pytest.fixture
 def small(small: tuple[str, ...], teacher: Path) -> tuple[str, ...]:
     common = [each for each in small if not each.startswith(("model.", "data.vocab_size="))]
-    model = ("model=hf", f"model.name={quote(str(teacher))}", "model.dtype=bfloat16", "model.master_dtype=bfloat16")
+    model = (
+        "model=hf",
+        f"model.name={quote(str(teacher))}",
+        "model.dtype=bfloat16",
+        "model.master_dtype=bfloat16",
+    )
     return (*common, *model, "device.dtype=bfloat16", *SHORT)
 
 

@@ -59,7 +59,12 @@ def test_the_saved_student_has_the_loss_that_the_run_reports(
     tmp_path: Path,
 ) -> None:
     common = tuple(override for override in small if not override.startswith(("model.", "data.vocab_size=")))
-    common += ("model=hf", f"model.name={quote(str(pretrained))}", f"model.dtype={masters}", f"model.master_dtype={masters}")
+    common += (
+        "model=hf",
+        f"model.name={quote(str(pretrained))}",
+        f"model.dtype={masters}",
+        f"model.master_dtype={masters}",
+    )
     common += (f"device.dtype={products}", "save_model=true")
     folder = tmp_path / "run"
     if parallel == "none":

@@ -218,7 +218,7 @@ def test_layers_that_are_small_odd_or_left_out_keep_the_devices_products(
     assert chosen == ["wide"]
     assert all(layer.linear is F.linear for layer in model.values())
     with caplog.at_level(logging.WARNING):
-        fp8.require_layers(model, config, 16, processes=1)
+        fp8.require_multiples(model, config, 16, processes=1)
     assert caplog.messages == [
         "stage2.fp8: 1 of 2 layers (odd) keep the device's products: 16 does not divide their inputs or outputs"
     ]
@@ -227,7 +227,7 @@ def test_layers_that_are_small_odd_or_left_out_keep_the_devices_products(
 @pytest.mark.parametrize("key", ['stage2.fp8_recipe.exclude=["*"]', "stage2.fp8_recipe.min_size=65"])
 def test_a_recipe_that_leaves_no_layer_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=r"^stage2.fp8: no ternary layer would be multiplied in 8 bits"):
-        fp8.require_layers(layers(), stage2(key), 16, processes=1)
+        fp8.require_multiples(layers(), stage2(key), 16, processes=1)
 
 
 Run = Callable[..., Outcome]
@@ -292,10 +292,10 @@ def test_tokens_are_those_of_one_process(micro_batch_size: str, processes: int, 
     words = ["stage2.fp8=true", "stage2.batch_size=4", f"stage2.micro_batch_size={micro_batch_size}"]
     config = stage2(*words)
     if tokens is None:
-        fp8.require_layers(layers(), config, 12, processes=processes)
+        fp8.require_multiples(layers(), config, 12, processes=processes)
     else:
         with pytest.raises(ConfigError, match=f" has {tokens} tokens, which 16 does not divide"):
-            fp8.require_layers(layers(), config, 12, processes=processes)
+            fp8.require_multiples(layers(), config, 12, processes=processes)
 
 
 @pytest.mark.skipif(
