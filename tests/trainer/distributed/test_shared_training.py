@@ -49,6 +49,7 @@ def test_two_processes_come_to_what_one_comes_to(
         ("device.parallel=ddp", "stage2.optimizer.type=muonclip", "stage2.optimizer.muonclip.tau=0.001"),
         ("device.parallel=fsdp", "stage2.optimizer.type=apollo", "stage2.optimizer.apollo.rank=4"),
         ("device.parallel=fsdp", "stage2.optimizer.type=adamw"),
+        ("device.parallel=fsdp", "average.type=ema", "average.decay=0.6", *FLOAT32),
     ],
     ids=lambda overrides: " ".join(overrides[:2]),
 )

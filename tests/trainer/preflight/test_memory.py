@@ -31,7 +31,8 @@ from trainer.preflight.upper_bound import memory_upper_bound
 from trainer.stages import distill, layerwise, pretrain
 from trainer.teachers.cached import reader
 from trainer.testing.memory import peak_bytes
-from trainer.training.context import StageContext
+from trainer.training.context import StageContext, StageHooks
+from trainer.training.weight_average import WeightAverage
 
 # Small, but large enough that activations, weights and logits all count; deeper than what is estimated from.
 SHAPE = (
@@ -98,14 +99,19 @@ def train_stage(config: Config, plan: Blueprint, device: Device) -> None:
     train = {"stage1_9": layerwise.align, "stage2": pretrain.pretrain, "stage3": distill.distill}[name]
     teacher = freeze(plan.build(plan.dimensions.layers).to(device.torch_device))
     without_text = dataclasses.replace(config.stage1, subln="ones")
-    student, strength = make_student(teacher, without_text, [], quant=config.quant, device=device)
+    student, strength = make_student(
+        teacher, without_text, [], quant=config.quant, device=device, master_dtype=config.model.master_dtype
+    )
+    average = None
+    if config.averaged_stage:
+        average = WeightAverage(student, config.average, stage=name, steps=stage.max_steps)
     train(  # type: ignore[operator]
         student,
         teacher,
         strength,
         stage,
         Zeros(stage.batch_size, config.data.sequence_length),
-        StageContext(device=device),
+        StageContext(device=device, hooks=StageHooks(average=average)),
     )
 
 
@@ -121,6 +127,8 @@ def measured(config: Config, plan: Blueprint, device: Device) -> int:
         return peak_bytes(lambda: train_stage(config, plan, device))
 
 
+# Little but weights.
+WEIGHTS = "stage2.batch_size=1 data.sequence_length=8 model.hidden_size=256 data.vocab_size=5000"
 SHORT = [
     "stage1_9",
     "stage2 stage2.micro_batch_size=2 stage2.optimizer.type=adamw",
@@ -132,13 +140,17 @@ LONG = [
     "stage1_9 data.vocab_size=40000 device.dtype=bfloat16",  # logits in chunks
     "stage2 stage2.distill.weight=1.0 device.recompute=true",
     "stage2 stage2.optimizer.type=muonclip quant.activations=none",
-    "stage2 stage2.batch_size=1 data.sequence_length=8 model.hidden_size=256 data.vocab_size=5000",  # weights
+    f"stage2 {WEIGHTS}",
+    f"stage2 {WEIGHTS} average.type=ema",
+    f"stage2 {WEIGHTS} model.master_dtype=bfloat16 device.dtype=bfloat16",
     f"stage3 {CACHED} stage3.teacher.top_k=20 data.vocab_size=40000 {ANCHORED}",
     f"stage3 {CACHED} stage3.teacher.cross_entropy=exact data.vocab_size=40000 stage3.micro_batch_size=2",
 ]
 
 
-@pytest.mark.parametrize("case", [*SHORT, *(pytest.param(case, marks=pytest.mark.slow) for case in LONG)])
+@pytest.mark.parametrize(
+    "case", [*SHORT, *(pytest.param(case, id=case[-60:], marks=pytest.mark.slow) for case in LONG)]
+)
 def test_the_estimate_is_what_tensors_take_to_a_twentieth(case: str) -> None:
     config, plan, device = configured(*case.split())
     ((name, stage),) = stages(config)
