@@ -62,7 +62,7 @@ class SaliencyConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Fp8Config:
-    """Which products of Stage 2 are in 8-bit floating point, where `fp8` is true, and how they are summed.
+    """Products of Stage 2 in 8-bit floating point, where `fp8` is true: which, and how they are summed.
 
     Args:
         products: `backward`: those of the gradients, which leaves the forward pass as it is evaluated;

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from trainer.checkpoint.parts import copy_into
 from trainer.checkpoint.state import State
 from trainer.config.average import AverageConfig
-from trainer.devices.lazy_tensor import step_scalar
-from trainer.distributed.tensors import full_tensor
+from trainer.devices.lazy_tensor import is_lazy, step_scalar
+from trainer.distributed.tensors import full_tensor, is_dtensor
 
 PART = "average"
 
@@ -57,9 +57,13 @@ class WeightAverage:
         rate = 1 / self._count
         if self._config.type == "ema":
             rate = max(rate, 1 - self._config.decay)
-        for name, parameter in self._model.named_parameters():
-            average = self._averages[name]
-            average.lerp_(parameter.detach().float(), step_scalar(rate, parameter))
+        weights = [parameter.detach() for parameter in self._model.parameters()]
+        averages = list(self._averages.values())  # of the same names, in the same order
+        if all(each.dtype == torch.float32 and not (is_lazy(each) or is_dtensor(each)) for each in weights):
+            torch._foreach_lerp_(averages, weights, rate)  # some launches, not one for each parameter
+            return
+        for average, weight in zip(averages, weights, strict=True):
+            average.lerp_(weight.float(), step_scalar(rate, weight))
 
     @torch.no_grad()
     def apply(self) -> None:
