@@ -160,6 +160,7 @@ BY_HAND = {
     "stage1_9.layer_weights": (("stage1_9.layer_weights=uniform",), ("stage1_9.layer_weights=[1,5]",)),
     "stage3.teacher.kind": ((*HTTP, *NO_STAGE3), (*CACHED, *NO_STAGE3)),
     "stage3.teacher.anchor_weight": (("stage3.teacher.anchor_weight=1.0", "stage3.teacher.anchor=a"),),
+    "average.type": (("average.type=ema",), ("average.type=last", "average.steps=2")),
     "stage2.fp8_recipe.exclude": (('stage2.fp8_recipe.exclude=["*"]',),),
     "eval.at": (("eval.at=[]",), ("eval.at=[1.0]",)),
     "memory_log.level": tuple((f"memory_log.level={level}",) for level in ("basic", "tensors", "metrics")),
