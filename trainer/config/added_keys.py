@@ -14,8 +14,8 @@ Document = Mapping[str, Any]
 
 
 def _master_dtypes(document: Document) -> tuple[Any, ...]:
-    model = document["model"]
-    return ("float32",) if model["kind"] == "tiny" else ("auto", model["dtype"])
+    tiny = _at(document, "model.kind") == "tiny"
+    return ("float32",) if tiny else ("auto", _at(document, "model.dtype"))
 
 
 # By dotted key, the values that mean what runs did before, the best to write first.
@@ -26,8 +26,8 @@ _VALUES: Mapping[str, Callable[[Document], tuple[Any, ...]]] = {
 
 # Groups that nothing reads, as nothing did before there were any.
 _IDLE: Mapping[str, Callable[[Document], bool]] = {
-    "average": lambda document: document.get("average", {}).get("type") == "none",
-    "stage2.fp8_recipe": lambda document: not document["stage2"]["fp8"],
+    "average": lambda document: _at(document, "average.type") == "none",
+    "stage2.fp8_recipe": lambda document: not _at(document, "stage2.fp8"),
 }
 
 

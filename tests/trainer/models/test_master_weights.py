@@ -160,6 +160,21 @@ def test_a_run_from_before_goes_on_with_the_masters_that_it_has(
     refuse_another(check(now), folder_of_before(tmp_path, *before))
 
 
+@pytest.mark.parametrize(("gone", "difference"), [("model", "model.heads"), ("average", "")])
+def test_a_pin_without_a_group_is_of_another_version_and_not_damaged(
+    gone: str, difference: str, tmp_path: Path
+) -> None:
+    folder = folder_of_before(tmp_path)
+    document = json.loads((folder / CONFIG_FILE).read_text())
+    del document["config"][gone]
+    (folder / CONFIG_FILE).write_text(json.dumps(document))
+    if not difference:
+        refuse_another(check([]), folder)
+        return
+    with pytest.raises(ConfigError, match=rf"\({difference}: \(absent\) → "):
+        refuse_another(check([]), folder)
+
+
 def test_the_digest_of_such_a_run_is_what_it_was() -> None:
     """As the version before computed it: a checkpoint is known by it."""
     assert sha256(check([])) == "df837d906e9c435ebb6871ec200278fc2fa3470327a2904d96c1381931e75ad1"
