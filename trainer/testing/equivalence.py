@@ -159,7 +159,12 @@ def _models(config: Config, device: Device) -> tuple[nn.Module, nn.Module, Lambd
     )
     calibration = next(_ids(config, 2))
     student, strength = make_student(
-        copy.deepcopy(teacher), config.stage1, [calibration], quant=config.quant, device=device
+        copy.deepcopy(teacher),
+        config.stage1,
+        [calibration],
+        quant=config.quant,
+        device=device,
+        master_dtype=config.model.master_dtype,
     )
     return teacher, student, strength
 
