@@ -6,7 +6,7 @@ on its time, and trains by the trainer's own loop, so that all that a real step 
 
     plain                 the loop that a user of transformers writes: autocast, AdamW, clipping
     full precision        Stage 2 without quantisation
-    ternary, ternary fp8  Stage 2 at lambda 1
+    ternary               Stage 2 at lambda 1; fp8: the gradients' products in 8 bits, or the forward pass too
     stage 1.9             with its teacher
 
 Prints a table for each shape and the targets, and writes all of it with `--out`. `--shapes cpu` is for

@@ -110,6 +110,7 @@ CASES = (
         for on in (False, True)
     ),
     Case(kind="ternary fp8", compile=True),
+    Case(kind="ternary fp8 forward too", compile=True),
 )
 
 
@@ -125,12 +126,13 @@ def run(shape: Shape, case: Case, overrides: Sequence[str], measure: float) -> R
             "stage1_9.saliency.enabled=false",
             "stage2.lambda_warmup.enabled=false",
             f"device.compile={str(case.compile).lower()}",
-            *(["stage2.fp8=true"] if case.kind == "ternary fp8" else []),
+            *(["stage2.fp8=true"] if "fp8" in case.kind else []),
+            *(["stage2.fp8_recipe.products=all"] if "forward too" in case.kind else []),
             *overrides,
         ]
     )  # fmt: skip
     device = open_device(config.device)
-    if case.kind == "ternary fp8" and not multiplies_float8(device.torch_device):
+    if "fp8" in case.kind and not multiplies_float8(device.torch_device):
         return {"error": "the device has no products of 8-bit floats"}
     observer = Observer(device, measure)
     with torch.device(device.torch_device):
