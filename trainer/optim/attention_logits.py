@@ -55,9 +55,10 @@ def recorded(attention: nn.Module) -> Tensor:
     return attention.get_buffer(_BUFFER)
 
 
-def reset(attention: nn.Module) -> None:
-    """Set the recorded logits back to minus infinity."""
-    attention.get_buffer(_BUFFER).fill_(-torch.inf)
+def reset(*attentions: nn.Module) -> None:
+    """Set the recorded logits of modules with as many heads back to minus infinity."""
+    buffers = [recorded(attention) for attention in attentions]
+    torch._foreach_copy_(buffers, [torch.full_like(buffers[0], -torch.inf)] * len(buffers))
 
 
 def eager_attention(attention: nn.Module) -> Callable[..., Any] | None:
@@ -88,10 +89,10 @@ def largest_logits(q_BHTD: Tensor, k_BGTD: Tensor, visible: Tensor | None, scali
         if is_lazy(q_BHTD):
             rows = max(rows, math.ceil(length / MAX_CHUNKS))
         for start in range(0, length, rows):
-            logits = (q_BGSTD[:, :, :, start : start + rows] @ k_BG1DT).flatten(1, 2) * scaling
+            logits = (q_BGSTD[:, :, :, start : start + rows] @ k_BG1DT).flatten(1, 2)
             hidden = ~_visible(visible, start, logits)
-            largest_H = torch.maximum(largest_H, logits.masked_fill(hidden, -torch.inf).amax(dim=(0, 2, 3)))
-    return largest_H
+            largest_H = torch.maximum(largest_H, logits.masked_fill_(hidden, -torch.inf).amax(dim=(0, 2, 3)))
+    return largest_H * scaling  # which is above 0: the largest product is the largest logit, bit for bit
 
 
 def _visible(mask: Tensor | None, start: int, logits_BHRT: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """QK-clip, which turns Muon into MuonClip (Kimi K2, arXiv:2507.20534, §2.1). Built by `optim.build`.
 
-Shapes: H query heads, G key heads, S = H / G query heads that share a key head, D the size of a head,
-I input features; `gamma_GS`, `w_OI` with O = H·D or G·D.
+Shapes: N attention modules that are alike, H query heads, G key heads, S = H / G query heads that share a key
+head, D the size of a head, I input features; `gamma_NGS`, `w_OI` with O = H·D or G·D.
 
 After a step, the queries and keys of every head h whose largest logit S_max in that step's forward passes
 exceeded tau are scaled down, so that the same inputs would give tau: gamma_h = min(1, tau / S_max). With as
@@ -18,6 +18,7 @@ scale per matrix only over some steps, as the head's weights round to zero.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,39 +67,53 @@ class QkClip:
     def __init__(self, model: nn.Module, tau: float, *, key: str, ranks: Ranks = ALONE) -> None:
         self.tau = tau
         self._model, self._ranks = model, ranks
-        self._attentions = clippable_attentions(model, key=key)
-        record_logits(model, {attention.module: attention.heads for attention in self._attentions})
+        attentions = clippable_attentions(model, key=key)
+        alike: dict[tuple[int, ...], list[Attention]] = {}
+        for each in attentions:
+            biases = each.query.bias is None, each.key.bias is None
+            sizes = each.heads, each.key_heads, each.query.weight.shape[0]
+            alike.setdefault((*sizes, *biases), []).append(each)
+        self._alike, self._all_reduced = list(alike.values()), False
+        record_logits(model, {attention.module: attention.heads for attention in attentions})
 
     @torch.no_grad()
     def clip(self) -> None:
         """Scale down the heads that exceeded tau since the last call, without a device synchronisation."""
         self._all_reduce()
-        for attention in self._attentions:
-            gamma_H = self._gamma(attention)
-            key_G, query_H = _factors(gamma_H.view(attention.key_heads, -1))
-            _scale(attention.query, query_H)
-            _scale(attention.key, key_G)
-            reset(attention.module)
+        for alike in self._alike:
+            logits_NH = _recorded(alike)
+            gamma_NGS = self._gamma(logits_NH).view(len(alike), alike[0].key_heads, -1)
+            key_NG, query_NH = _factors(gamma_NGS)
+            _scale([attention.query for attention in alike], query_NH)
+            _scale([attention.key for attention in alike], key_NG)
+            reset(*(attention.module for attention in alike))
+        self._all_reduced = False
 
     def readings(self) -> dict[str, Tensor]:
         """Return the largest logit since the last `clip`, and the number of heads that the next will clip."""
         self._all_reduce()
-        largest = torch.stack([recorded(attention.module).max() for attention in self._attentions])
-        clipped = torch.stack([(self._gamma(attention) < 1).sum() for attention in self._attentions])
-        return {"qk_max_logit": largest.max(), "qk_clipped_heads": clipped.sum().float()}
+        logits = torch.cat([_recorded(alike).flatten() for alike in self._alike])
+        clipped = (self._gamma(logits) < 1).sum().float()
+        return {"qk_max_logit": logits.max(), "qk_clipped_heads": clipped}
 
     def close(self) -> None:
         """Stop recording; the model is as it was before."""
         stop_recording(self._model)
 
     def _all_reduce(self) -> None:
-        """Replace the logits of this process's rows by the maximum over all processes."""
-        self._ranks.all_reduce_max_([recorded(attention.module) for attention in self._attentions])
+        """Replace the logits of this process's rows by the maximum over all processes, once for a step."""
+        if not self._all_reduced:
+            self._ranks.all_reduce_max_([recorded(each.module) for alike in self._alike for each in alike])
+        self._all_reduced = True
 
-    def _gamma(self, attention: Attention) -> Tensor:
-        """Return gamma_h of each head, [H]."""
-        largest_H = recorded(attention.module)
-        return torch.where(largest_H > self.tau, self.tau / largest_H, 1.0)
+    def _gamma(self, largest: Tensor) -> Tensor:
+        """Return the gamma_h of largest logits, of any shape."""
+        return torch.where(largest > self.tau, self.tau / largest, 1.0)
+
+
+def _recorded(alike: Sequence[Attention]) -> Tensor:
+    """Return the largest logits of modules with as many heads, [N, H]."""
+    return torch.stack([recorded(attention.module) for attention in alike])
 
 
 def clippable_attentions(model: nn.Module, *, key: str) -> list[Attention]:
@@ -145,15 +160,16 @@ def _obstacle(module: nn.Module) -> str | None:
     return None
 
 
-def _factors(gamma_GS: Tensor) -> tuple[Tensor, Tensor]:
-    """Split each gamma into the factor of its key head [G] and of its query head [H]."""
-    key_G = gamma_GS.amax(dim=1).sqrt()
-    return key_G, (gamma_GS / key_G[:, None]).flatten()
+def _factors(gamma_NGS: Tensor) -> tuple[Tensor, Tensor]:
+    """Split each gamma into the factor of its key head [N, G] and of its query head [N, H]."""
+    key_NG = gamma_NGS.amax(dim=2).sqrt()
+    return key_NG, (gamma_NGS / key_NG[..., None]).flatten(1)
 
 
-def _scale(projection: Any, factor_H: Tensor) -> None:
+def _scale(projections: Sequence[Any], factor_NH: Tensor) -> None:
     """Scale the rows of each head in float32, rounded once; a factor of 1 changes no bit."""
-    for parameter in (projection.weight, projection.bias):
-        if parameter is not None:
-            by_head = parameter.float().view(len(factor_H), -1)
-            parameter.copy_((by_head * factor_H[:, None]).view_as(parameter))
+    outputs = projections[0].weight.shape[0]
+    rows_NO = factor_NH.repeat_interleave(outputs // factor_NH.shape[1], dim=1)
+    torch._foreach_mul_([each.weight for each in projections], rows_NO[..., None].unbind())
+    if projections[0].bias is not None:
+        torch._foreach_mul_([each.bias for each in projections], rows_NO.unbind())
