@@ -27,7 +27,7 @@ from trainer.distributed.ranks import Ranks
 from trainer.layout import Progress
 from trainer.models.causal_lm import seed_everything
 from trainer.models.subln import make_student
-from trainer.optim.validate import require_model
+from trainer.optim.validate import require_model, require_student
 from trainer.outcome import Outcome, Report, muon_dtypes, products_dtype, stage_usd
 from trainer.quant import fp8
 from trainer.quant.warmup import Lambda
@@ -181,6 +181,7 @@ def _student(this: _Run) -> tuple[nn.Module, Lambda]:
     """
     config, device = this.config, this.context.device
     student, strength = _from_snapshot(this) or _ternary(this, _calibration(this))
+    require_student(config, student)
     fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
     distill.require_trainable(student, config.stage3, this.inputs.held_out[0][:1], stop=this.context.stop)
     return student, strength

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from trainer.config.fields import STRICT, AboveZero, Count, Decay, Fraction, NonNegative, Positive
+from trainer.config.fields import STRICT, AboveZero, Count, Decay, FieldError, Fraction, NonNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -66,10 +66,14 @@ class OptimizerConfig:
             rest; `adamw`: AdamW for everything; `adamw_8bit`: the same with its state in 8 bits.
         lr: peak learning rate.
         weight_decay: decoupled, times the learning rate; matrices only.
+        weight_decay_until: share of the stage's steps that have it, from the first on; 1: all. BitNet b1.58
+            2B4T (arXiv:2504.12285, §2.2.1) is trained with it first and without it in its second part.
         momentum: of Muon and MuonClip; the others have none.
         adamw_lr_ratio: learning rate of what is no hidden matrix (embeddings, head, norms), over `lr`.
         beta1, beta2: decays of the first and second moments, of AdamW and of Apollo.
         max_grad_norm: gradients are scaled down to this norm; 0 switches clipping off.
+        stochastic_rounding: compute updates of bfloat16 weights in float32, with float32 moments, and round
+            the weights up or down by chance (see `trainer.optim.stochastic_rounding`).
         muon: what `muon` and `muonclip` read.
         muonclip, apollo, apollo_mini: what only the type of that name reads.
     """
@@ -77,15 +81,33 @@ class OptimizerConfig:
     type: Literal["muon", "muonclip", "adamw", "adamw_8bit", "apollo", "apollo_mini"]
     lr: AboveZero
     weight_decay: NonNegative
+    weight_decay_until: Fraction
     momentum: Decay
     adamw_lr_ratio: AboveZero
     beta1: Decay
     beta2: Decay
     max_grad_norm: NonNegative
+    stochastic_rounding: bool
     muon: MuonConfig
     muonclip: MuonClipConfig
     apollo: ApolloConfig
     apollo_mini: ApolloMiniConfig
+
+    def __post_init__(self) -> None:
+        if self.stochastic_rounding and self.type == "adamw_8bit":
+            raise FieldError(
+                "bitsandbytes' kernels round to the nearest; write type=adamw, or false",
+                key="stochastic_rounding",
+            )
+
+    @property
+    def weight_decay_ends(self) -> bool:
+        """Return whether there is a weight decay that ends within the stage."""
+        return self.weight_decay > 0 and self.weight_decay_until < 1
+
+    def weight_decay_at(self, step: int, steps: int) -> float:
+        """Return the weight decay in the zero-based `step` of a stage of `steps`."""
+        return self.weight_decay if step < round(self.weight_decay_until * steps) else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

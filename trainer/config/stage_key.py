@@ -58,8 +58,8 @@ def stage_trunks(
     """Return the trunk of each stage that has one, by the stage's name.
 
     None has a stage whose steps depend on its length before the decay, too: a saliency curriculum ends with
-    the stage, and a distillation weight other than a constant falls or rises over all of it. Nor has the
-    stage whose weights are averaged, as a point has no average.
+    the stage, a distillation weight other than a constant falls or rises over all of it, and a weight decay
+    may end after a share of it.
 
     Args: see `stage_keys`.
     """
@@ -80,7 +80,7 @@ def stage_trunks(
             until=stage.schedule.decay_start(stage.max_steps),
         )
         for name, stage in stages.items()
-        if stage.max_steps and not (name == STAGE and depends) and name != config.averaged_stage
+        if stage.max_steps and not (name == STAGE and depends) and not stage.optimizer.weight_decay_ends
     }
 
 
@@ -146,6 +146,8 @@ def _idle(values: Mapping[str, Any], end: str) -> Iterator[str]:
     for stage in (STAGE, LATER, "model.teacher"):
         kind = values.get(f"{stage}.optimizer.type")  # a pretrained teacher is not trained
         yield from (f"{stage}.optimizer.{key}" for key, readers in _READ_BY.items() if kind not in readers)
+        if values.get(f"{stage}.optimizer.weight_decay") == 0:
+            yield f"{stage}.optimizer.weight_decay_until"
         if values.get(f"{stage}.schedule.decay_fraction") == 0:
             yield f"{stage}.schedule.final_lr_ratio"
 

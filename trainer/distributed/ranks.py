@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, TypeVar
@@ -84,6 +84,25 @@ class Ranks:
         total = tensor.clone()
         dist.all_reduce(total)
         return total / self.world
+
+    def shared(self, function: Callable[[Tensor], Tensor], batch: Tensor) -> Tensor:
+        """Return a function of a batch that every process has, each computing its share of the rows.
+
+        Args:
+            function: of any number of rows; a row's result has its shape and does not depend on the others.
+            batch: [N, …].
+        """
+        if self.alone:
+            return function(batch)
+        share = -(-len(batch) // self.world)
+        own = batch[self.rank * share : (self.rank + 1) * share]
+        if missing := share - len(own):
+            own = torch.cat([own, own.new_zeros(missing, *own.shape[1:])])
+        own = function(own).contiguous()
+        rows = own.new_empty(self.world * share, *own.shape[1:])
+        # As bytes, since not every backend knows every dtype.
+        dist.all_gather_into_tensor(rows.view(torch.uint8), own.view(torch.uint8))
+        return rows[: len(batch)]
 
     def all_reduce_max_(self, tensors: Sequence[Tensor]) -> None:
         """Set each element of 1-D tensors of one dtype to the largest over all processes, in place."""

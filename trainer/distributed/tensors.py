@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 
@@ -19,6 +20,26 @@ def is_dtensor(tensor: Tensor) -> bool:
 def full_tensor(tensor: Tensor) -> Tensor:
     """Gather the full, plain tensor on every process."""
     return cast(Any, tensor).full_tensor() if is_dtensor(tensor) else tensor
+
+
+def local_tensor(tensor: Tensor) -> Tensor:
+    """Return this process's shard, which shares its memory with the sharded tensor."""
+    return cast(Any, tensor).to_local() if is_dtensor(tensor) else tensor
+
+
+def stacked_like(matrix_OI: Tensor, local_NOI: Tensor) -> Tensor:
+    """Return a stack [N, O, I] of matrices sharded like this one, of which `local_NOI` has the shards."""
+    if not is_dtensor(matrix_OI):
+        return local_NOI
+    from torch.distributed.tensor import DTensor, Shard
+
+    one: Any = matrix_OI
+    placements = [Shard(each.dim + 1) if each.is_shard() else each for each in one.placements]
+    shape = torch.Size((len(local_NOI), *one.shape))
+    stride = (one.shape[0] * one.shape[1], one.shape[1], 1)
+    return DTensor.from_local(
+        local_NOI, one.device_mesh, placements, run_check=False, shape=shape, stride=stride
+    )
 
 
 def redistribute_like(target: Tensor, full: Tensor) -> Tensor:

@@ -20,17 +20,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from trainer.devices.lazy_tensor import step_scalar, to_device
-from trainer.distributed.tensors import full_tensor, redistribute_like
+from trainer.distributed.tensors import full_tensor, local_tensor, redistribute_like
+from trainer.optim.stochastic_rounding import StateAsSaved, StochasticRounding
 
 MAX_NORM_GROWTH = 1.01  # gamma of the norm-growth limiter, §4.1
 
 Corrections = tuple[float | Tensor, float | Tensor]
 
 
-class Apollo(Optimizer):
+class Apollo(StateAsSaved):
     """Apollo for matrices, with three float32 tensors of state per parameter.
 
     The projections are not state: a generator on the CPU draws them from `seed`, the index of the parameter
@@ -48,6 +48,7 @@ class Apollo(Optimizer):
             fall short of AdamW's (§4), so that `lr` means what it means to AdamW.
         update_interval: T, steps between two projections. The moments survive a change, as in the paper.
         seed: of the projections.
+        rounding: of the updated bfloat16 weights; None: to the nearest.
     """
 
     WHOLE_STATE = True
@@ -66,6 +67,7 @@ class Apollo(Optimizer):
         scale: float | None,
         update_interval: int,
         seed: int,
+        rounding: StochasticRounding | None = None,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -81,10 +83,13 @@ class Apollo(Optimizer):
         }
         super().__init__(params, defaults)
         self._projections: dict[nn.Parameter, tuple[str, Tensor]] = {}
+        self._rounding = rounding
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override] # the loop has no closures
         """Update every parameter that has a gradient."""
+        if self._rounding:
+            self._rounding.begin(self.param_groups)
         for group in self.param_groups:
             group["step"] += 1
             corrections = _bias_corrections(group)
@@ -113,9 +118,13 @@ class Apollo(Optimizer):
         update = redistribute_like(parameter, scaled_MN if wide else scaled_MN.T)
         rate = group["lr"] * alpha
         if isinstance(rate, Tensor):  # as `alpha` it would be read back and become a constant of the graph
-            parameter.copy_(decayed.sub_(update * rate))
+            decayed.sub_(update * rate)
         else:
-            parameter.copy_(decayed.add_(update, alpha=-rate))
+            decayed.add_(update, alpha=-rate)
+        if self._rounding:
+            self._rounding.copy_([local_tensor(parameter.detach())], local_tensor(decayed).contiguous())
+        else:
+            parameter.copy_(decayed)
 
     def init_state(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
         """Create the state of a parameter, as its first step would."""
@@ -161,14 +170,6 @@ class Apollo(Optimizer):
             cached = (name, random_projection(min(group["rank"], small), small, name, parameter.device))
             self._projections[parameter] = cached
         return cached[1]
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load like torch, but keep the state in float32 where torch would cast it to bfloat16."""
-        super().load_state_dict(state_dict)
-        order = [parameter for group in self.param_groups for parameter in group["params"]]
-        for index, state in state_dict["state"].items():
-            parameter = order[index]
-            self.state[parameter] = {name: t.to(parameter.device, copy=True) for name, t in state.items()}
 
 
 def _bias_corrections(group: dict[str, Any]) -> Corrections:

@@ -17,12 +17,13 @@ from torch.optim import AdamW, Muon, Optimizer
 from trainer.config import OptimizerConfig
 from trainer.devices.lazy_tensor import is_lazy, set_value, to_device
 from trainer.distributed.ranks import ALONE, Ranks
-from trainer.distributed.tensors import is_dtensor
 from trainer.models.causal_lm import hidden_matrices
 from trainer.optim.adamw_8bit import build_adamw_8bit
 from trainer.optim.apollo import Apollo
-from trainer.optim.muon import Float32Muon, PlainMuon, muon_dtype
+from trainer.optim.muon import BatchedMuon, LazyMuon, muon_dtype
 from trainer.optim.qk_clip import QkClip
+from trainer.optim.rounded_adamw import RoundedAdamW
+from trainer.optim.stochastic_rounding import StochasticRounding, require_bfloat16
 
 EPS = 1e-8
 
@@ -38,7 +39,7 @@ class OptimizerSet:
     def __init__(self, build: Callable[[], list[Optimizer]], clip: QkClip | None = None) -> None:
         self._build, self._clip = build, clip
         self.optimizers = build()
-        self._peaks = _peaks(self.optimizers)
+        self._remember_configured()
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 if is_lazy(first := group["params"][0]):  # a number would be a constant of the graph
@@ -47,12 +48,23 @@ class OptimizerSet:
 
     def scale_lr(self, factor: float) -> None:
         """Set every learning rate to `factor` times its peak."""
-        for optimizer, peaks in zip(self.optimizers, self._peaks, strict=True):
-            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-                if isinstance(group["lr"], Tensor):
-                    set_value(group["lr"], peak * factor)
-                else:
-                    group["lr"] = peak * factor
+        for group, peak in zip(self._groups(), self._peaks, strict=True):
+            if isinstance(group["lr"], Tensor):
+                set_value(group["lr"], peak * factor)
+            else:
+                group["lr"] = peak * factor
+
+    def scale_weight_decay(self, factor: float) -> None:
+        """Set every weight decay to `factor` times the configured one; on XLA another value compiles anew."""
+        for group, configured in zip(self._groups(), self._weight_decays, strict=True):
+            group["weight_decay"] = configured * factor
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def _remember_configured(self) -> None:
+        self._peaks = [float(group["lr"]) for group in self._groups()]
+        self._weight_decays = [float(group["weight_decay"]) for group in self._groups()]
 
     def leave_out_frozen(self) -> None:
         """Rebuild the optimizers without parameters that were frozen since, as a resumed run would.
@@ -61,10 +73,10 @@ class OptimizerSet:
         indices of the matrices.
         """
         states = {p: state for optimizer in self.optimizers for p, state in optimizer.state.items()}
-        groups = {p: group for old in self.optimizers for group in old.param_groups for p in group["params"]}
+        groups = {p: group for group in self._groups() for p in group["params"]}
         # In place: the checkpoint holds a reference to this list.
         self.optimizers[:] = self._build()
-        self._peaks = _peaks(self.optimizers)
+        self._remember_configured()
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 before = groups[group["params"][0]]
@@ -106,13 +118,14 @@ def build_optimizer(
 
     Raises:
         MachineError: the type needs a package that is not installed.
-        ConfigError: the type cannot train a model of this kind.
+        ConfigError: the optimizer cannot train a model of this kind.
     """
+    require_bfloat16(model, config, key=key)
     clip = QkClip(model, config.muonclip.tau, key=key, ranks=ranks) if config.type == "muonclip" else None
-    return OptimizerSet(lambda: _optimizers(model, config, key), clip)
+    return OptimizerSet(lambda: _optimizers(model, config, key, ranks), clip)
 
 
-def _optimizers(model: nn.Module, config: OptimizerConfig, key: str) -> list[Optimizer]:
+def _optimizers(model: nn.Module, config: OptimizerConfig, key: str, ranks: Ranks) -> list[Optimizer]:
     """Return the torch optimizers over the trainable parameters; none if there are no such parameters."""
     matrices = hidden_matrices(model)
     hidden_ids = {id(parameter) for parameter in matrices}
@@ -120,21 +133,24 @@ def _optimizers(model: nn.Module, config: OptimizerConfig, key: str) -> list[Opt
     others = _groups(rest, config, config.adamw_lr_ratio)
     match config.type:
         case "adamw":
-            return [_adamw(_groups(matrices, config, 1.0) + others, config)]
+            return [_adamw(_groups(matrices, config, 1.0) + others, config, ranks)]
         case "adamw_8bit":
             groups = _groups(matrices, config, 1.0) + others
             betas = (config.beta1, config.beta2)
             return [build_adamw_8bit(groups, betas=betas, eps=EPS, key=key)]
         case "apollo" | "apollo_mini":
-            hidden: list[Optimizer] = [_apollo(matrices, config)] if matrices else []
+            hidden: list[Optimizer] = [_apollo(matrices, config, ranks)] if matrices else []
         case "muon" | "muonclip":
-            hidden = [_muon(matrices, config)] if matrices else []
-    return [*hidden, _adamw(others, config)] if others else hidden
+            hidden = [_muon(matrices, config, ranks)] if matrices else []
+    return [*hidden, _adamw(others, config, ranks)] if others else hidden
 
 
-def _peaks(optimizers: list[Optimizer]) -> list[list[float]]:
-    """Return the learning rate of each group as it was configured."""
-    return [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in optimizers]
+def _rounding(name: str, config: OptimizerConfig, ranks: Ranks) -> StochasticRounding | None:
+    """Return the rounding of the optimizer of that name; None: to the nearest."""
+    if not config.stochastic_rounding:
+        return None
+    shard = f" of process {ranks.rank}" if ranks.parallel == "fsdp" else ""  # others have the same weights
+    return StochasticRounding(name + shard, torch.initial_seed())  # of the run: `causal_lm.seed_everything`
 
 
 def _init_state(optimizer: Optimizer, group: dict[str, Any]) -> None:
@@ -166,8 +182,10 @@ def _groups(parameters: list[nn.Parameter], config: OptimizerConfig, lr_ratio: f
     return [group for group in (decayed, free) if group["params"]]
 
 
-def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig) -> AdamW:
+def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig, ranks: Ranks) -> AdamW:
     betas = (config.beta1, config.beta2)
+    if rounding := _rounding("adamw", config, ranks):
+        return RoundedAdamW(groups, rounding=rounding, betas=betas, eps=EPS)
     if any(is_lazy(parameter) for group in groups for parameter in group["params"]):
         # `capturable` keeps the step count in a tensor, so that no number becomes a constant of the graph.
         return AdamW(groups, betas=betas, eps=EPS, capturable=True, foreach=False)
@@ -175,22 +193,20 @@ def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig) -> AdamW:
     return AdamW(groups, betas=betas, eps=EPS, fused=True)
 
 
-def _muon(matrices: list[nn.Parameter], config: OptimizerConfig) -> Muon:
-    settings: dict[str, Any] = {
-        "lr": config.lr,
-        "weight_decay": config.weight_decay,
-        "momentum": config.momentum,
-        "adjust_lr_fn": "match_rms_adamw",
-    }
-    dtype = muon_dtype(config, matrices[0].device) or torch.float32
-    # XLA has no addmm, for which torch's own would fall back to the CPU.
-    if is_dtensor(matrices[0]) or is_lazy(matrices[0]):
-        return PlainMuon(matrices, dtype=dtype, **settings)
-    kind = Muon if dtype == torch.bfloat16 else Float32Muon
-    return kind(matrices, **settings)
+def _muon(matrices: list[nn.Parameter], config: OptimizerConfig, ranks: Ranks) -> BatchedMuon:
+    kind = LazyMuon if is_lazy(matrices[0]) else BatchedMuon
+    return kind(
+        matrices,
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        momentum=config.momentum,
+        dtype=muon_dtype(config, matrices[0].device) or torch.float32,
+        ranks=ranks,
+        rounding=_rounding("muon", config, ranks),
+    )
 
 
-def _apollo(matrices: list[nn.Parameter], config: OptimizerConfig) -> Apollo:
+def _apollo(matrices: list[nn.Parameter], config: OptimizerConfig, ranks: Ranks) -> Apollo:
     mini = config.type == "apollo_mini"
     own = config.apollo_mini if mini else config.apollo
     return Apollo(
@@ -204,4 +220,5 @@ def _apollo(matrices: list[nn.Parameter], config: OptimizerConfig) -> Apollo:
         scale=own.scale,
         update_interval=own.update_interval,
         seed=torch.initial_seed(),  # of the run: `causal_lm.seed_everything`
+        rounding=_rounding("apollo", config, ranks),
     )

@@ -16,6 +16,7 @@ from trainer.devices.device import Device
 from trainer.errors import ConfigError
 from trainer.optim.adamw_8bit import require_bitsandbytes
 from trainer.optim.qk_clip import clippable_attentions
+from trainer.optim.stochastic_rounding import require_bfloat16
 from trainer.text import counted
 
 
@@ -28,11 +29,23 @@ def require_packages(config: Config) -> None:
 
 def require_device(config: Config, device: Device) -> None:
     """Raise ConfigError if the device does not support what the configuration enables in a stage."""
+    for key, optimizer in optimizers(config.model):
+        if optimizer.stochastic_rounding:
+            raise ConfigError(
+                "a tiny teacher's weights are float32, and only bfloat16 is rounded; write false",
+                key=f"model.{key}.stochastic_rounding",
+            )
     if device.kind != "xla":
         return
     for key, optimizer in optimizers(config):
         if optimizer.type == "adamw_8bit":
             raise ConfigError("adamw_8bit has no kernels for XLA; write adamw or apollo", key=f"{key}.type")
+        if optimizer.stochastic_rounding:
+            raise ConfigError(
+                "the random numbers of each step would be compiled into XLA's graph; write false, or train "
+                "float32 weights",
+                key=f"{key}.stochastic_rounding",
+            )
     if device.recompute and config.stage3.max_steps and config.stage3.attention_weight:
         raise ConfigError(
             "recomputation on XLA hides from Stage 3 what its layers project; write false, or "
@@ -55,6 +68,13 @@ def require_model(config: Config, model: nn.Module) -> None:
     for key, optimizer in optimizers(config):
         if optimizer.type == "muonclip":
             clippable_attentions(model, key=key)
+
+
+def require_student(config: Config, student: nn.Module) -> None:
+    """Raise ConfigError if the optimizer of a stage cannot update weights of the student's dtype."""
+    for key, optimizer in optimizers(config):
+        if key != "model.teacher.optimizer":
+            require_bfloat16(student, optimizer, key=key)
 
 
 def optimizers(part: Any, key: str = "") -> Iterator[tuple[str, OptimizerConfig]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from trainer.config import OptimizerConfig
+from trainer.optim.muon import stack_size
+from trainer.optim.rounded_adamw import PIECE
 from trainer.preflight.dimensions import Dimensions
 
 _SMALL = 4096  # elements below which bitsandbytes keeps a tensor's moments in float32
@@ -19,24 +22,42 @@ class OptimizerMemory:
     temporary: int
 
 
-def optimizer_memory(student: Dimensions, config: OptimizerConfig) -> OptimizerMemory:
-    """Return the memory of one stage's optimizer."""
-    size = student.weight_bytes
+def optimizer_memory(student: Dimensions, config: OptimizerConfig, *, processes: int = 1) -> OptimizerMemory:
+    """Return the memory of one stage's optimizer.
+
+    Args:
+        student: sizes of the model that is trained.
+        config: of the optimizer.
+        processes: that share Muon's stacks of matrices.
+    """
+    rounded = config.stochastic_rounding and student.weight_bytes == 2  # then all moments are in float32
+    size = 4 if rounded else student.weight_bytes
     matrices = [o * i for o, i in student.matrices]
     embeddings = [o * i for o, i in student.embeddings]
     others = sum(embeddings) + student.gains
     if config.type == "adamw_8bit":
         state = sum(map(_eight_bits, [*matrices, *embeddings])) + 8 * student.gains
         return OptimizerMemory(state=state, temporary=0)
+    # Weights, gradients, moments and random numbers of a piece: about six copies in float32.
+    temporary = 24 * min(PIECE, student.parameters) if rounded else 0
     if config.type == "adamw":
-        return OptimizerMemory(state=2 * size * student.parameters, temporary=0)
+        return OptimizerMemory(state=2 * size * student.parameters, temporary=temporary)
     if config.type in ("muon", "muonclip"):
-        state = size * sum(matrices)
+        state, stack = size * sum(matrices), _stack_elements(student, processes)
     else:
         rank = config.apollo.rank if config.type == "apollo" else 1
-        state = sum(_projected(o, i, rank) for o, i in student.matrices)
-    # One matrix at a time, in about five copies in float32.
-    return OptimizerMemory(state=state + 2 * size * others, temporary=20 * max(matrices))
+        state, stack = sum(_projected(o, i, rank) for o, i in student.matrices), max(matrices)
+    # One stack of matrices, or one matrix, at a time, in about five copies in float32.
+    return OptimizerMemory(state=state + 2 * size * others, temporary=max(temporary, 20 * stack))
+
+
+def _stack_elements(student: Dimensions, processes: int) -> int:
+    """Return the elements of the largest stack of matrices of one shape, or its transpose."""
+    alike = Counter(tuple(sorted(shape)) for shape in student.matrices)
+    return max(
+        small * large * min(count, stack_size(small * large, processes))
+        for (small, large), count in alike.items()
+    )
 
 
 def _eight_bits(elements: int) -> int:

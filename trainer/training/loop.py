@@ -200,6 +200,10 @@ class _StageLoop:
             settings = self._prepare(number - 1)
             factor = lr_factor(plan.schedule, number - 1, plan.steps)
             self._optimizer.scale_lr(factor)
+            if plan.optimizer.weight_decay_ends:
+                decay = plan.optimizer.weight_decay_at(number - 1, plan.steps)
+                self._optimizer.scale_weight_decay(decay / plan.optimizer.weight_decay)
+                settings = {**settings, "weight_decay": decay}
             with timer.data():
                 ids_BT = next(self._batches)
                 micro = self._device.place_micro_batches(ids_BT, plan.micro_batch_size)

@@ -16,9 +16,9 @@ from trainer.checkpoint.host_copy import HostCopies, contribute
 from trainer.checkpoint.optimizer_state import OptimizerState
 from trainer.checkpoint.parts import Weights
 from trainer.checkpoint.state import State
-from trainer.distributed.tensors import full_tensor, is_dtensor, redistribute_like
+from trainer.distributed.tensors import full_tensor, redistribute_like
 from trainer.optim.apollo import Apollo
-from trainer.optim.muon import Float32Muon, PlainMuon
+from trainer.optim.muon import BatchedMuon
 
 pytestmark = pytest.mark.timeout(600)  # processes that load torch, on a busy machine
 
@@ -46,9 +46,8 @@ def matrices(*, parts: bool) -> nn.ParameterDict:
 def optimizers_over(model: nn.Module) -> dict[str, Optimizer]:
     each = list(model.parameters())
     apollo = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "update_interval": 2, "seed": 3}
-    muon = PlainMuon if is_dtensor(each[0]) else Float32Muon  # both in float32
     return {
-        "muon": muon(each, lr=0.1, weight_decay=0.1, momentum=0.9, adjust_lr_fn="match_rms_adamw"),
+        "muon": BatchedMuon(each, lr=0.1, weight_decay=0.1, momentum=0.9),
         "adamw": AdamW(each, lr=0.1, fused=True),
         "apollo": Apollo(each, lr=0.1, rank=5, tensorwise=False, scale=None, **apollo),
         "apollo_mini": Apollo(each, lr=0.1, rank=1, tensorwise=True, scale=None, **apollo),
