@@ -97,7 +97,7 @@ def pieces(rows: Sequence[int], sizes: Sequence[int], most: int = PIECE) -> Iter
     for index, (count, size) in enumerate(zip(rows, sizes, strict=True)):
         start = 0
         while start < count:
-            taken = min(count - start, room // size)
+            taken = min(count - start, max(0, room // size))
             if not taken and piece:
                 yield piece
                 piece, room = [], most

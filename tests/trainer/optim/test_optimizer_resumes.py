@@ -24,8 +24,11 @@ IDS = torch.arange(24).reshape(2, 12) % 50
 def begin(llama: Callable[..., nn.Module], configure):
     """A model with its optimizer, with fresh weights or a copy of another's."""
 
-    def begun(kind: str, dtype: torch.dtype, like: nn.Module | None = None) -> tuple[nn.Module, OptimizerSet]:
+    def begun(
+        kind: str, dtype: torch.dtype, like: nn.Module | None = None, *, rounding: bool = False
+    ) -> tuple[nn.Module, OptimizerSet]:
         changes = {"muonclip": {"tau": 0.5}, "apollo": {"rank": 4, "update_interval": 3}}
+        changes |= {"stochastic_rounding": rounding}
         model = llama(hidden_size=64).to(dtype).train()  # 64 x 64: a matrix that is kept in 8 bits
         if like is not None:
             model.load_state_dict(like.state_dict())
@@ -53,14 +56,19 @@ def through_a_checkpoint(
     )
 
 
+KINDS = [(kind, dtype, False) for kind in TYPES for dtype in (torch.float32, torch.bfloat16)]
+KINDS += [(kind, torch.bfloat16, True) for kind in TYPES if kind != "adamw_8bit"]
+
+
 @pytest.mark.parametrize("way", ["checkpoint", "state dict"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("kind", TYPES)
-def test_it_goes_on_bit_for_bit(kind: str, dtype: torch.dtype, way: str, begin, tmp_path: Path) -> None:
-    original, ours = begin(kind, dtype)
+@pytest.mark.parametrize(("kind", "dtype", "rounding"), KINDS, ids=str)
+def test_it_goes_on_bit_for_bit(
+    kind: str, dtype: torch.dtype, rounding: bool, way: str, begin, tmp_path: Path
+) -> None:
+    original, ours = begin(kind, dtype, rounding=rounding)
     train(original, ours, range(4))
-    torch.manual_seed(99)  # the projections of Apollo follow the seed that it began with
-    resumed, theirs = begin(kind, dtype, like=original)
+    torch.manual_seed(99)  # Apollo's projections and the rounding follow the seed that they began with
+    resumed, theirs = begin(kind, dtype, like=original, rounding=rounding)
     if way == "checkpoint":
         kept = through_a_checkpoint(original, ours, resumed, tmp_path)
         OptimizerState(theirs.optimizers, resumed).restore(kept)
