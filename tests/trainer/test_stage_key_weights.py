@@ -128,8 +128,12 @@ CASES = {
         overrides=(
             *("data.tokenizer=@smollm2", "stage1.subln=ones", "stage1_9.micro_batch_size=2"),
             *("stage1_9.schedule.decay_fraction=0.0", "model.teacher.schedule.decay_fraction=0.0"),
+            "stage1_9.optimizer.weight_decay=0.0",
         ),
-        flipped=("data.vocab_size", "stage1.", "stage1_9.schedule.", "model.teacher.schedule.", "device."),
+        flipped=(
+            *("data.vocab_size", "stage1.", "stage1_9.schedule.", "model.teacher.schedule.", "device."),
+            "stage1_9.optimizer.weight_decay_until",
+        ),
     ),
     "fitted": Case(overrides=("device.auto_micro_batch=true",), flipped=("device.",)),
     "lines": Case(overrides=LINES, flipped=("data.",), by_hand=one("data.lanes=1", "data.shuffle_windows=8")),
@@ -181,6 +185,10 @@ NOT_HERE = {
     "wandb.mode=offline": "starts a process of wandb's",
     "wandb.mode=online": "needs the network",
     **{f"{stage}.optimizer.type=adamw_8bit": "needs bitsandbytes" for stage in ("stage1_9", "model.teacher")},
+    **{
+        f"{stage}.optimizer.stochastic_rounding=true": "the weights are float32"
+        for stage in ("model.teacher", "stage1_9", "stage2", "stage3")
+    },
 }
 CAUTIOUS = {
     "device.type": "auto is the CPU here, and another device elsewhere",

@@ -85,8 +85,14 @@ CASES = {
         by_hand=one("auto_freeze.enabled=false", "auto_freeze.threshold=1e-9", "auto_freeze.start_step=3"),
     ),
     "idle": Case(
-        overrides=tuple(f"{stage}.schedule.decay_fraction=0.0" for stage in STAGES),
-        flipped=tuple(f"{stage}.schedule." for stage in STAGES),
+        overrides=tuple(
+            f"{stage}.{each}"
+            for stage in STAGES
+            for each in ("schedule.decay_fraction=0.0", "optimizer.weight_decay=0.0")
+        ),
+        flipped=tuple(
+            f"{stage}.{each}" for stage in STAGES for each in ("schedule.", "optimizer.weight_decay_until")
+        ),
     ),
     "lines": Case(overrides=LINES, flipped=("data.",), by_hand=one("data.lanes=1", "data.shuffle_windows=8")),
 }
@@ -155,7 +161,7 @@ def weights(
         found.clear()
         chosen = filled(overrides, places)
         until = {stage: trunk.until for stage, trunk in stage_trunks(chosen).items()}
-        last = min(until["stage2"], check(chosen).stage2.max_steps - 1)
+        last = min(until.get("stage2", 0), check(chosen).stage2.max_steps - 1)
         folder = tmp_path / uuid.uuid4().hex
         with pytest.raises(AtEnd):
             program.train_in(folder, check([*chosen, f"run_dir={quote(str(folder))}"]), StopSignal())

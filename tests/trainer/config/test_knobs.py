@@ -128,6 +128,7 @@ KNOBS: dict[str, tuple[str, ...]] = {
             "optimizer.type=adamw": (),
             "optimizer.lr=0.003": (),
             "optimizer.weight_decay=0.5": (),
+            "optimizer.weight_decay_until=0.5": (),
             "optimizer.momentum=0.5": (),
             "optimizer.adamw_lr_ratio=0.5": (),
             "optimizer.beta1=0.5": (),
@@ -175,8 +176,8 @@ ELSEWHERE = {
     },
     "stage2.fp8": "tests/trainer/quant/test_quant_fp8.py",
     **{
-        f"stage2.fp8_recipe.{key}": "tests/trainer/quant/test_quant_fp8.py"
-        for key in ("products", "accumulator", "min_size", "exclude")
+        f"{stage}.optimizer.stochastic_rounding": "tests/trainer/optim/test_stochastic_rounding.py"
+        for stage in ("model.teacher", "stage1_9", "stage2", "stage3")
     },
     "force": "tests/trainer/preflight/test_preflight.py",
     "device.memory_target_gib": "tests/trainer/preflight/test_preflight.py",

@@ -91,6 +91,11 @@ IDLE = {
         ("stage1_9.schedule.decay_fraction=0.0", "model.teacher.schedule.decay_fraction=0.0"),
         (),
     ),
+    "weight decay": (
+        ("stage1_9.optimizer.weight_decay_until=0.5", "model.teacher.optimizer.weight_decay_until=0.5"),
+        ("stage1_9.optimizer.weight_decay=0.0", "model.teacher.optimizer.weight_decay=0.0"),
+        (),
+    ),
     "adamw": (
         ("stage1_9.optimizer.momentum=0.1", "stage1_9.optimizer.apollo.rank=3"),
         ("stage1_9.optimizer.type=adamw",),

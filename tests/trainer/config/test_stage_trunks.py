@@ -89,6 +89,12 @@ def test_stages_share_no_trunk_with_each_other_or_with_their_ends() -> None:
     [
         (["stage1_9.saliency.enabled=true"], ["stage2"]),
         (["stage1_9.distill_schedule.type=linear"], ["stage2"]),
+        (["stage1_9.optimizer.weight_decay_until=0.5"], ["stage2"]),
+        (["stage2.optimizer.weight_decay_until=0.5"], ["stage1_9"]),
+        (
+            ["stage2.optimizer.weight_decay_until=0.5", "stage2.optimizer.weight_decay=0.0"],
+            ["stage1_9", "stage2"],
+        ),
         (["stage1_9.max_steps=0"], ["stage2"]),
         (["stage2.max_steps=0"], ["stage1_9"]),
     ],

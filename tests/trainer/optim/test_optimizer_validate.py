@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from trainer.api import check
+from trainer.devices.device import open_device
 from trainer.errors import ConfigError
 from trainer.optim import validate
-from trainer.optim.validate import optimizers, require_model
+from trainer.optim.validate import optimizers, require_device, require_model, require_student
 
 
 def test_every_optimizer_is_found_by_its_key() -> None:
@@ -43,3 +46,23 @@ def test_the_second_stage_is_asked_before_the_first_is_trained(
     with pytest.raises(ConfigError, match=r"^stage2\.optimizer: no"):
         run_small("stage2.optimizer.type=muonclip")
     assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def test_rounding_is_refused_for_the_tiny_teacher_whose_weights_are_float32() -> None:
+    config = check(["model.teacher.optimizer.stochastic_rounding=true", "device=cpu"])
+    with pytest.raises(ConfigError, match=r"^model\.teacher\.optimizer\.stochastic_rounding: .*write false$"):
+        require_device(config, open_device(config.device))
+
+
+def test_rounding_is_refused_on_xla() -> None:
+    config = check(["stage2.optimizer.stochastic_rounding=true", "device=cpu"])
+    device = dataclasses.replace(open_device(config.device), torch_device=torch.device("xla"))
+    with pytest.raises(ConfigError, match=r"^stage2\.optimizer\.stochastic_rounding: .* XLA"):
+        require_device(config, device)
+
+
+def test_rounding_is_refused_for_a_float32_student_before_any_stage() -> None:
+    config = check(["stage2.optimizer.stochastic_rounding=true"])
+    require_student(config, torch.nn.Linear(2, 2).bfloat16())
+    with pytest.raises(ConfigError, match=r"^stage2\.optimizer\.stochastic_rounding: .* float32"):
+        require_student(config, torch.nn.Linear(2, 2))
