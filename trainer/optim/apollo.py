@@ -23,14 +23,15 @@ from torch import Tensor, nn
 
 from trainer.devices.lazy_tensor import step_scalar, to_device
 from trainer.distributed.tensors import full_tensor, local_tensor, redistribute_like
-from trainer.optim.stochastic_rounding import StateAsSaved, StochasticRounding
+from trainer.optim.base import OwnOptimizer
+from trainer.optim.stochastic_rounding import StochasticRounding
 
 MAX_NORM_GROWTH = 1.01  # gamma of the norm-growth limiter, §4.1
 
 Corrections = tuple[float | Tensor, float | Tensor]
 
 
-class Apollo(StateAsSaved):
+class Apollo(OwnOptimizer):
     """Apollo for matrices, with three float32 tensors of state per parameter.
 
     The projections are not state: a generator on the CPU draws them from `seed`, the index of the parameter
@@ -114,7 +115,8 @@ class Apollo(StateAsSaved):
         scaled_MN = self._limit_norm_growth(parameter, scaled_MN)
         alpha = group["scale"] if group["scale"] is not None else (p_RM.shape[1] / p_RM.shape[0]) ** 0.5
         # In float32, rounded once: bfloat16 loses a weight decay of about 1e-5.
-        decayed = parameter.float() * (1 - group["lr"] * group["weight_decay"])
+        decayed = parameter.float() * self._kept(group)
+        scaled_MN = self._unless_skipped(scaled_MN)
         update = redistribute_like(parameter, scaled_MN if wide else scaled_MN.T)
         rate = group["lr"] * alpha
         if isinstance(rate, Tensor):  # as `alpha` it would be read back and become a constant of the graph

@@ -23,7 +23,8 @@ from trainer.devices.dtypes import auto_dtype
 from trainer.devices.lazy_tensor import is_lazy
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.distributed.tensors import full_tensor, local_tensor, redistribute_like, stacked_like
-from trainer.optim.stochastic_rounding import StateAsSaved, StochasticRounding
+from trainer.optim.base import OwnOptimizer
+from trainer.optim.stochastic_rounding import StochasticRounding
 
 STACK = 2**24
 """Elements of a stack at most, unless one matrix of each process has more: it bounds the temporary memory."""
@@ -40,7 +41,7 @@ def muon_dtype(config: OptimizerConfig, device: torch.device) -> torch.dtype | N
     return getattr(torch, config.muon.dtype)  # type: ignore[no-any-return] # named as torch names it
 
 
-class BatchedMuon(StateAsSaved, torch.optim.Muon):
+class BatchedMuon(OwnOptimizer, torch.optim.Muon):
     """Muon whose matrices of one shape, transposed ones among them, are orthogonalised as one stack.
 
     Its state is that of `torch.optim.Muon`. A step's updates are scaled to AdamW's root mean square
@@ -94,7 +95,7 @@ class BatchedMuon(StateAsSaved, torch.optim.Muon):
         wide = [_transposed_if_tall(each_NOI) for each_NOI in full]
         iterate = partial(newton_schulz, coefficients=group["ns_coefficients"], steps=group["ns_steps"])
         update_NSL = self._ranks.shared(iterate, torch.cat(wide) if len(wide) > 1 else wide[0])
-        for part, like, update in zip(parts, ahead, update_NSL.split([*map(len, parts)]), strict=True):
+        for part, like, update in zip(parts, ahead, torch.split(update_NSL, [*map(len, parts)]), strict=True):
             update_NOI = update.mT if is_tall(part[0]) else update
             self._subtract(part, local_tensor(redistribute_like(like, update_NOI)), group)
 
@@ -123,9 +124,9 @@ class BatchedMuon(StateAsSaved, torch.optim.Muon):
     def _subtract(self, weights: Sequence[nn.Parameter], update_NOI: Tensor, group: dict[str, Any]) -> None:
         """Let the weights of one shape decay, and subtract their updates."""
         ours = [local_tensor(weight) for weight in weights]
-        rate, kept = _rate(group, weights[0]), 1 - group["lr"] * group["weight_decay"]
+        rate, kept = _rate(group, weights[0]), self._kept(group)
         dtype = torch.float32 if self._rounding else ours[0].dtype
-        update_NOI = update_NOI.to(dtype, memory_format=torch.contiguous_format)
+        update_NOI = self._unless_skipped(update_NOI.to(dtype, memory_format=torch.contiguous_format))
         if ours[0].dtype == torch.float32:
             if group["weight_decay"]:
                 torch._foreach_mul_(ours, kept)
@@ -141,6 +142,8 @@ class BatchedMuon(StateAsSaved, torch.optim.Muon):
 
 class LazyMuon(BatchedMuon):
     """Muon matrix by matrix, in plain sums and products: for XLA, which compiles a step to one graph."""
+
+    _step_supports_amp_scaling = False
 
     def _step_group(self, weights: Sequence[nn.Parameter], group: dict[str, Any]) -> None:
         for weight_OI in weights:

@@ -77,13 +77,19 @@ class QkClip:
         record_logits(model, {attention.module: attention.heads for attention in attentions})
 
     @torch.no_grad()
-    def clip(self) -> None:
-        """Scale down the heads that exceeded tau since the last call, without a device synchronisation."""
+    def clip(self, finite: Tensor | None = None) -> None:
+        """Scale down the heads that exceeded tau since the last call, without a device synchronisation.
+
+        Args:
+            finite: 0-d bool on the device; where it is False nothing is scaled. None: True.
+        """
         self._all_reduce()
         for alike in self._alike:
             logits_NH = _recorded(alike)
-            gamma_NGS = self._gamma(logits_NH).view(len(alike), alike[0].key_heads, -1)
-            key_NG, query_NH = _factors(gamma_NGS)
+            gamma_NH = self._gamma(logits_NH)
+            if finite is not None:
+                gamma_NH = torch.where(finite, gamma_NH, 1.0)
+            key_NG, query_NH = _factors(gamma_NH.view(len(alike), alike[0].key_heads, -1))
             _scale([attention.query for attention in alike], query_NH)
             _scale([attention.key for attention in alike], key_NG)
             reset(*(attention.module for attention in alike))

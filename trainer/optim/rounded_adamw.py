@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from trainer.distributed.tensors import local_tensor
-from trainer.optim.stochastic_rounding import StateAsSaved, StochasticRounding
+from trainer.optim.base import OwnOptimizer
+from trainer.optim.stochastic_rounding import StochasticRounding
 
 PIECE = 2**24
 """Elements that are updated at once, at most: it bounds the temporary memory."""
 
 
-class RoundedAdamW(StateAsSaved, AdamW):
+class RoundedAdamW(OwnOptimizer, AdamW):
     """AdamW computed in float32, whose state is that of `torch.optim.AdamW` in float32.
 
     Args:
@@ -43,7 +44,7 @@ class RoundedAdamW(StateAsSaved, AdamW):
                 state = self._state(weight)  # of every process, also one that has no row of it
                 if local_tensor(weight).numel():
                     of_weight = (weight.detach(), weight.grad, state["exp_avg"], state["exp_avg_sq"])
-                    rows = tuple(torch.atleast_1d(local_tensor(tensor)) for tensor in of_weight)
+                    rows = tuple(local.view(local.shape or 1) for local in map(local_tensor, of_weight))
                     alike.setdefault((weight.dtype, int(state["step"])), []).append(rows)
             for (_, step), tensors in alike.items():
                 lengths, sizes = zip(*((len(rows[0]), rows[0][0].numel()) for rows in tensors), strict=True)
@@ -73,14 +74,14 @@ class RoundedAdamW(StateAsSaved, AdamW):
     ) -> None:
         """Update parts of parameters: as AdamW (arXiv:1711.05101, Algorithm 2), rounded once."""
         beta1, beta2 = group["betas"]
-        flat = _flat(grads).float().split([grad.numel() for grad in grads])
+        flat = torch.split(_flat(grads).float(), [grad.numel() for grad in grads])
         shaped = [part.view(mean.shape) for part, mean in zip(flat, means, strict=True)]
         torch._foreach_lerp_(list(means), shaped, 1 - beta1)
         torch._foreach_mul_(list(squares), beta2)
         torch._foreach_addcmul_(list(squares), shaped, shaped, 1 - beta2)
         root = _flat(squares).div_(1 - beta2**step).sqrt_().add_(group["eps"])
-        update = _flat(means).div_(root)
-        kept = _flat(weights).float().mul_(1 - group["lr"] * group["weight_decay"])
+        update = self._unless_skipped(_flat(means).div_(root))
+        kept = _flat(weights).float().mul_(self._kept(group))
         self._rounding.copy_(weights, kept.add_(update, alpha=-group["lr"] / (1 - beta1**step)))
 
 

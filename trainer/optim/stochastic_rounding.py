@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from trainer.config import OptimizerConfig
 from trainer.errors import ConfigError
@@ -54,7 +53,7 @@ class StochasticRounding:
         flat, first = values.view(-1), targets[0]
         if first.dtype == torch.bfloat16:
             flat = stochastically_rounded(flat, self._generator(first.device))
-        parts = flat.split([target.numel() for target in targets])
+        parts = torch.split(flat, [target.numel() for target in targets])
         shaped = [part.view(target.shape) for part, target in zip(parts, targets, strict=True)]
         torch._foreach_copy_(list(targets), shaped)
 
@@ -65,17 +64,6 @@ class StochasticRounding:
         name = f"{self._seed}/{self._name}/{self._step}/{self._calls}"
         seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
         return self._generators[device].manual_seed(seed)
-
-
-class StateAsSaved(Optimizer):
-    """An optimizer that loads float32 state as it is; torch would cast it to the dtype of the weights."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        order = [parameter for group in self.param_groups for parameter in group["params"]]
-        for index, state in state_dict["state"].items():
-            parameter = order[index]
-            self.state[parameter] = {name: t.to(parameter.device, copy=True) for name, t in state.items()}
 
 
 def stochastically_rounded(values: Tensor, generator: torch.Generator) -> Tensor:
