@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,10 @@ from torch import Tensor
 
 from trainer.config import Config
 from trainer.distributed.launched import Launched, is_distributed
+
+# torch 2.13 renames this function, and warns of the old name.
+_NAMES = ("all_gather_single", "all_gather_into_tensor")
+_all_gather_single: Callable[..., Any] = next(getattr(dist, name) for name in _NAMES if hasattr(dist, name))
 
 Parallel = Literal["none", "ddp", "fsdp"]
 T = TypeVar("T")
@@ -101,7 +105,7 @@ class Ranks:
         own = function(own).contiguous()
         rows = own.new_empty(self.world * share, *own.shape[1:])
         # As bytes, since not every backend knows every dtype.
-        dist.all_gather_into_tensor(rows.view(torch.uint8), own.view(torch.uint8))
+        _all_gather_single(rows.view(torch.uint8), own.view(torch.uint8))
         return rows[: len(batch)]
 
     def all_reduce_max_(self, tensors: Sequence[Tensor]) -> None:
