@@ -136,6 +136,7 @@ def _spec(config: Config, stage: Stage, plan: Blueprint, device: Device) -> dict
             "name": type(stage).__name__,
             **{key: value for key, value in asdict(stage).items() if key not in ignored},
             "optimizer": stage.optimizer.type,
+            "stochastic_rounding": stage.optimizer.stochastic_rounding,
         },
         "torch": torch.__version__,
     }
