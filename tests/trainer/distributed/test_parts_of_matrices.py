@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from trainer.checkpoint.state import State
 from trainer.distributed.tensors import full_tensor, redistribute_like
 from trainer.optim.apollo import Apollo
 from trainer.optim.muon import BatchedMuon
+from trainer.optim.rounded_adamw import RoundedAdamW
+from trainer.optim.stochastic_rounding import StochasticRounding
 
 pytestmark = pytest.mark.timeout(600)  # processes that load torch, on a busy machine
 
@@ -60,7 +63,8 @@ def train(model: nn.Module, optimizer: Optimizer, steps: range) -> list[Tensor]:
     for step in steps:
         generator = torch.Generator().manual_seed(step)
         for parameter in model.parameters():
-            parameter.grad = redistribute_like(parameter, torch.randn(parameter.shape, generator=generator))
+            drawn = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+            parameter.grad = redistribute_like(parameter, drawn)
         norms.append(full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
         optimizer.step()
     return norms
@@ -135,3 +139,41 @@ def test_what_is_kept_is_whole_and_goes_on_in_parts_or_as_a_whole(in_two: InTwo)
     alone = resumed(kept, parts=False)
     for name in after:
         torch.testing.assert_close(alone[name], after[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+def rounded(*, parts: bool) -> dict[str, tuple[list[Tensor], bool]]:
+    """Weights after a step that is rounded stochastically, and whether a step that is skipped left them so."""
+    rank = torch.distributed.get_rank() if parts else 0
+    apollo = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "update_interval": 2, "seed": 3}
+    kinds: dict[str, Callable[..., Any]] = {
+        "muon": partial(BatchedMuon, lr=0.1),
+        "adamw": lambda each, **options: RoundedAdamW([{"params": each}], lr=0.1, **options),
+        "apollo": partial(Apollo, lr=0.1, rank=5, tensorwise=False, scale=None, **apollo),
+    }
+    found = {}
+    for name, kind in kinds.items():
+        model = matrices(parts=parts).bfloat16()
+        optimizer = kind(list(model.parameters()), rounding=StochasticRounding(f"{name} of {rank}", 1))
+        train(model, optimizer, range(1))
+        after = [full_tensor(weight.detach()) for weight in model.parameters()]
+        optimizer.found_inf = torch.ones(())
+        train(model, optimizer, range(1, 2))
+        still = [full_tensor(weight.detach()) for weight in model.parameters()]
+        found[name] = after, all(map(torch.equal, after, still))
+    return found
+
+
+def rounded_in_parts() -> dict[str, tuple[list[Tensor], bool]]:
+    return rounded(parts=True)
+
+
+def test_rounding_in_parts_is_to_the_neighbours_of_the_same_values(in_two: InTwo) -> None:
+    """Each process draws for its own rows, so that numbers differ from those of one alone by a rounding."""
+    one, other = in_two(rounded_in_parts)
+    for name, (weights, stayed) in rounded(parts=False).items():
+        assert stayed
+        assert one[name][1]
+        for mine, theirs, expected in zip(one[name][0], other[name][0], weights, strict=True):
+            assert mine.dtype == torch.bfloat16
+            assert torch.equal(mine, theirs)
+            torch.testing.assert_close(mine, expected, rtol=2**-6, atol=2**-9)
