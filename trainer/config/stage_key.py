@@ -59,7 +59,7 @@ def stage_trunks(
 
     None has a stage whose steps depend on its length before the decay, too: a saliency curriculum ends with
     the stage, a distillation weight other than a constant falls or rises over all of it, and a weight decay
-    may end after a share of it.
+    may end after a share of it. Nor has the stage whose weights are averaged, as a point has no average.
 
     Args: see `stage_keys`.
     """
@@ -80,7 +80,10 @@ def stage_trunks(
             until=stage.schedule.decay_start(stage.max_steps),
         )
         for name, stage in stages.items()
-        if stage.max_steps and not (name == STAGE and depends) and not stage.optimizer.weight_decay_ends
+        if stage.max_steps
+        and not (name == STAGE and depends)
+        and not stage.optimizer.weight_decay_ends
+        and name != config.averaged_stage
     }
 
 

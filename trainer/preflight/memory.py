@@ -92,6 +92,7 @@ def stage_memory(
     gradients = student.parameters * student.weight_bytes
     buckets = gradients if config.device.parallel == "ddp" else 0  # of the all-reduce
     optimizer = optimizer_memory(student, stage.optimizer, processes=device.ranks.world)
+    average = average_bytes(config, student) if name == config.averaged_stage else 0
     own = dataclasses.replace(stage, batch_size=stage.batch_size // device.chips)
     computing = step_peak(config, own, plan, device, micro_batch=max(1, micro // device.chips))
     lasting = average + buckets + optimizer.state

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from trainer.config import Config
 from trainer.preflight.dimensions import Dimensions
-from trainer.preflight.memory import stages, student_dimensions
+from trainer.preflight.memory import average_bytes, stages, student_dimensions
 from trainer.preflight.optimizer import optimizer_memory
 from trainer.preflight.trace import Stage
 
@@ -21,11 +21,10 @@ _CHUNKS = 2**30  # of losses that are computed in chunks
 def memory_upper_bound(config: Config, teacher: Dimensions) -> int:
     """Return a cheap upper bound on memory, in bytes, over stages, evaluations and the teacher's training."""
     student, length = student_dimensions(config, teacher), config.data.sequence_length
-    # Weights, gradients, two moments and a temporary copy, all in float32; and the teacher's weights.
-    lasting = _FLOAT * (5 * student.parameters + teacher.parameters)
-    lasting += max(
-        (optimizer_memory(student, each.optimizer).temporary for _, each in stages(config)), default=0
-    )
+    # Weights, gradients, two moments and a temporary copy, all in float32; their average, and the teacher's.
+    lasting = _FLOAT * (5 * student.parameters + teacher.parameters) + average_bytes(config, student)
+    optimizers = [optimizer_memory(student, stage.optimizer) for _, stage in stages(config)]
+    lasting += max((optimizer.temporary for optimizer in optimizers), default=0)
     sequences = max([config.eval.batch_size, *(_at_once(stage) for _, stage in stages(config))])
     if config.model.kind == "tiny":
         recipe = config.model.teacher

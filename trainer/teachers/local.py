@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from trainer.cache import artifact
 from trainer.config import Config, FieldError, TinyModelConfig
+from trainer.config.added_keys import without_added
 from trainer.data import (
     Corpus,
     DataError,
@@ -254,7 +255,7 @@ def _recipe(config: Config, model: TinyModelConfig, corpus: Corpus, device: Devi
     muon = muon_dtype(model.teacher.optimizer, device.torch_device)
     return {
         "recipe": 1,  # raise it when the training of teachers changes
-        "model": {key: value for key, value in asdict(model).items() if key != "master_dtype"},  # a student's
+        "model": _model(model),
         "data": corpus.order_sha256,
         "vocab_size": corpus.vocab_size,
         "sequence_length": config.data.sequence_length,
@@ -264,6 +265,12 @@ def _recipe(config: Config, model: TinyModelConfig, corpus: Corpus, device: Devi
         "torch": torch.__version__,
         "transformers": version("transformers"),
     }
+
+
+def _model(model: TinyModelConfig) -> dict[str, Any]:
+    """Return the part of the configuration that a tiny teacher is made from, without the student's dtype."""
+    document: dict[str, Any] = without_added({"model": asdict(model)})["model"]
+    return {key: value for key, value in document.items() if key != "master_dtype"}
 
 
 def _train(

@@ -272,3 +272,21 @@ def test_every_optimizer_goes_on_bit_for_bit(
     with pytest.raises(KilledError):
         attempt(tmp_path, *chosen, "checkpoint.every_steps=3", end=kill, at=6)
     assert outcome_of(attempt(tmp_path, *chosen), tmp_path) == expected
+
+
+@pytest.mark.parametrize("kind", ["muon", "adamw", "apollo"])
+def test_stochastic_rounding_goes_on_bit_for_bit(
+    kind: str, attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path
+) -> None:
+    """Preempted in Stage 1.9, then killed in Stage 2; the random numbers go on where they were."""
+    chosen = [
+        "model.master_dtype=bfloat16",
+        *(f"{stage}.optimizer.type={kind}" for stage in ("stage1_9", "stage2")),
+        *(f"{stage}.optimizer.stochastic_rounding=true" for stage in ("stage1_9", "stage2")),
+    ]
+    expected = uninterrupted(*chosen)
+    with pytest.raises(PreemptedError):
+        attempt(tmp_path, *chosen, end=terminate, at=4)
+    with pytest.raises(KilledError):
+        attempt(tmp_path, *chosen, "checkpoint.every_steps=3", end=kill, at=6)
+    assert outcome_of(attempt(tmp_path, *chosen), tmp_path) == expected

@@ -151,6 +151,13 @@ KNOBS: dict[str, tuple[str, ...]] = {
         for stage in ("stage1_9", "stage2", "stage3")
         for knob in ("schedule.warmup_steps=4", "schedule.decay_fraction=0.0", "schedule.final_lr_ratio=0.9")
     },
+    **{
+        f"{stage}.optimizer.stochastic_rounding=true": (
+            "model.master_dtype=bfloat16",
+            *(STAGE3 if stage == "stage3" else ()),
+        )
+        for stage in ("stage1_9", "stage2", "stage3")
+    },
 }
 ELSEWHERE = {
     **{
@@ -175,9 +182,10 @@ ELSEWHERE = {
         for key in ("level", "phases", "every", "path")
     },
     "stage2.fp8": "tests/trainer/quant/test_quant_fp8.py",
+    "model.teacher.optimizer.stochastic_rounding": "tests/trainer/optim/test_optimizer_validate.py",
     **{
-        f"{stage}.optimizer.stochastic_rounding": "tests/trainer/optim/test_stochastic_rounding.py"
-        for stage in ("model.teacher", "stage1_9", "stage2", "stage3")
+        f"stage2.fp8_recipe.{key}": "tests/trainer/quant/test_quant_fp8.py"
+        for key in ("products", "accumulator", "min_size", "exclude")
     },
     "force": "tests/trainer/preflight/test_preflight.py",
     "device.memory_target_gib": "tests/trainer/preflight/test_preflight.py",
