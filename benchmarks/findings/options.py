@@ -47,6 +47,7 @@ class Question:
 
 _WARMUP = "stage2.lambda_warmup"
 _BFLOAT16 = "model.master_dtype=bfloat16"
+_PRODUCTS = "device.dtype=bfloat16"  # slow on a CPU without instructions for it
 QUESTIONS: Mapping[str, Question] = {
     "lambda": Question(
         text="Lambda of Stage 2 after Stage 1.9",
@@ -74,17 +75,18 @@ QUESTIONS: Mapping[str, Question] = {
         },
     ),
     "masters-muon": Question(
-        text="Master weights, Muon",
+        text="Master weights, Muon, products in bfloat16",
         usual="float32",
+        base=(_PRODUCTS,),
         choices={
             "bfloat16": (_BFLOAT16,),
             "bfloat16, stochastic rounding": (_BFLOAT16, *_both("stochastic_rounding=true")),
         },
     ),
     "masters-adamw": Question(
-        text="Master weights, AdamW",
+        text="Master weights, AdamW, products in bfloat16",
         usual="float32",
-        base=_both("type=adamw"),
+        base=(_PRODUCTS, *_both("type=adamw")),
         choices={
             "bfloat16": (_BFLOAT16,),
             "bfloat16, stochastic rounding": (_BFLOAT16, *_both("stochastic_rounding=true")),
