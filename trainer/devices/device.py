@@ -70,7 +70,10 @@ class Device:
     ranks: Ranks = ALONE
 
     checks_before_update: ClassVar[bool] = True
-    """Whether a step's loss and gradient norm are checked before the optimizer's update."""
+    """Whether a step's loss and gradient norm are checked before the optimizer's update.
+
+    On a device that `reads_late` a flag on the device skips the update, where the optimizer can do that.
+    """
 
     @property
     def kind(self) -> str:
@@ -81,6 +84,11 @@ class Device:
     def chips(self) -> int:
         """Return the number of chips that share each batch in this process."""
         return 1
+
+    @property
+    def reads_late(self) -> bool:
+        """Return whether a step's results are read once the next step is submitted, so that none waits."""
+        return self.kind == "cuda"
 
     @property
     def compiles(self) -> bool:
@@ -114,9 +122,9 @@ class Device:
     def reads(self, step: int, of: int) -> bool:
         """Return whether the results of the one-based `step` of `of` are read before the next step.
 
-        Otherwise they are read together with those of a later step.
+        Otherwise they are read later: see `reads_late`, or together with those of a later step.
         """
-        return True
+        return not self.reads_late or step in (1, of)
 
     def reading_every(self, steps: int) -> Device:
         """Return the same device, which reads results at least every so many steps."""
@@ -130,9 +138,28 @@ class Device:
         """Return the tensors on the CPU, by one transfer where that matters."""
         return [tensor.cpu() for tensor in tensors]
 
+    def begin_fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Begin to copy a tensor to the CPU, without waiting.
+
+        Returns:
+            A function that waits for the copy, not for work submitted since, and returns it.
+        """
+        cuda = self.kind == "cuda"
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=cuda)
+        copy.copy_(tensor, non_blocking=True)
+        if not cuda:
+            return lambda: copy
+        copied = torch.cuda.Event()
+        copied.record(torch.cuda.current_stream(self.torch_device))
+
+        def wait() -> Tensor:
+            copied.synchronize()
+            return copy
+
+        return wait
+
     def end_step(self) -> None:
-        """Complete a step, so that its time may be measured."""
-        self.synchronize()
+        """Start a step that was recorded, on a device that records them."""
 
     def separate_graph(self) -> AbstractContextManager[Any]:
         """Return a context for work that is not part of every step, recorded as a graph of its own."""

@@ -8,7 +8,7 @@ to it (`match_rms_adamw`, arXiv:2502.16982 §2.2), and so is Apollo's (its `scal
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -85,11 +85,23 @@ class OptimizerSet:
                     if parameter in states:
                         optimizer.state[parameter] = states[parameter]
 
-    def step(self) -> None:
+    @property
+    def can_skip(self) -> bool:
+        """Return whether `step` can skip the update by a flag on the device."""
+        return all(getattr(each, "_step_supports_amp_scaling", False) for each in self.optimizers)
+
+    def step(self, finite: Tensor | None = None) -> None:
+        """Take a step that changes no weight if `finite`, a 0-d bool on the device, is False.
+
+        The flag is passed as torch's `GradScaler` does, which `torch.optim.AdamW` knows. A skipped step may
+        lose an optimizer's state.
+        """
         for optimizer in self.optimizers:
+            if finite is not None:
+                cast(Any, optimizer).found_inf = finite.logical_not().float()
             optimizer.step()
         if self._clip:
-            self._clip.clip()
+            self._clip.clip(finite)
 
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:

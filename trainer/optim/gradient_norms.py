@@ -1,32 +1,51 @@
-"""Gradient norms by kind of parameter, to show the part that diverges. Called by `train_step`."""
+"""Gradient norms of a step: of all parameters, and by kind, to show what diverges. Called by `train_step`."""
 
 from __future__ import annotations
 
-from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
+from collections.abc import Sequence
+from typing import cast
 
+import torch
+from torch import Tensor, nn
+from torch.linalg import vector_norm
+
+from trainer.devices.lazy_tensor import is_lazy
 from trainer.distributed.tensors import full_tensor
 from trainer.models.causal_lm import hidden_matrices
 
+KINDS = ("grad_norm_matrices", "grad_norm_ends", "grad_norm_gains")
+"""Hidden matrices; embeddings and head; gains and biases."""
+
 
 class GradientNorms:
-    """Gradient norms of three kinds: hidden matrices; embeddings and head; gains and biases."""
+    """Gradient norms of all parameters of a model, and by kind."""
 
     def __init__(self, model: nn.Module) -> None:
-        matrices = hidden_matrices(model)
-        hidden_ids = {id(parameter) for parameter in matrices}
-        rest = [p for p in model.parameters() if p.requires_grad and id(p) not in hidden_ids]
-        self._kinds = {
-            "grad_norm_matrices": matrices,
-            "grad_norm_ends": [p for p in rest if p.ndim >= 2],
-            "grad_norm_gains": [p for p in rest if p.ndim < 2],
-        }
+        self._model, self._hidden = model, {id(parameter) for parameter in hidden_matrices(model)}
 
-    def __call__(self) -> dict[str, Tensor]:
-        """Return the current norms as 0-d tensors, without kinds that have no gradients."""
-        norms = {}
-        for name, parameters in self._kinds.items():
-            gradients = [p.grad for p in parameters if p.grad is not None]
-            if gradients:
-                norms[name] = full_tensor(get_total_norm(gradients))
-        return norms
+    def __call__(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the current norm, 0-d, and those of the kinds that have gradients.
+
+        All are made of one norm per parameter, so that each gradient is read once.
+        """
+        trained = [p for p in self._model.parameters() if p.grad is not None]
+        if not trained:
+            return torch.zeros(()), {}
+        norms_P = full_tensor(torch.stack(_norms([cast(Tensor, p.grad) for p in trained])))
+        kinds: dict[str, list[Tensor]] = {}
+        for parameter, norm in zip(trained, norms_P.unbind(), strict=True):
+            kinds.setdefault(self._kind(parameter), []).append(norm)
+        by_kind = {name: vector_norm(torch.stack(kinds[name])) for name in KINDS if name in kinds}
+        return vector_norm(norms_P), by_kind
+
+    def _kind(self, parameter: nn.Parameter) -> str:
+        if id(parameter) in self._hidden:
+            return KINDS[0]
+        return KINDS[1] if parameter.ndim >= 2 else KINDS[2]
+
+
+def _norms(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return the norm of each, in one pass; XLA has no such operation, and compiles to one."""
+    if is_lazy(gradients[0]):
+        return [vector_norm(gradient) for gradient in gradients]
+    return list(torch._foreach_norm(gradients))

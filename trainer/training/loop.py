@@ -20,6 +20,7 @@ from trainer.checkpoint.state import State, Stateful
 from trainer.data.feed import Feed
 from trainer.data.labelled_feed import LabelledFeed
 from trainer.devices.device import Device
+from trainer.errors import PreemptedError
 from trainer.optim.build import build_optimizer
 from trainer.training.activation_checkpointing import recompute_layers
 from trainer.training.auto_freeze import PART as AUTO_FREEZE
@@ -115,8 +116,8 @@ def train(
 
     Raises:
         ConfigError: the model cannot be trained as the device says.
-        DivergedError: a loss or a gradient is not finite. The weights are those before that step, or of a
-            later one where steps are read together (`Device.reads`).
+        DivergedError: a loss or a gradient is not finite. The weights are those before that step, or on XLA
+            those of a later one. Nothing was saved since: what saves reads all results first.
         PreemptedError: a signal came; the step that was under way is finished.
     """
     model.train()
@@ -155,7 +156,8 @@ class _StageLoop:
         )
         self._trace, self._pending = StageTrace(), PendingResults[Step](self._device)
         # The trace outlives the stage, so it must not hold on to the optimizer's state.
-        self._trace.complete = partial(_report, self._pending, self._trace, context.watch)
+        self._report = partial(_report, self._pending, self._trace, context.watch)
+        self._trace.complete = partial(_complete, self._pending, self._report)
         self._save_seconds = 0.0
 
     def run(self, extra_state: Mapping[str, Stateful]) -> StageTrace:
@@ -174,8 +176,12 @@ class _StageLoop:
             device.end_step()  # what was made or restored so far is no part of the first step
             if self._memory:
                 self._memory.begin(plan.name, optimizer.optimizers, done=checkpoint.done)
-            for number in range(checkpoint.done + 1, plan.steps + 1):
-                self._step(number, checkpoint)
+            try:
+                for number in range(checkpoint.done + 1, plan.steps + 1):
+                    self._step(number, checkpoint)
+            except PreemptedError:
+                self._trace.complete()  # a diverged run is not to be resumed
+                raise
         return self._trace
 
     def _parts(self, extra_state: Mapping[str, Stateful]) -> Parts:
@@ -191,7 +197,7 @@ class _StageLoop:
         )
 
     def _step(self, number: int, checkpoint: StageCheckpoint) -> None:
-        """Take the one-based step, report it where it is due, and let the checkpoint be saved."""
+        """Take the one-based step, report what was read, and let the checkpoint be saved."""
         plan, timer = self._plan, _StepTimer(self._device)
         if isinstance(self._batches, Feed):
             with timer.data():  # outside of `hold`: nothing of the step is begun, so a signal need not wait
@@ -207,7 +213,7 @@ class _StageLoop:
             with timer.data():
                 ids_BT = next(self._batches)
                 micro = self._device.place_micro_batches(ids_BT, plan.micro_batch_size)
-            result, due = self._compute(micro, number)
+            result = self._compute(micro, number)
             timer.stop()
             inspection = self._inspect(number)
             lr = plan.optimizer.lr * factor
@@ -226,8 +232,7 @@ class _StageLoop:
                 compile_seconds=timer.compile_seconds,
             )
             self._pending.add(result, number, step)
-            if due:
-                self._trace.complete()
+            self._report()
             self._evaluate(number)  # before the checkpoint of this step, which has the line then
             began = time.perf_counter()
             saved = checkpoint.after(number, {"lr": lr, **settings})
@@ -238,18 +243,21 @@ class _StageLoop:
             if self._memory:
                 self._memory.stepped(saved=saved, froze=inspection is not None and inspection.froze)
 
-    def _compute(self, micro: Sequence[Tensor], number: int) -> tuple[StepResult, bool]:
-        """Return the result of the step, and whether all pending results are to be reported now."""
+    def _compute(self, micro: Sequence[Tensor], number: int) -> StepResult:
+        """Return the result of the step, once what is to be read now was read."""
         result = self._take_step(micro, number=number)
         if self._average:
             self._average.after(number)
         if self._memory:
             self._memory.recorded()
         self._device.end_step()
-        due = self._device.reads(number, self._plan.steps)
-        if due:
+        if self._device.reads(number, self._plan.steps):
             self._pending.read([result])
-        return result, due
+        elif self._device.reads_late:
+            if not result.known:
+                result.send(self._device)
+            self._pending.read()  # the step before this one: the device always has work
+        return result
 
     def _evaluate(self, number: int) -> None:
         """Measure the held-out loss after the one-based step, if that is due."""
@@ -271,6 +279,11 @@ def _report(pending: PendingResults[Step], trace: StageTrace, watch: Watch) -> N
     for step in pending.reports():
         trace.add(step)
         watch(step)
+
+
+def _complete(pending: PendingResults[Step], report: Callable[[], None]) -> None:
+    pending.read()
+    report()
 
 
 class _StepTimer:

@@ -1,6 +1,7 @@
 """Results of training steps: on the device until they are read, then reported as `Step`.
 
-Where reading waits for the device, several steps are read together. Used by `train_step` and `loop`.
+Where reading waits for the device, a step is read when the next one is submitted, or several are read
+together. Used by `train_step` and `loop`.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class StepResult:
         self._names, self._stage = tuple(losses), stage
         self._values = torch.stack([*losses.values(), grad_norm.float()])  # for one transfer
         self._read: list[float] | None = None
+        self._arrive: Callable[[], Tensor] | None = None
         self.details = dict(details)
 
     @property
@@ -86,6 +88,19 @@ class StepResult:
     def tensors(self) -> tuple[Tensor, ...]:
         """Return everything that is on the device."""
         return self._values, *self.details.values()
+
+    def send(self, device: Device) -> None:
+        """Begin to copy everything to the host: `arrive` will wait for this step, not for later ones."""
+        self._arrive = device.begin_fetch(torch.cat([tensor.reshape(-1) for tensor in self.tensors]))
+
+    def arrive(self) -> bool:
+        """Wait for what was sent and take it; return whether anything was."""
+        if self._arrive is None:
+            return False
+        shapes = [tensor.shape for tensor in self.tensors]
+        pieces = self._arrive().split([shape.numel() for shape in shapes])
+        self.take(piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True))
+        return True
 
     def take(self, copies: Iterator[Tensor]) -> None:
         """Take the next of the given host copies, which are in the order of `tensors`."""
@@ -135,20 +150,22 @@ class PendingResults(Generic[T]):
         self._steps.append((result, number, build))
 
     def reports(self) -> Iterator[T]:
-        """Yield the report of each pending step, and forget it.
+        """Yield the report of each step that was read, and forget it.
 
         Raises:
             DivergedError: a step is not finite; those before it were yielded.
         """
-        self.read()
-        while self._steps:
+        while self._steps and self._steps[0][0].known:
             result, number, build = self._steps.pop(0)
             result.refuse_divergence(number)
             yield build(losses=result.losses, grad_norm=result.grad_norm, details=result.details)
 
     def read(self, more: Sequence[StepResult] = ()) -> None:
-        """Read all pending results, and `more`, in one transfer. Waits for the device."""
-        waiting = [each for each in (*(result for result, _, _ in self._steps), *more) if not each.known]
+        """Read all pending results, and `more`: what was not sent in one transfer. Waits for the device."""
+        unread = [each for each in (*(result for result, _, _ in self._steps), *more) if not each.known]
+        waiting = [each for each in unread if not each.arrive()]
+        if not waiting:
+            return
         copies = iter(self._device.fetch([tensor for result in waiting for tensor in result.tensors]))
         for result in waiting:
             result.take(copies)

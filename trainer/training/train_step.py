@@ -5,7 +5,6 @@ Shapes: B sequences of a step, b of a micro-batch, T tokens; `ids_BT`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from trainer.devices.device import Device, micro_batches
-from trainer.distributed.tensors import full_tensor
 from trainer.errors import TrainerError
 from trainer.optim.build import OptimizerSet
 from trainer.optim.gradient_norms import GradientNorms
@@ -56,8 +54,10 @@ class TrainStep:
         self.plan, self._model, self._eager, self._optimizer = plan, model, objective, optimizer
         self._objective = compiled(objective) if device.compile else objective
         self._device = device
-        self._max_grad_norm = plan.optimizer.max_grad_norm or math.inf
+        self._max_grad_norm = plan.optimizer.max_grad_norm
         self._gradient_norms = GradientNorms(model)
+        self._guards = device.reads_late and optimizer.can_skip
+        self._finite: Tensor | None = None  # of all steps so far
         self._strategy = strategy or ParallelStrategy()
         self._again = again
 
@@ -70,19 +70,30 @@ class TrainStep:
 
         Raises:
             DivergedError: a loss or the gradient is not finite. The weights are those before the step. On a
-                device that records its steps as a graph this is raised when the result is read.
+                device that reads late this is raised when the result is read, and no step since has changed
+                the weights; nor does one that records its steps as a graph raise it before.
         """
         parts = self._strategy.mean(self.accumulate(batch))
         losses = {name: part for name, part in parts.items() if part.ndim == 0}
         details = {name: part for name, part in parts.items() if part.ndim}
-        details |= self._gradient_norms() | self._optimizer.readings()
-        norm = full_tensor(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._max_grad_norm))
-        result = StepResult(losses, norm, details, stage=self.plan.name)
-        if self._device.checks_before_update:
+        norm, norms = self._gradient_norms()
+        result = StepResult(losses, norm, details | norms | self._optimizer.readings(), stage=self.plan.name)
+        if self._device.checks_before_update and not self._guards:
             result.refuse_divergence(number)  # the one place of a step that waits for the device
-        self._optimizer.step()
+        if self._max_grad_norm:
+            torch.nn.utils.clip_grads_with_norm_(self._model.parameters(), self._max_grad_norm, norm)
+        if self._guards:
+            self._optimizer.step(self._finite_until(losses["loss"], norm))
+        else:
+            self._optimizer.step()
         self._optimizer.zero_grad()
         return result
+
+    def _finite_until(self, loss: Tensor, norm: Tensor) -> Tensor:
+        """Return whether all steps until this one are finite, on the device: later ones do not count."""
+        finite = torch.isfinite(loss) & torch.isfinite(norm)
+        self._finite = finite if self._finite is None else self._finite & finite
+        return self._finite
 
     def accumulate(self, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
         """Add the gradient of the mean loss over a batch to the parameters', which must have none.

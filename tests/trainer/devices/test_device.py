@@ -138,6 +138,28 @@ def test_a_batch_comes_to_a_cuda_device_as_it_was() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_what_is_fetched_from_a_cuda_device_is_what_it_held_then_without_a_wait() -> None:
+    device = open_device(config(type="cuda"))
+    values = torch.arange(3.0, device=device.torch_device)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        arrive = device.begin_fetch(values)
+        values.zero_()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(arrive(), torch.arange(3.0))
+
+
+def test_only_cuda_reads_late() -> None:
+    assert not CPU.reads_late
+    cuda = dataclasses.replace(CPU, torch_device=torch.device("cuda"))
+    assert cuda.reads_late
+    assert [cuda.reads(step, 4) for step in (1, 2, 3, 4)] == [True, False, False, True]
+    assert all(CPU.reads(step, 4) for step in (1, 2, 3, 4))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_peak_of_a_cuda_device_counts_from_its_reset() -> None:
     device = open_device(config(type="cuda"))
     torch.empty(2**26, dtype=torch.uint8, device=device.torch_device)  # dropped at once
