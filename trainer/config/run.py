@@ -45,9 +45,11 @@ class DeviceConfig:
             device has instructions for it. `fastest` is bfloat16 wherever there are instructions for it, on
             CPUs too, and float32 elsewhere. `float32` is refused for weights in bfloat16, the teacher's too,
             whose products cannot be.
-        compile: torch.compile the training steps; `auto`: on CUDA devices alone, as compiling takes a CPU
-            longer than it saves in a short run, and not where processes share the run. Where it fails,
-            training goes on without it.
+        compile: torch.compile the training steps: each as one graph, or (`layers`) the decoder layers of
+            student and teacher, whose one small graph is compiled many times sooner and does not depend on
+            their number or on a stage's weights and temperatures. `auto`: on CUDA devices alone, as compiling
+            takes a CPU longer than it saves in a short run; as one graph, or the layers where processes share
+            the run. Where it fails, training goes on without it.
         recompute: activation checkpointing of each layer: less memory for about a third more time. Changes
             no loss.
         parallel: how the processes that torchrun started share one run: `ddp` (each has the full model and
@@ -68,7 +70,7 @@ class DeviceConfig:
     type: Literal["auto", "cpu", "cuda", "xla"]
     threads: Annotated[int, Field(ge=1, le=1024)]
     dtype: Literal["auto", "fastest", "float32", "bfloat16"]
-    compile: bool | Literal["auto"]
+    compile: bool | Literal["auto", "layers"]
     recompute: bool
     parallel: Literal["none", "ddp", "fsdp"]
     num_chips: Positive | None
@@ -210,7 +212,7 @@ class Config:
             )
         if self.device.compile is True:
             raise FieldError(
-                "processes that share a run do not compile their steps; write device.compile=auto or false",
+                "processes that share a run compile no step as one graph; write device.compile=layers",
                 key="device.compile",
             )
         if self.device.parallel == "ddp":

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,7 @@ class Device:
         dtype: of matrix products (autocast); master weights keep their own.
         name: of the processor, for the result and for its price.
         attention: transformers' attention implementation that is fastest here.
-        compile: compile training steps.
+        compile: compile training steps: each as one graph, or its decoder `layers`.
         recompute: recompute activations of layers in the backward pass.
         ranks: the processes that share the run; this is the device of one of them.
     """
@@ -65,7 +65,7 @@ class Device:
     dtype: torch.dtype
     name: str
     attention: str
-    compile: bool = False
+    compile: bool | Literal["layers"] = False
     recompute: bool = False
     ranks: Ranks = ALONE
 
@@ -93,7 +93,7 @@ class Device:
     @property
     def compiles(self) -> bool:
         """Return whether the first step of a stage is compiled, which may take far longer than the others."""
-        return self.compile
+        return bool(self.compile)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return a context with matrix products in `dtype`."""
@@ -149,7 +149,7 @@ class Device:
         copy.copy_(tensor, non_blocking=True)
         if not cuda:
             return lambda: copy
-        copied = torch.cuda.Event()
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no annotation here
         copied.record(torch.cuda.current_stream(self.torch_device))
 
         def wait() -> Tensor:
@@ -258,7 +258,7 @@ def open_device(config: DeviceConfig) -> Device:
             dtype=dtype_of(config, torch.device("cpu")),
             name=_cpu_name(),
             attention="eager",
-            compile=config.compile is True,
+            compile=_compilation(config, auto=False),
             recompute=config.recompute,
         )
     torch.set_float32_matmul_precision("high")
@@ -268,9 +268,15 @@ def open_device(config: DeviceConfig) -> Device:
         dtype=dtype_of(config, device),
         name=torch.cuda.get_device_name(device),
         attention=sdpa.register(),
-        compile=config.compile is not False and config.parallel == "none",
+        compile=_compilation(config, auto=True),
         recompute=config.recompute,
     )
+
+
+def _compilation(config: DeviceConfig, *, auto: bool) -> bool | Literal["layers"]:
+    """Return what is compiled. The layers alone where processes exchange gradients between them."""
+    chosen = auto if config.compile == "auto" else config.compile
+    return "layers" if chosen and config.parallel != "none" else chosen
 
 
 def micro_batches(ids_BT: Tensor, size: int | None) -> tuple[Tensor, ...]:

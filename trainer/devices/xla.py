@@ -196,7 +196,7 @@ def open_xla(config: DeviceConfig) -> XlaDevice:
     Raises:
         ConfigError: torch.compile is asked for, or the chips cannot share the run as configured.
     """
-    if config.compile is True:
+    if config.compile in (True, "layers"):
         raise ConfigError("XLA compiles by itself; write device.compile=auto", key="device.compile")
     _limit_chips(config.num_chips)
     chips = xr.global_runtime_device_count()

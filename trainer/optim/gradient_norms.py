@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -44,7 +43,7 @@ class GradientNorms:
         return KINDS[1] if parameter.ndim >= 2 else KINDS[2]
 
 
-def _norms(gradients: Sequence[Tensor]) -> list[Tensor]:
+def _norms(gradients: list[Tensor]) -> list[Tensor]:
     """Return the norm of each, in one pass; XLA has no such operation, and compiles to one."""
     if is_lazy(gradients[0]):
         return [vector_norm(gradient) for gradient in gradients]

@@ -10,7 +10,9 @@ which weights share a scale, and whether activations are quantised at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -24,6 +26,8 @@ from trainer.quant.saliency import ColumnSaliency
 from trainer.quant.shared import SharedScalar
 from trainer.quant.warmup import Lambda
 from trainer.quant.weights import WeightScale, ternary_weight
+
+_NUMBERED = re.compile(r"(?<=\d)\.")  # where the name of a numbered module ends
 
 
 class _BlendWeight(torch.autograd.Function):
@@ -92,9 +96,9 @@ class TernaryLinear(nn.Module):
         )
         return cast(Tensor, blend)
 
-    def hold_weight(self) -> None:
-        """Quantise the weights once for all passes until `release_weight`."""
-        self._held = self.effective_weight().detach().requires_grad_(self.weight.requires_grad)
+    def hold_weight(self, effective_OI: Tensor) -> None:
+        """Multiply by these effective weights in all passes until `release_weight`."""
+        self._held = effective_OI.detach().requires_grad_(self.weight.requires_grad)
         self._held.grad = self.weight.grad
 
     def release_weight(self) -> None:
@@ -121,20 +125,41 @@ def ternary_layers(model: nn.Module) -> list[TernaryLinear]:
     return [module for module in model.modules() if isinstance(module, TernaryLinear)]
 
 
+def effective_weights(layers: Sequence[TernaryLinear]) -> list[Tensor]:
+    """Return the weights [O, I] that each of the layers multiplies by."""
+    return [layer.effective_weight() for layer in layers]
+
+
+Quantise = Callable[[Sequence[TernaryLinear]], list[Tensor]]
+
+
 @contextmanager
-def held_weights(model: nn.Module) -> Iterator[None]:
+def held_weights(model: nn.Module, quantise: Quantise = effective_weights) -> Iterator[None]:
     """Quantise the weights of every ternary layer once for all passes within the context.
 
     Weights, lambda and saliency must not change within it. Gradients reach the master weights at its end.
+
+    Args:
+        model: with the layers.
+        quantise: `effective_weights`, or a compiled one; called with the layers of a block of the model.
     """
-    layers = ternary_layers(model)
-    for layer in layers:
-        layer.hold_weight()
+    blocks = _blocks(model)
     try:
+        with torch.no_grad():
+            for block in blocks:
+                for layer, effective_OI in zip(block, quantise(block), strict=True):
+                    layer.hold_weight(effective_OI)
         yield
     finally:
-        for layer in layers:
+        for layer in itertools.chain(*blocks):
             layer.release_weight()
+
+
+def _blocks(model: nn.Module) -> list[list[TernaryLinear]]:
+    """Return the quantised layers by the numbered module that they are in, such as a decoder layer."""
+    named = [(name, each) for name, each in model.named_modules() if isinstance(each, TernaryLinear)]
+    blocks = itertools.groupby(named, lambda item: _NUMBERED.split(item[0], maxsplit=1)[0])
+    return [[layer for _, layer in items] for _, items in blocks]
 
 
 @contextmanager

@@ -85,7 +85,15 @@ def distill(
         else:
             objective = from_teacher(student, teacher, config, stack)
         plan = StagePlan.of(NAME, config)
-        return train(plan, student, objective, batches, context, prepare=lambda step: {"lambda": 1.0})
+        return train(
+            plan,
+            student,
+            objective,
+            batches,
+            context,
+            prepare=lambda step: {"lambda": 1.0},
+            teacher=teacher,
+        )
 
 
 def _labelled(

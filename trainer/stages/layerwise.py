@@ -57,7 +57,8 @@ def align(
 
     try:
         objective = alignment(student, teacher, distill_weight, config)
-        return train(StagePlan.of(NAME, config), student, objective, batches, context, prepare=prepare)
+        plan = StagePlan.of(NAME, config)
+        return train(plan, student, objective, batches, context, prepare=prepare, teacher=teacher)
     finally:
         for layer in ternary_layers(student):
             layer.saliency = None

@@ -42,7 +42,8 @@ def pretrain(
     strength.set(1.0)  # what does not warm up stays there
     try:
         with fp8_products(student, config.fp8_recipe) if config.fp8 else nullcontext():
-            return train(StagePlan.of(NAME, config), student, objective, batches, context, prepare=prepare)
+            plan = StagePlan.of(NAME, config)
+            return train(plan, student, objective, batches, context, prepare=prepare, teacher=teacher)
     finally:
         strength.set(1.0)
 

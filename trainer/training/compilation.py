@@ -1,37 +1,120 @@
 """torch.compile over a stage's objective, its cache, and the warning when it fails. Used by `train_step`.
 
-What is compiled is the function from token ids to losses, student, teacher and loss together: modules keep
-their parameters and names, so checkpoints do not know of it. mode="default" is the only one: with
-reduce-overhead and max-autotune the notebook's runs broke on the head.
+What is compiled is the function from token ids to losses, student, teacher and loss together; or the forward
+pass of a decoder layer, whose graph serves all layers that are alike ("regional compilation" in torch's
+tutorials). Modules keep their parameters and names, so checkpoints do not know of it. mode="default" is the
+only one: with reduce-overhead and max-autotune the notebook's runs broke on the head.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainer.cache import cache_root
+from trainer.quant.ternary import Quantise, effective_weights
 
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+_GRAPHS = 32  # of a layer's code in a run: student and teacher, of each stage with its shapes
 
 _log = logging.getLogger(__name__)
 
 
-def compiled(objective: Callable[[Tensor], Mapping[str, Tensor]]) -> Callable[[Tensor], Mapping[str, Tensor]]:
-    """Return the function, compiled when it is first called and again for each new shape of its argument.
+Losses = Callable[[Tensor], Mapping[str, Tensor]]
 
-    Kernels are kept in the trainer's cache, where the next run and other workers of the machine find them.
+
+def compiled(objective: Losses) -> Losses:
+    """Return the function, compiled when it is first called and again for each new shape of its argument."""
+    _prepare()
+    return torch.compile(objective, dynamic=False)
+
+
+def with_compiled_layers(objective: Losses, models: Iterable[nn.Module]) -> Losses:
+    """Return the function, during which the decoder layers of the models compute by compiled forward passes.
+
+    Layers are compiled when they are first called, once for all that are alike: their weights, lambda and the
+    like are inputs of the graph.
+
+    Args:
+        objective: the function.
+        models: of transformers; a model without a decoder stays as it is.
     """
+    _prepare()
+    import torch._dynamo.config as dynamo
+
+    dynamo.optimize_ddp = False  # it splits graphs at DDP's buckets, and a layer's is small enough
+    dynamo.recompile_limit = max(dynamo.recompile_limit, _GRAPHS)
+    layers = [layer for model in models for layer in _decoder_layers(model)]
+    forwards = [_CompiledForward(layer) for layer in layers]
+
+    def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
+        # In the instances alone, and during training alone: evaluations have other shapes.
+        for layer, forward in zip(layers, forwards, strict=True):
+            layer.__dict__["forward"] = forward
+        try:
+            return objective(ids_BT)
+        finally:
+            for layer in layers:
+                del layer.__dict__["forward"]
+
+    return losses
+
+
+class _CompiledForward:
+    """The forward pass of a layer, without its own hooks: those of FSDP and transformers run around it.
+
+    A layer whose parts have hooks stays as it is. A graph does not check for hooks, so that it would serve
+    layers with and without them alike.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._layer, self._eager = layer, layer.forward
+        self._forward: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if self._forward is None:  # by now transformers has its hooks, which it adds in a forward pass
+            hooked = _hooks_inside(self._layer)
+            self._forward = self._eager if hooked else torch.compile(self._eager, dynamic=False)
+        return self._forward(*arguments, **options)
+
+
+def _hooks_inside(layer: nn.Module) -> bool:
+    """Return whether parts of a layer have hooks, but for those that capture attention weights.
+
+    These are removed: transformers adds them with those for hidden states, and nobody asks for the weights.
+    """
+    parts = [part for part in layer.modules() if part is not layer]
+    for part in parts:
+        for key, hook in [*part._forward_hooks.items()]:
+            if getattr(hook, "__module__", "") == "transformers.utils.output_capturing":
+                del part._forward_hooks[key]
+    return any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+
+
+def _decoder_layers(model: nn.Module) -> Iterable[nn.Module]:
+    decoder = getattr(model, "get_decoder", lambda: None)()
+    layers: Iterable[nn.Module] = getattr(decoder, "layers", ())
+    return layers
+
+
+def _prepare() -> None:
+    """Keep kernels in the trainer's cache, where the next run and other workers of the machine find them."""
     os.environ.setdefault(CACHE_VARIABLE, str(cache_root() / "inductor"))
     import torch._inductor.config as inductor  # slow to load, and not needed by runs that do not compile
 
     # Kernels are made for a number of threads; set here, it is part of their cache key.
     inductor.cpp.threads = torch.get_num_threads()
-    return torch.compile(objective, dynamic=False)
+
+
+def compiled_quantiser() -> Quantise:
+    """Return `effective_weights`, compiled once for all blocks that are alike."""
+    _prepare()
+    return torch.compile(effective_weights, dynamic=False)
 
 
 def warn_of_failure(error: Exception) -> None:

@@ -102,6 +102,7 @@ def train(
     *,
     prepare: Prepare = lambda step: {},
     extra_state: Mapping[str, Stateful] | None = None,
+    teacher: nn.Module | None = None,
 ) -> StageTrace:
     """Train `model` in place for `plan.steps` steps, less those that a checkpoint has.
 
@@ -113,6 +114,7 @@ def train(
         context: device, stop signal, checkpoints and hooks.
         prepare: called before each step.
         extra_state: what else changes with the steps, by name; saved with model, optimizer and batches.
+        teacher: another model that the objective runs, to be compiled with it.
 
     Raises:
         ConfigError: the model cannot be trained as the device says.
@@ -123,7 +125,7 @@ def train(
     model.train()
     if context.device.recompute:
         recompute_layers(model, context.device.checkpointing())
-    return _StageLoop(plan, model, objective, batches, context, prepare).run(extra_state or {})
+    return _StageLoop(plan, model, objective, batches, context, prepare, teacher).run(extra_state or {})
 
 
 class _StageLoop:
@@ -135,6 +137,7 @@ class _StageLoop:
         batches: Iterator[Tensor],
         context: StageContext,
         prepare: Prepare,
+        teacher: nn.Module | None,
     ) -> None:
         self._plan, self._model, self._batches, self._prepare = plan, model, batches, prepare
         self._device, self._stop, self._checkpoints = context.device, context.stop, context.checkpoints
@@ -153,6 +156,7 @@ class _StageLoop:
             self._device,
             strategy=self._strategy,
             again=batches.rewind if isinstance(batches, LabelledFeed) else None,
+            teacher=teacher,
         )
         self._trace, self._pending = StageTrace(), PendingResults[Step](self._device)
         # The trace outlives the stage, so it must not hold on to the optimizer's state.

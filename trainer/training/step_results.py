@@ -98,7 +98,7 @@ class StepResult:
         if self._arrive is None:
             return False
         shapes = [tensor.shape for tensor in self.tensors]
-        pieces = self._arrive().split([shape.numel() for shape in shapes])
+        pieces = torch.split(self._arrive(), [shape.numel() for shape in shapes])
         self.take(piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True))
         return True
 

@@ -15,8 +15,8 @@ from trainer.devices.device import Device, micro_batches
 from trainer.errors import TrainerError
 from trainer.optim.build import OptimizerSet
 from trainer.optim.gradient_norms import GradientNorms
-from trainer.quant.ternary import held_weights
-from trainer.training.compilation import compiled, warn_of_failure
+from trainer.quant.ternary import effective_weights, held_weights
+from trainer.training.compilation import compiled, compiled_quantiser, warn_of_failure, with_compiled_layers
 from trainer.training.context import StagePlan
 from trainer.training.parallel import ParallelStrategy
 from trainer.training.step_results import StepResult
@@ -38,6 +38,7 @@ class TrainStep:
             to (0 switches clipping off).
         strategy: of the processes that share the run; None: there is one process.
         again: called before the micro-batches of a step are computed once more.
+        teacher: another model that the objective runs, to be compiled with it.
     """
 
     def __init__(
@@ -50,9 +51,15 @@ class TrainStep:
         *,
         strategy: ParallelStrategy | None = None,
         again: Callable[[], None] | None = None,
+        teacher: nn.Module | None = None,
     ) -> None:
         self.plan, self._model, self._eager, self._optimizer = plan, model, objective, optimizer
-        self._objective = compiled(objective) if device.compile else objective
+        self._objective = objective
+        self._quantise = compiled_quantiser() if device.compile else effective_weights
+        if device.compile == "layers":
+            self._objective = with_compiled_layers(objective, [model, *([teacher] if teacher else [])])
+        elif device.compile:
+            self._objective = compiled(objective)
         self._device = device
         self._max_grad_norm = plan.optimizer.max_grad_norm
         self._gradient_norms = GradientNorms(model)
@@ -113,6 +120,7 @@ class TrainStep:
             self._optimizer.zero_grad()  # what the micro-batches before this one left
             if self._again:
                 self._again()
+            self._quantise = effective_weights
             parts = self._backward(self._eager, micro)  # an error of the objective's own is raised here
             self._objective = self._eager
             warn_of_failure(error)
@@ -121,7 +129,7 @@ class TrainStep:
     def _backward(self, objective: Objective, micro: Sequence[Tensor]) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}
         hold = len(micro) > 1 and self._strategy.may_hold_weights
-        with held_weights(self._model) if hold else nullcontext():
+        with held_weights(self._model, self._quantise) if hold else nullcontext():
             for number, ids_bT in enumerate(micro, start=1):
                 with self._strategy.accumulation(last=number == len(micro)):
                     with self._device.autocast():

@@ -97,7 +97,10 @@ UNTRAINABLE = {
         "device.parallel=fsdp",
         "stage1_9.optimizer.type=adamw_8bit",
     ),
-    "device.compile: processes that share a run do not compile": (DDP, "device.compile=true"),
+    "device.compile: processes that share a run compile no step as one graph; write device.compile=layers": (
+        DDP,
+        "device.compile=true",
+    ),
     "device.parallel: fsdp shares the weights among chips, and one is asked for; write none": (
         "device=xla",
         "device.num_chips=1",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ from torch._dynamo.testing import CompileCounter
 from trainer.api import check
 from trainer.devices.device import Device, open_device
 from trainer.errors import DivergedError
+from trainer.models.causal_lm import build_tiny
 from trainer.optim.build import build_optimizer
-from trainer.testing.equivalence import likeness, trace
-from trainer.training.compilation import CACHE_VARIABLE, compiled
+from trainer.testing.equivalence import Stage, Trace, likeness, trace
+from trainer.training.compilation import CACHE_VARIABLE, compiled, with_compiled_layers
 from trainer.training.context import StagePlan
 from trainer.training.train_step import TrainStep
 
@@ -156,8 +158,10 @@ def test_what_is_not_the_compilers_fault_is_not_tried_again(
         steps_of(Line())(IDS, number=1)
 
 
-@pytest.mark.parametrize(("setting", "expected"), [("auto", False), ("true", True), ("false", False)])
-def test_auto_compiles_on_no_cpu(setting: str, expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("setting", "expected"), [("auto", False), ("true", True), ("layers", "layers"), ("false", False)]
+)
+def test_auto_compiles_on_no_cpu(setting: str, expected: object) -> None:
     config = check(["device=cpu", "device.threads=1", f"device.compile={setting}"])
     assert open_device(config.device).compile is expected
 
@@ -186,6 +190,71 @@ def test_one_graph_serves_a_whole_stage(stage: str, compile_as: Callable[[Compil
     same = likeness(trace(small, stage=stage), trace([*small, "device.compile=true"], stage=stage))
     assert counter.frame_count == 1
     assert min(same.logits, same.gradients, same.weights, same.updates) > 0.9999, same
+
+
+GRAPHS = {"stage1_9": 2, "stage2": 1, "stage3": 2}
+"""Of the decoder layers: the student's, and the teacher's."""
+
+
+def graphs_of_layers(stage: Stage, overrides: Sequence[str]) -> tuple[Trace, list[str]]:
+    """A training whose layers are compiled, and the code of each graph."""
+    codes, compile = list[str](), torch.compile
+
+    def keep(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        codes.append(graph.code)
+        return graph.forward
+
+    torch.compiler.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, "somewhere")
+        patch.setattr(torch, "compile", partial(compile, backend=keep, fullgraph=True))
+        return trace([*BASE, "device.compile=layers", *overrides], stage=stage), codes
+
+
+@pytest.mark.filterwarnings("ignore")  # as above
+@pytest.mark.parametrize("stage", GRAPHS)
+def test_one_graph_serves_all_layers_that_are_alike(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """In Stage 3 a layer has hooks, and stays as it is. Nothing of it is left in the model."""
+    overrides = ["model.layers=3", f"{stage}.micro_batch_size=8"]
+    ours, codes = graphs_of_layers(stage, overrides)
+    same = likeness(trace([*BASE, *overrides], stage=stage), ours)
+    messages = [record for record in caplog.records if record.name == "trainer.training.compilation"]
+    assert not messages, "compiling failed, so nothing was compared"
+    assert len(codes) == GRAPHS[stage] + 1, "and one quantises the held weights of a layer"
+    assert min(same.logits, same.gradients, same.weights, same.updates) > 0.999, same
+
+
+@pytest.mark.filterwarnings("ignore")  # as above
+@pytest.mark.parametrize(
+    ("stage", "others"),
+    [
+        ("stage1_9", ("stage1_9.lm_loss_weight=0.25", "stage1_9.layer_weights=uniform", "model.layers=3")),
+        ("stage2", ("stage2.lambda_warmup.warmup_steps=0", "stage2.optimizer.lr=0.01", "model.layers=3")),
+    ],
+)
+def test_the_graph_of_a_layer_has_none_of_the_numbers_that_a_sweep_varies(
+    stage: Stage, others: tuple[str, ...]
+) -> None:
+    """So that the kernels of one trial are those of the next."""
+    _, codes = graphs_of_layers(stage, ["model.layers=2"])
+    assert graphs_of_layers(stage, others)[1] == codes
+
+
+def test_a_layer_is_compiled_while_it_is_trained_alone(compile_as: Callable[[Compile], None]) -> None:
+    calls = list[str]()
+    compile_as(
+        lambda function, **_: lambda *given, **more: (calls.append("layer"), function(*given, **more))[1]
+    )
+    config = check([*BASE])
+    model = build_tiny(config.model, vocab_size=300, sequence_length=16, attention="eager")
+    losses = with_compiled_layers(lambda ids_BT: {"loss": model(ids_BT).logits.sum()}, [model])
+    ids_BT = torch.zeros(1, 4, dtype=torch.long)
+    assert torch.equal(losses(ids_BT)["loss"], model(ids_BT).logits.sum())
+    assert calls == ["layer"] * 2
+    with pytest.raises(IndexError):
+        losses(torch.full((1, 4), 300))
+    model(ids_BT)
+    assert calls == ["layer"] * 2
 
 
 @pytest.mark.slow
