@@ -261,10 +261,16 @@ def test_a_layer_is_compiled_while_it_is_trained_alone(compile_as: Callable[[Com
 @pytest.mark.timeout(1200)
 @pytest.mark.filterwarnings("ignore")  # as above
 @pytest.mark.parametrize(
-    ("stage", "more"), [("stage1_9", ()), ("stage2", ("device.recompute=true", "stage2.micro_batch_size=8"))]
+    ("stage", "compile", "more"),
+    [
+        ("stage1_9", "true", ()),
+        ("stage2", "true", ("device.recompute=true", "stage2.micro_batch_size=8")),
+        ("stage2", "layers", ("device.recompute=true", "stage2.micro_batch_size=8")),
+    ],
 )
 def test_compiled_steps_are_eager_ones(
-    stage: str,
+    stage: Stage,
+    compile: str,
     more: tuple[str, ...],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -274,7 +280,7 @@ def test_compiled_steps_are_eager_ones(
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     torch.compiler.reset()
     small = [*BASE, "model.layers=1", *more]
-    eager, ours = trace(small, stage=stage), trace([*small, "device.compile=true"], stage=stage)
+    eager, ours = trace(small, stage=stage), trace([*small, f"device.compile={compile}"], stage=stage)
     messages = [
         record.getMessage() for record in caplog.records if record.name == "trainer.training.compilation"
     ]

@@ -157,14 +157,15 @@ def test_reading_waits_for_the_step_before_alone(monkeypatch: pytest.MonkeyPatch
     assert waits == [(2, 3), (3, 4), (4, 5), (5, 6)]
 
 
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize("poison", POISONS)
-def test_a_step_that_is_not_finite_and_the_one_after_it_change_no_weight(poison: str) -> None:
+def test_a_step_that_is_not_finite_and_the_one_after_it_change_no_weight(poison: str, kind: str) -> None:
     toy, steps = Toy(**POISONS[poison]), list[Step]()
     with pytest.raises(DivergedError, match=rf"(loss|gradient norm) is .* at step {POISONED} of toy"):
-        train(plan(), toy, toy.losses, batches(), context(watch=steps.append))
+        train(plan(kind=kind), toy, toy.losses, batches(), context(watch=steps.append))
     assert [step.step for step in steps] == [1, 2, 3, 4]
     assert toy.calls == POISONED + 1, "the next step was submitted before the loss was read"
-    assert_equal(toy.weights(), weights_before_the_poison())
+    assert_equal(toy.weights(), weights_before_the_poison(kind))
 
 
 def test_an_optimizer_that_cannot_skip_waits_for_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,10 +274,13 @@ class HostReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("stage", ["stage1_9", "stage2", "stage3"])
-def test_no_step_waits_for_the_device(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("stage", "kind"),
+    [("stage1_9", "muon"), ("stage2", "muonclip"), ("stage2", "apollo"), ("stage3", "adamw")],
+)
+def test_no_step_waits_for_the_device(stage: Stage, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.testing.equivalence.open_device", lambda config: LATE)
-    small = [*BASE, "model.layers=1", f"optimizer@{stage}.optimizer=adamw", f"{stage}.micro_batch_size=8"]
+    small = [*BASE, "model.layers=1", f"{stage}.optimizer.type={kind}", f"{stage}.micro_batch_size=8"]
     with HostReads() as reads:
         trace(small, stage=stage, steps=4)
     assert reads.places == []
