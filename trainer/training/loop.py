@@ -161,7 +161,7 @@ class _StageLoop:
         self._trace, self._pending = StageTrace(), PendingResults[Step](self._device)
         # The trace outlives the stage, so it must not hold on to the optimizer's state.
         self._report = partial(_report, self._pending, self._trace, context.watch)
-        self._trace.complete = partial(_complete, self._pending, self._report)
+        self._trace.complete = partial(self._report, read=True)
         self._save_seconds = 0.0
 
     def run(self, extra_state: Mapping[str, Stateful]) -> StageTrace:
@@ -279,15 +279,12 @@ class _StageLoop:
         return inspection
 
 
-def _report(pending: PendingResults[Step], trace: StageTrace, watch: Watch) -> None:
+def _report(pending: PendingResults[Step], trace: StageTrace, watch: Watch, *, read: bool = False) -> None:
+    if read:
+        pending.read()
     for step in pending.reports():
         trace.add(step)
         watch(step)
-
-
-def _complete(pending: PendingResults[Step], report: Callable[[], None]) -> None:
-    pending.read()
-    report()
 
 
 class _StepTimer:
