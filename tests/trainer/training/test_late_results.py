@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trainer.api import check
 from trainer.checkpoint.policy import NO_CHECKPOINTS, Parts
 from trainer.devices import device as devices
+from trainer.devices import sdpa
 from trainer.devices.device import Device
 from trainer.errors import DivergedError, PreemptedError
 from trainer.optim.build import OptimizerSet
@@ -39,7 +40,7 @@ class LateDevice(Device):
 
 
 LATE, AT_ONCE = (
-    kind(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention="eager")
+    kind(torch_device=torch.device("cpu"), dtype=torch.float32, name="CPU", attention=sdpa.register())
     for kind in (LateDevice, Device)
 )
 context = partial(StageContext, device=LATE)
@@ -255,10 +256,7 @@ def test_a_signal_waits_for_the_results_of_the_step_it_came_in(at: int, error: t
 
 
 class HostReads(TorchDispatchMode):
-    """Operations in steps that wait for a device, or would on CUDA: they have a result on the host.
-
-    transformers' search for packed sequences in a forward pass is left out: it is a matter of the masks.
-    """
+    """Operations in steps that wait for a device, or would on CUDA: they have a result on the host."""
 
     NAMES = ("_local_scalar_dense", "nonzero", "masked_select", "equal")
 
@@ -269,7 +267,7 @@ class HostReads(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket.__name__ in self.NAMES:
             stack = [frame.name for frame in traceback.extract_stack()]
-            if "_compute" in stack and "find_packed_sequence_indices" not in stack:
+            if "_compute" in stack:
                 self.places.append(" > ".join(stack[-8:-1]))
         return func(*args, **(kwargs or {}))
 
