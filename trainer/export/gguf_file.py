@@ -167,7 +167,7 @@ def _write(path: Path, saved: SavedStudent, architecture: str, form: str) -> int
 
 
 def _add_settings(writer: Any, config: Any, form: str) -> None:
-    writer.add_name(getattr(config, "_name_or_path", "") or "stagesweep student")
+    writer.add_name("stagesweep student")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)

@@ -54,12 +54,18 @@ class Projections:
     def __init__(self, model: nn.Module, layer: int) -> None:
         self._modules = attention_layers(model)[layer]
         self._outputs: dict[int, Tensor] = {}
+        self._captures = False
         self._handles: list[RemovableHandle] = []
 
+    def begin(self) -> None:
+        """Capture the next forward pass; those that nobody takes from, as of evaluations, leave nothing."""
+        self._captures = True
+
     def take(self) -> tuple[Tensor, ...]:
-        """Return and release queries, keys and values [B, T, D] of the last forward pass."""
+        """Return and release queries, keys and values [B, T, D] of the forward pass since `begin`."""
         outputs = tuple(self._outputs[index] for index in range(len(self._modules)))
         self._outputs.clear()
+        self._captures = False  # as it was before: another state would compile the step again
         return outputs
 
     def __enter__(self) -> Projections:
@@ -74,10 +80,12 @@ class Projections:
             handle.remove()
         self._handles.clear()
         self._outputs.clear()
+        self._captures = False
 
     def _capture(self, index: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            self._outputs[index] = output
+            if self._captures:
+                self._outputs[index] = output
 
         return hook
 

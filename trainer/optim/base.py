@@ -25,7 +25,10 @@ class OwnOptimizer(Optimizer):
         order = [parameter for group in self.param_groups for parameter in group["params"]]
         for index, state in state_dict["state"].items():
             parameter = order[index]
-            self.state[parameter] = {name: t.to(parameter.device, copy=True) for name, t in state.items()}
+            self.state[parameter] = {
+                name: t.to("cpu" if name == "step" else parameter.device, copy=True)  # a count is read there
+                for name, t in state.items()
+            }
 
     def _kept(self, group: dict[str, Any]) -> Any:
         """Return the share of a weight that its decay leaves; 1 in a step that is skipped."""

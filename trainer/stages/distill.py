@@ -143,6 +143,9 @@ def from_teacher(student: nn.Module, teacher: nn.Module, config: Stage3Config, s
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         """Return eq. 13 of BitDistill, CE (eq. 7) + λ·L_LD (eq. 8, 9) + γ·L_AD, and its parts."""
+        for projections in (ours, theirs):
+            if projections is not None:
+                projections.begin()
         predicted = predict(ids_BT)
         total, parts = predicted.total, {"ce": predicted.ce}
         if predicted.kl is not None:

@@ -46,6 +46,7 @@ def test_it_catches_what_the_layers_projections_put_out(layer: int, index: int) 
     model = llama()
     attention = model.get_submodule(f"model.layers.{index}.self_attn")
     with Projections(model, layer) as projections:
+        projections.begin()
         hidden = run(model, IDS, hidden=True)
         caught = projections.take()
     into = [model.get_submodule("model.embed_tokens")(IDS), *hidden.hidden][index]
@@ -58,6 +59,7 @@ def test_it_catches_what_the_layers_projections_put_out(layer: int, index: int) 
 def test_the_gradient_reaches_the_projections() -> None:
     model = llama()
     with Projections(model, -1) as projections:
+        projections.begin()
         run(model, IDS)
         sum(states.sum() for states in projections.take()).backward()  # type: ignore[union-attr]
     weight = model.get_submodule("model.layers.2.self_attn.q_proj").weight
@@ -75,6 +77,7 @@ def test_ternary_and_wrapped_projections_are_caught_whole() -> None:
     outputs = []
     ternary.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     with Projections(model, 0) as projections:
+        projections.begin()
         run(model, IDS)
         queries, keys, _ = projections.take()
     torch.testing.assert_close(queries, outputs[0])
@@ -94,8 +97,18 @@ def test_the_hooks_go_with_the_block_also_when_it_fails() -> None:
 def test_what_was_taken_is_not_kept() -> None:
     model = llama()
     with Projections(model, -1) as projections:
+        projections.begin()
         run(model, IDS)
         projections.take()
+        with pytest.raises(KeyError):
+            projections.take()
+
+
+def test_a_forward_pass_that_nobody_asked_for_leaves_nothing() -> None:
+    """As an evaluation within the stage: it would keep tensors, and compile the next step again."""
+    model = llama()
+    with Projections(model, -1) as projections:
+        run(model, IDS)
         with pytest.raises(KeyError):
             projections.take()
 

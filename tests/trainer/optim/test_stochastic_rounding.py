@@ -15,7 +15,7 @@ from trainer.api import check
 from trainer.config import OptimizerConfig
 from trainer.errors import ConfigError
 from trainer.optim.build import build_optimizer
-from trainer.optim.rounded_adamw import pieces
+from trainer.optim.rounded_adamw import RoundedAdamW, pieces
 from trainer.optim.stochastic_rounding import StochasticRounding, stochastically_rounded
 from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.optimizer import optimizer_memory
@@ -252,3 +252,13 @@ def test_weights_in_float32_are_refused(llama: Build, configure: Configure) -> N
 def test_eight_bit_moments_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"^stage2\.optimizer\.stochastic_rounding: bitsandbytes"):
         check(["stage2.optimizer.type=adamw_8bit", "stage2.optimizer.stochastic_rounding=true"])
+
+
+def test_a_loaded_count_of_steps_is_not_on_the_device() -> None:
+    """It is read in each step, which would wait for the device."""
+    loaded = {"step": torch.tensor(3.0), "exp_avg": torch.zeros(2, 2), "exp_avg_sq": torch.zeros(2, 2)}
+    weight = nn.Parameter(torch.zeros(2, 2, dtype=torch.bfloat16, device="meta"))
+    optimizer = RoundedAdamW([{"params": [weight]}], rounding=StochasticRounding("adamw", 0))
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: loaded}})
+    places = {name: tensor.device.type for name, tensor in optimizer.state[weight].items()}
+    assert places == {"step": "cpu", "exp_avg": "meta", "exp_avg_sq": "meta"}

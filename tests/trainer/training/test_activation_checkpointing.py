@@ -27,6 +27,7 @@ SHAPE = (
     "device=cpu",
     "device.threads=1",
     "device.dtype=float32",
+    "optimizer@stage2.optimizer=adamw",  # Muon's stacks would be the peak
 )
 
 
