@@ -254,5 +254,5 @@ def test_flash_attention_computes_what_eager_attention_does(
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
     with torch.no_grad():  # as a teacher, which keeps nothing for a backward pass
         teacher = exact.move(mistral(exact.attention, None))
-        (logits,) = exact.fetch([teacher(**inputs(exact.place(ids(length)))).logits])
+        (logits,) = exact.fetch([teacher(**inputs(teacher, exact.place(ids(length)))).logits])
     torch.testing.assert_close(logits, found[0], rtol=1e-5, atol=1e-5)
