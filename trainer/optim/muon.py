@@ -229,6 +229,7 @@ def newton_schulz(x_SL: Tensor, coefficients: Coefficients, steps: int) -> Tenso
             del square_SS
             product_SL = _product(gram_SS, x_SL)
             x_SL.mul_(a).add_(product_SL)
+            del product_SL  # else it would be there beside the next iteration's products
     return x_SL
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trainer.config import Config
 from trainer.devices.device import Device
+from trainer.optim.muon import muon_dtype
 from trainer.preflight.dimensions import Dimensions
 from trainer.preflight.meta_model import Blueprint
 from trainer.preflight.optimizer import optimizer_memory
@@ -91,7 +92,12 @@ def stage_memory(
     student, weights = student_dimensions(config, plan.dimensions), weight_bytes(config, plan.dimensions)
     gradients = student.parameters * student.weight_bytes
     buckets = gradients if config.device.parallel == "ddp" else 0  # of the all-reduce
-    optimizer = optimizer_memory(student, stage.optimizer, processes=device.ranks.world)
+    optimizer = optimizer_memory(
+        student,
+        stage.optimizer,
+        processes=device.ranks.world,
+        muon_dtype=muon_dtype(stage.optimizer, device.torch_device),
+    )
     average = average_bytes(config, student) if name == config.averaged_stage else 0
     own = dataclasses.replace(stage, batch_size=stage.batch_size // device.chips)
     computing = step_peak(config, own, plan, device, micro_batch=max(1, micro // device.chips))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+import torch
+
 from trainer.config import OptimizerConfig
 from trainer.optim.muon import stack_size
 from trainer.optim.rounded_adamw import PIECE
@@ -22,13 +24,20 @@ class OptimizerMemory:
     temporary: int
 
 
-def optimizer_memory(student: Dimensions, config: OptimizerConfig, *, processes: int = 1) -> OptimizerMemory:
+def optimizer_memory(
+    student: Dimensions,
+    config: OptimizerConfig,
+    *,
+    processes: int = 1,
+    muon_dtype: torch.dtype | None = None,
+) -> OptimizerMemory:
     """Return the memory of one stage's optimizer.
 
     Args:
         student: sizes of the model that is trained.
         config: of the optimizer.
         processes: that share Muon's stacks of matrices.
+        muon_dtype: of Muon's orthogonalisation; None: float32.
     """
     rounded = config.stochastic_rounding and student.weight_bytes == 2  # then all moments are in float32
     size = 4 if rounded else student.weight_bytes
@@ -43,21 +52,38 @@ def optimizer_memory(student: Dimensions, config: OptimizerConfig, *, processes:
     if config.type == "adamw":
         return OptimizerMemory(state=2 * size * student.parameters, temporary=temporary)
     if config.type in ("muon", "muonclip"):
-        state, stack = size * sum(matrices), _stack_elements(student, processes)
+        state = size * sum(matrices)
+        computed = (muon_dtype or torch.float32).itemsize
+        temporary = max(temporary, _muon_temporary(student, processes, size, computed))
     else:
         rank = config.apollo.rank if config.type == "apollo" else 1
-        state, stack = sum(_projected(o, i, rank) for o, i in student.matrices), max(matrices)
-    # One stack of matrices, or one matrix, at a time, in about five copies in float32.
-    return OptimizerMemory(state=state + 2 * size * others, temporary=max(temporary, 20 * stack))
+        state = sum(_projected(o, i, rank) for o, i in student.matrices)
+        # One matrix at a time, in about five copies in float32.
+        temporary = max(temporary, 20 * max(matrices))
+    return OptimizerMemory(state=state + 2 * size * others, temporary=temporary)
 
 
-def _stack_elements(student: Dimensions, processes: int) -> int:
-    """Return the elements of the largest stack of matrices of one shape, or its transpose."""
+def _muon_temporary(student: Dimensions, processes: int, size: int, computed: int) -> int:
+    """Return the bytes at the peak of `trainer.optim.muon`, which takes stack after stack.
+
+    Args:
+        student: sizes of the model that is trained.
+        processes: that share the stacks.
+        size: bytes of an element of a momentum.
+        computed: bytes of an element where matrices are orthogonalised.
+    """
+    orientations = set(student.matrices)
     alike = Counter(tuple(sorted(shape)) for shape in student.matrices)
-    return max(
-        small * large * min(count, stack_size(small * large, processes))
-        for (small, large), count in alike.items()
-    )
+    peak = 0
+    for (small, large), count in alike.items():
+        # An iteration's result beside what it came from; in bfloat16, which has no sums in place, beside
+        # the stack it began with, too. The momenta are a stack of their own unless it is the same tensor.
+        copies = 2 if computed == 4 else 3
+        transposed = small != large and {(small, large), (large, small)} <= orientations
+        stack = large * ((copies + transposed) * computed + (size if size != computed else 0))
+        gram = small * computed
+        peak = max(peak, small * (stack + gram) * min(count, stack_size(small * large, processes)))
+    return peak
 
 
 def _eight_bits(elements: int) -> int:

@@ -141,6 +141,7 @@ LONG = [
     "stage2 stage2.distill.weight=1.0 device.recompute=true",
     "stage2 stage2.optimizer.type=muonclip quant.activations=none",
     f"stage2 {WEIGHTS}",
+    f"stage2 {WEIGHTS} model.intermediate_size=512 stage2.optimizer.muon.dtype=bfloat16",
     f"stage2 {WEIGHTS} average.type=ema",
     f"stage2 {WEIGHTS} model.master_dtype=bfloat16 device.dtype=bfloat16",
     f"stage3 {CACHED} stage3.teacher.top_k=20 data.vocab_size=40000 {ANCHORED}",
