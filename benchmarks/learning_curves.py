@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sweeps.space.definition import Choice, EarlyTerminate, Objective, Program, Range, Search, Space, Value
-from sweeps.space.domain import Domain, from_unit
+from sweeps.space.domain import Domain
+from sweeps.space.scale import from_unit
 from sweeps.trials.record import Trial
 
 METRIC = "final_loss"

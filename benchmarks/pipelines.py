@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sweeps.space.definition import Choice, Objective, Program, Range, Search, Space, Stage, Trunk, Value
-from sweeps.space.domain import from_unit, to_unit
+from sweeps.space.scale import from_unit, to_unit
 
 METRIC = "loss"
 FIRST = (

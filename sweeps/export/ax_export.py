@@ -18,6 +18,8 @@ from sweeps.search.encoding import Axis, Interval, Options
 from sweeps.space.constraints import Linear, parse
 from sweeps.space.definition import Choice, Range, Space, Value
 from sweeps.space.domain import Domain
+from sweeps.space.scale import level, levels
+from sweeps.space.space_parameters import MAX_VALUES
 from sweeps.trials import costs
 from sweeps.trials.record import Trial
 
@@ -74,6 +76,9 @@ def safe(name: str) -> str:
 def _axis(parameter: Range | Choice, domain: Domain) -> Axis:
     name = safe(parameter.name)
     if isinstance(parameter, Range):
+        if parameter.step is not None and (count := levels(parameter) or 0) <= MAX_VALUES:
+            steps = tuple(level(parameter, at) for at in range(count))
+            return Options(name=name, values=steps, kind=parameter.kind, ordered=True, dependents={})
         bounds = (parameter.min, parameter.max)
         if parameter.kind == "int":
             bounds = (int(parameter.min), int(parameter.max))

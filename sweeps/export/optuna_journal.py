@@ -68,11 +68,11 @@ def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
         match parameter:
             case Range(kind="int"):
                 found[parameter.name] = kinds.IntDistribution(
-                    int(parameter.min), int(parameter.max), log=parameter.log
+                    int(parameter.min), int(parameter.max), log=parameter.log, step=int(parameter.step or 1)
                 )
             case Range():
                 found[parameter.name] = kinds.FloatDistribution(
-                    parameter.min, parameter.max, log=parameter.log
+                    parameter.min, parameter.max, log=parameter.log, step=parameter.step
                 )
             case Choice():
                 found[parameter.name] = kinds.CategoricalDistribution(parameter.values)

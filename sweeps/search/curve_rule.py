@@ -17,7 +17,7 @@ import numpy as np
 from sweeps.search.forecast import Array, Forecast, forecast
 from sweeps.space import constraints
 from sweeps.space.definition import Choice, EarlyTerminate, Fixed, Range, Space, Value
-from sweeps.space.domain import to_unit
+from sweeps.space.scale import to_unit
 from sweeps.trials.record import Trial
 
 LAST_STAGE = "stage2"

@@ -16,15 +16,16 @@ from typing import Literal
 from sweeps.search.determinism import stable_seed
 from sweeps.space.constraints import Linear
 from sweeps.space.definition import Choice, Range, Value, same_value
-from sweeps.space.domain import Domain, from_unit, to_unit
+from sweeps.space.domain import Domain
+from sweeps.space.scale import from_unit, level, levels, position, to_unit
 
 WIDE = 100
-"""Integer ranges at least this wide are searched as floats and rounded."""
+"""Ranges of integers or steps that are at least this wide are searched as floats and rounded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Numeric axis: floats from 0 to 1, or the integers themselves."""
+    """Numeric axis: floats from 0 to 1, or integers: those of the range, or the positions of its steps."""
 
     name: str
     bounds: tuple[float, float] = (0.0, 1.0)
@@ -98,10 +99,7 @@ class Encoding:
         values = {}
         for name, axis in self._names.items():
             if axis in point:
-                value = point[axis]
-                if name in self._units:
-                    value = from_unit(self._units[name], float(value))
-                values[name] = self.domain.member(name, value)
+                values[name] = self.value(axis, point[axis])
         return values
 
     def distance(self, first: Mapping[str, Value], second: Mapping[str, Value]) -> float:
@@ -127,18 +125,33 @@ class Encoding:
     def value(self, axis: str, at: Value) -> Value:
         """Return the parameter value at a position on an axis, rounded and within bounds."""
         name = self.names[axis]
-        value = from_unit(self._units[name], float(at)) if name in self._units else at
-        return self.domain.member(name, value)
+        parameter = self.domain.searched[name]
+        if name in self._units:
+            at = from_unit(self._units[name], float(at))
+        elif isinstance(parameter, Range) and parameter.step is not None:
+            at = level(parameter, round(float(at)))
+        return self.domain.member(name, at)
 
     def unit_range(self, name: str) -> Range | None:
         """Return the range that 0 to 1 on its axis stand for; None if the axis has other bounds."""
         return self._units.get(name)
 
+    def line(self, name: str) -> tuple[float, float]:
+        """Return a linear range's value at position 0 of its axis, and how much a position more adds."""
+        if name in self._units:
+            low, high = self._units[name].min, self._units[name].max
+            return low, high - low
+        parameter = self.domain.searched[name]
+        if isinstance(parameter, Range) and parameter.step is not None:
+            return parameter.min, parameter.step
+        return 0.0, 1.0
+
     def _unit_range(self, parameter: Range) -> Range:
         """Return the float range that 0 to 1 stands for."""
-        if parameter.kind == "int" and self.domain.rounding(parameter.name) is round:
-            # Half a step on either side gives the first and the last integer the same share as the others.
-            return replace(parameter, min=parameter.min - 0.4999, max=parameter.max + 0.4999)
+        if levels(parameter) is not None and self.domain.rounding(parameter.name) is round:
+            # Half a step on either side gives the first and the last value the same share as the others.
+            half = 0.4999 * (parameter.step or 1)
+            return replace(parameter, min=parameter.min - half, max=parameter.max + half)
         return parameter
 
     def _axis(self, parameter: Range | Choice) -> Axis:
@@ -146,7 +159,10 @@ class Encoding:
         if isinstance(parameter, Range):
             if parameter.name in self._units:
                 return Interval(name=name)
-            return Interval(name=name, bounds=(parameter.min, parameter.max), kind="int", log=parameter.log)
+            bounds = (parameter.min, parameter.max)
+            if parameter.step is not None:
+                bounds = (0, (levels(parameter) or 1) - 1)
+            return Interval(name=name, bounds=bounds, kind="int", log=parameter.log)
         switched = {
             self._encoded(parameter.name, value): [self._names[c] for c in children if c in self._names]
             for value, children in parameter.when
@@ -168,7 +184,9 @@ class Encoding:
             return float(value) if _kind(parameter) == "float" else value
         if isinstance(value, bool | str):
             raise TypeError(f"{name} is a number, not {value!r}")
-        return to_unit(self._units[name], value) if name in self._units else int(value)
+        if name in self._units:
+            return to_unit(self._units[name], value)
+        return int(value) if parameter.step is None else round(position(parameter, value))
 
     def _scaled(self, constraint: Linear) -> str:
         """Return the constraint over axes, scaled to a largest coefficient of 1 for the samplers' tolerances.
@@ -176,13 +194,12 @@ class Encoding:
         A constraint on a float is 1e-7 tighter than the user's, because Ax may overstep it by 1e-8.
         """
         searched = [self.domain.searched[name] for name in constraint.coefficients]
-        margin = 1e-7 if any(isinstance(p, Range) and p.kind == "float" for p in searched) else 0.0
+        margin = 1e-7 if any(isinstance(p, Range) and levels(p) is None for p in searched) else 0.0
         factors, bound = {}, constraint.bound
         for name, factor in constraint.coefficients.items():
-            if name in self._units:
-                low, high = self._units[name].min, self._units[name].max
-                bound -= factor * low
-                factor *= high - low
+            start, slope = self.line(name)
+            bound -= factor * start
+            factor *= slope
             factors[self._names[name]] = factor
         size = max(abs(factor) for factor in factors.values())
         left = " + ".join(f"{factor / size!r}*{name}" for name, factor in factors.items())
@@ -198,7 +215,8 @@ def _drawn(axis: Axis, seed: int) -> Value:
 
 
 def _is_unit(parameter: Range) -> bool:
-    return parameter.kind == "float" or parameter.max - parameter.min >= WIDE
+    count = levels(parameter)
+    return count is None or count > WIDE or parameter.normal is not None
 
 
 def _kind(parameter: Choice) -> str:

@@ -79,8 +79,11 @@ def _term(space: Space, encoding: Encoding, name: str, factor: float) -> Term | 
     if name in space.parents() or not isinstance(axis, Interval) or axis.log:
         return None
     unit = encoding.unit_range(name)
-    if unit is None:  # the integers themselves
-        return Term(axis=axis.name, factor=factor, low=0.0, high=1.0, log=False)
+    if unit is None:  # the integers themselves, or the positions of steps
+        start, slope = encoding.line(name)
+        return Term(axis=axis.name, factor=factor, low=start, high=start + slope, log=False)
+    if unit.normal is not None:
+        return None
     return Term(axis=axis.name, factor=factor, low=float(unit.min), high=float(unit.max), log=unit.log)
 
 

@@ -6,7 +6,9 @@ here is frozen and independent of files, stores and Ax, so that `sweep status` c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -27,13 +29,28 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Parameter with numbers from `min` to `max`, both included; `log` searches the logarithm."""
+    """Parameter with numbers from `min` to `max`, both included.
+
+    Args:
+        name: name of the parameter.
+        min: least value.
+        max: greatest value; a whole number of steps from `min`, if there are steps.
+        kind: of the numbers.
+        log: search the logarithm.
+        step: distance of the values; None: 1 for integers, and any float.
+        normal: mean and standard deviation, of the logarithm if `log`, of the normal distribution that the
+            first candidates have and on whose shares the search models the objectives; None: uniform.
+        when: conditions on the value, each with the parameters that exist only while it holds.
+    """
 
     name: str
     min: float
     max: float
     kind: Literal["int", "float"]
     log: bool = False
+    step: float | None = None
+    normal: tuple[float, float] | None = None
+    when: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +79,50 @@ class Fixed:
 
 
 Parameter = Range | Choice | Fixed
+
+RELATIONS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
+    {">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """What a conditional parameter exists under: a parent's value, or a relation to a number.
+
+    Args:
+        parent: name of the other parameter.
+        value: that it has or is compared with.
+        relation: a key of RELATIONS; only `==` where the value is no number.
+    """
+
+    parent: str
+    value: Value
+    relation: str = "=="
+
+    def holds(self, values: Mapping[str, Value]) -> bool:
+        """Return whether the parent has a value, and one that satisfies the condition."""
+        value = values.get(self.parent)
+        if value is None or self.relation == "==":
+            return value is not None and same_value(value, self.value)
+        return not isinstance(value, str | bool) and RELATIONS[self.relation](float(value), float(self.value))
+
+    def __str__(self) -> str:
+        """Return it as a clause: `a is b`, or `a > 0`."""
+        shown = json.dumps(self.value) if isinstance(self.value, bool) else str(self.value)
+        return f"{self.parent} {'is' if self.relation == '==' else self.relation} {shown}"
+
+    @classmethod
+    def on_number(cls, parent: str, text: str) -> Condition:
+        """Return the condition that is written as a relation and a number, such as `> 0`.
+
+        Raises:
+            ValueError: it is not written so.
+        """
+        relation = next((r for r in RELATIONS if text.startswith(r)), None)
+        if relation is None:
+            raise ValueError(f"{text!r} is no relation to a number")
+        number = float(text.removeprefix(relation))
+        return cls(parent=parent, value=int(number) if number.is_integer() else number, relation=relation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,14 +311,14 @@ class Space:
                 return parameter
         raise KeyError(name)
 
-    def parents(self) -> Mapping[str, tuple[str, Value]]:
-        """Return name and value of the parent that enables it, for every conditional parameter."""
+    def parents(self) -> Mapping[str, Condition]:
+        """Return the condition under which it exists, for every conditional parameter."""
         return MappingProxyType(
             {
-                child: (parameter.name, value)
+                child: condition
                 for parameter in self.parameters
-                if isinstance(parameter, Choice)
-                for value, children in parameter.when
+                if not isinstance(parameter, Fixed)
+                for condition, children in conditions(parameter)
                 for child in children
             }
         )
@@ -269,14 +330,21 @@ class Space:
         def is_active(name: str) -> bool:
             if name not in parents:
                 return True
-            parent, value = parents[name]
-            return is_active(parent) and parent in values and same_value(values[parent], value)
+            condition = parents[name]
+            return is_active(condition.parent) and condition.holds(values)
 
         return tuple(p.name for p in self.parameters if is_active(p.name))
 
     def metrics(self) -> tuple[str, ...]:
         """Return the names of the objectives' metrics, in order."""
         return tuple(objective.metric for objective in self.objectives)
+
+
+def conditions(parameter: Range | Choice) -> list[tuple[Condition, tuple[str, ...]]]:
+    """Return a parameter's conditions, each with the names that depend on it."""
+    if isinstance(parameter, Range):
+        return [(Condition.on_number(parameter.name, text), names) for text, names in parameter.when]
+    return [(Condition(parent=parameter.name, value=value), names) for value, names in parameter.when]
 
 
 def same_value(a: Value, b: Value) -> bool:
@@ -289,7 +357,11 @@ def to_json(space: Space) -> dict[str, Any]:
     document = asdict(replace(space, baseline=None))  # asdict cannot copy a mapping proxy
     for parameter, written in zip(space.parameters, document["parameters"], strict=True):
         written["type"] = type(parameter).__name__.lower()
-    if space.program.processes == 1:  # versions without this field can read it
+        if isinstance(parameter, Range):  # versions without these fields can read it
+            for name in ("step", "normal", "when"):
+                if not written[name]:
+                    del written[name]
+    if space.program.processes == 1:  # likewise
         del document["program"]["processes"]
     if space.search.noise == "inferred":  # likewise
         del document["search"]["noise"]
@@ -355,6 +427,9 @@ def _parameter_from_json(written: Mapping[str, Any]) -> Parameter:
     fields = dict(written)
     kind = fields.pop("type")
     if kind == "range":
+        normal, when = fields.get("normal"), fields.get("when", ())
+        fields["normal"] = None if normal is None else (normal[0], normal[1])
+        fields["when"] = tuple((text, tuple(children)) for text, children in when)
         return Range(**fields)
     if kind == "fixed":
         return Fixed(**fields)

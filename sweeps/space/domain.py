@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from sweeps.space.constraints import parse
 from sweeps.space.definition import Choice, Fixed, Range, Space, Value, same_value
+from sweeps.space.scale import is_level, level, levels, position, to_unit
 from sweeps.space.space_checks import middle
 
 ENUMERABLE = 4096
@@ -59,7 +60,7 @@ class Domain:
     def member(self, name: str, value: Value) -> Value:
         """Return the nearest value of the parameter, with its type.
 
-        An integer under constraints is rounded to the side that satisfies them.
+        An integer or a step under constraints is rounded to the side that satisfies them.
 
         Raises:
             ValueError: the value is not one of a choice.
@@ -70,13 +71,13 @@ class Domain:
                 if same_value(member, value):
                     return member
             raise ValueError(f"{value!r} is not among the values of {name}")
-        if parameter.kind == "int":
-            rounded = self.rounding(name)(float(value))
-            return min(max(rounded, int(parameter.min)), int(parameter.max))
+        if (count := levels(parameter)) is not None:
+            rounded = self.rounding(name)(position(parameter, float(value)))
+            return level(parameter, min(max(rounded, 0), count - 1))
         return min(max(float(value), float(parameter.min)), float(parameter.max))
 
     def rounding(self, name: str) -> Callable[[float], int]:
-        """Return the function that rounds to integers of this range and keeps satisfied constraints so."""
+        """Return the function that rounds to steps of this range and keeps satisfied constraints so."""
         signs = {c.coefficients[name] > 0 for c in self.constraints if name in c.coefficients}
         if signs == {True}:
             return lambda number: math.floor(number + SLACK)
@@ -127,19 +128,19 @@ class Domain:
 
     def configurations(self) -> Mapping[Hashable, dict[str, Value]] | None:
         """Return all allowed configurations by identity, or None if there are more than `ENUMERABLE`."""
-        axes: list[tuple[Value, ...] | range] = []
+        axes: list[tuple[Value, ...]] = []
         for parameter in self.searched.values():
             if isinstance(parameter, Choice):
                 axes.append(parameter.values)
-            elif parameter.kind == "int":
-                axes.append(range(int(parameter.min), int(parameter.max) + 1))
-            else:
+            elif (count := levels(parameter)) is None or count > ENUMERABLE:
                 return None
+            else:
+                axes.append(tuple(level(parameter, at) for at in range(count)))
         if math.prod(len(axis) for axis in axes) > ENUMERABLE:
             return None
         return {self.identity(parameters): parameters for parameters in self._allowed(axes)}
 
-    def _allowed(self, axes: list[tuple[Value, ...] | range]) -> Iterator[dict[str, Value]]:
+    def _allowed(self, axes: list[tuple[Value, ...]]) -> Iterator[dict[str, Value]]:
         for values in itertools.product(*axes):
             parameters = self.complete(dict(zip(self.searched, values, strict=True)))
             if self.allows(parameters):
@@ -158,26 +159,14 @@ def _lies_in(parameter: Range | Choice, value: Value) -> bool:
     """Return whether the parameter can have the value, up to `RESOLUTION`."""
     if isinstance(parameter, Choice):
         return any(same_value(value, member) for member in parameter.values)
-    if isinstance(value, bool | str) or (parameter.kind == "int" and value != int(value)):
+    if isinstance(value, bool | str):
         return False
     slack = (parameter.max / 2 - parameter.min / 2) / RESOLUTION
-    return parameter.min - slack <= value <= parameter.max + slack
+    if not parameter.min - slack <= value <= parameter.max + slack:
+        return False
+    return is_level(parameter, value) and (parameter.kind == "float" or value == int(value))
 
 
 def _shown(value: Value) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def to_unit(parameter: Range, value: float) -> float:
-    """Return the value's position in the range, from 0 at `min` to 1 at `max`, on the searched scale."""
-    if parameter.log and value > 0:
-        return math.log(value / parameter.min) / math.log(parameter.max / parameter.min)
-    return (value / 2 - parameter.min / 2) / (parameter.max / 2 - parameter.min / 2)  # halves never overflow
-
-
-def from_unit(parameter: Range, unit: float) -> float:
-    """Return the value at this position: the inverse of `to_unit`, up to rounding."""
-    if parameter.log:
-        return parameter.min * math.exp(unit * math.log(parameter.max / parameter.min))
-    return parameter.min * (1.0 - unit) + parameter.max * unit

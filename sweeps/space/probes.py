@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sweeps.space import constraints
-from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Value
+from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Value, conditions
+from sweeps.space.scale import example
 
 
 def probes(space: Space) -> list[dict[str, Value]]:
@@ -45,15 +46,23 @@ def _end(parameter: Parameter, which: int) -> Value:
 def _choices(space: Space) -> Iterator[dict[str, Value]]:
     parents = space.parents()
     for parameter in space.parameters:
-        if not isinstance(parameter, Choice):
-            continue
-        for value in parameter.values:
+        for value in _branching(parameter):
             change: dict[str, Value] = {parameter.name: value}
             name = parameter.name
             while name in parents:  # enable its parents
-                name, needed = parents[name]
-                change[name] = needed
+                condition = parents[name]
+                name = condition.parent
+                change[name] = example(condition, space.parameter(name))
             yield change
+
+
+def _branching(parameter: Parameter) -> tuple[Value, ...]:
+    """Return all values of a choice, and of a range with conditions one that satisfies each."""
+    if isinstance(parameter, Choice):
+        return parameter.values
+    if isinstance(parameter, Range):
+        return tuple(example(condition, parameter) for condition, _ in conditions(parameter))
+    return ()
 
 
 def _is_allowed(space: Space, point: Mapping[str, Value]) -> bool:

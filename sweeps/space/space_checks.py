@@ -12,6 +12,7 @@ from scipy.optimize import linprog
 
 from sweeps.space.constraints import Linear, parse
 from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Range, Space, Value, same_value
+from sweeps.space.scale import from_unit, is_level, level, levels, position
 from sweeps.space.yaml_cursor import Cursor, nearest, yaml_text
 
 _MIN_RADIUS = 1e-6
@@ -40,9 +41,10 @@ def parameter_constraints(
             by_name[ranges[0].name] = _narrowed(item, ranges[0], linear)
             continue
         for parameter in ranges:
-            if parameter.log:
+            if parameter.log or parameter.normal is not None:
+                scale = "logarithmic" if parameter.log else "on a normal scale"
                 raise item.refusal(
-                    f"`{parameter.name}` is logarithmic, and the optimizer takes only linear ranges in a "
+                    f"`{parameter.name}` is {scale}, and the optimizer takes only linear ranges in a "
                     "constraint on several parameters; give it distribution: "
                     + ("int_uniform" if parameter.kind == "int" else "uniform")
                 )
@@ -93,9 +95,8 @@ def baseline(section: Cursor, space: Space) -> Mapping[str, Value]:
     active = space.active(values)
     for name, cursor in written.items():
         if name not in active:
-            parent, value = space.parents()[name]
             raise cursor.refusal(
-                f"it is switched off unless {parent} is {yaml_text(value)}; write that too, or take it out"
+                f"it is switched off unless {space.parents()[name]}; write that too, or take it out"
             )
     for text in space.parameter_constraints:
         linear = parse(text).scaled()
@@ -107,16 +108,20 @@ def baseline(section: Cursor, space: Space) -> Mapping[str, Value]:
 
 
 def middle(parameter: Parameter) -> Value:
-    """Return a baseline's default: the middle of a range (geometric if logarithmic) or the first choice."""
+    """Return a baseline's default: the middle of a range on its scale, or the first choice."""
     if isinstance(parameter, Fixed):
         return parameter.value
     if isinstance(parameter, Choice):
         return parameter.values[(len(parameter.values) - 1) // 2 if parameter.ordered else 0]
-    if parameter.log:
+    if parameter.normal is not None:
+        centre = from_unit(parameter, 0.5)
+    elif parameter.log:
         centre = math.exp((math.log(parameter.min) + math.log(parameter.max)) / 2)
     else:
         centre = parameter.min / 2 + parameter.max / 2
     centre = min(max(centre, parameter.min), parameter.max)
+    if parameter.step is not None:
+        return level(parameter, min(round(position(parameter, centre)), (levels(parameter) or 1) - 1))
     return round(centre) if parameter.kind == "int" else centre
 
 
@@ -134,7 +139,7 @@ def _parsed(item: Cursor, earlier: list[Linear]) -> Linear:
 
 def _conditional(parameters: Sequence[Parameter]) -> frozenset[str]:
     return frozenset(
-        child for p in parameters if isinstance(p, Choice) for _, children in p.when for child in children
+        child for p in parameters if not isinstance(p, Fixed) for _, names in p.when for child in names
     )
 
 
@@ -157,8 +162,9 @@ def _narrowed(item: Cursor, parameter: Range, linear: Linear) -> Range:
         if factor > 0
         else (max(parameter.min, limit), parameter.max)
     )
-    if parameter.kind == "int":
-        low, high = math.ceil(low - 1e-9), math.floor(high + 1e-9)
+    if levels(parameter) is not None:
+        first, last = math.ceil(position(parameter, low) - 1e-9), math.floor(position(parameter, high) + 1e-9)
+        low, high = level(parameter, first), level(parameter, last)
     if low >= high:
         left = "nothing" if low > high else f"only {low}"
         raise item.refusal(f"leaves {left} of `{parameter.name}` ({parameter.min} to {parameter.max})")
@@ -197,6 +203,11 @@ def _inside(cursor: Cursor, parameter: Parameter) -> Value:
         number = cursor.integer(least=-(2**53)) if parameter.kind == "int" else float(cursor.number())
         if not parameter.min <= number <= parameter.max:
             raise cursor.refusal(f"{cursor.kind()} is outside of {parameter.min} to {parameter.max}")
+        if not is_level(parameter, number):
+            nearby = level(parameter, round(position(parameter, number)))
+            raise cursor.refusal(
+                f"{cursor.kind()} is no step of {parameter.step:g} from {parameter.min}; write {nearby}"
+            )
         return number
     allowed = (parameter.value,) if isinstance(parameter, Fixed) else parameter.values
     for candidate in allowed:

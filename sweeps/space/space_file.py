@@ -32,6 +32,7 @@ from sweeps.space.definition import (
 )
 from sweeps.space.domain import ENUMERABLE
 from sweeps.space.overrides import split
+from sweeps.space.scale import levels
 from sweeps.space.yaml_cursor import Cursor
 from sweeps.text.regular_file import open_regular
 
@@ -263,9 +264,9 @@ def _check_grid(section: Cursor, entries: Mapping[str, Cursor], parameters: tupl
         if key in entries:
             raise entries[key].refusal("has no effect on a grid; take it out")
     for parameter in parameters:
-        if isinstance(parameter, Range) and parameter.kind == "float":
+        if isinstance(parameter, Range) and levels(parameter) is None:
             raise section.refusal(
-                f"a grid is finite, and `{parameter.name}` is a range of floats; give it values: [...]"
+                f"a grid is finite, and `{parameter.name}` is a range of floats; give it step: or values:"
             )
     size = math.prod(_axis(parameter) for parameter in parameters)
     if size > ENUMERABLE:
@@ -282,7 +283,7 @@ def _axis(parameter: Parameter) -> int:
         case Choice():
             return len(parameter.values)
         case Range():
-            return int(parameter.max) - int(parameter.min) + 1
+            return levels(parameter) or 0
 
 
 def _lease(section: Cursor) -> Lease:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from sweeps.space.definition import Choice, Fixed, Parameter, Range, Value, same_value
+from sweeps.space.definition import Choice, Fixed, Parameter, Value, same_value
+from sweeps.space.space_ranges import number_range
 from sweeps.space.yaml_cursor import Cursor, nearest, yaml_text
 
 MAX_VALUES = 1000
-MAX_BOUND = 1e100
-"""Bounds are multiplied and squared on the way to the optimizer, and must stay finite there."""
 
 _ID = r"[A-Za-z_][A-Za-z0-9_-]*"
 _PATH = rf"{_ID}(?:\.(?:{_ID}|0|[1-9][0-9]*))*"
 # `a.b.0.c`, and the groups `a/b` and `a@b.c`: https://hydra.cc/docs/advanced/override_grammar/basic/
 _KEY = re.compile(rf"(?:{_PATH}|{_ID}(?:/{_ID})+)(?:@{_PATH})?", re.ASCII)
 
-KEYS = ("min", "max", "distribution", "values", "ordered", "when", "value")
+KEYS = ("min", "max", "distribution", "step", "mu", "sigma", "values", "ordered", "when", "value")
 _HINTS = {
     "bounds": "unknown key; write min: and max:",
     "type": "unknown key; the type follows from the values: 1 is an integer, 1.0 a float, true a boolean",
@@ -28,20 +27,9 @@ _HINTS = {
     "dependent_parameters": "unknown key; write when: {value: [names]}",
     "parameters": "parameters are not nested; write the dotted Hydra key, such as optimizer.lr",
     "probabilities": "unknown key; all values are equally likely before the first results",
-    "q": "unknown key; list the steps under values:, with ordered: true",
-}
-DISTRIBUTIONS = {
-    "uniform": ("float", False),
-    "int_uniform": ("int", False),
-    "log_uniform_values": ("float", True),
-    "int_log_uniform": ("int", True),
-}
-_REFUSED = {
-    "log_uniform": "in W&B its bounds are exponents; write log_uniform_values, with the bounds themselves",
-    "loguniform": "unknown; write log_uniform_values",
-    "log": "unknown; write log_uniform_values",
-    "inv_log_uniform": "not supported; write log_uniform_values",
-    "inv_log_uniform_values": "not supported; write log_uniform_values",
+    "q": "unknown key; write step:, and a min: from which the steps count",
+    "mean": "unknown key; write mu:",
+    "std": "unknown key; write sigma:",
 }
 
 
@@ -73,15 +61,18 @@ def _parameter(name: str, body: Cursor) -> Parameter:
     if keys not in (["value"], ["values"], ["min", "max"]):
         has = f"has {' and '.join(f'{key}:' for key in keys)}" if keys else "has neither bounds nor values"
         raise body.refusal(f"{has}; write either min: and max:, or values:, or value:")
-    for key in ("ordered", "when"):
-        if key in entries and "values" not in entries:
-            raise entries[key].refusal("goes only with values:")
+    for key, needed in (("ordered", "values"), ("step", "min"), ("mu", "min"), ("sigma", "min")):
+        if key in entries and needed not in entries:
+            bounds = "values:" if needed == "values" else "min: and max:"
+            raise entries[key].refusal(f"goes only with {bounds}")
+    if "when" in entries and "value" in entries:
+        raise entries["when"].refusal("goes only with values:, or with min: and max:")
     if "value" in entries:
         _check_undistributed(entries, "value", called="constant")
         return Fixed(name=name, value=entries["value"].value())
     if "values" in entries:
         return _choice(name, entries)
-    return _range(name, entries)
+    return number_range(name, entries)
 
 
 def _is_table(body: Cursor) -> bool:
@@ -100,50 +91,6 @@ def _check_undistributed(entries: Mapping[str, Cursor], kind: str, *, called: st
     """Refuse a distribution in addition to `kind`, other than W&B's redundant name for it."""
     if "distribution" in entries and entries["distribution"].text() != called:
         raise entries["distribution"].refusal(f"{kind}: has no distribution; take it out")
-
-
-def _range(name: str, entries: Mapping[str, Cursor]) -> Range:
-    low, high = entries["min"], entries["max"]
-    integers = isinstance(low.number(), int) and isinstance(high.number(), int)
-    kind, log = ("int", False) if integers else ("float", False)
-    if "distribution" in entries:
-        kind, log = _distribution(entries["distribution"])
-    if kind == "int":
-        lower: float = low.integer(least=-(2**53))
-        upper: float = high.integer(least=-(2**53))
-    else:
-        lower, upper = float(low.number()), float(high.number())
-    for bound, at in ((lower, low), (upper, high)):
-        if abs(bound) > MAX_BOUND:
-            raise at.refusal(f"{at.kind()} is beyond {MAX_BOUND:g}; search its logarithm, or another unit")
-    if lower == upper:
-        raise high.refusal(f"max equals min; write {{value: {low.kind().strip('`')}}} for a fixed value")
-    if lower > upper:
-        raise high.refusal(f"max is below min; swap {low.kind()} and {high.kind()}")
-    if log and lower <= 0:
-        raise low.refusal(f"a logarithmic range must stay above zero, and min is {low.kind()}")
-    return Range(name=name, min=lower, max=upper, kind="int" if kind == "int" else "float", log=log)
-
-
-def _distribution(cursor: Cursor) -> tuple[str, bool]:
-    name = cursor.text()
-    if name in DISTRIBUTIONS:
-        return DISTRIBUTIONS[name]
-    if name in _REFUSED:
-        raise cursor.refusal(_REFUSED[name])
-    if name.startswith("q_"):
-        raise cursor.refusal(
-            "quantized distributions are not supported; list the steps under values:, with ordered: true"
-        )
-    if name in ("normal", "log_normal"):
-        raise cursor.refusal(
-            "a range must be bounded; write uniform or log_uniform_values, with min: and max:"
-        )
-    if name in ("constant", "categorical"):
-        raise cursor.refusal(
-            f"{name} goes with value{'s' * (name == 'categorical')}:, not with min: and max:"
-        )
-    raise cursor.refusal(f"`{name}` is unknown; {nearest(name, DISTRIBUTIONS)}")
 
 
 def _choice(name: str, entries: Mapping[str, Cursor]) -> Choice:
@@ -205,8 +152,6 @@ def _check_conditions(parameters: Sequence[Parameter], bodies: Mapping[str, Curs
     """Refuse children that do not exist, have two parents, or depend on themselves."""
     parent_of: dict[str, str] = {}
     for parameter in parameters:
-        if not isinstance(parameter, Choice):
-            continue
         for child in _children(bodies[parameter.name]):
             name = child.text()
             if name not in bodies:

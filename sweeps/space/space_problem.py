@@ -12,7 +12,8 @@ from dataclasses import asdict
 from typing import Any
 
 from sweeps.space.constraints import parse, parse_expression
-from sweeps.space.definition import Choice, Fixed, Range, Space, Trunk
+from sweeps.space.definition import Choice, Fixed, Range, Space, Trunk, conditions
+from sweeps.space.scale import share_within
 
 
 def problem(space: Space) -> str | None:
@@ -59,7 +60,23 @@ def _of_parameter(parameter: Range | Choice | Fixed) -> str | None:
                 return f"there is nothing between {low!r} and {high!r}" + (
                     " on a logarithmic scale" if parameter.log else ""
                 )
-            return None if parameter.kind in ("int", "float") else f"its kind {parameter.kind!r} is unknown"
+            if parameter.kind not in ("int", "float"):
+                return f"its kind {parameter.kind!r} is unknown"
+            return _of_range(parameter)
+
+
+def _of_range(parameter: Range) -> str | None:
+    if parameter.step is not None and not (_is_number(parameter.step) and parameter.step > 0):
+        return f"its step {parameter.step!r} is not a number above 0"
+    if parameter.normal is not None and not (
+        all(map(_is_number, parameter.normal)) and parameter.normal[1] > 0 and share_within(parameter) > 0
+    ):
+        return f"no part of the normal distribution {parameter.normal!r} lies between its bounds"
+    try:
+        conditions(parameter)
+    except (ValueError, TypeError, AttributeError) as error:
+        return f"its conditions: {error}"
+    return None
 
 
 def _of_settings(space: Space) -> Iterator[str]:

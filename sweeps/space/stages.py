@@ -85,14 +85,15 @@ class Stages:
         """Move what switches a parameter on into its stage, if that is earlier."""
         position = self._positions[name]
         while name in self._parents:
-            name, _ = self._parents[name]
+            name = self._parents[name].parent
             self._positions[name] = min(self._positions[name], position)
 
     def _is_active(self, name: str, parameters: Mapping[str, Value]) -> bool:
         while name in self._parents:
-            name, needed = self._parents[name]
-            if name not in parameters or not same_value(parameters[name], needed):
+            condition = self._parents[name]
+            if not condition.holds(parameters):
                 return False
+            name = condition.parent
         return True
 
 

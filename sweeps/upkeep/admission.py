@@ -16,6 +16,7 @@ from sweeps.export.table import METRIC, PARAMETER, RESERVED, STAGE_COLUMNS, TRIA
 from sweeps.space.constraints import parse
 from sweeps.space.definition import Choice, Fixed, Parameter, Range, Space, Value, same_value
 from sweeps.space.domain import REPEAT_KEYS
+from sweeps.space.scale import is_level
 from sweeps.space.yaml_cursor import nearest
 from sweeps.trials import storable
 from sweeps.trials.record import STATUSES
@@ -159,11 +160,11 @@ def _parameters(row: Row, columns: _Columns, space: Space, problems: list[str]) 
         if name not in values and name not in wrong
     ]
     problems += [
-        f"{columns.parameters[name]}: switched off unless {parent} is {_shown(needed)}; leave it empty"
-        for name, (parent, needed) in space.parents().items()
+        f"{columns.parameters[name]}: switched off unless {condition}; leave it empty"
+        for name, condition in space.parents().items()
         if name in columns.parameters
         and name not in active
-        and parent not in wrong
+        and condition.parent not in wrong
         and row.cells.get(columns.parameters[name]) is not None
     ]
     chosen = {name: values[name] for name in active if name in values}
@@ -194,6 +195,8 @@ def _value(parameter: Parameter, cell: Cell) -> Value:
             raise ValueError(f"{cell!r:.80} is not a finite number")
         if not parameter.min <= number <= parameter.max:
             raise ValueError(f"{_shown(number)} is outside of {parameter.min} to {parameter.max}")
+        if parameter.step is not None and not is_level(parameter, number):
+            raise ValueError(f"{_shown(number)} is no step of {parameter.step:g} from {parameter.min}")
         if parameter.kind == "float":
             return float(number)
         if number != int(number):

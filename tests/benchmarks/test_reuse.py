@@ -15,7 +15,7 @@ from benchmarks.pipelines import FIRST, NUMBERS, STRUCTURES, Pipeline
 from benchmarks.reuse import Job, Sweep, finished, table
 from sweeps.search.candidates import Candidate
 from sweeps.space.definition import Value
-from sweeps.space.domain import from_unit
+from sweeps.space.scale import from_unit
 from sweeps.trials.record import Trial
 
 JOB = Job(structure="first-dear", search="reuse", seed=0, workers=2, noise=0.0, limit=3)

@@ -16,7 +16,7 @@ from benchmarks.reuse import Job
 from benchmarks.trunks import FULL, REFERENCE, Sweep, arrival, hypervolume, table
 from sweeps.search.candidates import Candidate
 from sweeps.space.definition import Value
-from sweeps.space.domain import from_unit
+from sweeps.space.scale import from_unit
 from sweeps.trials.record import Trial
 
 JOB = Job(structure="interaction", search="trunk", seed=0, workers=1, noise=0.0, limit=10)

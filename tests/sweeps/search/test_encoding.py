@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,3 +104,50 @@ def test_a_constraint_over_integers_alone_is_not_tightened():
         constraints=("n + m <= 12",),
     ).constraints
     assert text == "1.0*p0 + 1.0*p1 <= 12.0"
+
+
+STEPPED = encoding(
+    Range(name="few", min=0.1, max=0.9, kind="float", step=0.2),
+    Range(name="many", min=0, max=5000, kind="int", step=10),
+    Range(name="normal", min=1e-4, max=1.0, kind="float", log=True, normal=(-4.6, 1.0)),
+    Range(name="x", min=0.0, max=1.0, kind="float"),
+    constraints=("few + x <= 1.5",),
+)
+
+
+def test_few_steps_are_counted_and_many_are_a_unit():
+    assert STEPPED.axes[:3] == (
+        Interval(name="p0", bounds=(0, 4), kind="int"),
+        Interval(name="p1"),
+        Interval(name="p2"),
+    )
+
+
+@given(st.integers(0, 4), st.floats(0, 1), st.floats(0, 1))
+def test_steps_and_normal_ranges_are_decoded_to_values_that_encode_to_the_same(
+    few: int, many: float, normal: float
+):
+    parameters = STEPPED.decode({"p0": few, "p1": many, "p2": normal, "p3": 0.25})
+    assert parameters["few"] == (0.1, 0.3, 0.5, 0.7, 0.9)[few]
+    assert int(parameters["many"]) % 10 == 0
+    again = STEPPED.encode(parameters)
+    assert again is not None
+    assert again["p0"] == few
+    assert STEPPED.decode(again) == pytest.approx(parameters, rel=1e-9)
+
+
+def test_a_constraint_on_steps_is_written_in_their_positions():
+    (text,) = STEPPED.constraints
+    left, right = text.split("<=")
+    terms = {name: float(factor) for factor, name in (term.strip().split("*") for term in left.split("+"))}
+    assert terms == {"p0": 0.2, "p3": 1.0}
+    assert float(right) == pytest.approx(1.4, abs=1e-6)
+
+
+def test_what_depends_on_a_number_has_an_axis_of_its_own_and_is_left_out_where_it_is_off():
+    steps = Range(name="steps", min=0, max=9, kind="int", when=(("> 0", ("lr",)),))
+    found = encoding(steps, Range(name="lr", min=0.0, max=1.0, kind="float"))
+    assert found.decode({"p0": 0, "p1": 0.5}) == {"steps": 0}
+    assert found.decode({"p0": 1, "p1": 0.5}) == {"steps": 1, "lr": 0.5}
+    assert found.encode({"steps": 0}) == {"p0": 0}
+    assert found.encode({"steps": 0, "lr": 0.5}) is None

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sweeps.space.definition import Choice, Fixed, Objective, Parameter, Program, Range, Space
-from sweeps.space.domain import ENUMERABLE, Domain, from_unit, to_unit
+from sweeps.space.domain import ENUMERABLE, Domain
 
 
 def domain(*parameters: Parameter, constraints: tuple[str, ...] = ()) -> Domain:
@@ -105,8 +101,37 @@ def test_configurations_are_not_listed_where_they_are_many_or_infinite():
     assert domain(Range(name="n", min=0, max=ENUMERABLE, kind="int")).configurations() is None
 
 
-@given(st.floats(0, 1), st.sampled_from([X, LR, Range(name="w", min=-1e308, max=1e308, kind="float")]))
-def test_units_go_there_and_back(unit: float, parameter: Range):
-    value = from_unit(parameter, unit)
-    assert math.isfinite(value)
-    assert to_unit(parameter, value) == pytest.approx(unit, abs=1e-12)
+TENTHS = Range(name="t", min=0.1, max=0.9, kind="float", step=0.2)
+FIFTIES = Range(name="f", min=50, max=200, kind="int", step=50)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "member"),
+    [(TENTHS, 0.31, 0.3), (TENTHS, 0.95, 0.9), (TENTHS, -3.0, 0.1), (FIFTIES, 76, 100), (FIFTIES, 999, 200)],
+)
+def test_members_of_a_stepped_range_are_its_steps_as_written(parameter: Range, value: float, member: float):
+    found = domain(parameter).member(parameter.name, value)
+    assert found == member
+    assert type(found) is (int if parameter.kind == "int" else float)
+
+
+def test_a_step_under_a_constraint_is_rounded_to_the_side_that_obeys_it():
+    constrained = domain(FIFTIES, X, constraints=("f + x <= 199",))
+    assert [constrained.member("f", value) for value in (149.0, 101.0)] == [100, 100]
+
+
+def test_what_lies_between_two_steps_is_no_parameter_of_the_space():
+    stepped = domain(TENTHS, FIFTIES)
+    assert stepped.misfit({"t": 0.1 + 0.2, "f": 50}) is None
+    assert stepped.misfit({"t": 0.4, "f": 50}) == "t is 0.4, outside of its range or values"
+    assert stepped.misfit({"t": 0.3, "f": 75}) == "f is 75, outside of its range or values"
+    assert stepped.misfit({"t": 0.3, "f": 10**400}) is not None
+
+
+def test_stepped_ranges_are_enumerated():
+    found = domain(TENTHS, FIFTIES).configurations()
+    assert found is not None
+    assert {(p["t"], p["f"]) for p in found.values()} == {
+        (t, f) for t in (0.1, 0.3, 0.5, 0.7, 0.9) for f in (50, 100, 150, 200)
+    }
+    assert domain(Range(name="x", min=0.0, max=1.0, kind="float", step=1e-4)).configurations() is None

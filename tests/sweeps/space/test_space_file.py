@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from sweeps.space.definition import (
     Brake,
     Budget,
     Choice,
+    Condition,
     EarlyTerminate,
     Fixed,
     Lease,
@@ -22,6 +24,8 @@ from sweeps.space.definition import (
     Search,
     Space,
     Value,
+    from_json,
+    to_json,
 )
 from sweeps.space.overrides import to_overrides
 from sweeps.space.space_checks import middle
@@ -203,9 +207,44 @@ def test_conditions_may_be_nested_and_keys_are_typed_like_the_values() -> None:
     nested = space(
         "a: {values: [1, 2], when: {2: [b]}}, b: {values: [x, y], when: {y: [c]}}, c: {min: 0.0, max: 1.0}"
     )
-    assert nested.parents() == {"b": ("a", 2), "c": ("b", "y")}
+    assert nested.parents() == {"b": Condition(parent="a", value=2), "c": Condition(parent="b", value="y")}
     assert nested.active({"a": 2, "b": "y"}) == ("z", "a", "b", "c")
     assert nested.active({"a": 1}) == ("z", "a")
+
+
+def test_conditions_on_a_number_are_relations_to_it() -> None:
+    found = space(
+        'n: {min: 0, max: 9, when: {"> 0": [a], "<=2": [b], 4: [c]}}, a: {values: [1, 2]}, b: {values: [1, 2]}, '
+        "c: {values: [1, 2]}"
+    )
+    assert {name: str(condition) for name, condition in found.parents().items()} == {
+        "a": "n > 0",
+        "b": "n <= 2",
+        "c": "n is 4",
+    }
+    assert found.active({"n": 0}) == ("z", "n", "b")
+    assert found.active({"n": 1}) == ("z", "n", "a", "b")
+    assert found.active({"n": 4}) == ("z", "n", "a", "c")
+    assert from_json(json.loads(json.dumps(to_json(found)))) == found
+
+
+def test_ranges_have_steps_and_normal_distributions() -> None:
+    found = space(
+        "a: {min: 0.1, max: 0.9, step: 0.2}, b: {min: 10, max: 50, step: 20}, c: {min: 1, max: 3, step: 1}, "
+        "d: {min: 1.0e-4, max: 1.0, distribution: log_normal, mu: -4.6, sigma: 1}, e: {min: 1, max: 2, step: 0.5}"
+    )
+    a, b, c, d, e = (found.parameter(name) for name in "abcde")
+    assert a == Range(name="a", min=0.1, max=0.9, kind="float", step=0.2)
+    assert b == Range(name="b", min=10, max=50, kind="int", step=20)
+    assert c == Range(name="c", min=1, max=3, kind="int")
+    assert d == Range(name="d", min=1e-4, max=1.0, kind="float", log=True, normal=(-4.6, 1.0))
+    assert e == Range(name="e", min=1.0, max=2.0, kind="float", step=0.5)
+    assert from_json(json.loads(json.dumps(to_json(found)))) == found
+
+
+def test_plain_ranges_are_stored_as_versions_without_steps_wrote_them() -> None:
+    written = to_json(space("a: {min: 0, max: 9}"))["parameters"][-1]
+    assert written == {"name": "a", "min": 0, "max": 9, "kind": "int", "log": False, "type": "range"}
 
 
 @pytest.mark.parametrize(

@@ -397,8 +397,37 @@ CASES = [
         "parameters.lr.distribution",
         "log_uniform_values",
     ),
-    Case("wandb_q", "log_uniform_values", "q_uniform", 5, "parameters.lr.distribution", "under values:"),
-    Case("wandb_normal", "log_uniform_values", "normal", 5, "parameters.lr.distribution", "must be bounded"),
+    Case("wandb_q", "log_uniform_values", "q_uniform", 5, "parameters.lr.distribution", "with step: for q:"),
+    Case("wandb_normal", "log_uniform_values", "normal", 5, "parameters.lr.distribution", "needs mu: and"),
+    Case(
+        "normal_far_away",
+        "log_uniform_values",
+        "log_normal, mu: 0.001, sigma: 0.1",
+        5,
+        "parameters.lr.mu",
+        "0.0% of this distribution lies between min: and max:; move them, or mu:; mu: is a natural logarithm",
+    ),
+    Case("flat", "log_uniform_values", "normal, mu: 1, sigma: 0", 5, "parameters.lr.sigma", "is above 0"),
+    Case(
+        "sigma_alone", "max: 100", "max: 100, sigma: 3", 6, "parameters.steps.sigma", "distribution: normal"
+    ),
+    Case("step_of_log", "values}", "values, step: 0.01}", 5, "parameters.lr.step", "linear ranges"),
+    Case("step_off", "max: 100", "max: 100, step: 40", 6, "parameters.steps.max", "write 90 or 130"),
+    Case("step_zero", "max: 100", "max: 100, step: 0", 6, "parameters.steps.step", "least 1"),
+    Case(
+        "step_long",
+        "max: 100",
+        "max: 100, step: 91",
+        6,
+        "parameters.steps.step",
+        "is no step from min to max",
+    ),
+    Case(
+        "step_fine", "min: 10, max: 100", "min: 1, max: 9, step: 1.0e-9", 6, "parameters.steps.step", "steps"
+    ),
+    Case(
+        "step_of_values", "seed: {value: 3}", "seed: {value: 3, step: 1}", 10, "parameters.seed.step", "only"
+    ),
     Case(
         "distribution_misspelt",
         "log_uniform_values",
@@ -502,10 +531,50 @@ CASES = [
     Case(
         "when_on_range",
         "max: 100",
-        "max: 9, when: {9: [seed]}",
+        "max: 99, when: {200: [width]}",
         6,
-        "parameters.steps.when",
-        "only with values:",
+        "parameters.steps.when.200",
+        "200 is none of its values, 10 to 99",
+    ),
+    Case(
+        "when_always",
+        "max: 100",
+        'max: 100, when: {">= 10": [width]}',
+        6,
+        "parameters.steps.when.>= 10",
+        "always holds",
+    ),
+    Case(
+        "when_never",
+        "max: 100",
+        'max: 100, when: {"> 100": [width]}',
+        6,
+        "parameters.steps.when.> 100",
+        "never holds: the values are 10 to 100",
+    ),
+    Case(
+        "when_no_relation",
+        "max: 100",
+        "max: 100, when: {true: [width]}",
+        6,
+        "parameters.steps.when.true",
+        "no condition on a number",
+    ),
+    Case(
+        "when_float_equal",
+        "values}",
+        "values, when: {0.01: [width]}}",
+        5,
+        "parameters.lr.when.0.01",
+        "write >, >=, < or <=",
+    ),
+    Case(
+        "when_fixed",
+        "seed: {value: 3}",
+        "seed: {value: 3, when: {3: [lr]}}",
+        10,
+        "parameters.seed.when",
+        "with min",
     ),
     Case(
         "when_on_fixed",

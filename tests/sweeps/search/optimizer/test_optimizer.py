@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -171,6 +172,28 @@ def test_the_ends_of_an_integer_range_get_their_share():
     assert min(values) <= 4
     assert max(values) >= 995
     assert abs(sum(values) / len(values) - 499.5) < 10
+
+
+def test_a_normal_range_is_sampled_by_its_distribution():
+    rate = Range(name="lr", min=1e-5, max=1.0, kind="float", log=True, normal=(math.log(1e-3), 0.5))
+    drawn = [math.log(float(r.parameters["lr"])) for r in search(space(rate, sobol=65), lambda _: None, 64)]
+    assert statistics.mean(drawn) == pytest.approx(math.log(1e-3), abs=0.1)
+    assert statistics.stdev(drawn) == pytest.approx(0.5, abs=0.1)
+
+
+def test_steps_and_conditions_on_numbers_are_searched():
+    stepped = space(
+        Range(name="steps", min=0, max=3, kind="int", when=(("> 0", ("lr", "wd")),)),
+        Range(name="lr", min=0.1, max=0.9, kind="float", step=0.2),
+        Range(name="wd", min=-2.0, max=2.0, kind="float", normal=(0.0, 1.0)),
+        sobol=4,
+    )
+    records = search(stepped, lambda p: float(p.get("lr", 1.0)) - float(p["steps"]), 9)
+    assert {r.generator for r in records} == {"sobol", "botorch"}
+    for record in records:
+        assert set(record.parameters) == ({"steps", "lr", "wd"} if record.parameters["steps"] else {"steps"})
+        assert record.parameters.get("lr", 0.1) in (0.1, 0.3, 0.5, 0.7, 0.9)
+    assert min(float(r.metrics["loss"] or 0) for r in records) <= -2.7  # the optimum is -2.9
 
 
 def test_the_surrogate_finds_the_minimum_of_a_valley():
