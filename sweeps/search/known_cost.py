@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeps.search.encoding import Encoding, Interval
-from sweeps.search.outcomes import Outcomes
+from sweeps.search.outcomes import Outcomes, cost_metric
 from sweeps.space.constraints import parse_expression
 from sweeps.space.definition import Space
 from sweeps.space.stages import Stages
 from sweeps.trials.record import Trial
-
-EXACT = 1e-6
-"""Relative difference up to which a result is the cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +56,7 @@ def known_cost(
             terms.append(term)
         else:
             return None
-    metric = _equal(Stages(space), outcomes, records)
+    metric = cost_metric(Stages(space), outcomes, records)
     return None if metric is None else KnownCost(metric=metric, terms=tuple(terms), constant=constant)
 
 
@@ -85,17 +81,3 @@ def _term(space: Space, encoding: Encoding, name: str, factor: float) -> Term | 
     if unit.normal is not None:
         return None
     return Term(axis=axis.name, factor=factor, low=float(unit.min), high=float(unit.max), log=unit.log)
-
-
-def _equal(stages: Stages, outcomes: Outcomes, records: Sequence[Trial]) -> str | None:
-    """Return the name of the objective whose results are all the cost."""
-    pairs = [
-        (outcomes.means(record), math.fsum((stages.costs(record.parameters) or {}).values()))
-        for record in records
-    ]
-    for name in outcomes.lower_is_better:
-        results = [(means[name], cost) for means, cost in pairs if name in means]
-        agree = all(math.isclose(result, cost, rel_tol=EXACT) for result, cost in results)
-        if agree and len({cost for _, cost in results}) > 1:
-            return name
-    return None

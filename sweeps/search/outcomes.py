@@ -12,10 +12,14 @@ import numpy.typing as npt
 from sweeps.errors import SpaceError
 from sweeps.space.constraints import Linear, parse
 from sweeps.space.definition import Space
+from sweeps.space.stages import Stages
 from sweeps.trials.record import Status, Trial
 
 SURVIVAL = "survival"
 """Name of the metric that is 1 for a trial with results and 0 for one that `has_failed`."""
+
+EXACT = 1e-6
+"""Relative difference up to which a result is the cost."""
 
 Goals = Mapping[str, bool | None]
 """For each metric, whether lower is better; None if it is no objective."""
@@ -189,3 +193,20 @@ def _absolute(text: str, space: Space) -> Linear:
         problem = f"{text!r}: bounds relative to the baseline are not supported; write the number"
         raise SpaceError(problem, file=space.name, key="outcome_constraints")
     return constraint
+
+
+def cost_metric(stages: Stages, outcomes: Outcomes, records: Sequence[Trial]) -> str | None:
+    """Return the search's name of the objective that equals the cost of all stages in every result.
+
+    None until two results of different cost agree.
+    """
+    pairs = [
+        (outcomes.means(record), math.fsum((stages.costs(record.parameters) or {}).values()))
+        for record in records
+    ]
+    for name in outcomes.lower_is_better:
+        results = [(means[name], cost) for means, cost in pairs if name in means]
+        agree = all(math.isclose(result, cost, rel_tol=EXACT) for result, cost in results)
+        if agree and len({cost for _, cost in results}) > 1:
+            return name
+    return None

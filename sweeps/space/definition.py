@@ -87,7 +87,7 @@ RELATIONS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """What a conditional parameter exists under: a parent's value, or a relation to a number.
+    """Condition for a parameter to exist: a parent's value, or its relation to a number.
 
     Args:
         parent: name of the other parameter.
@@ -263,20 +263,23 @@ class EarlyTerminate:
     """Early stopping of running trials.
 
     Args:
-        type: the strategy: Ax's percentile, or a prediction from the curves of completed trials.
+        type: the strategy: Ax's percentile, successive halving, or a prediction from the curves of completed
+            trials.
         percentile: `percentile` only: a trial is stopped when its intermediate loss is among the worst so
             many percent of those of other trials at the same step.
         min_trials: number of trials that must have completed, and of others that must have reached the
             step, before one is stopped.
-        min_step: no trial is stopped before this step of its last stage.
+        min_step: no trial is stopped before this step of its last stage; the first rung of `hyperband`.
         margin: `curve` only: a trial that may come so near to the best goes on, as a share of the best value.
+        eta: `hyperband` only: one of so many trials goes on at each rung; the next is so many times as far.
     """
 
-    type: Literal["percentile", "curve"] = "percentile"
+    type: Literal["percentile", "hyperband", "curve"] = "percentile"
     percentile: float = 50.0
     min_trials: int = 5
     min_step: float = 10.0
     margin: float = 0.005
+    eta: float = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,8 +379,11 @@ def to_json(space: Space) -> dict[str, Any]:
         del document["snapshots"]
     if space.brake == Brake():  # likewise
         del document["brake"]
-    if (early := space.early_terminate) is not None and early.type == "percentile" and early.margin == 0.005:
-        del document["early_terminate"]["margin"]  # likewise; one by `curve` is refused there by its margin
+    if (early := space.early_terminate) is not None:  # likewise; other types are refused there by their keys
+        if early.type != "curve" and early.margin == 0.005:
+            del document["early_terminate"]["margin"]
+        if early.type != "hyperband" and early.eta == 3.0:
+            del document["early_terminate"]["eta"]
     document["baseline"] = None if space.baseline is None else dict(space.baseline)
     return document
 

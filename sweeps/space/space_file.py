@@ -102,6 +102,11 @@ def load(path: str | os.PathLike[str]) -> Space:
 def loads(text: str, file: str) -> Space:
     """Return the search space in `text`; `file` is its name in errors. Raises SpaceError."""
     root = yaml_cursor.parse(text, file)
+    if {"method", "metric", "parameters"} <= {key.text() for key, _ in root.pairs()}:
+        problem = (
+            f"a sweep file of W&B; write its translation with: sweep init --from-wandb {file} SPACE.yaml"
+        )
+        raise SpaceError(problem, file=file, line=root.line)
     entries = root.table(KEYS, _HINTS)
     for key, example in _REQUIRED.items():
         if key not in entries:
@@ -137,6 +142,8 @@ def loads(text: str, file: str) -> Space:
         space = replace(space, baseline=space_checks.baseline(entries["baseline"], space))
     if "stages" in entries:
         space = replace(space, stages=space_stages.stages(entries["stages"], space))
+    if "early_terminate" in entries:
+        space_limits.check_rivals(entries["early_terminate"], space)
     if "snapshots" in entries:
         space = replace(space, snapshots=space_stages.snapshots(entries["snapshots"], space))
     return space

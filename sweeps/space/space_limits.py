@@ -10,7 +10,7 @@ from sweeps.space.yaml_cursor import Cursor, nearest
 
 BUDGET_KEYS = ("effective_steps", "device_hours", "usd", "wall_hours")
 BRAKE_KEYS = ("first", "later")
-EARLY_TERMINATE_KEYS = ("type", "percentile", "min_trials", "min_step", "margin")
+EARLY_TERMINATE_KEYS = ("type", "percentile", "min_trials", "min_step", "margin", "eta")
 FEWEST_CURVES = 5
 """Completed trials that `type: curve` needs to predict from."""
 
@@ -28,19 +28,21 @@ _EARLY_HINTS = {
     "min_iter": "unknown key; write min_step:, the first step that counts",
     "min_progression": "unknown key; write min_step:",
     "min_curves": "unknown key; write min_trials:",
+    "n_startup_trials": "unknown key; write min_trials:",
+    "n_warmup_steps": "unknown key; write min_step:",
+    "grace_period": "unknown key; write min_step:",
+    "reduction_factor": "unknown key; write eta:",
     "percentile_threshold": "unknown key; write percentile:",
-    "max_iter": "unknown key; trials are stopped at any step from min_step: on",
-    "eta": "unknown key; there are no brackets, percentile: says how many of the worst are stopped",
-    "s": "unknown key; there are no brackets, percentile: says how many of the worst are stopped",
+    "max_iter": "unknown key; the rungs go on from min_step:, each eta: times as far, to the end of a trial",
+    "s": "unknown key; the rungs go on from min_step:, each eta: times as far, to the end of a trial",
 }
-_BRACKETS = "not supported; write percentile (with percentile: 50 the worse half is stopped), or curve"
 _TYPES = {
-    "hyperband": _BRACKETS,
-    "asha": _BRACKETS,
-    "median": "unknown; write percentile, with percentile: 50",
+    "asha": "unknown; write hyperband, which is asynchronous successive halving",
+    "successive_halving": "unknown; write hyperband, which is asynchronous successive halving",
     "wilcoxon": "not supported; write curve, which stops what cannot come near the best any more",
 }
-_KEY_OF = {"percentile": "percentile", "margin": "curve"}
+_NAMES = ("percentile", "median", "hyperband", "curve")
+_KEY_OF = {"percentile": "percentile", "margin": "curve", "eta": "hyperband"}
 
 
 def budget(section: Cursor) -> Budget:
@@ -76,7 +78,7 @@ def early_terminate(section: Cursor, space: Space) -> EarlyTerminate:
         raise section.refusal("`type:` is missing; write {type: percentile, percentile: 50} or {type: curve}")
     early = EarlyTerminate(type=_type(entries["type"]))
     for key, kind in _KEY_OF.items():
-        if key in entries and kind != early.type:
+        if key in entries and kind != entries["type"].text():
             raise entries[key].refusal(f"goes with type: {kind} only; take it out")
     if "percentile" in entries:
         early = replace(early, percentile=_percentile(entries["percentile"]))
@@ -85,6 +87,12 @@ def early_terminate(section: Cursor, space: Space) -> EarlyTerminate:
         early = replace(early, min_trials=entries["min_trials"].integer(least=least))
     if "margin" in entries:
         early = replace(early, margin=_margin(entries["margin"]))
+    if "eta" in entries:
+        early = replace(early, eta=float(entries["eta"].number()))
+        if not 1 < early.eta <= 100:
+            raise entries["eta"].refusal(
+                f"{early.eta:g} is not above 1; one of eta: trials goes on at each rung"
+            )
     if "min_step" in entries:
         early = replace(early, min_step=float(entries["min_step"].number()))
         if early.min_step < 0:
@@ -93,14 +101,16 @@ def early_terminate(section: Cursor, space: Space) -> EarlyTerminate:
     return early
 
 
-def _type(cursor: Cursor) -> Literal["percentile", "curve"]:
+def _type(cursor: Cursor) -> Literal["percentile", "hyperband", "curve"]:
     match cursor.text():
-        case "percentile":
+        case "percentile" | "median":  # the default percentile
             return "percentile"
+        case "hyperband":
+            return "hyperband"
         case "curve":
             return "curve"
         case other:
-            unknown = f"`{other}` is unknown; {nearest(other, ('percentile', 'curve'))}"
+            unknown = f"`{other}` is unknown; {nearest(other, _NAMES)}"
             raise cursor.refusal(_TYPES.get(other.lower(), unknown))
 
 
@@ -123,13 +133,34 @@ def _check_fits(section: Cursor, min_trials: Cursor, early: EarlyTerminate, spac
     """Refuse early stopping that cannot work or would never happen."""
     if space.program.kind == "function":
         raise section.refusal("a function reports no losses before its end; write program: {command: [...]}")
-    if len(space.objectives) > 1 and early.type == "percentile":
+    if len(space.objectives) > 2 and early.type != "curve":
         raise section.refusal(
-            "percentile goes with one objective only: among several, a trial with a high loss may be on the "
-            "front; write type: curve"
+            f"{early.type} goes with two objectives at most, a loss and a cost: among more, a trial with a "
+            "high loss may be on the front; write type: curve"
         )
     if space.run_cap is not None and early.min_trials >= space.run_cap:
         raise min_trials.refusal(
             f"min_trials ({early.min_trials}) must be less than run_cap ({space.run_cap}), "
             "or no trial is ever stopped"
+        )
+
+
+def check_rivals(section: Cursor, space: Space) -> None:
+    """Refuse rules that compare losses where no objective can say which trials cost no more.
+
+    Args:
+        section: `early_terminate:`.
+        space: with its stages, as far as the file names them.
+    """
+    if space.early_terminate is None or space.early_terminate.type == "curve" or len(space.objectives) == 1:
+        return
+    if space.program.kind == "trainer":
+        if "effective_steps" not in space.metrics():
+            raise section.refusal(
+                "of two objectives, one must be effective_steps, the cost of the stages; write type: curve"
+            )
+    elif not space.stages or not all(stage.cost for stage in space.stages):
+        raise section.refusal(
+            "of two objectives, one must be the cost of the stages, and stages: with their cost: say none; "
+            "write type: curve"
         )

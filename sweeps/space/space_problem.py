@@ -94,7 +94,7 @@ def _of_settings(space: Space) -> Iterator[str]:
         if not _is_number(number) or number <= 0:
             yield f"{name} is {number!r}, not a finite number above 0"
     if (early := space.early_terminate) is not None:
-        if early.type not in ("percentile", "curve"):
+        if early.type not in ("percentile", "hyperband", "curve"):
             yield f"early_terminate.type {early.type!r} is unknown"
         for name, number in asdict(early).items():
             if name != "type" and not _is_number(number):

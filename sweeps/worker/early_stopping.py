@@ -1,17 +1,21 @@
 """Early stopping: compares a running trial's losses with those of other trials.
 
 Runs after each heartbeat if the space has `early_terminate`. By `percentile` Ax decides, in
-`search.optimizer`, and is imported only once enough other trials have reached the step; by `curve`,
-`search.curve_rule`, without Ax. The same records give the same answer.
+`search.optimizer`, and is imported only once enough other trials have reached the step; by `hyperband`
+`search.halving_rule`, and by `curve` `search.curve_rule`, without Ax. The same records give the same answer.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
 from sweeps.search.curve_rule import EarlyStop, judge
+from sweeps.search.halving_rule import judge_rung
+from sweeps.search.outcomes import Outcomes, cost_metric
 from sweeps.space.definition import EarlyTerminate, Space
+from sweeps.space.stages import Stages
 from sweeps.trials.record import Trial
 
 Curve = tuple[tuple[float, float], ...]
@@ -25,7 +29,8 @@ def should_stop(space: Space, record: Trial, records: Sequence[Trial]) -> EarlyS
     """Return why the running trial should be stopped, or None.
 
     No trial stops before `min_step`, before `min_trials` others have come as far, or before that many are
-    completed. By `percentile` the logged loss decides, whatever the objective: lower is better.
+    completed. By `percentile` and `hyperband` the logged loss decides, whatever the objective: lower is
+    better.
 
     Args:
         space: of the sweep.
@@ -38,7 +43,33 @@ def should_stop(space: Space, record: Trial, records: Sequence[Trial]) -> EarlyS
     others = [r for r in records if r.trial != record.trial and _comparable(r, record)]
     if early.type == "curve":
         return judge(space, early, record, others, [r for r in records if r.trial != record.trial])
-    return _by_percentile(early, record, others)
+    rivals = _rivals(space, record, others, records)
+    if early.type == "hyperband":
+        return judge_rung(early, record, rivals)
+    return _by_percentile(early, record, rivals)
+
+
+def _rivals(
+    space: Space, record: Trial, others: Sequence[Trial], records: Sequence[Trial]
+) -> Sequence[Trial]:
+    """Return the trials that the record must keep up with; none if that cannot be said.
+
+    Of two objectives the other one must be the cost of the stages: then a trial is compared with those that
+    cost no more. Where it has the lowest loss of them, it may be on the front.
+    """
+    if len(space.objectives) == 1:
+        return others
+    stages = Stages(space)
+    if not stages.names or cost_metric(stages, Outcomes(space), records) is None:
+        return []
+    own = _cost(stages, record)
+    return [other for other in others if _cost(stages, other) <= own]
+
+
+def _cost(stages: Stages, record: Trial) -> float:
+    """Return the cost of all of a trial's stages; NaN, which compares with none, if it is not known."""
+    costs = stages.costs(record.parameters)
+    return math.nan if costs is None else math.fsum(costs.values())
 
 
 def _by_percentile(early: EarlyTerminate, record: Trial, others: Sequence[Trial]) -> EarlyStop | None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sweeps.errors import SpaceError
-from sweeps.space import space_file, space_limits, space_parameters, space_stages
+from sweeps.space import space_file, space_limits, space_parameters, space_ranges, space_stages
 from sweeps.space.space_file import loads
 
 TEXT = (Path(__file__).parents[2] / "docs" / "search-space.md").read_text(encoding="utf-8")
@@ -66,7 +66,7 @@ def test_every_refusal_is_shown_word_for_word(example: str, refusal: str) -> Non
         *space_stages.STAGE_KEYS,
         *space_stages.SNAPSHOTS_KEYS,
         *space_parameters.KEYS,
-        *space_parameters.DISTRIBUTIONS,
+        *space_ranges.DISTRIBUTIONS,
     ],
 )
 def test_every_key_is_documented(key: str) -> None:

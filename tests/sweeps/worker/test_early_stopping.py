@@ -16,7 +16,7 @@ from sweeps.experiment import Experiment
 from sweeps.export.table import best
 from sweeps.search.optimizer import AxError, Optimizer, PercentileEarlyStoppingStrategy, falls_behind
 from sweeps.search.outcomes import Outcomes
-from sweeps.space.definition import EarlyTerminate, Lease, Objective, Program, Range, Search, Space
+from sweeps.space.definition import EarlyTerminate, Lease, Objective, Program, Range, Search, Space, Stage
 from sweeps.storage.memory import MemoryStore
 from sweeps.trials.record import Trial
 from sweeps.worker import loop
@@ -71,6 +71,79 @@ def stopping(space):
 def five(status: str = "completed", last_step: int = 50) -> list[Trial]:
     """Trials 0 to 4, the lower the better."""
     return [trial(index, status, descent(last_step, floor=float(index))) for index in range(5)]
+
+
+LENGTH_AND_LOSS = replace(
+    TOY,
+    objectives=(Objective(metric="loss"), Objective(metric="effective_steps")),
+    parameters=(Range(name="steps", min=10, max=1000, kind="int"),),
+    stages=(Stage(name="a", parameters=(), cost="10"), Stage(name="b", parameters=("steps",), cost="steps")),
+)
+
+
+def long_trial(index: int, steps: int, floor: float, status: str = "completed", last_step: int = 50) -> Trial:
+    """A trial whose second objective is the cost of its stages."""
+    curve = descent(last_step, floor)
+    metrics = {"loss": floor, "effective_steps": steps + 10.0} if status == "completed" else {}
+    return trial(index, status, curve, parameters={"steps": steps}, metrics=metrics)
+
+
+class TestTwoObjectives:
+    @pytest.fixture(params=["percentile", "hyperband"])
+    def rule(self, request: pytest.FixtureRequest) -> EarlyTerminate:
+        return replace(EARLY, type=request.param)
+
+    def test_a_trial_is_compared_with_those_that_cost_no_more(self, rule: EarlyTerminate):
+        space = replace(LENGTH_AND_LOSS, early_terminate=rule)
+        cheap = [long_trial(i, 100 + i, floor=5.0 + i) for i in range(4)]
+        dear = [long_trial(10 + i, 500 + i, floor=float(i)) for i in range(4)]
+        short = long_trial(9, 200, floor=4.5, status="running", last_step=20)
+        long = long_trial(9, 900, floor=6.5, status="running", last_step=20)
+        assert should_stop(space, short, cheap + dear) is None  # the best of its length
+        assert should_stop(space, long, cheap + dear) is not None
+
+    def test_where_the_other_objective_is_no_cost_all_go_on(self, rule: EarlyTerminate):
+        space = replace(LENGTH_AND_LOSS, early_terminate=rule)
+        others = [
+            replace(each, metrics={"loss": 1.0, "effective_steps": 7.0 * i})
+            for i, each in enumerate(long_trial(i, 100 + i, floor=1.0 + i) for i in range(6))
+        ]
+        assert should_stop(space, long_trial(9, 900, 99.0, "running", 20), others) is None
+
+
+class TestHyperband:
+    RUNGS = EarlyTerminate(type="hyperband", min_trials=3, min_step=10.0, eta=3.0)
+
+    def stopped(self, space: Space, judged: Trial, others: list[Trial]) -> bool:
+        return should_stop(replace(space, early_terminate=self.RUNGS), judged, others) is not None
+
+    @pytest.mark.parametrize(("others", "go_on"), [(5, 2), (8, 3), (11, 4)])
+    def test_one_of_eta_goes_on(self, space: Space, others: int, go_on: int):
+        others_ = [trial(i, "completed", descent(50, floor=float(i))) for i in range(others)]
+        verdicts = [
+            self.stopped(space, trial(99, "running", descent(20, floor=i - 0.5)), others_)
+            for i in range(others + 1)
+        ]
+        assert verdicts == [False] * go_on + [True] * (others + 1 - go_on)
+
+    def test_between_two_rungs_it_is_judged_by_its_loss_at_the_one_before(self, space: Space):
+        good_at_ten = ((0.0, 10.0), (10.0, 0.0), (25.0, 99.0))
+        assert not self.stopped(space, trial(9, "running", good_at_ten), five())
+        assert self.stopped(space, trial(9, "running", (*good_at_ten, (30.0, 99.0))), five())
+
+    def test_before_the_first_rung_and_without_enough_others_it_goes_on(self, space: Space):
+        assert not self.stopped(space, trial(9, "running", descent(5, floor=99.0)), five())
+        assert not self.stopped(space, trial(9, "running", descent(20, floor=99.0)), five()[:2])
+        assert not self.stopped(space, trial(9, "running", descent(20, floor=99.0)), five("running"))
+        assert not self.stopped(space, trial(9, "running", descent(50, floor=99.0)), five(last_step=25))
+
+    def test_the_reason_names_loss_step_and_share(self, space: Space):
+        stopping = replace(space, early_terminate=self.RUNGS)
+        why = should_stop(stopping, trial(9, "running", descent(20, floor=4.5)), five())
+        assert (
+            why.reason
+            == "loss 5.4091 at step 10 is not among the best 1/3 of 6 trials that reached this step"
+        )
 
 
 class TestWhoIsStopped:
