@@ -70,10 +70,7 @@ def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None)
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if any(flag in arguments for flag in _HELP_FLAGS):
-        from trainer.config.usage import usage
-
-        print(usage(), end="")
-        return EXIT_DONE
+        return _print_help([argument for argument in arguments if argument not in _HELP_FLAGS])
     stop = stop or StopSignal()
     try:
         return _run(arguments, stop)
@@ -85,6 +82,17 @@ def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None)
         return _report_error(f"error: not on this machine: {error}", error)
     except TrainerError as error:
         return _report_error(f"error: {error}", error)
+
+
+def _print_help(names: Sequence[str]) -> int:
+    """Print the help, or that of the named keys, and return the exit status."""
+    from trainer.config.usage import usage
+
+    try:
+        print("\n".join(usage(each.partition("=")[0]) for each in names) or usage(), end="")
+    except ConfigError as error:
+        return _report_error(f"error: {error}", error)
+    return EXIT_DONE
 
 
 def _run(arguments: list[str], stop: StopSignal) -> int:

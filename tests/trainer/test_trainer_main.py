@@ -21,6 +21,8 @@ from forked import Forked
 
 from trainer import __main__ as program
 from trainer import api
+from trainer.config.compose import groups, keys
+from trainer.config.key_docs import meanings
 
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
@@ -193,9 +195,44 @@ def test_help_names_groups_and_keys(capsys: pytest.CaptureFixture[str]) -> None:
     for expected in (
         "usage: python -m trainer",
         "optimizer: adamw, adamw_8bit, apollo, apollo_mini, muon, muonclip",
-        "stage1_9.saliency.ema_decay=0.99",
+        "  stage1_9.saliency.ema_decay=0.99            of the columns' L-infinity norms.\n",
     ):
         assert expected in text
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_help_of_a_key_has_its_default_values_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--help", "stage2.optimizer.type", "data.files"]) == 0
+    assert capsys.readouterr().out == (
+        "stage2.optimizer.type=muon\n  muon | muonclip | adamw | adamw_8bit | apollo | apollo_mini\n"
+        "  `muon`, `muonclip`, `apollo`, `apollo_mini`: that one for the hidden matrices and AdamW for the\n"
+        "  rest; `adamw`: AdamW for everything; `adamw_8bit`: the same with its state in 8 bits.\n\n"
+        "data.files=(required)\n  a list of: text\n"
+        "  of the group data (fineweb, hub, parquet, stdlib, text), whose options have different keys\n"
+        "  paths, globs or folders, URLs too; one or a list.\n"
+    )
+
+
+def test_help_of_a_section_has_all_keys_below_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["stage2.lambda_warmup", "--help"]) == 0
+    text = capsys.readouterr().out
+    shown = [line.partition("=")[0] for line in text.splitlines() if line.startswith("stage2.lambda_warmup.")]
+    assert set(shown) == {key for key in keys() if key.startswith("stage2.lambda_warmup.")}
+
+
+def test_help_of_an_unknown_key_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--help", "stage2.optimiser.lr"]) == 2
+    assert capsys.readouterr().err == (
+        "trainer: error: stage2.optimiser.lr: there is no such key; did you mean 'stage2.optimizer.lr'?\n"
+    )
+
+
+def test_every_key_has_a_meaning() -> None:
+    choices = [
+        f"{name}={option}" for name in ("data", "model", "stage3/teacher") for option in groups()[name]
+    ]
+    every = {key for choice in ([], *([each] for each in choices)) for key in keys(choice)}
+    assert [key for key in sorted(every) if not meanings(key)] == []
 
 
 @pytest.mark.parametrize("flag", [["--cfg", "job"], ["--cfg=job"]], ids=" ".join)

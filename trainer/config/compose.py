@@ -183,14 +183,14 @@ def _diagnose(overrides: Sequence[Override], error: Exception) -> ConfigError:
         if name in options and isinstance(override.value(), str):
             choice = str(override.value())
             if choice not in options[name]:
-                return ConfigError(f"{choice!r} is no choice{_nearest(choice, options[name])}", key=name)
+                return ConfigError(f"{choice!r} is no choice{nearest(choice, options[name])}", key=name)
             continue
         if override.is_add() or override.package is not None or name in present:
             continue
         above = _nodes([name])
         if belongs := [home for home, own in homes.items() if above & (own - present)]:
             return ConfigError(f"there is no such key here; it belongs to {' or '.join(belongs)}", key=name)
-        return ConfigError(f"there is no such key{_nearest(name, [*known, *options])}", key=name)
+        return ConfigError(f"there is no such key{nearest(name, [*known, *options])}", key=name)
     missing = getattr(error, "full_key", None)
     if missing and "issing" in str(error):
         return ConfigError(f"needs a value; write {missing}=VALUE", key=missing)
@@ -252,7 +252,8 @@ def _first_refusal(error: ValidationError) -> ConfigError:
     return ConfigError(first["msg"][0].lower() + first["msg"][1:] + got, key=".".join(path))
 
 
-def _nearest(name: str, valid: Sequence[str]) -> str:
+def nearest(name: str, valid: Sequence[str]) -> str:
+    """Return the end of a message about an unknown name: the most similar one, or where all of them stand."""
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"

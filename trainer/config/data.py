@@ -57,6 +57,7 @@ class StdlibConfig(_TextConfig):
     """The source text of Python's own standard library.
 
     Args:
+        name: set by the group `data`.
         max_bytes: upper bound on the text, in bytes of whole files; None takes all of it.
     """
 
@@ -86,6 +87,7 @@ class TextConfig(_StreamConfig):
     """Text files.
 
     Args:
+        name: set by the group `data`.
         files: paths, globs or folders, URLs too; one or a list.
         text_key: the files are JSON lines, with the text under that key. None: each file is a document.
     """
@@ -100,6 +102,7 @@ class ParquetConfig(_StreamConfig):
     """Parquet files.
 
     Args:
+        name: set by the group `data`.
         files: paths, globs or folders, URLs too; one or a list.
         text_key: the column that holds the text.
     """
@@ -114,8 +117,10 @@ class HubConfig(_StreamConfig):
     """A dataset of the Hugging Face hub.
 
     Args:
+        name: set by the group `data`.
         dataset: its name there, or a folder.
         subset: which of its configurations; None: its default.
+        split: which of its splits; training and held-out text are parts of it.
         revision: branch, tag or commit; None: the newest.
         text_key: the column, or key, that holds the text.
     """

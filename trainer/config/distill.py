@@ -29,7 +29,11 @@ TEACHER_ACCESS = ("url", "timeout_s", "patience_s", "prefetch", "api_key_env", "
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class InProcessTeacherConfig:
-    """The full-precision model that the student was made from, on the student's device."""
+    """The full-precision model that the student was made from, on the student's device.
+
+    Args:
+        kind: set by the group `stage3/teacher`.
+    """
 
     kind: Literal["in_process"]
 
@@ -39,6 +43,7 @@ class HttpTeacherConfig:
     """A teacher behind an OpenAI-compatible completions server with prompt logprobs, such as vLLM.
 
     Args:
+        kind: set by the group `stage3/teacher`.
         url: of the server, without `/v1/completions`.
         model: the server's name for the teacher. Its token ids must mean what the student's mean.
         top_k: likeliest tokens returned per position; the server may limit them (vLLM: `--max-logprobs`).
@@ -82,6 +87,7 @@ class CachedTeacherConfig:
     The student's logits are computed for the cached tokens only.
 
     Args:
+        kind: set by the group `stage3/teacher`.
         path: folder of the cache, or its URL (`gs://…`).
         top_k: K likeliest tokens cached per position.
         negatives: R tokens sampled from the others and cached as well. With 0, only an `exact` cross-entropy
@@ -126,9 +132,12 @@ class CachedTeacherConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Stage3Config:
-    """Stage 3 (arXiv:2510.13998 §3.3): CE + λ·logits KL + γ·attention KL. `max_steps` 0 skips it.
+    """Stage 3 (arXiv:2510.13998 §3.3): CE + λ·logits KL + γ·attention KL.
 
     Args:
+        max_steps: optimizer steps; 0 skips the stage.
+        batch_size: sequences of an optimizer step.
+        micro_batch_size: sequences computed at once; gradients add up to the batch's. null: all of them.
         logits_weight: λ of eq. 13.
         attention_weight: γ of eq. 13; 0 leaves the attention relations out, and `attention_*` has no effect.
         temperature: τ of eq. 9, of both models' predictions.

@@ -14,7 +14,14 @@ MasterDtype = Literal["auto", "float32", "bfloat16"]
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TeacherConfig:
-    """Training of the tiny model's full-precision teacher, once for all runs that share it."""
+    """Training of the tiny model's full-precision teacher, once for all runs that share it.
+
+    Args:
+        max_steps: optimizer steps.
+        batch_size: sequences of an optimizer step.
+        micro_batch_size: sequences computed at once; gradients add up to the batch's. null: all of them.
+        seed: of its weights and of the order of its text.
+    """
 
     max_steps: Positive
     batch_size: Positive
@@ -33,7 +40,12 @@ class TinyModelConfig:
     """A small Llama, and its teacher, whose weights are float32.
 
     Args:
+        kind: set by the group `model`.
         master_dtype: of the student's weights.
+        hidden_size: width, an even multiple of `heads`.
+        intermediate_size: width of the MLP's hidden layer.
+        layers: decoder layers.
+        heads: attention heads; keys and values have as many.
     """
 
     kind: Literal["tiny"]
@@ -58,6 +70,7 @@ class HfModelConfig:
     """A pretrained model with its own tokenizer.
 
     Args:
+        kind: set by the group `model`.
         name: a folder, or a name on the Hugging Face hub.
         dtype: of the teacher's weights; `auto` keeps what the checkpoint was saved in, and refuses float16.
         master_dtype: of the student's weights, which the optimizer updates; `auto`: as the teacher's. An

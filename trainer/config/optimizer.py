@@ -51,7 +51,12 @@ class ApolloConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ApolloMiniConfig:
-    """Fields of `type=apollo_mini` alone, as in `ApolloConfig`; the rank is 1."""
+    """Fields of `type=apollo_mini` alone; the rank is 1.
+
+    Args:
+        update_interval: steps between two projections.
+        scale: factor on every update; null takes √(smaller side) of each matrix.
+    """
 
     update_interval: Positive
     scale: AboveZero | None

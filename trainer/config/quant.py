@@ -40,6 +40,10 @@ class SaliencyConfig:
     """The share of weight columns kept in full precision, annealed from `initial_k` to `final_k`.
 
     Args:
+        enabled: keep any of them.
+        initial_k: share of the columns in the first steps.
+        final_k: share in the last step, at most `initial_k`.
+        schedule_type: of the way between the two.
         warmup_steps: the first steps, in which k stays at `initial_k`.
         ema_decay: of the columns' L-infinity norms.
         update_interval: optimizer steps between two measurements of the norms.
@@ -84,7 +88,10 @@ class LambdaWarmupConfig:
     """Lambda in Stage 2: `start` → 1 over `warmup_steps`, then 1; always 1 where it is not `enabled`.
 
     Args:
+        enabled: warm up at all.
         start: lambda of the first step. Stage 1.9 trains at 1, and 0 undoes all of that; 1 is no warmup.
+        warmup_steps: steps until lambda is 1, fewer than the stage has.
+        schedule: of the way to 1.
         weights, activations: which of them warm up; the other is fully quantised from the start.
     """
 

@@ -123,6 +123,7 @@ class Config:
     """One run of the trainer.
 
     Args:
+        seed: of the student's new parameters and of the order of the text.
         run_dir: folder of its files; needed to run, not to check.
         save_model: keep the student in `run_dir`, for `python -m trainer.export`.
         log_every: optimizer steps between two lines of `metrics.jsonl`, after the first of a stage.

@@ -45,13 +45,16 @@ class Stage1Config:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Stage19Config:
-    """Stage 1.9: (1-a)·w·distillation + a·(CE + KL)/2. `max_steps` 0 skips it.
+    """Stage 1.9: (1-a)·w·distillation + a·(CE + KL)/2.
 
     Args:
+        max_steps: optimizer steps; 0 skips the stage.
+        batch_size: sequences of an optimizer step.
+        micro_batch_size: sequences computed at once; gradients add up to the batch's. null: all of them.
         loss_type: the distance between hidden states (see `trainer.losses.hidden_distances`).
         layer_weights: how much each layer's distance counts: `progressive` (1, 2, …, L), `uniform`,
             `exponential` (2, 4, …, 2^L) or a number for each of the student's layers; scaled to sum to 1.
-        lm_loss_weight: a. At 1 the hidden states play no part.
+        lm_loss_weight: a, the weight of the losses of predictions; at 1 the hidden states play no part.
         distill_schedule: w over the stage.
         trunk_every: steps between the points at which the run leaves its state for runs of other lengths,
             with one more where the learning rate begins to fall; 0: none.
@@ -89,12 +92,16 @@ class Stage19Config:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Stage2Config:
-    """Stage 2. `max_steps` 0 skips it.
+    """Stage 2: continued pre-training.
 
     Args:
+        max_steps: optimizer steps; 0 skips the stage.
+        batch_size: sequences of an optimizer step.
+        micro_batch_size: sequences computed at once; gradients add up to the batch's. null: all of them.
         fp8: compute the ternary layers' matrix products in 8-bit floating point while training.
         fp8_recipe: which of them, where `fp8` is true.
-        trunk_every: as in Stage 1.9.
+        trunk_every: steps between the points at which the run leaves its state for runs of other lengths,
+            with one more where the learning rate begins to fall; 0: none.
     """
 
     max_steps: Count

@@ -27,7 +27,15 @@ class TelemetryConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class WandbConfig:
-    """One Weights & Biases run per training run; `group` is the sweep, `name` the trial."""
+    """One Weights & Biases run per training run.
+
+    Args:
+        mode: `offline` writes into the run's folder what `wandb sync` uploads.
+        project: that the run belongs to.
+        group: of runs; in a sweep, the sweep's name.
+        name: of the run; in a sweep, the trial's.
+        tags: of the run.
+    """
 
     mode: Literal["disabled", "offline", "online"]
     project: str

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from omegaconf import OmegaConf
 
-from trainer.config.compose import compose_tree, groups, keys, validate
+from trainer.config.compose import compose_tree, groups, keys, nearest, validate
+from trainer.config.key_docs import annotation, meanings
 from trainer.errors import ConfigError
 
 _HEAD = """\
 usage: python -m trainer [OVERRIDE …] run_dir=DIR
        python -m trainer [OVERRIDE …] --cfg job     print the composed configuration, compute nothing
        python -m trainer [OVERRIDE …] --preflight   print what the run would take, compute nothing
+       python -m trainer --help KEY                 all that is known of a key, or of those below it
 
 Trains a ternary student in two stages and writes DIR/result.json and DIR/metrics.jsonl.
 An override is key=value, or group=option. Exit status: 0 finished; 2 configuration refused before any
@@ -20,13 +26,105 @@ compute; 70 diverged; 75 stopped by SIGTERM or SIGINT; 1 anything else.
 """
 CFG = "--cfg"
 _PER_STAGE = "the optimizer is chosen per stage: optimizer@stage2.optimizer=adamw"
+_WIDTH = 110
+_COLUMN = 46
+"""Where meanings begin, unless key and default are longer."""
+
+_GROUPS = {"data": "data", "model": "model", "stage3.teacher": "stage3/teacher"}
+"""Sections whose keys depend on a group's option."""
 
 
-def usage() -> str:
-    """Return the help: usage, groups with their options, keys with their defaults."""
+def usage(name: str | None = None) -> str:
+    """Return the help: usage, groups with their options, and keys with their defaults and meanings.
+
+    Args:
+        name: a key, or the beginning of several: then these alone, with all that is known of them.
+
+    Raises:
+        ConfigError: there is no such key.
+    """
+    if name is not None:
+        return _details(name)
     options = "".join(f"  {name}: {', '.join(choices)}\n" for name, choices in groups().items())
-    defaults = "".join(f"  {key}={_value(value)}\n" for key, value in keys().items())
-    return f"{_HEAD}\ngroups ({_PER_STAGE})\n{options}\nkeys\n{defaults}"
+    return f"{_HEAD}\ngroups ({_PER_STAGE})\n{options}\nkeys\n{_all_keys()}"
+
+
+def _all_keys() -> str:
+    """Return a line for each key, with an empty line between sections."""
+    sections = groupby(keys().items(), key=lambda item: item[0].partition(".")[0])
+    return "\n".join("".join(_line(key, value) for key, value in each) for _, each in sections)
+
+
+def _line(key: str, value: object) -> str:
+    written = f"  {key}={_value(value)}"
+    found = meanings(key)
+    text = found[0][1] if found else ""
+    room = max(20, _WIDTH - max(_COLUMN, len(written) + 2))
+    return f"{written:<{_COLUMN - 2}}  {textwrap.shorten(text, room, placeholder=' …')}".rstrip() + "\n"
+
+
+def _details(name: str) -> str:
+    every: dict[str, Any] = {}
+    for options in ((), *([f"{group}={option}"] for group, option in _alternatives())):
+        for key, value in keys(options).items():
+            every.setdefault(key, value)
+    found = [key for key in every if key == name or key.startswith(f"{name}.")]
+    if not found:
+        raise ConfigError(f"there is no such key{nearest(name, list(every))}", key=name)
+    return "\n".join(_detail(key, every) for key in found)
+
+
+def _alternatives() -> list[tuple[str, str]]:
+    """Return the options of the groups that have keys of their own."""
+    options = groups()
+    return [(group, option) for group in _GROUPS.values() for option in options[group]]
+
+
+def _detail(key: str, defaults: Mapping[str, Any]) -> str:
+    lines = [f"{key}={_value(defaults[key])}"]
+    section, _, name = key.rpartition(".")
+    found = meanings(key)
+    if found:
+        owner, _ = found[0]
+        lines.append(f"  {_accepted(annotation(owner, name))}")
+    if section in _GROUPS:
+        options = groups()[_GROUPS[section]]
+        lines.append(
+            f"  of the group {_GROUPS[section]} ({', '.join(options)}), whose options have different keys"
+        )
+    lines += [
+        textwrap.fill(text, _WIDTH - 10, initial_indent="  ", subsequent_indent="  ")
+        for text in dict.fromkeys(text for _, text in found)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _accepted(kind: Any) -> str:
+    """Return which values a field takes, in words."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is NoneType:
+        return "null"
+    if origin is Annotated:
+        bounds = [b for each in inner[1:] for b in _bounds(each)]
+        return f"{_accepted(inner[0])}{' ' if bounds else ''}{', '.join(bounds)}"
+    if origin is Literal:
+        return " | ".join(map(_value, inner))
+    if origin in (Union, UnionType):
+        return " | ".join(map(_accepted, inner))
+    if origin is tuple:
+        return f"a list of: {_accepted(inner[0])}"
+    return {bool: "true | false", int: "an integer", float: "a number", str: "text"}.get(kind, "")
+
+
+def _bounds(info: Any) -> list[str]:
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    of = [info, *getattr(info, "metadata", ())]
+    return [
+        f"{sign} {getattr(each, name):g}"
+        for each in of
+        for name, sign in signs.items()
+        if hasattr(each, name)
+    ]
 
 
 def composed(arguments: Sequence[str]) -> str:
@@ -48,4 +146,4 @@ def _split(argument: str) -> list[str]:
 def _value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return "null" if value is None else str(value)
+    return "null" if value is None else "(required)" if value == "???" else str(value)

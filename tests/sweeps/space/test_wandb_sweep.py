@@ -101,5 +101,5 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_a_file_of_wandb_in_place_of_a_search_space_is_recognised() -> None:
-    with pytest.raises(SpaceError, match="sweep init --from-wandb w.yaml SPACE.yaml"):
+    with pytest.raises(SpaceError, match=r"sweep init --from-wandb w\.yaml SPACE\.yaml"):
         loads(f"{HEAD}parameters: {{lr: {{min: 0.1, max: 1.0}}}}\n", "w.yaml")
