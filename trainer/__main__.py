@@ -114,6 +114,9 @@ def _run(arguments: list[str], stop: StopSignal) -> int:
         config = check(overrides)
         if config.run_dir is None:
             raise ConfigError("needs a value: the folder that the result is written to", key="run_dir")
+        if (line := run_folder.finished(config, Path(config.run_dir))) is not None:
+            _print(line)
+            return EXIT_DONE
         keys, trunks = stage_keys(overrides), stage_trunks(overrides)
     train_in(Path(config.run_dir), config, stop, keys=keys, trunks=trunks)
     return EXIT_DONE

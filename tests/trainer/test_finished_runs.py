@@ -15,7 +15,7 @@ import pytest
 
 from trainer import __main__ as program
 from trainer.api import MODEL_FOLDER, RESULT_FILE, quote
-from trainer.errors import EXIT_DONE, EXIT_FAILED
+from trainer.errors import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED
 from trainer.models.student_folder import load
 
 KEPT = ("save_model=true", "checkpoint.every_steps=10")
@@ -129,3 +129,33 @@ def test_a_signal_while_the_result_or_the_student_is_written_changes_nothing(
     assert final_loss(folder) > 0
     assert load(folder / MODEL_FOLDER).model is not None
     assert not (folder / "checkpoints").exists()
+
+
+def test_a_finished_run_is_not_trained_again_nor_lost(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path) == EXIT_DONE
+    before = (tmp_path / RESULT_FILE).read_bytes()
+    loss = final_loss(tmp_path)
+    capsys.readouterr()
+    assert run(tmp_path) == EXIT_DONE
+    assert capsys.readouterr().out == (
+        f"finished already, with a final loss of {loss}; overwrite=true begins anew\n"
+    )
+    assert run(tmp_path, "seed=1") == EXIT_CONFIG
+    assert capsys.readouterr().err == (
+        f"trainer: error: run_dir: {str(tmp_path)!r} holds a finished run, with a final loss of {loss}; write "
+        "another run_dir, or overwrite=true to lose that one\n"
+    )
+    assert (tmp_path / RESULT_FILE).read_bytes() == before
+    assert run(tmp_path, "seed=1", "overwrite=true") == EXIT_DONE
+    assert final_loss(tmp_path) != loss
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", '{"status": "failed"}', "no JSON", '{"status": "completed", "metrics": 3}']
+)
+def test_a_result_that_is_no_finished_run_is_no_obstacle(run: Run, tmp_path: Path, text: str) -> None:
+    (tmp_path / RESULT_FILE).write_text(text)
+    assert run(tmp_path) == EXIT_DONE
+    assert final_loss(tmp_path) > 0

@@ -96,7 +96,12 @@ def test_divergence_ends_with_70_names_the_step_and_leaves_no_result(
     assert program.main([*small, f"run_dir={run_dir}"]) == 0
     assert (run_dir / api.RESULT_FILE).exists()
     capsys.readouterr()
-    wild = ["stage2.optimizer.lr=1e30", "stage2.optimizer.type=adamw", "stage2.max_steps=20"]
+    wild = [
+        "stage2.optimizer.lr=1e30",
+        "stage2.optimizer.type=adamw",
+        "stage2.max_steps=20",
+        "overwrite=true",
+    ]
     assert program.main([*small, *wild, f"run_dir={run_dir}"]) == 70
     error = capsys.readouterr().err
     assert error.startswith("trainer: diverged: ")

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pydantic_core import from_json
+
 from trainer.checkpoint import config_pin, layout
 from trainer.checkpoint.discover import Found, newest
 from trainer.checkpoint.manifest import METRICS, UnusableError, verified
@@ -36,9 +38,36 @@ _FILES = (RESULT_FILE, HELD_OUT_FILE, METRICS_FILE, HEARTBEAT_FILE, MEMORY_FILE,
 
 
 def refuse_another(config: Config, folder: Path) -> None:
-    """Raise ConfigError if the folder holds the unfinished run of another configuration."""
-    if not (folder / RESULT_FILE).exists() and layout.listing(folder / layout.FOLDER):
-        config_pin.check(config, folder)
+    """Raise ConfigError if the folder holds the run of another configuration, or a finished run."""
+    if not (folder / RESULT_FILE).exists():
+        if layout.listing(folder / layout.FOLDER):
+            config_pin.check(config, folder)
+    elif not config.overwrite and (loss := _final_loss(folder)) and not _student_is_owed(config, folder):
+        raise ConfigError(
+            f"{str(folder)!r} holds a finished run, with a final loss of {loss}; write another run_dir, or "
+            "overwrite=true to lose that one",
+            key="run_dir",
+        )
+
+
+def finished(config: Config, folder: Path) -> str | None:
+    """Return what to say of a run of this configuration that is finished already; None if it is not."""
+    if config.overwrite or not config_pin.is_pinned(config, folder) or _student_is_owed(config, folder):
+        return None
+    loss = _final_loss(folder)
+    return loss and f"finished already, with a final loss of {loss}; overwrite=true begins anew"
+
+
+def _final_loss(folder: Path) -> str | None:
+    """Return the loss of a completed run, as text; None if the folder has no such result."""
+    try:
+        result = from_json((folder / RESULT_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(result, dict) or result.get("status") != "completed":
+        return None
+    metrics = result.get("metrics")
+    return str(metrics.get("final_loss")) if isinstance(metrics, dict) else None
 
 
 @contextmanager

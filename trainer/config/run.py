@@ -27,7 +27,7 @@ from trainer.text import counted
 
 _NOT_WITH_FSDP = {"adamw_8bit": "adamw", "muonclip": "muon"}  # each with the nearest that can be sharded
 _TELEMETRY = ("wandb", "telemetry", "memory_log", "log_every")
-INDECISIVE = ("run_dir", "save_model", "checkpoint", "snapshots", "force", *_TELEMETRY)
+INDECISIVE = ("run_dir", "save_model", "checkpoint", "snapshots", "force", "overwrite", *_TELEMETRY)
 TRUNK_EVERY = "trunk_every"
 _NO_PART_OF_TRAINING = ("at", "every_steps", "part_batches", "test")
 
@@ -128,6 +128,7 @@ class Config:
         save_model: keep the student in `run_dir`, for `python -m trainer.export`.
         log_every: optimizer steps between two lines of `metrics.jsonl`, after the first of a stage.
         force: train even if the preflight check refuses; the result records its reasons.
+        overwrite: begin anew in a folder that holds a finished run, which is lost.
     """
 
     model: Annotated[TinyModelConfig | HfModelConfig, Field(discriminator="kind")]
@@ -151,6 +152,7 @@ class Config:
     save_model: bool
     log_every: Positive
     force: bool
+    overwrite: bool
 
     def __post_init__(self) -> None:
         if self.model.kind == "tiny":  # the layers of other models are unknown until they are loaded

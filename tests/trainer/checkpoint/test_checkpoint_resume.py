@@ -187,10 +187,10 @@ def test_a_run_goes_on_elsewhere_and_names_no_place(
     assert outcome_of(attempt(tmp_path / "there"), tmp_path / "there") == expected
 
 
-def test_a_finished_run_begins_anew(attempt: Attempt, tmp_path: Path, capsys) -> None:
+def test_a_finished_run_begins_anew_where_it_may_be_lost(attempt: Attempt, tmp_path: Path, capsys) -> None:
     first = outcome_of(attempt(tmp_path), tmp_path)
     with pytest.raises(KilledError):
-        attempt(tmp_path, end=kill, at=2)
+        attempt(tmp_path, "overwrite=true", end=kill, at=2)
     assert not (tmp_path / RESULT_FILE).exists()
     assert outcome_of(attempt(tmp_path), tmp_path) == first
     assert "going on" not in capsys.readouterr().out

@@ -188,6 +188,7 @@ ELSEWHERE = {
         for key in ("products", "accumulator", "min_size", "exclude")
     },
     "force": "tests/trainer/preflight/test_preflight.py",
+    "overwrite": "tests/trainer/test_finished_runs.py",
     "device.memory_target_gib": "tests/trainer/preflight/test_preflight.py",
     "device.auto_micro_batch": "tests/trainer/preflight/test_batch_size_search.py",
     "device.type": "tests/trainer/devices/test_device.py",
