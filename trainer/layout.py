@@ -16,6 +16,7 @@ METRICS_FILE = "metrics.jsonl"
 HELD_OUT_FILE = "held_out.json"
 HEARTBEAT_FILE = "heartbeat.json"
 MEMORY_FILE = "memory.jsonl"
+WANDB_ID_FILE = "wandb_id.txt"
 MODEL_FOLDER = "model"
 SNAPSHOTS_FOLDER = "snapshots"
 METRICS = tuple(field.name for field in fields(Metrics))

@@ -6,6 +6,7 @@ with the end of its log in the record, not a dead worker.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import logging
 import re
@@ -326,7 +327,11 @@ def _command(space: Space, record: Trial, folder: Path, shared: Sequence[str]) -
     if space.program.kind == "trainer":
         from trainer import api
 
-        identity = to_overrides({"wandb.group": space.name, "wandb.name": f"{space.name}-{record.trial:06d}"})
+        name = f"{space.name}-{record.trial:06d}"
+        trial_id = hashlib.sha256(f"{name} {record.created!r}".encode()).hexdigest()[
+            :16
+        ]  # of all its attempts
+        identity = to_overrides({"wandb.group": space.name, "wandb.name": name, "wandb.id": trial_id})
         overrides = [*trainer_overrides(space, record.parameters), *identity, *shared]
         return api.command(overrides, folder, processes=space.program.processes)
     argv: list[str] = []

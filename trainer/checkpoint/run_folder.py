@@ -4,6 +4,7 @@ config.json      its configuration
 metrics.jsonl    its metrics, step by step
 heartbeat.json   its present phase, or its exit status
 memory.jsonl     its memory, if `memory_log` asks for it
+wandb_id.txt     the id of its wandb run, if it has one
 checkpoints/     while it is unfinished
 snapshots/       finished stages, to start from or to hand on
 model/           its student once it is finished, if `save_model` asks for it
@@ -31,10 +32,19 @@ from trainer.layout import (
     METRICS_FILE,
     MODEL_FOLDER,
     RESULT_FILE,
+    WANDB_ID_FILE,
 )
 from trainer.text import atomic_write
 
-_FILES = (RESULT_FILE, HELD_OUT_FILE, METRICS_FILE, HEARTBEAT_FILE, MEMORY_FILE, config_pin.CONFIG_FILE)
+_FILES = (
+    RESULT_FILE,
+    HELD_OUT_FILE,
+    METRICS_FILE,
+    HEARTBEAT_FILE,
+    MEMORY_FILE,
+    WANDB_ID_FILE,
+    config_pin.CONFIG_FILE,
+)
 
 
 def refuse_another(config: Config, folder: Path) -> None:

@@ -34,6 +34,8 @@ class WandbConfig:
         project: that the run belongs to.
         group: of runs; in a sweep, the sweep's name.
         name: of the run; in a sweep, the trial's.
+        id: of the run, in the project; a run that goes on with the same id goes on there. null: one that is
+            made and kept in the run's folder; in a sweep, the trial's, so that all its attempts are one run.
         tags: of the run.
     """
 
@@ -41,6 +43,7 @@ class WandbConfig:
     project: str
     group: str | None
     name: str | None
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None
     tags: tuple[str, ...]
 
 

@@ -7,7 +7,9 @@ if it was preempted, as the machine may soon be gone.
 
 from __future__ import annotations
 
+import re
 import sys
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +19,8 @@ from trainer.config import Config
 from trainer.config.redaction import without_secrets
 from trainer.devices.background_calls import BackgroundExecutor
 from trainer.errors import EXIT_PREEMPTED
-from trainer.text import Lines
+from trainer.layout import WANDB_ID_FILE
+from trainer.text import Lines, atomic_write
 
 CLOSING_S = 30.0
 LEAVING_S = 5.0
@@ -115,6 +118,8 @@ def open_wandb(config: Config, folder: Path) -> WandbRun | None:
             project=settings["project"],
             group=settings["group"],
             name=settings["name"],
+            id=settings["id"] or _kept_id(folder),
+            resume="allow",
             tags=settings["tags"],
             config=shown,
             dir=folder,
@@ -127,6 +132,17 @@ def open_wandb(config: Config, folder: Path) -> WandbRun | None:
         _warn(str(error))
         return None
     return WandbRun(start)
+
+
+def _kept_id(folder: Path) -> str:
+    """Return the id that the folder keeps for its run, a new one in a new folder."""
+    file = folder / WANDB_ID_FILE
+    if file.is_file() and re.fullmatch("[a-z0-9]{32}", kept := file.read_text("utf-8", "replace").strip()):
+        return kept
+    made = uuid.uuid4().hex
+    with atomic_write(file) as draft:
+        draft.write_text(f"{made}\n", encoding="utf-8")
+    return made
 
 
 def _warn(problem: str) -> None:

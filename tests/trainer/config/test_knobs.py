@@ -200,7 +200,7 @@ ELSEWHERE = {
     "device.parallel": "tests/trainer/distributed/test_shared_training.py",
     **{
         f"wandb.{key}": "tests/trainer/telemetry/test_telemetry_wandb.py"
-        for key in ("mode", "project", "group", "name", "tags")
+        for key in ("mode", "project", "group", "name", "id", "tags")
     },
     "model.kind": "the group model",
     "stage3.teacher.kind": "the group stage3/teacher",

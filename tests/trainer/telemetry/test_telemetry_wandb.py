@@ -18,6 +18,7 @@ from telemetry_steps import begun, lines_of, step
 from trainer import api
 from trainer.api import check
 from trainer.errors import PreemptedError
+from trainer.layout import WANDB_ID_FILE
 from trainer.telemetry import Telemetry
 from trainer.telemetry.wandb_run import WandbRun, open_wandb
 
@@ -212,3 +213,23 @@ def test_an_offline_run_has_the_group_the_name_the_project_and_the_tags(
     (project, group, name, tags), final_loss = values
     assert (project, group, name, set(tags), final_loss) == ("p", "sweep-1", "trial-7", {"a", "stage2"}, 2.5)
     assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
+
+
+def run_ids(folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> list[tuple[str, str]]:
+    """Ids, and how to resume, of the wandb runs of two commands in a folder."""
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(wandb, "init", lambda **o: asked.append((o["id"], o["resume"])) or FakeRun())
+    for _ in range(2):
+        run = open_wandb(check(["wandb.mode=offline", *overrides]), folder)
+        assert run is not None
+        run.close(0)
+    return asked
+
+
+def test_a_run_that_goes_on_is_one_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = run_ids(tmp_path, monkeypatch)
+    assert first == second
+    assert first[1] == "allow"
+    (tmp_path / WANDB_ID_FILE).write_text("../damaged")
+    assert run_ids(tmp_path, monkeypatch)[0] != first
+    assert run_ids(tmp_path, monkeypatch, "wandb.id=abc-1") == [("abc-1", "allow")] * 2
