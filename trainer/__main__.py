@@ -198,7 +198,7 @@ def train_in(
                     config_sha256=sha256(config),
                 )
             stop.ignore()
-            save(outcome, config, folder, telemetry, checkpoints, ranks, _warn)
+            save(outcome, config, folder, telemetry, checkpoints, context, _warn)
             ranks.barrier()
     return outcome
 
@@ -207,6 +207,7 @@ def _checked_device(config: Config, launch: Launched) -> Device:
     """Return the opened device. Whatever this machine lacks is refused here, before a file is touched."""
     from trainer.devices.device import open_device
     from trainer.distributed.ranks import choose_device
+    from trainer.evaluations import hooks
     from trainer.models.causal_lm import import_architectures
     from trainer.optim.validate import require_device, require_packages
     from trainer.quant import fp8
@@ -220,6 +221,7 @@ def _checked_device(config: Config, launch: Launched) -> Device:
     if config.telemetry.tensorboard:
         require_package()
     fp8.require_device(config.stage2, device)
+    hooks.check_hooks(config)
     return device
 
 

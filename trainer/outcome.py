@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,11 +14,15 @@ from trainer.checkpoint.checkpoints import Checkpoints
 from trainer.checkpoint.stage_snapshot import origin
 from trainer.config import Config
 from trainer.config.effective_steps import weights
+from trainer.config.evaluation import name_of
 from trainer.cost.flops import usd
+from trainer.data.encoder import Encoder
 from trainer.devices.device import Device
 from trainer.devices.dtypes import dtype_name
-from trainer.distributed.ranks import Ranks
 from trainer.errors import TrainerError
+from trainer.evaluations import hooks
+from trainer.evaluations.samples import write_samples
+from trainer.evaluations.student import FinishedStudent
 from trainer.layout import HELD_OUT_FILE, MODEL_FOLDER, RESULT_FILE
 from trainer.models import student_folder
 from trainer.models.master_weights import computes_in_bfloat16
@@ -189,17 +193,19 @@ def save(
     folder: Path,
     telemetry: Telemetry,
     checkpoints: Checkpoints,
-    ranks: Ranks,
+    context: StageContext,
     warn: Callable[[str], None],
 ) -> None:
-    """Write the result, save the student, and remove the checkpoints.
+    """Write the result, save the student, call the evaluation hooks, and remove the checkpoints.
 
     A student that cannot be saved is a warning, as the run has its result. The checkpoints are kept then: the
     same command goes on from there.
 
     Raises:
         TrainerError: the disk refuses the result.
+        PreemptedError: a signal came while a hook scored the student.
     """
+    ranks = context.device.ranks
     if ranks.first:
         measured = {("final", "teacher"): outcome.held_out, ("test", "test_teacher"): outcome.test}
         sequences = {
@@ -230,9 +236,50 @@ def save(
                 f"the same command {again}"
             )
     if ranks.first:
+        scored = _scored(outcome, config, folder, telemetry, context, warn)
+        if scored.hooks:
+            result.write(scored, folder / RESULT_FILE, resumable=checkpoints.resumable)
         if saved:
             checkpoints.discard()
-        telemetry.finish(outcome.result)
+        telemetry.finish(scored)
+
+
+def _scored(
+    outcome: Outcome,
+    config: Config,
+    folder: Path,
+    telemetry: Telemetry,
+    context: StageContext,
+    warn: Callable[[str], None],
+) -> Result:
+    """Write the samples and call the hooks; return the result with their scores."""
+    device = context.device
+    can_sample = device.torch_device.type != "xla" and config.device.parallel != "fsdp"
+    if not (config.hooks.names or (config.samples.enabled and can_sample)):
+        return outcome.result
+    encoder = Encoder.open(outcome.tokenizer)
+    student = FinishedStudent(
+        model=outcome.student.eval(),
+        tokenizer=encoder.backend,
+        end=encoder.end,
+        device=device,
+        config=config,
+        folder=folder,
+        tokenizer_folder=outcome.tokenizer,
+    )
+    if config.samples.enabled and can_sample:
+        try:
+            write_samples(student)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the result was worth the training
+            warn(f"no samples: {type(error).__name__}: {error}")
+    if not config.hooks.names:
+        return outcome.result
+    with telemetry.during("evaluating", "hooks"), context.stop.heeded():
+        found = hooks.run(student)
+    for name, reason in found.failed.items():
+        warn(f"the hook {name} gave no scores ({reason})")
+    called = {name: found.failed.get(name) for name in map(name_of, config.hooks.names)}
+    return replace(outcome.result, scores=found.metrics, hooks=called)
 
 
 def _alignment(trace: StageTrace) -> dict[str, float | None]:

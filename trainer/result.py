@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -114,16 +114,25 @@ class Result:
     Args:
         warnings: of its health checks, each with check, stage, step and message.
         stages: those that have steps, in order.
+        scores: metrics of evaluation hooks, by their full names.
+        hooks: evaluation hooks that were called, each with why it failed; None: it did not.
     """
 
     metrics: Metrics
     provenance: Provenance
     warnings: tuple[Mapping[str, Any], ...] = ()
     stages: tuple[StageResult, ...] = ()
+    scores: Mapping[str, float] = field(default_factory=dict)
+    hooks: Mapping[str, str | None] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """Return the content of the file, without metrics that were not asked for."""
-        content = asdict(self)
+        content = asdict(replace(self, scores={}, hooks={}))  # asdict cannot copy a mapping proxy
+        del content["scores"]
+        content["metrics"] |= self.scores
+        content["hooks"] = dict(self.hooks)
+        if not self.hooks:
+            del content["hooks"]
         for name in _ABSENT:
             if content["metrics"][name] is None:
                 del content["metrics"][name]

@@ -163,7 +163,7 @@ def _check_trainer(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
     from trainer.result import TEST_METRICS
 
     for metric in needed_metrics(space):
-        if metric not in api.METRICS:
+        if metric not in api.METRICS and not metric.startswith(_prefixes_of_hooks(space, probes)):
             known = f"known are: {', '.join(api.METRICS)}"
             hint = nearest(metric, api.METRICS)
             section = "objectives" if metric in space.metrics() else "outcome_constraints"
@@ -184,6 +184,23 @@ def _check_trainer(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
                 f"program.overrides: {asked[0]!r} is reported only with eval.test=true, which is for runs "
                 "that confirm; select by final_loss"
             )
+
+
+def _prefixes_of_hooks(space: Space, probes: Sequence[Mapping[str, Value]]) -> tuple[str, ...]:
+    """Return what the metrics of the evaluation hooks begin with that all probes of the space have."""
+    from trainer import api
+    from trainer.config.evaluation import name_of
+    from trainer.errors import ConfigError
+
+    found: set[str] | None = None
+    for parameters in probes:
+        try:
+            config = api.check(trainer_overrides(space, parameters), processes=space.program.processes)
+        except ConfigError:  # reported with its key
+            return ()
+        names = {f"{name_of(hook)}_" for hook in config.hooks.names}
+        found = names if found is None else found & names
+    return tuple(sorted(found or ()))
 
 
 def prepare(space: Space, threads: int, report: Callable[[str, float | None], None]) -> None:

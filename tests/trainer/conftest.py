@@ -33,6 +33,7 @@ SMALL = (
     "eval.batches=2",
     "eval.batch_size=4",
     "eval.at=[]",
+    "samples.enabled=false",
     "device=cpu",
     "device.threads=1",
     "log_every=1",

@@ -15,7 +15,8 @@ import pytest
 
 from trainer import __main__ as program
 from trainer.api import MODEL_FOLDER, RESULT_FILE, quote
-from trainer.errors import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED
+from trainer.errors import EXIT_CONFIG, EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
+from trainer.layout import SAMPLES_FILE
 from trainer.models.student_folder import load
 
 KEPT = ("save_model=true", "checkpoint.every_steps=10")
@@ -159,3 +160,74 @@ def test_a_result_that_is_no_finished_run_is_no_obstacle(run: Run, tmp_path: Pat
     (tmp_path / RESULT_FILE).write_text(text)
     assert run(tmp_path) == EXIT_DONE
     assert final_loss(tmp_path) > 0
+
+
+HOOK = """
+import os, signal
+
+def exam(student):
+    text = student.continuations(["def"], 2)[0]
+    if os.environ.get("EXAM") == "preempted":
+        signal.raise_signal(signal.SIGTERM)
+    if os.environ.get("EXAM") == "broken":
+        raise RuntimeError("no paper")
+    return {"letters": len(text)}
+"""
+
+
+@pytest.fixture
+def exam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The override that has the student take an exam."""
+    (tmp_path / "its_exam.py").write_text(HOOK)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "hooks.names=['its_exam:exam']"
+
+
+def test_scores_of_hooks_are_metrics_of_the_result(run: Run, tmp_path: Path, exam: str) -> None:
+    folder = tmp_path / "run"
+    assert run(folder) == EXIT_DONE
+    without = json.loads((folder / RESULT_FILE).read_text())
+    assert run(tmp_path / "scored", exam) == EXIT_DONE
+    scored = json.loads((tmp_path / "scored" / RESULT_FILE).read_text())
+    assert scored["metrics"]["exam_letters"] > 0
+    assert scored["metrics"]["final_loss"] == without["metrics"]["final_loss"]
+    assert (scored["hooks"], "hooks" in without) == ({"exam": None}, False)
+
+
+def test_a_hook_that_fails_is_a_warning(
+    run: Run, tmp_path: Path, exam: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EXAM", "broken")
+    assert run(tmp_path / "run", exam) == EXIT_DONE
+    assert capsys.readouterr().err == (
+        "trainer: warning: the hook exam gave no scores (RuntimeError: no paper)\n"
+    )
+    result = json.loads((tmp_path / "run" / RESULT_FILE).read_text())
+    assert result["hooks"] == {"exam": "RuntimeError: no paper"}
+    assert "exam_letters" not in result["metrics"]
+
+
+def test_a_run_that_was_preempted_in_a_hook_has_its_result_and_gets_its_scores_later(
+    run: Run, tmp_path: Path, exam: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    monkeypatch.setenv("EXAM", "preempted")
+    assert run(folder, exam, *KEPT) == EXIT_PREEMPTED
+    loss = final_loss(folder)
+    monkeypatch.delenv("EXAM")
+    capsys.readouterr()
+    assert run(folder, exam, *KEPT) == EXIT_DONE
+    assert "going on after step 6 of stage2" in capsys.readouterr().out
+    assert final_loss(folder) == loss
+    assert json.loads((folder / RESULT_FILE).read_text())["metrics"]["exam_letters"] > 0
+    assert run(folder, exam, *KEPT) == EXIT_DONE
+    assert "finished already" in capsys.readouterr().out
+
+
+def test_prompts_are_continued_in_samples(run: Run, tmp_path: Path) -> None:
+    asked = ("samples.enabled=true", "samples.prompts=[def,class]", "samples.tokens=3")
+    assert run(tmp_path / "run", *asked) == EXIT_DONE
+    document = json.loads((tmp_path / "run" / SAMPLES_FILE).read_text())
+    assert [each["prompt"] for each in document["samples"]] == ["def", "class"]
+    assert all(isinstance(each["text"], str) for each in document["samples"])
+    assert document["tokens"] == 3

@@ -7,6 +7,7 @@ memory.jsonl     its memory, if `memory_log` asks for it
 wandb_id.txt     the id of its wandb run, if it has one
 checkpoints/     while it is unfinished
 snapshots/       finished stages, to start from or to hand on
+samples.json     continuations of prompts by its student
 model/           its student once it is finished, if `save_model` asks for it
 result.json      once it is finished
 """
@@ -14,9 +15,10 @@ result.json      once it is finished
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic_core import from_json
 
@@ -24,6 +26,7 @@ from trainer.checkpoint import config_pin, layout
 from trainer.checkpoint.discover import Found, newest
 from trainer.checkpoint.manifest import METRICS, UnusableError, verified
 from trainer.config import Config, sha256
+from trainer.config.evaluation import name_of
 from trainer.errors import ConfigError, TrainerError
 from trainer.layout import (
     HEARTBEAT_FILE,
@@ -32,6 +35,7 @@ from trainer.layout import (
     METRICS_FILE,
     MODEL_FOLDER,
     RESULT_FILE,
+    SAMPLES_FILE,
     WANDB_ID_FILE,
 )
 from trainer.text import atomic_write
@@ -42,6 +46,7 @@ _FILES = (
     METRICS_FILE,
     HEARTBEAT_FILE,
     MEMORY_FILE,
+    SAMPLES_FILE,
     WANDB_ID_FILE,
     config_pin.CONFIG_FILE,
 )
@@ -52,7 +57,7 @@ def refuse_another(config: Config, folder: Path) -> None:
     if not (folder / RESULT_FILE).exists():
         if layout.listing(folder / layout.FOLDER):
             config_pin.check(config, folder)
-    elif not config.overwrite and (loss := _final_loss(folder)) and not _student_is_owed(config, folder):
+    elif not config.overwrite and (loss := _final_loss(folder)) and not _is_owed(config, folder):
         raise ConfigError(
             f"{str(folder)!r} holds a finished run, with a final loss of {loss}; write another run_dir, or "
             "overwrite=true to lose that one",
@@ -62,7 +67,7 @@ def refuse_another(config: Config, folder: Path) -> None:
 
 def finished(config: Config, folder: Path) -> str | None:
     """Return what to say of a run of this configuration that is finished already; None if it is not."""
-    if config.overwrite or not config_pin.is_pinned(config, folder) or _student_is_owed(config, folder):
+    if config.overwrite or not config_pin.is_pinned(config, folder) or _is_owed(config, folder):
         return None
     loss = _final_loss(folder)
     return loss and f"finished already, with a final loss of {loss}; overwrite=true begins anew"
@@ -70,14 +75,18 @@ def finished(config: Config, folder: Path) -> str | None:
 
 def _final_loss(folder: Path) -> str | None:
     """Return the loss of a completed run, as text; None if the folder has no such result."""
+    result = _result(folder)
+    metrics = result.get("metrics") if result.get("status") == "completed" else None
+    return str(metrics.get("final_loss")) if isinstance(metrics, dict) else None
+
+
+def _result(folder: Path) -> Mapping[str, Any]:
+    """Return what the folder's result says; {} if there is none that can be read."""
     try:
         result = from_json((folder / RESULT_FILE).read_bytes())
     except (OSError, ValueError):
-        return None
-    if not isinstance(result, dict) or result.get("status") != "completed":
-        return None
-    metrics = result.get("metrics")
-    return str(metrics.get("final_loss")) if isinstance(metrics, dict) else None
+        return {}
+    return result if isinstance(result, dict) else {}
 
 
 @contextmanager
@@ -90,7 +99,7 @@ def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterato
     root = folder / layout.FOLDER
     with _refusals_of_the_disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if (folder / RESULT_FILE).exists() and not _student_is_owed(config, folder):
+        if (folder / RESULT_FILE).exists() and not _is_owed(config, folder):
             layout.remove(root)  # of a run that was killed just after it finished
         found = newest(root, sha256(config), warn)
         if found:
@@ -105,10 +114,14 @@ def opened(config: Config, folder: Path, warn: Callable[[str], None]) -> Iterato
             yield None
 
 
-def _student_is_owed(config: Config, folder: Path) -> bool:
-    """Return whether a finished run could not save its student, for which its checkpoints remain."""
-    owed = config.save_model and not (folder / MODEL_FOLDER).is_dir()
-    return owed and config_pin.is_pinned(config, folder)
+def _is_owed(config: Config, folder: Path) -> bool:
+    """Return whether a finished run lacks its student or scores, for which its checkpoints remain."""
+    if not (layout.listing(folder / layout.FOLDER) and config_pin.is_pinned(config, folder)):
+        return False
+    called = _result(folder).get("hooks")
+    scored = set(called) if isinstance(called, dict) else set()
+    no_student = config.save_model and not (folder / MODEL_FOLDER).is_dir()
+    return no_student or not scored >= set(map(name_of, config.hooks.names))
 
 
 def found(folder: Path, name: str) -> Found:

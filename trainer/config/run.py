@@ -17,6 +17,7 @@ from trainer.config.average import AverageConfig
 from trainer.config.checkpoint import CheckpointConfig, SnapshotsConfig
 from trainer.config.data import DataConfig
 from trainer.config.distill import TEACHER_ACCESS, Stage3Config, check_attention_heads, check_attention_layer
+from trainer.config.evaluation import HooksConfig, SamplesConfig
 from trainer.config.fields import STRICT, AboveZero, Count, FieldError, NonNegative, Positive, Text
 from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
@@ -27,7 +28,12 @@ from trainer.text import counted
 
 _NOT_WITH_FSDP = {"adamw_8bit": "adamw", "muonclip": "muon"}  # each with the nearest that can be sharded
 _TELEMETRY = ("wandb", "telemetry", "memory_log", "log_every")
-INDECISIVE = ("run_dir", "save_model", "checkpoint", "snapshots", "force", "overwrite", *_TELEMETRY)
+_AFTERWARDS = ("samples", "hooks")  # of the finished student
+INDECISIVE = (
+    *("run_dir", "save_model", "checkpoint", "snapshots", "force", "overwrite"),
+    *_AFTERWARDS,
+    *_TELEMETRY,
+)
 TRUNK_EVERY = "trunk_every"
 _NO_PART_OF_TRAINING = ("at", "every_steps", "part_batches", "test")
 
@@ -141,6 +147,8 @@ class Config:
     average: AverageConfig
     device: DeviceConfig
     eval: EvalConfig
+    samples: SamplesConfig
+    hooks: HooksConfig
     checkpoint: CheckpointConfig
     snapshots: SnapshotsConfig
     auto_freeze: AutoFreezeConfig
@@ -165,6 +173,12 @@ class Config:
                 "products of bfloat16 weights are bfloat16; write model.master_dtype=float32 or "
                 "device.dtype=bfloat16",
                 key="device.dtype",
+            )
+        if self.hooks.names and (self.device.parallel == "fsdp" or self.device.type == "xla"):
+            raise FieldError(
+                "hooks call the student in one process, on a CPU or a CUDA device; write hooks.names=[] and "
+                "save_model=true, and evaluate what `python -m trainer.export` makes",
+                key="hooks.names",
             )
         self._check_xla()
         self._check_parallel()

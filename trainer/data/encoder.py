@@ -47,6 +47,16 @@ class Encoder:
         return cls(backend, None if end is None else backend.token_to_id(end))
 
     @property
+    def backend(self) -> Any:
+        """Return the `tokenizers.Tokenizer`."""
+        return self._backend
+
+    @property
+    def end(self) -> int | None:
+        """Return the id of the token that ends a document; None: there is none."""
+        return int(self._end[0]) if len(self._end) else None
+
+    @property
     def vocab_size(self) -> int:
         """Return the largest id plus one, which may exceed the number of entries: ids may have gaps."""
         return int(max(self._backend.get_vocab().values())) + 1

@@ -215,11 +215,13 @@ class Telemetry:
     def finish(self, result: Result) -> None:
         """Report the result of a finished run."""
         for channel in self._channels:
-            channel.summarise(asdict(result.metrics))
+            channel.summarise(asdict(result.metrics) | dict(result.scores))
         m = result.metrics
         self._console.write(
             f"final_loss {m.final_loss:.4f} ± {m.final_loss_sem:.4f} nats per token, lambda 1"
         )
+        for name, score in result.scores.items():
+            self._console.write(f"{name} {score:.4g}")
 
     def close(self, status: int = 0) -> None:
         """Close all channels with the run's exit status. May be called twice."""

@@ -146,6 +146,15 @@ class StopSignal:
         """Ignore signals from now on, as the work is done."""
         self._early, self._ignored = None, True
 
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Let a signal end the block at once, although the rest is to be done without them (`ignore`)."""
+        before, self._ignored = self._ignored, False
+        try:
+            yield
+        finally:
+            self._ignored = before
+
     def _is_asked(self) -> bool:
         received = self._received is not None
         return received if self._any is None else self._any(received)

@@ -189,6 +189,16 @@ ELSEWHERE = {
     },
     "force": "tests/trainer/preflight/test_preflight.py",
     "overwrite": "tests/trainer/test_finished_runs.py",
+    **{f"samples.{key}": "tests/trainer/test_finished_runs.py" for key in ("enabled", "prompts", "tokens")},
+    **{f"hooks.{key}": "tests/trainer/evaluations/test_hooks.py" for key in ("names", "timeout_s")},
+    **{
+        f"hooks.cpp.{key}": "tests/trainer/evaluations/test_cpp_hook.py"
+        for key in ("problems", "tokens", "compiler", "seconds", "memory_mib")
+    },
+    **{
+        f"hooks.lm_eval.{key}": "tests/trainer/evaluations/test_lm_eval_hook.py"
+        for key in ("tasks", "include_path", "limit")
+    },
     "device.memory_target_gib": "tests/trainer/preflight/test_preflight.py",
     "device.auto_micro_batch": "tests/trainer/preflight/test_batch_size_search.py",
     "device.type": "tests/trainer/devices/test_device.py",

@@ -1,0 +1,162 @@
+"""The C++ hook: where a completion ends, what compiles and passes, and what is refused before training."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.api import check
+from trainer.errors import ConfigError, MachineError
+from trainer.evaluations import cpp
+from trainer.evaluations.cpp import COMPLETIONS, end_of_body, read_problems, verdict
+from trainer.evaluations.sandbox import isolated
+
+COMPILER = pytest.mark.skipif(
+    shutil.which("g++") is None or not isolated(), reason="needs g++, and a machine that permits namespaces"
+)
+ASKED = check(["hooks.cpp.seconds=5"]).hooks.cpp
+SOLUTIONS = {
+    "add": "return a + b; }",
+    "largest": "return *max_element(values.begin(), values.end()); }",
+    "is_even": "return n % 2 == 0; }",
+    "reversed": "return string(text.rbegin(), text.rend()); }",
+    "factorial": "long long r = 1; for (int i = 2; i <= n; ++i) r *= i; return r; }",
+    "count_vowels": 'int k = 0; for (char c : text) k += string("aeiouAEIOU").find(c) != string::npos; return k; }',
+    "fibonacci": "long long a = 0, b = 1; while (n--) { long long c = a + b; a = b; b = c; } return a; }",
+    "is_prime": "if (n < 2) return false; for (int d = 2; d * d <= n; ++d) if (n % d == 0) return false; return true; }",
+    "gcd": "return b == 0 ? a : greatest_common_divisor(b, a % b); }",
+    "unique_sorted": "sort(values.begin(), values.end()); "
+    "values.erase(unique(values.begin(), values.end()), values.end()); return values; }",
+    "binary_search_index": "auto at = lower_bound(sorted_values.begin(), sorted_values.end(), target); "
+    "return at != sorted_values.end() && *at == target ? at - sorted_values.begin() : -1; }",
+    "balanced": "string open; map<char, char> of{{')', '('}, {']', '['}, {'}', '{'}}; for (char c : text) "
+    "{ if (!of.count(c)) open += c; else { if (open.empty() || open.back() != of[c]) return false; "
+    "open.pop_back(); } } return open.empty(); }",
+    "longest_common_prefix": 'if (words.empty()) return ""; string p = words[0]; for (auto& w : words) '
+    "while (w.compare(0, p.size(), p) != 0) p.pop_back(); return p; }",
+    "edit_distance": "vector<int> row(b.size() + 1); for (size_t j = 0; j <= b.size(); ++j) row[j] = j; "
+    "for (size_t i = 1; i <= a.size(); ++i) { int diagonal = row[0]; row[0] = i; "
+    "for (size_t j = 1; j <= b.size(); ++j) { int above = row[j]; "
+    "row[j] = min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])}); diagonal = above; } } "
+    "return row[b.size()]; }",
+}
+PROBLEMS = {problem.name: problem for problem in read_problems(ASKED)}
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        ("return 1; }\nint main() {}", "return 1; }"),
+        ("if (a) { b(); } }; more", "if (a) { b(); } }"),
+        ('// }\n/* } */ c(\'}\', "}\\"}"); }x', '// }\n/* } */ c(\'}\', "}\\"}"); }'),
+        ("it's } fine", None),
+        ("it's\n} fine", "it's\n}"),
+    ],
+)
+def test_a_completion_ends_with_the_function(text: str, body: str | None) -> None:
+    end = end_of_body(text)
+    assert (None if end is None else text[:end]) == body
+
+
+@given(st.text(alphabet="{}\"'\\/*\na", max_size=40))
+def test_any_text_has_an_end_or_none(text: str) -> None:
+    end = end_of_body(text)
+    assert end is None or text[end - 1] == "}"
+
+
+def test_there_is_a_solution_for_each_problem() -> None:
+    assert set(SOLUTIONS) == set(PROBLEMS)
+
+
+@COMPILER
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_a_right_solution_passes(name: str) -> None:
+    assert end_of_body(SOLUTIONS[name]) == len(SOLUTIONS[name])
+    assert verdict(PROBLEMS[name], SOLUTIONS[name], ASKED) == (True, True, None)
+
+
+@COMPILER
+@pytest.mark.parametrize(
+    ("completion", "compiled", "reason"),
+    [
+        ("return a - b; }", True, "program ended with status 134"),
+        ("return c; }", False, "error: ‘c’ was not declared"),
+        ("while (true) {} }", True, "program ran out of time"),
+    ],
+    ids=["wrong", "undeclared", "endless"],
+)
+def test_a_wrong_completion_is_counted_with_its_reason(completion: str, compiled: bool, reason: str) -> None:
+    asked = check(["hooks.cpp.seconds=2"]).hooks.cpp
+    found, passed, why = verdict(PROBLEMS["add"], completion, asked)
+    assert (found, passed) == (compiled, False)
+    assert why is not None
+    assert reason in why
+
+
+class Scripted:
+    """A student with written completions."""
+
+    def __init__(self, folder: Path, write: Callable[[str], str], *overrides: str) -> None:
+        self.folder, self.config, self._write = folder, check(list(overrides)), write
+
+    def continuations(self, prompts: Sequence[str], tokens: int, *, done: Callable[[str], bool]) -> list[str]:
+        return [self._write(prompt) for prompt in prompts]
+
+
+@COMPILER
+def test_the_rates_count_all_problems_and_the_completions_are_kept(tmp_path: Path) -> None:
+    problems = tmp_path / "problems.jsonl"
+    problems.write_text(
+        "\n".join(
+            json.dumps(
+                {"name": name, "prompt": "int f() {\n", "tests": f"int main() {{ return f() {test}; }}"}
+            )
+            for name, test in (("one", "!= 1"), ("two", "!= 2"), ("broken", "!= ;"))
+        )
+    )
+    student: Any = Scripted(
+        tmp_path, lambda prompt: "return 1; }\nint g() {}", f"hooks.cpp.problems={problems}"
+    )
+    assert cpp.evaluate(student) == {"compile_rate": 2 / 3, "pass_rate": 1 / 3}
+    lines = [json.loads(line) for line in (tmp_path / COMPLETIONS).read_text().splitlines()]
+    assert [(line["name"], line["compiled"], line["passed"]) for line in lines] == [
+        ("one", True, True),
+        ("two", True, False),
+        ("broken", False, False),
+    ]
+    assert {line["completion"] for line in lines} == {"return 1; }"}
+
+
+def test_a_compiler_that_is_not_there_is_a_machine_that_cannot_run_it() -> None:
+    with pytest.raises(
+        MachineError, match=r"hooks\.cpp\.compiler: there is no program 'clang-99' in the PATH"
+    ):
+        cpp.check_compiler(check(["hooks.cpp.compiler=clang-99"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "has no problems"),
+        ("{", ":1: no JSON"),
+        ('{"name": "a", "prompt": "b"}', ":1: not an object with the texts name, prompt, tests"),
+        ('\n{"name": 1, "prompt": "b", "tests": "c"}', ":2: not an object"),
+    ],
+)
+def test_problems_that_cannot_be_read_are_refused_with_their_line(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        cpp.check_compiler(check([f"hooks.cpp.problems={file}"]))
+    assert caught.value.key == "hooks.cpp.problems"
+    assert says in caught.value.problem

@@ -1,0 +1,74 @@
+"""The hook of lm-evaluation-harness: the student as its model, on a task of one's own; absent, one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainer.api import check
+from trainer.errors import MachineError
+from trainer.evaluations import lm_eval
+
+INSTALLED = importlib.util.find_spec("lm_eval") is not None
+TASK = """
+task: colours
+dataset_path: json
+dataset_kwargs: {data_files: {test: FILE}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: "{{answer}}"
+metric_list: [{metric: acc}]
+"""
+
+
+class Spelling:
+    """A student to whom shorter continuations are likelier."""
+
+    end, tokenizer_folder = 0, None
+
+    def __init__(self, *overrides: str) -> None:
+        self.config = check(["hooks.names=[lm_eval]", "hooks.lm_eval.tasks=[colours]", *overrides])
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def log_likelihood(self, context: list[int], target: list[int]) -> tuple[float, bool]:
+        return -float(len(target)), False
+
+
+@pytest.mark.skipif(not INSTALLED, reason="needs lm-evaluation-harness")
+@pytest.mark.slow
+def test_a_task_of_ones_own_is_scored(tmp_path: Path) -> None:
+    rows = [
+        {"question": "sky", "choices": ["blue", "yellow"], "answer": 0},
+        {"question": "sun", "choices": ["blue", "yellow"], "answer": 1},
+        {"question": "sea", "choices": ["blue", "orange"], "answer": 0},
+    ]
+    (tmp_path / "rows.json").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "colours.yaml").write_text(TASK.replace("FILE", str(tmp_path / "rows.json")))
+    student: Any = Spelling(f"hooks.lm_eval.include_path={tmp_path}")
+    assert lm_eval.evaluate(student)["colours_acc"] == pytest.approx(2 / 3)
+    some: Any = Spelling(f"hooks.lm_eval.include_path={tmp_path}", "hooks.lm_eval.limit=1")
+    assert lm_eval.evaluate(some)["colours_acc"] == 1.0
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MachineError, match=r"pip install 'stagesweep\[eval\]'"):
+        lm_eval.check_package(check([]))
+
+
+def test_a_generation_ends_before_its_first_stop() -> None:
+    student: Any = SimpleNamespace(
+        continuations=lambda prompts, tokens, done: [f"{prompts[0]} b\n\nc"[:tokens]]
+    )
+    assert lm_eval.until_stop(student, "a", {"until": ["\n\n", "zzz"]}) == "a b"
+    assert lm_eval.until_stop(student, "a", {"until": "b"}) == "a "
+    assert lm_eval.until_stop(student, "a", {"max_gen_toks": 2}) == "a "

@@ -1,0 +1,127 @@
+"""The finished student as hooks get it: continuations of prompts, and log-likelihoods.
+
+Shapes: B prompts, T tokens of the longest, V entries of the vocabulary, D the hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from trainer.config import Config
+from trainer.devices.device import Device
+from trainer.models.causal_lm import inputs
+
+_ROWS = 16
+"""Prompts that are continued at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedStudent:
+    """A student at the end of its run, fully quantised.
+
+    Args:
+        model: of transformers, in evaluation mode, on the device.
+        tokenizer: a `tokenizers.Tokenizer`.
+        end: id of the token that ends a text; None: there is none.
+        device: of the model.
+        config: of the run.
+        folder: that a hook may write files to; it exists.
+        tokenizer_folder: for `transformers.AutoTokenizer`.
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    end: int | None
+    device: Device
+    config: Config
+    folder: Path
+    tokenizer_folder: Path
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without special tokens."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, without special tokens."""
+        return str(self.tokenizer.decode(list(ids)))
+
+    def continuations(
+        self, prompts: Sequence[str], tokens: int, *, done: Callable[[str], bool] | None = None
+    ) -> list[str]:
+        """Return the likeliest continuation of each prompt, token by token (greedy).
+
+        Args:
+            prompts: texts of at least one token.
+            tokens: at most so many are added; fewer where the text ends, or where prompt and continuation
+                would be longer than the model's positions.
+            done: whether a continuation is long enough.
+        """
+        found: list[str] = []
+        for start in range(0, len(prompts), _ROWS):
+            rows = [self.encode(prompt) for prompt in prompts[start : start + _ROWS]]
+            found += [self.decode(ids) for ids in self._continued(rows, tokens, done)]
+        return found
+
+    def log_likelihood(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[float, bool]:
+        """Return the log probability of ids after a context, in nats, and whether each is the likeliest."""
+        kept = max(1, self._positions + 1 - len(continuation))
+        ids = [*context[-kept:], *continuation]
+        logits_BTV = self._head(self._hidden(self._placed([ids[:-1]])))
+        ours_CV = logits_BTV[0, -len(continuation) :].float()
+        target_C1 = torch.tensor(list(continuation), device=ours_CV.device).unsqueeze(-1)
+        log_probabilities_C = ours_CV.log_softmax(-1).gather(-1, target_C1)
+        return float(log_probabilities_C.sum()), bool((ours_CV.argmax(-1) == target_C1.squeeze(-1)).all())
+
+    def _continued(
+        self, rows: list[list[int]], tokens: int, done: Callable[[str], bool] | None
+    ) -> list[list[int]]:
+        added: list[list[int]] = [[] for _ in rows]
+        going = [row for row, ids in enumerate(rows) if ids]
+        for _ in range(tokens):
+            going = [row for row in going if len(rows[row]) + len(added[row]) < self._positions]
+            if not going:
+                break
+            likeliest = self._likeliest([rows[row] + added[row] for row in going])
+            for row, token in zip(going, likeliest, strict=True):
+                if token != self.end:
+                    added[row].append(token)
+            ended = {row for row, token in zip(going, likeliest, strict=True) if token == self.end}
+            ended |= {row for row in going if done is not None and done(self.decode(added[row]))}
+            going = [row for row in going if row not in ended]
+        return added
+
+    def _likeliest(self, rows: Sequence[Sequence[int]]) -> list[int]:
+        """Return the likeliest next token of each row. Padding follows a row, so nothing attends to it."""
+        hidden_BTD = self._hidden(self._placed(rows))
+        last_B = torch.tensor([len(row) - 1 for row in rows], device=hidden_BTD.device)
+        last_BD = hidden_BTD[torch.arange(len(rows), device=hidden_BTD.device), last_B]
+        found: list[int] = self._head(last_BD).argmax(-1).tolist()
+        return found
+
+    def _placed(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        longest = max(map(len, rows))
+        padded = [[*row, *[0] * (longest - len(row))] for row in rows]
+        return self.device.place(torch.tensor(padded, dtype=torch.long))
+
+    @torch.no_grad()
+    def _hidden(self, ids_BT: Tensor) -> Tensor:
+        with self.device.autocast():
+            decoder = cast(Any, self.model).get_decoder()
+            hidden_BTD: Tensor = decoder(**inputs(self.model, ids_BT)).last_hidden_state
+        return hidden_BTD
+
+    @torch.no_grad()
+    def _head(self, hidden_BD: Tensor) -> Tensor:
+        with self.device.autocast():
+            logits: Tensor = cast(Any, self.model).get_output_embeddings()(hidden_BD)
+        return logits
+
+    @property
+    def _positions(self) -> int:
+        return int(cast(Any, self.model).config.max_position_embeddings)
