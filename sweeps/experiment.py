@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, SweepNotFound
 from sweeps.search.allocation import Allocator
 from sweeps.space import definition as space
 from sweeps.space import space_problem
-from sweeps.space.definition import Space
+from sweeps.space.definition import Space, Value
 from sweeps.storage.base import NotFound, Store
 from sweeps.text import json_reader
 from sweeps.trials import lifecycle, storable
@@ -155,6 +155,30 @@ class Experiment:
         """
         return self.allocator.ask(
             redact(storable.line(worker)), leased=leased, make=make, confirming=confirming, wait=wait
+        )
+
+    def enqueue(
+        self, configurations: Sequence[Mapping[str, Value]], worker: str, *, skip_if_exists: bool = False
+    ) -> list[Trial]:
+        """Store trials that are run before the search's own candidates, all or none, and return them.
+
+        They count towards the run cap and the budget, and the search learns from them as from others.
+
+        Args:
+            configurations: the active parameters of each (see `space.literals`).
+            worker: name of who does it.
+            skip_if_exists: return the trial that has the same parameters already, if there is one.
+
+        Raises:
+            InputError: the run cap leaves no room for them.
+            StoreUnavailable: others were creating trials for minutes.
+        """
+        from sweeps.search.enqueueing import enqueue  # imports scipy
+
+        return enqueue(
+            *(self.store, self.space, self._records, self.allocator.lease, configurations),
+            worker=redact(storable.line(worker)),
+            skip_if_exists=skip_if_exists,
         )
 
     def is_full(self, records: list[Trial]) -> bool:

@@ -33,6 +33,7 @@ _COMMANDS = {
         "sweeps.cli.pareto",
         "Show the Pareto front of loss against compute, of a sweep or any table.",
     ),
+    "enqueue": ("sweeps.cli.enqueue", "Add trials of your own, which are run before the search's."),
     "ask": ("sweeps.cli.asktell", "Claim a trial for a program that brings its own loop."),
     "tell": ("sweeps.cli.asktell", "Report the result of a trial that was asked for."),
     "pause": ("sweeps.cli.control", "Hand out no trials for now; workers wait."),

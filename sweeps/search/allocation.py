@@ -164,12 +164,15 @@ class Allocator:
         return None
 
     def _claim_one(self, records: list[Trial], claim: lifecycle.Claim) -> Trial | None:
-        """Claim a random pending trial; None if there is none, or after `_TRIES` lost races.
+        """Claim a pending trial; None if there is none, or after `_TRIES` lost races.
 
-        Random order only keeps workers from racing for the same record.
+        A user's own come before those of the search, the oldest first. Random order of the others only keeps
+        workers from racing for the same record.
         """
         pending, now = self._claimable(records), self._store.now()
-        for record in random.sample(pending, min(_TRIES, len(pending))):
+        own = [record for record in pending if record.generator == "enqueued"]
+        others = own[1:] if own else pending
+        for record in own[:1] + random.sample(others, min(_TRIES - len(own[:1]), len(others))):
             if (claimed := self._replace(lifecycle.apply(record, claim, now))) is not None:
                 return claimed
         return None
@@ -268,7 +271,7 @@ class Allocator:
 
     def candidate(self, records: list[Trial]) -> tuple[dict[str, Value], Generator]:
         """Return the next trial's parameters and what generated them."""
-        if self._space.baseline is not None and all(r.generator == "imported" for r in records):
+        if self._space.baseline is not None and all(r.generator in ("imported", "enqueued") for r in records):
             return dict(self._space.baseline), "baseline"
         if self._grid is not None:
             return self._grid.planned(records)[0], "grid"

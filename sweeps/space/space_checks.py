@@ -82,15 +82,24 @@ def _check_threshold(item: Cursor, linear: Linear, objective: Objective, *, alon
         raise item.refusal(f"`{metric}` has the goal {goal}; a threshold for it must point the same way")
 
 
-def baseline(section: Cursor, space: Space) -> Mapping[str, Value]:
-    """Return the first trial: the file's values, and the middle of other parameters. Raises SpaceError."""
+def baseline(
+    section: Cursor, space: Space, others: Mapping[str, Value] = MappingProxyType({})
+) -> Mapping[str, Value]:
+    """Return the first trial, or one that a user has written. Raises SpaceError.
+
+    Args:
+        section: values by name of the parameter.
+        space: to which they belong.
+        others: values of parameters that are not written; without one here, it is the middle.
+    """
     written = {key.text(): value for key, value in section.pairs()}
     names = [parameter.name for parameter in space.parameters]
     for key, _ in section.pairs():
         if key.text() not in names:
             raise key.refusal(f"not among the parameters; {nearest(key.text(), names)}")
     values = {
-        p.name: _inside(written[p.name], p) if p.name in written else middle(p) for p in space.parameters
+        p.name: _inside(written[p.name], p) if p.name in written else others.get(p.name, middle(p))
+        for p in space.parameters
     }
     active = space.active(values)
     for name, cursor in written.items():

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from sweeps.errors import Busy, StoreConflict, SweepError
+from sweeps.errors import Busy, StoreConflict, StoreUnavailable, SweepError
 from sweeps.storage.base import NotFound, Store, put
 from sweeps.text import json_reader
 from sweeps.trials import storable
 
 log = logging.getLogger(__name__)
+
+PATIENCE_S = 300.0
+"""Limit of a wait for the ask lease, in seconds: a fit to a thousand trials takes less than a minute."""
+
+_POLL_S = (0.05, 0.25)
 
 
 class ObjectLease:
@@ -67,6 +73,33 @@ class ObjectLease:
             if not self._slow:
                 self.settle()
                 self._release()
+
+    @contextmanager
+    def awaited(
+        self, holder: str, *, patience_s: float, then: str, wait: Callable[[float], object] = time.sleep
+    ) -> Iterator[None]:
+        """Hold the lease until the block ends, however long others have it before.
+
+        Args:
+            holder: name under which it is held.
+            patience_s: limit of the wait, in seconds.
+            then: what to do once that is over, as one clause.
+            wait: called between tries with the seconds to wait; may raise to give up.
+
+        Raises:
+            StoreUnavailable: others held it all the time.
+        """
+        deadline = time.monotonic() + patience_s
+        while True:
+            with self.held(holder) as mine:
+                if mine:
+                    yield
+                    return
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(
+                    f"{self._store.location(self._key)}: held by others for {patience_s:.0f} s; {then}"
+                )
+            wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads waiters out, guards nothing
 
     def settle(self) -> None:
         """Wait until the renewing thread has ended."""

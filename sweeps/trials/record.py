@@ -31,8 +31,8 @@ Status = Literal["pending", "running", "completed", "failed", "early_stopped", "
 STATUSES: tuple[Status, ...] = get_args(Status)
 FINISHED: frozenset[Status] = frozenset(("completed", "failed", "early_stopped", "abandoned"))
 
-Generator = Literal["baseline", "sobol", "botorch", "grid", "imported", "confirm"]
-"""Origin of the parameters; "confirm": another trial's, with a fresh seed."""
+Generator = Literal["baseline", "sobol", "botorch", "grid", "imported", "confirm", "enqueued"]
+"""Origin of the parameters; "confirm": another trial's, with a fresh seed; "enqueued": a user's own."""
 
 Reason = Literal[
     "completed", "failed", "early_stopped", "abandoned", "released", "expired", "crashed", "given_up"

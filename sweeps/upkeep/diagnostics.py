@@ -151,11 +151,11 @@ def _silent(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
 
 
 def _duplicates(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
-    """Yield trials with equal parameters, except imported ones, which may be repeated measurements."""
+    """Yield trials with equal parameters, except those that a user gave: they may repeat a measurement."""
     domain = Domain(space)
     alike: defaultdict[Hashable, list[Trial]] = defaultdict(list)
     for record in survey.trials():
-        if record.generator != "imported":
+        if record.generator not in ("imported", "enqueued"):
             alike[domain.identity(record.parameters)].append(record)
     for records in alike.values():
         if len(records) < 2:

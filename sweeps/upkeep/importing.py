@@ -8,7 +8,6 @@ results that the sweep has already are recognised.
 from __future__ import annotations
 
 import logging
-import random
 import time
 import uuid
 from collections import Counter
@@ -24,17 +23,13 @@ from sweeps.space.definition import Space
 from sweeps.space.domain import Domain
 from sweeps.text.counted import counted
 from sweeps.trials import record as trial
-from sweeps.trials.lease import ObjectLease
+from sweeps.trials.lease import PATIENCE_S, ObjectLease
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_names
 from sweeps.upkeep import tables
 from sweeps.upkeep.admission import Result, admit
 
 log = logging.getLogger(__name__)
-
-_POLL_S = (0.05, 0.25)
-PATIENCE_S = 300.0
-"""Limit of the wait for the ask lease, in seconds: a fit to a thousand trials takes less than a minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,20 +94,12 @@ def _add(
         heartbeat_s=leases.heartbeat_s,
         expire_s=leases.expire_s,
     )
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        with lease.held(worker) as mine:
-            if mine:
-                records = experiment.trials()
-                new = list(results) if again else _unknown(experiment.space, records, results)
-                index = records[-1].trial + 1 if records else 0
-                return _write_all(experiment, index, new), len(results) - len(new)
-        if time.monotonic() > deadline:
-            raise StoreUnavailable(
-                f"{experiment.store.location(ASK_KEY)}: held by others for {PATIENCE_S:.0f} s; "
-                "import again when they are done, or see `sweep doctor`"
-            )
-        wait(random.uniform(*_POLL_S))  # noqa: S311 - spreads waiters out, guards nothing
+    then = "import again when they are done, or see `sweep doctor`"
+    with lease.awaited(worker, patience_s=PATIENCE_S, then=then, wait=wait):
+        records = experiment.trials()
+        new = list(results) if again else _unknown(experiment.space, records, results)
+        index = records[-1].trial + 1 if records else 0
+        return _write_all(experiment, index, new), len(results) - len(new)
 
 
 def _unknown(space: Space, records: Sequence[Trial], results: Sequence[Result]) -> list[Result]:

@@ -1,0 +1,92 @@
+"""Trials of a user's own, stored as pending: workers run them before candidates of the search.
+
+`Experiment.enqueue` calls it. They are written while `ask.lock` is held, so that workers may go on meanwhile,
+and the run cap holds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from sweeps.errors import AlreadyExists, InputError
+from sweeps.space.definition import Space, Value
+from sweeps.space.domain import Domain
+from sweeps.storage.base import Store
+from sweeps.text.counted import counted
+from sweeps.trials.lease import PATIENCE_S, ObjectLease
+from sweeps.trials.record import Trial
+from sweeps.trials.repository import Records
+
+log = logging.getLogger(__name__)
+
+NOT_OWN = ("imported", "confirm")
+"""Generators whose trials the run cap does not count."""
+
+
+def enqueue(
+    store: Store,
+    space: Space,
+    records: Records,
+    lease: ObjectLease,
+    configurations: Sequence[Mapping[str, Value]],
+    *,
+    worker: str,
+    skip_if_exists: bool,
+) -> list[Trial]:
+    """Store the configurations as pending trials, all or none of them, and return their trials in order.
+
+    Args:
+        store: of the sweep.
+        space: of the sweep; its run cap counts them.
+        records: of the sweep.
+        lease: on the right to create trials.
+        configurations: the active parameters of each, checked against the space.
+        worker: name under which the lease is held.
+        skip_if_exists: take the trial that has the same parameters already, if there is one.
+
+    Raises:
+        InputError: the run cap leaves no room for them.
+        StoreUnavailable: others held the lease all the time.
+    """
+    with lease.awaited(worker, patience_s=PATIENCE_S, then="enqueue again when they are done"):
+        present = records.all()
+        domain = Domain(space)
+        known = {domain.identity(record.parameters): record for record in present} if skip_if_exists else {}
+        keys = [domain.identity(configuration) for configuration in configurations]
+        new = [key for key in keys if key not in known]
+        wanted = len(dict.fromkeys(new)) if skip_if_exists else len(new)
+        own = sum(record.generator not in NOT_OWN for record in present)
+        if wanted and space.run_cap is not None and own + wanted > space.run_cap:
+            raise InputError(
+                f"{store.url}: {counted(wanted, 'more trial')} would be {own + wanted}, and run_cap is "
+                f"{space.run_cap}; enqueue fewer, or raise the cap with `sweep extend`"
+            )
+        found: list[Trial] = []
+        for key, configuration in zip(keys, configurations, strict=True):
+            if key not in known or not skip_if_exists:
+                known[key] = _create(store, records, present, configuration)
+            found.append(known[key])
+        return found
+
+
+def _create(
+    store: Store, records: Records, present: list[Trial], configuration: Mapping[str, Value]
+) -> Trial:
+    """Store one pending trial at the next free index, and append it to those that are present."""
+    index = present[-1].trial + 1 if present else 0
+    while True:
+        fresh = Trial(
+            trial=index,
+            status="pending",
+            parameters=dict(configuration),
+            generator="enqueued",
+            created=store.now(),
+        )
+        try:
+            present.append(records.create(fresh))
+        except AlreadyExists:
+            log.info("trial %d was created by a worker that took the lease over", index)
+            index += 1
+        else:
+            return present[-1]
