@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from sweeps.text.atomic_file import Draft
-from sweeps.text.counted import counted
+from sweeps.trials.by_metric import by_metric
 
 RUN_DIR = "SWEEP_RUN_DIR"
 
@@ -48,20 +48,10 @@ def result(returned: Any, metrics: Sequence[str]) -> dict[str, Any]:
     A value that is no number fails the trial, with the reason in the status. A number that is not finite
     becomes null: the trial diverged.
     """
-    values: Mapping[Any, Any]
-    if isinstance(returned, Mapping):
-        values = returned
-    elif isinstance(returned, tuple | list):
-        if len(returned) != len(metrics):
-            return _failed(
-                f"returned {counted(len(returned), 'value')} for {counted(len(metrics), 'metric')}; "
-                "name each in hydra.sweeper.metric"
-            )
-        values = dict(zip(metrics, returned, strict=True))
-    elif len(metrics) == 1:
-        values = {metrics[0]: returned}
-    else:
-        return _failed(f"returned one value for the metrics {', '.join(metrics)}; return a tuple or a dict")
+    try:
+        values = by_metric(returned, metrics)
+    except ValueError as error:
+        return _failed(f"returned {error}; hydra.sweeper.metric names the metrics")
     found: dict[str, float | None] = {}
     for name, value in values.items():
         number = _number(value)

@@ -68,8 +68,12 @@ class HeartbeatThread:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._done.set()
+        self.stop()
         self._thread.join()
+
+    def stop(self) -> None:
+        """Send no heartbeats from now on, without waiting for one that is under way."""
+        self._done.set()
 
     @property
     def wants_stop(self) -> bool:

@@ -77,6 +77,7 @@ def work(
     watcher: Watcher,
     limits: Limits | None = None,
     name: str | None = None,
+    function: program.Function | None = None,
 ) -> Tally:
     """Run trials until there are none left to claim, a limit is reached, or `stop` is requested.
 
@@ -86,6 +87,7 @@ def work(
         watcher: observer of what the worker does.
         limits: when to leave earlier.
         name: of the worker; None: a unique one.
+        function: to call in place of the sweep's program.
 
     Raises:
         CannotStart: the sweep's program is not in this folder, or not on this machine.
@@ -97,11 +99,13 @@ def work(
     try:
         while not stop.requested and not limits.reached(ended.total()):
             with stop.interruptible():  # before a claim, because loading a function may take long
-                program.require_startable(experiment.space)
+                if function is None:
+                    program.require_startable(experiment.space)
             record = _NextTrial(experiment, worker, stop, watcher, limits).claim()
             if record is None:
                 break
-            end, preempted_by = TrialRun(experiment, record, stop, watcher).execute(has_run=bool(ended))
+            trial_run = TrialRun(experiment, record, stop, watcher, function)
+            end, preempted_by = trial_run.execute(has_run=bool(ended))
             if preempted_by:
                 return Tally(ended=ended, preempted_by=preempted_by)
             ended[end] += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import logging
 import re
 import sys
@@ -26,7 +27,7 @@ from sweeps.space.trunks import Trunks
 from sweeps.space.yaml_cursor import nearest
 from sweeps.trials import storable
 from sweeps.trials.record import Failure, Trial
-from sweeps.worker import process, stage_runs, startable
+from sweeps.worker import live_trial, process, stage_runs, startable
 from sweeps.worker.environment import in_environment, variables
 from sweeps.worker.progress_log import METRICS_FILE
 from sweeps.worker.result import (
@@ -50,6 +51,9 @@ from sweeps.worker.transient import network_was_lost
 
 log = logging.getLogger(__name__)
 
+Function = Callable[[Any], Any]
+"""A Python function that computes a trial: of the trial, or of the dict of its parameters."""
+
 LOG_FILE = "log.txt"
 PYTHON = "${python}"
 """Placeholder in a command for the Python that the worker itself runs in."""
@@ -72,12 +76,13 @@ def run(
     wants_stop: Callable[[], bool],
     snapshots: bool = False,
     points: bool = False,
+    function: Function | None = None,
 ) -> Outcome:
     """Run one trial to its end, with its files in `folder`.
 
     The program is stopped when `stop` is requested (the worker has to leave) or `wants_stop()` turns true
-    (another worker has the trial now, or it should stop early). A Python function runs in this thread, and
-    only `stop` can interrupt it.
+    (another worker has the trial now, or it should stop early). A function runs in this thread: only `stop`
+    interrupts it, and it may ask its trial.
 
     Args:
         space: of the sweep, with its program.
@@ -87,17 +92,19 @@ def run(
         wants_stop: polled while the program runs.
         snapshots: whether the trainer writes the ends of its stages for other trials.
         points: whether it writes points of their trunks.
+        function: to call in place of the sweep's program.
 
     Raises:
         EnvironmentFault: this machine cannot run the program.
     """
-    if space.program.kind == "function":
-        with in_environment(variables(space, record, folder)):
-            return _run_function(space, record, stop)
 
     def should_stop() -> bool:
         return stop.requested or wants_stop()
 
+    if function is not None or space.program.kind == "function":
+        called = function or _load_function(space.program.function)
+        with in_environment(variables(space, record, folder) if function is None else {}):  # threads share it
+            return _run_function(space, called, live_trial.Trial(record, folder, should_stop), stop)
     if should_stop():
         return Preempted(detail="before the program was started")
     for name in (RESULT_FILE, METRICS_FILE, CONFIG_FILE):  # of a lost record whose index was reused
@@ -137,6 +144,11 @@ def require_startable(space: Space) -> None:
             raise cannot_start(problem)
 
 
+def runs_elsewhere(space: Space) -> bool:
+    """Return whether the sweep has no program: whoever asks for a trial runs it."""
+    return space.program.kind == "function" and not space.program.function
+
+
 def cannot_start(problem: str) -> CannotStart:
     """Return the error of a worker that cannot start the sweep's program."""
     return CannotStart(f"program: {problem}; start this in the folder and the environment of the program")
@@ -152,7 +164,8 @@ def check(space: Space, probes: Sequence[Mapping[str, Value]]) -> None:
     Raises:
         InputError: names the override, the command or the function that cannot work.
     """
-    require_startable(space)
+    if not runs_elsewhere(space):
+        require_startable(space)
     if space.program.kind == "trainer":
         _check_trainer(space, probes)
 
@@ -363,33 +376,53 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
     return re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], word)
 
 
-def _run_function(space: Space, record: Trial, stop: Stop) -> Outcome:
-    function = _load_function(space.program.function)
+def _run_function(space: Space, function: Function, trial: live_trial.Trial, stop: Stop) -> Outcome:
+    name = getattr(function, "__qualname__", type(function).__name__)
     try:
         with stop.interruptible():
-            metrics = function(dict(record.parameters))
-        return check_metrics(space, metrics, f"the dict that {space.program.function} returned")
+            returned = function(trial) if _takes_trial(function) else function(dict(trial.parameters))
+        if trial.stopped:
+            return Preempted(detail=f"{name} ended as it was asked to")
+        return check_metrics(space, returned, f"what {name} returned")
     except Interrupted as interrupted:
         return Preempted(detail=str(interrupted))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever it raises fails its trial, not the worker
-        message, lines = storable.raised(error), _last_traceback_lines()
-        failure: Failure = "out_of_memory" if OUT_OF_MEMORY.search(message) else "crashed"
-        retryable = failure == "crashed" and network_was_lost(lines)
-        return Failed(error=f"{message}\n{lines}", failure=failure, retryable=retryable)
+        return failure_of(error)
 
 
-def _last_traceback_lines() -> str:
-    """Return the end of the traceback of the exception that is being handled."""
+def _takes_trial(function: Function) -> bool:
+    """Return whether the function's first parameter is called `trial`; any other is its parameters."""
     try:
-        lines = traceback.format_exc()
+        return next(iter(inspect.signature(function).parameters), "") == "trial"
+    except (TypeError, ValueError):  # of a builtin, for example
+        return False
+
+
+def failure_of(error: BaseException) -> Failed:
+    """Return the failure of a trial whose Python code raised this."""
+    message, lines = storable.raised(error), _last_traceback_lines(error)
+    failure: Failure = "out_of_memory" if OUT_OF_MEMORY.search(message) else "crashed"
+    retryable = failure == "crashed" and network_was_lost(lines)
+    return Failed(error=f"{message}\n{lines}", failure=failure, retryable=retryable)
+
+
+def _last_traceback_lines(error: BaseException) -> str:
+    """Return the end of the exception's traceback."""
+    try:
+        lines = "".join(traceback.format_exception(error))
     except Exception:  # noqa: BLE001 - it calls methods of the user's classes
         return "(no traceback: the exception cannot be printed)"
     return "\n".join(lines.strip().splitlines()[-process.LAST_LINES :])
 
 
-def _load_function(spelled: str) -> Callable[[dict[str, Value]], Any]:
+def _load_function(spelled: str) -> Function:
+    if not spelled:
+        raise CannotStart(
+            "program: this sweep has none; run its trials from Python, by `sweeps.open(URL).run(function)`, "
+            "or with `sweep ask` and `sweep tell`"
+        )
     module_name, _, name = spelled.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does, to import a user's module from the current folder

@@ -16,6 +16,7 @@ from sweeps.space.definition import Space
 from sweeps.text import json_reader
 from sweeps.text.counted import counted
 from sweeps.trials import storable
+from sweeps.trials.by_metric import by_metric
 from sweeps.trials.record import Failure
 from sweeps.worker import process, stage_runs, startable
 from sweeps.worker.stage_runs import Reported
@@ -100,13 +101,16 @@ def read_result(space: Space, file: Path) -> Outcome:
 def parse_result(space: Space, document: Any, where: str) -> Completed | Failed:
     """Return the outcome in a `result.json`: `{"status": "completed", "metrics": {…}}`, or the metrics alone.
 
+    The metrics are in any form of `by_metric`.
+
     Args:
         space: of the sweep.
         document: the parsed JSON; see `stated_failure` for the other statuses.
         where: the file, for error messages.
     """
     if not isinstance(document, dict):
-        return _broken(f"{where}: not a JSON object")
+        scalar = _is_number(document)
+        return check_metrics(space, document, where) if scalar else _broken(f"{where}: not a JSON object")
     if (stated := stated_failure(document, where)) is not None:
         return stated
     if (status := document.get("status", "completed")) != "completed":
@@ -147,12 +151,16 @@ def check_metrics(space: Space, metrics: Any, where: str) -> Completed | Failed:
 
     Args:
         space: of the sweep.
-        metrics: as the program reported them.
+        metrics: as the program reported them, in any form of `by_metric`.
         where: their origin, for error messages.
     """
-    if not isinstance(metrics, Mapping):
-        return _broken(f"{where}: metrics is not an object of names and numbers")
     needed = needed_metrics(space)
+    if not isinstance(metrics, Mapping | list | tuple) and not _is_number(metrics):
+        return _broken(f"{where}: {metrics!r:.80} is neither a number nor a dict of metrics")
+    try:
+        metrics = by_metric(metrics, space.metrics())
+    except ValueError as error:
+        return _broken(f"{where}: {error}")
     numbers = _numbers(metrics, needed, where)
     for name in needed:
         if name not in metrics:
@@ -172,7 +180,7 @@ def _numbers(metrics: Mapping[Any, Any], needed: Sequence[str], where: str) -> d
     unfit: list[str] = []
     for key in names:
         value, name = metrics[key], str(key)
-        if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+        if not _is_number(value):
             continue  # notes are allowed, but not stored
         if storable.is_name(name) and len(numbers) < MAX_METRICS:
             numbers[name] = storable.number(value)
@@ -185,6 +193,11 @@ def _numbers(metrics: Mapping[Any, Any], needed: Sequence[str], where: str) -> d
             *(where, counted(len(unfit), "metric"), ascii(unfit[0][:80]), storable.MAX_NAME, MAX_METRICS),
         )
     return numbers
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether it is a number of Python, NumPy or torch."""
+    return not isinstance(value, bool | str) and hasattr(value, "__float__")
 
 
 def was_preempted(status: int) -> bool:

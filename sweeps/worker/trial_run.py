@@ -77,12 +77,14 @@ class TrialRun:
         record: the claimed trial.
         stop: the worker's stop request.
         watcher: observer of what happens.
+        function: to call in place of the sweep's program.
     """
 
     experiment: Experiment
     record: Trial
     stop: Stop
     watcher: Watcher
+    function: program.Function | None = None
 
     def execute(self, *, has_run: bool) -> tuple[End, str]:
         """Run the trial's program and report its result.
@@ -186,6 +188,7 @@ class TrialRun:
             wants_stop=lambda: heartbeat.wants_stop,
             snapshots=bool(snapshots.shared.keys),
             points=bool(snapshots.shared.trunks),
+            function=self.function,
         )
         if isinstance(outcome, NotStarted):
             if not has_run:  # then its folder or its machine is at fault, else perhaps these parameters
