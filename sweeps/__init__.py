@@ -1,6 +1,76 @@
 """Hyperparameter sweeps: search space, experiment, trial lifecycle, store, worker and the `sweep` command.
 
+From Python (docs/python.md):
+
+    sweep = sweeps.create({...})        or sweeps.open("gs://bucket/sweeps/NAME")
+    sweep.run(function, n_trials=20)    or sweep.ask() and sweep.tell(trial, result)
+    sweep.best, sweep.pareto(), sweep.trials()
+
 The data flows from `space` through `experiment` (ask), `worker` and `experiment` (report) to `export`. The
 trial records in the store are the only state (`trials`, `storage`); only `search.optimizer` imports Ax, and
 only `worker.program` the trainer.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sweeps.api import Result, Sweep, create
+    from sweeps.api import open_existing as open
+    from sweeps.api_trial import AskedTrial
+    from sweeps.errors import (
+        InputError,
+        NothingToAsk,
+        SpaceError,
+        SweepClosed,
+        SweepError,
+        SweepNotFound,
+        TrialLost,
+    )
+    from sweeps.worker.live_trial import Trial
+
+_ORIGINS = {
+    "create": "sweeps.api:create",
+    "open": "sweeps.api:open_existing",
+    "Sweep": "sweeps.api:Sweep",
+    "Result": "sweeps.api:Result",
+    "AskedTrial": "sweeps.api_trial:AskedTrial",
+    "Trial": "sweeps.worker.live_trial:Trial",
+    "SweepError": "sweeps.errors:SweepError",
+    "InputError": "sweeps.errors:InputError",
+    "SpaceError": "sweeps.errors:SpaceError",
+    "SweepNotFound": "sweeps.errors:SweepNotFound",
+    "SweepClosed": "sweeps.errors:SweepClosed",
+    "NothingToAsk": "sweeps.errors:NothingToAsk",
+    "TrialLost": "sweeps.errors:TrialLost",
+}
+"""Module and name of everything that `import sweeps` offers; imported when it is first used."""
+
+__all__ = [
+    "AskedTrial",
+    "InputError",
+    "NothingToAsk",
+    "Result",
+    "SpaceError",
+    "Sweep",
+    "SweepClosed",
+    "SweepError",
+    "SweepNotFound",
+    "Trial",
+    "TrialLost",
+    "create",
+    "open",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ORIGINS:
+        raise AttributeError(f"module 'sweeps' has no attribute {name!r}")
+    import importlib
+
+    module, _, attribute = _ORIGINS[name].partition(":")
+    globals()[name] = getattr(importlib.import_module(module), attribute)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

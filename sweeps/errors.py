@@ -12,7 +12,8 @@
     │   └── DamagedObject           an object in the store is not what was written there
     ├── SweepClosed             1   no trial is handed out: paused, braked, stopped, or out of budget
     ├── IllegalTransition       1   a lifecycle event that the trial's state does not allow
-    ├── NothingToAsk            1   the optimizer cannot generate another candidate
+    ├── NothingToAsk            1   there is no trial to hand out, or no other candidate
+    ├── TrialLost               1   a trial that another worker, or nobody, has now
     ├── UnstorableRecord        1   a record that could not be read back; nothing was stored
     └── StoreConflict           -   a lost race; callers read again, users never see it
         ├── AlreadyExists
@@ -150,7 +151,23 @@ class SweepClosed(SweepError):
 
 
 class NothingToAsk(SweepError):
-    """An optimizer without another candidate (a finite space is exhausted, for example)."""
+    """No trial to hand out: the sweep is full, or its space has no other candidate."""
+
+
+class TrialLost(SweepError):
+    """A report about a trial that was taken over, or that a user has given up; nothing was stored.
+
+    Args:
+        trial: index of the trial.
+        why: reason, as one clause.
+    """
+
+    def __init__(self, trial: int, why: str) -> None:
+        self.trial, self.why = trial, why
+        super().__init__(
+            f"trial {trial} is lost: {why}; nothing of this attempt is stored any more, stop it and ask for "
+            "another trial"
+        )
 
 
 class UnstorableRecord(SweepError, ValueError):

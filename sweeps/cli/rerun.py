@@ -19,6 +19,8 @@ def command_line(space: Space, record: Trial) -> str:
         count = program.processes
         start = ["python"] if count == 1 else ["torchrun", "--nproc-per-node", str(count)]
         return shlex.join([*start, "-m", "trainer", *program.overrides, *overrides])
+    if program.kind == "function" and not program.function:
+        return shlex.join(overrides)  # a program that only its user knows
     if program.kind == "function":
         module, _, name = program.function.partition(":")
         call = f"from {module} import {name}; print({name}({dict(record.parameters)!r}))"

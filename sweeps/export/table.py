@@ -8,6 +8,7 @@ trials have stages, STAGE_COLUMNS stand behind TRIAL_COLUMNS; a trial without an
 from __future__ import annotations
 
 import json
+import operator
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 
 from sweeps.errors import InputError, StoreUnavailable
 from sweeps.space import constraints
-from sweeps.space.definition import Space
+from sweeps.space.definition import Objective, Space
 from sweeps.text import csv_format
 from sweeps.trials import costs, stage_run
 from sweeps.trials.record import STATUSES, Trial
@@ -123,24 +124,41 @@ def best(space: Space, trials: Sequence[Trial]) -> Trial | None:
 
     The repeats of a confirmation do not count: the luckiest of them would win.
     """
-    objective = space.objectives[0]
-    bounds = [constraints.parse(text) for text in space.outcome_constraints]
+    costs = _costs(space, trials, space.objectives[:1])
+    return min(costs, key=lambda pair: pair[1], default=(None, ()))[0]
 
-    def is_feasible(record: Trial) -> bool:
-        return all(bound.holds(_numbers(record)) for bound in bounds)
 
-    candidates = [
+def front(space: Space, trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials that `best` chooses from and none of which another beats, in order of the first.
+
+    One beats another if it is better in an objective and as good in all the others.
+    """
+    costs = sorted(_costs(space, trials, space.objectives), key=lambda pair: pair[1])
+    return [
         record
-        for record in trials
-        if record.status == "completed"
-        and record.generator != "confirm"
-        and record.metrics.get(objective.metric) is not None
-        and is_feasible(record)
+        for record, mine in costs
+        if not any(other != mine and all(map(operator.le, other, mine)) for _, other in costs)
     ]
-    if not candidates:
-        return None
-    sign = 1.0 if objective.goal == "minimize" else -1.0
-    return min(candidates, key=lambda record: sign * _numbers(record)[objective.metric])
+
+
+def _costs(
+    space: Space, trials: Sequence[Trial], objectives: Sequence[Objective]
+) -> list[tuple[Trial, tuple[float, ...]]]:
+    """Return the completed trials within the outcome constraints with their objectives, lower is better."""
+    bounds = [constraints.parse(text) for text in space.outcome_constraints]
+    found = []
+    for record in trials:
+        numbers = _numbers(record)
+        if (
+            record.status == "completed"
+            and record.generator != CONFIRM
+            and all(objective.metric in numbers for objective in objectives)
+            and all(bound.holds(numbers) for bound in bounds)
+        ):
+            signs = [1.0 if objective.goal == "minimize" else -1.0 for objective in objectives]
+            values = (numbers[objective.metric] for objective in objectives)
+            found.append((record, tuple(map(operator.mul, signs, values))))
+    return found
 
 
 def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:

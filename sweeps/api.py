@@ -1,0 +1,364 @@
+"""A sweep from Python: create or open it, ask for trials or run a function, and read the results.
+
+What `import sweeps` offers; each name is imported when it is first used. Ax comes with the first candidate
+of a search, pandas with the first table. `api_trial` is a trial that was asked for, `api_run` the loop of
+`Sweep.run`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sweeps.api_trial import AskedTrial
+from sweeps.errors import InputError, NothingToAsk
+from sweeps.experiment import Experiment
+from sweeps.export import table
+from sweeps.space import literals
+from sweeps.space.definition import Space, Value
+from sweeps.storage.base import Store
+from sweeps.storage.urls import name_of
+from sweeps.text.counted import counted
+from sweeps.trials import record
+from sweeps.trials.redaction import redact_trials
+from sweeps.worker.live_trial import Trial
+from sweeps.worker.loop import identity
+from sweeps.worker.result import Completed, Failed, Outcome, check_metrics, parse_result, stated_failure
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Completed trial.
+
+    Args:
+        trial: its index.
+        parameters: the active parameters and their values.
+        metrics: all that it reported, by name.
+    """
+
+    trial: int
+    parameters: Mapping[str, Value]
+    metrics: Mapping[str, float | None]
+
+
+def create(
+    space: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    storage: str | os.PathLike[str] | None = None,
+    skip_if_exists: bool = False,
+) -> Sweep:
+    """Create a sweep and return it.
+
+    Args:
+        space: a search space file, or a dict with its keys. A dict may leave `program` out: then the trials
+            are run from Python, by `Sweep.run` or `Sweep.ask`.
+        storage: the folder or `gs://…` to make it in; None: SWEEP_STORAGE, or ./sweep-store.
+        skip_if_exists: return the sweep that is there, if it has the same space.
+
+    Raises:
+        InputError: the space is wrong (SpaceError, with the key), or a sweep of this name exists.
+        StoreUnavailable: nothing can be written there.
+
+    Example:
+        >>> import sweeps
+        >>> sweep = sweeps.create(
+        ...     {
+        ...         "name": "demo",
+        ...         "objectives": [{"metric": "loss"}],
+        ...         "parameters": {"lr": {"min": 1e-4, "max": 1e-1, "distribution": "log_uniform_values"}},
+        ...         "run_cap": 20,
+        ...     },
+        ...     storage="sweep-store",
+        ... )
+        >>> sweep.url
+        'sweep-store/demo'
+    """
+    from sweeps.cli.run import create_sweep
+    from sweeps.space import space_file
+
+    if isinstance(space, Mapping):
+        found = literals.space_of(space, "sweeps.create")
+    elif isinstance(space, str | os.PathLike):
+        found = space_file.load(space)
+    else:
+        raise InputError(
+            f"sweeps.create: the space is a {type(space).__name__}; give a dict, or the path of a search "
+            "space file"
+        )
+    where = None if storage is None else os.fspath(storage)
+    return Sweep(create_sweep(found, where, skip_if_exists=skip_if_exists))
+
+
+def open_existing(storage: str | os.PathLike[str] | None = None, name: str | None = None) -> Sweep:
+    """Return a sweep that exists; `sweeps.open` is this function.
+
+    Args:
+        storage: the sweep's own URL, or the folder of sweeps that it is in; None: SWEEP_STORAGE, or
+            ./sweep-store.
+        name: of the sweep in that folder; None: SWEEP_NAME, or the last one made there.
+
+    Raises:
+        SweepNotFound: there is none.
+        InputError: it is not clear which one is meant.
+
+    Example:
+        >>> import sweeps
+        >>> sweep = sweeps.create(SPACE | {"name": "old"}, storage="sweep-store")
+        >>> sweeps.open("sweep-store/old").name
+        'old'
+    """
+    from sweeps.cli.resolve import open_sweep
+
+    return Sweep(open_sweep(None if storage is None else os.fspath(storage), name))
+
+
+class Sweep:
+    """Sweep in a folder or a bucket, which any number of processes and machines share.
+
+    Threads may share it, and so may a forked child and its parent.
+
+    Args:
+        experiment: the sweep, as `create` or `open` found it.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._store: Store = experiment.store
+        self._space: Space = experiment.space
+        self._local = threading.local()
+        self._local.mine = (os.getpid(), experiment)
+
+    def __repr__(self) -> str:
+        return f"sweeps.open({self.url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_existing, (self.url,)
+
+    @property
+    def url(self) -> str:
+        """Return the sweep's URL, for `sweeps.open` and for `--storage`."""
+        return self._store.url
+
+    @property
+    def name(self) -> str:
+        """Return the sweep's name, which is the last part of its URL."""
+        return name_of(self.url)
+
+    @property
+    def experiment(self) -> Experiment:
+        """Return the sweep as the rest of this package has it, for this thread of this process."""
+        process, experiment = getattr(self._local, "mine", (0, None))
+        if experiment is None or process != os.getpid():
+            experiment = Experiment(self._store, self._space)
+            self._local.mine = (os.getpid(), experiment)
+        return experiment
+
+    def ask(self) -> AskedTrial:
+        """Return a trial that this process now runs: one that was waiting, or the next candidate.
+
+        Its lease is renewed in the background until `tell`. Use it in a `with` block: an exception there
+        fails the trial. If this process dies, another worker takes the trial over once the lease has expired.
+
+        Raises:
+            NothingToAsk: no trial is left to hand out.
+            SweepClosed: the sweep is paused or stopped, or its budget is spent.
+
+        Example:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "asks"})
+            >>> with sweep.ask() as trial:
+            ...     loss = (trial.parameters["x"] - 0.3) ** 2
+            ...     status = sweep.tell(trial, loss)
+            >>> trial.index, status
+            (0, 'completed')
+        """
+        experiment = self.experiment
+        claimed = experiment.ask(f"python-{identity()}")
+        if claimed is None:
+            records = experiment.recent_trials()
+            running = sum(each.status == "running" for each in records)
+            elsewhere = f"; {counted(running, 'trial')} of them not ended yet" if running else ""
+            raise NothingToAsk(
+                f"{self.url}: all {counted(len(records), 'trial')} are handed out, none is left{elsewhere}"
+            )
+        return AskedTrial(experiment, claimed)
+
+    def tell(self, trial: AskedTrial, result: Any) -> str:
+        """Report the result of a trial that `ask` returned, and return its status.
+
+        A result that is not finite fails the trial as diverged. One without a metric that the sweep needs is
+        an error, and the trial stays open. A trial whose `should_stop` has been true is stopped early,
+        whatever its result: that of a part of a run is none.
+
+        Args:
+            trial: of this process.
+            result: the objective's value, a tuple with one for each objective, or a dict of metrics; or
+                `{"status": "failed", "error": "…"}`, as in `result.json`.
+
+        Raises:
+            InputError: the result is wrong, or the trial has ended.
+            TrialLost: another worker has the trial now, because its lease expired, or a user has given it up.
+
+        Example:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "tells"})
+            >>> sweep.tell(sweep.ask(), {"loss": 0.5, "accuracy": 0.8})
+            'completed'
+            >>> sweep.tell(sweep.ask(), float("nan"))
+            'failed'
+        """
+        if not isinstance(trial, AskedTrial):
+            raise InputError(
+                f"tell: {trial!r:.80} is a {type(trial).__name__}; give the trial that sweep.ask() returned"
+            )
+        if trial.url != self.url:
+            raise InputError(f"tell: trial {trial.index} is of {trial.url}, and this is {self.url}")
+        where = f"trial {trial.index}"
+        judge = parse_result if isinstance(result, Mapping) else check_metrics
+        plain = dict(result) if isinstance(result, Mapping) else result
+        outcome: Outcome | None = stated_failure(plain, where)
+        if outcome is None and not trial.stopped:
+            outcome = judge(self._space, plain, where)
+            if isinstance(outcome, Failed) and outcome.failure == "bad_config":
+                raise InputError(f"{outcome.error}; the trial is still open")
+        return trial.end(outcome or Completed(metrics={}))
+
+    def run(
+        self, function: Callable[[Any], Any] | None = None, *, n_trials: int | None = None, workers: int = 1
+    ) -> dict[str, int]:
+        """Run trials until none is left, as `sweep worker` does, and return how many ended how.
+
+        A trial whose function raises fails, with the traceback in its record, and the next one begins; after
+        some equal failures in a row the sweep pauses itself. Ctrl-C puts the trial in hand back.
+
+        Args:
+            function: computes a trial. If its first parameter is called `trial` it gets the `Trial`,
+                otherwise the dict of parameters. It returns what `tell` takes. None: the sweep's own program.
+            n_trials: of this call, all its workers together; None: no limit but the sweep's own.
+            workers: threads that run trials at once. For several processes start this script several times.
+
+        Raises:
+            InputError: `n_trials` or `workers` is less than 1.
+            CannotStart: without a function, the sweep's program cannot be started here.
+            SweepClosed: the sweep has paused itself; the message says why.
+
+        Example:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "runs", "run_cap": 3})
+            >>> sweep.run(lambda parameters: (parameters["x"] - 0.3) ** 2, n_trials=2)
+            {'completed': 2}
+            >>> sweep.run(lambda parameters: (parameters["x"] - 0.3) ** 2)
+            {'completed': 1}
+        """
+        from sweeps.api_run import run_trials
+
+        return run_trials(lambda: self.experiment, function, n_trials=n_trials, workers=workers)
+
+    def enqueue(self, parameters: Mapping[str, Any], *, skip_if_exists: bool = False) -> int:
+        """Add a trial of one's own, which is run before the search's candidates, and return its index.
+
+        It counts towards the run cap and the budget, and the search learns from it as from any other.
+
+        Args:
+            parameters: values by name; those that are left out have the baseline's, or the middle of their
+                range.
+            skip_if_exists: return the trial that has the same parameters, if there is one.
+
+        Raises:
+            SpaceError: there is no such parameter, or it cannot have this value.
+            InputError: the run cap leaves no room.
+
+        Example:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "enqueues"})
+            >>> sweep.enqueue({"x": 0.25})
+            0
+            >>> sweep.ask().parameters
+            {'x': 0.25}
+        """
+        given = literals.configuration(self._space, parameters, "enqueue")
+        worker = f"python-{identity()}"
+        return self.experiment.enqueue([given], worker, skip_if_exists=skip_if_exists)[0].trial
+
+    def trials(self) -> pd.DataFrame:
+        """Return all trials as a table, with the columns of `sweep export TABLE.csv`.
+
+        Example:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "table"})
+            >>> status = sweep.tell(sweep.ask(), 0.5)
+            >>> sweep.trials()[["trial", "status", "param.x", "loss"]]
+               trial     status  param.x  loss
+            0      0  completed      0.5   0.5
+        """
+        import pandas as pd
+
+        rows = [table.flat(each) for each in self._records()]
+        return pd.DataFrame(rows, columns=table.columns(rows))
+
+    @property
+    def best(self) -> Result:
+        """Return the best completed trial by the first objective; after `sweep confirm` the winner of that.
+
+        Raises:
+            InputError: no trial is completed yet.
+
+        Example:
+            >>> import sweeps
+            >>> sweep = sweeps.create(SPACE | {"name": "best"})
+            >>> counts = sweep.run(lambda parameters: parameters["x"] ** 2, n_trials=1)
+            >>> sweep.best
+            Result(trial=0, parameters={'x': 0.5}, metrics={'loss': 0.25})
+        """
+        from sweeps.cli import confirmation
+
+        records = self._records()
+        if (found := confirmation.confirmed(self.experiment, records)) is not None:
+            return _result(redact_trials([confirmation.winner_of(self.experiment, found[1])])[0])
+        winner = table.best(self._space, records)
+        if winner is None:
+            raise self._without_result(records)
+        return _result(winner)
+
+    def pareto(self) -> list[Result]:
+        """Return the completed trials that none beats in all objectives, the best by the first one first.
+
+        They are within the outcome constraints. With one objective they are its best trials; `sweep pareto`
+        weighs that against compute.
+
+        Raises:
+            InputError: no trial is completed yet.
+
+        Example:
+            >>> import sweeps
+            >>> two = [{"metric": "loss"}, {"metric": "ms"}]
+            >>> sweep = sweeps.create(SPACE | {"name": "front", "objectives": two})
+            >>> counts = sweep.run(lambda parameters: (parameters["x"], 1 - parameters["x"]), n_trials=3)
+            >>> len(sweep.pareto())
+            3
+        """
+        records = self._records()
+        found = table.front(self._space, records)
+        if not found:
+            raise self._without_result(records)
+        return [_result(each) for each in found]
+
+    def _records(self) -> list[record.Trial]:
+        return redact_trials(self.experiment.trials())
+
+    def _without_result(self, records: Sequence[record.Trial]) -> InputError:
+        within = " within the outcome constraints" if self._space.outcome_constraints else ""
+        there = ", ".join(f"{count} {status}" for status, count in table.counts(records).items() if count)
+        return InputError(f"{self.url}: no trial is completed yet{within}; there are {there or 'no trials'}")
+
+
+def _result(found: record.Trial) -> Result:
+    return Result(trial=found.trial, parameters=dict(found.parameters), metrics=dict(found.metrics))
+
+
+__all__ = ["AskedTrial", "Result", "Sweep", "Trial", "create", "open_existing"]

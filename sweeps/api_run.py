@@ -1,0 +1,107 @@
+"""`Sweep.run`: the loop of `sweep worker` in one or several threads of this process."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+from sweeps.errors import InputError, SweepClosed
+from sweeps.experiment import Experiment
+from sweeps.space.definition import Value
+from sweeps.space.overrides import to_overrides
+from sweeps.trials import brake, control
+from sweeps.trials.record import Trial
+from sweeps.worker.loop import Limits, Tally, work
+from sweeps.worker.signals import Stop
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shared(Limits):
+    """Limit that several workers share: each trial takes one of the tickets."""
+
+    tickets: Iterator[int]
+
+    def reached(self, trials: int) -> bool:
+        return next(self.tickets, None) is None
+
+
+class _Log:
+    """Watcher that writes to the log of Python: failures as warnings, the rest for whoever wants it."""
+
+    def started(self, record: Trial) -> None:
+        log.info("trial %d started: %s", record.trial, " ".join(to_overrides(record.parameters)))
+
+    def progressed(self, record: Trial, progress: Mapping[str, Value]) -> None: ...
+
+    def ended(self, record: Trial) -> None:
+        if record.error is None:
+            log.info("trial %d %s: %s", record.trial, record.status, dict(record.metrics))
+        else:
+            log.warning("trial %d %s: %s", record.trial, record.status, record.error.partition("\n")[0])
+
+    def dropped(self, record: Trial, why: str) -> None:
+        log.warning("trial %d: its result is dropped: %s", record.trial, why)
+
+    def waiting(self, why: str) -> None:
+        log.warning("%s", why)
+
+    def closed(self, why: str) -> None:
+        log.warning("%s", why)
+
+
+def run_trials(
+    opened: Callable[[], Experiment],
+    function: Callable[[Any], Any] | None,
+    *,
+    n_trials: int | None,
+    workers: int,
+) -> dict[str, int]:
+    """Run trials and return how many ended how; see `Sweep.run`.
+
+    Args:
+        opened: returns the sweep for the calling thread.
+        function: computes a trial; None: the sweep's own program.
+        n_trials: limit of all workers together; None: none.
+        workers: number of threads.
+    """
+    counts: dict[str, object] = {"n_trials": n_trials, "workers": workers}
+    for name, number in counts.items():
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            raise InputError(f"run({name}={number!r:.80}): write a whole number from 1")
+    if function is not None and not callable(function):
+        raise InputError(f"run: {function!r:.80} is no function")
+    tickets = iter(range(n_trials)) if n_trials is not None else itertools.count()
+    stops = [Stop() for _ in range(workers)]
+
+    def one(stop: Stop) -> Tally:
+        limits = _Shared(leave_when_braked=True, tickets=tickets)
+        return work(opened(), stop=stop, watcher=_Log(), limits=limits, function=function)
+
+    tallies = [one(stops[0])] if workers == 1 else _in_threads(one, stops)
+    store = opened().store
+    switch = control.switch(store)
+    if switch.braked:
+        raise SweepClosed("braked", f"{store.url} has paused itself: {switch.why}; {brake.REMEDY}")
+    counted: Counter[str] = Counter()
+    for tally in tallies:
+        counted.update(tally.ended)
+    return dict(counted)
+
+
+def _in_threads(one: Callable[[Stop], Tally], stops: list[Stop]) -> list[Tally]:
+    """Run a worker in each of several threads; if one raises, or on Ctrl-C, the others leave, too."""
+    with ThreadPoolExecutor(len(stops), thread_name_prefix="sweep-worker") as pool:
+        running = [pool.submit(one, stop) for stop in stops]
+        try:
+            return [each.result() for each in as_completed(running)]
+        except BaseException as error:
+            for stop in stops:
+                stop.request(type(error).__name__)
+            raise

@@ -1,0 +1,205 @@
+"""A trial that the caller's own code asked for: its lease is renewed in the background until it ends.
+
+The same heartbeat, early stopping, upload and report as in a worker (`sweeps.worker`); only the program is
+missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from sweeps.errors import InputError, SweepError, TrialLost
+from sweeps.experiment import Experiment
+from sweeps.space.definition import Value
+from sweeps.storage.run_files.mirror import Uploader
+from sweeps.trials import lifecycle, record
+from sweeps.worker import program
+from sweeps.worker.heartbeat import HeartbeatThread
+from sweeps.worker.live_trial import Trial
+from sweeps.worker.result import Completed, Failed, Outcome
+from sweeps.worker.signals import Stop
+from sweeps.worker.trial_run import UPLOAD_GRACE_S, UPLOAD_S, TrialRun
+
+log = logging.getLogger(__name__)
+
+
+class AskedTrial(Trial):
+    """Trial of `Sweep.ask`: a context that ends it, if its block did not.
+
+    An exception that leaves the block fails the trial, and goes on; KeyboardInterrupt and SystemExit put it
+    back for another attempt. Without a block, the lease is renewed until `Sweep.tell`, or until nothing
+    refers to the trial.
+
+    Args:
+        experiment: of this thread.
+        claimed: the trial's record.
+    """
+
+    def __init__(self, experiment: Experiment, claimed: record.Trial) -> None:
+        self._experiment, self._claimed = experiment, claimed
+        try:
+            self._heartbeat = HeartbeatThread(experiment, claimed, _show_nobody)
+            heartbeat = self._heartbeat  # the closure must not keep this object alive
+            super().__init__(claimed, heartbeat.folder, lambda: heartbeat.wants_stop)
+            prefix = record.run_prefix(claimed.trial, claimed.attempt)
+            self._uploader = Uploader(experiment.store, heartbeat.folder, prefix)
+        except BaseException as error:
+            self._put_back(type(error).__name__)
+            raise
+        self._process, self._lock, self._is_open = os.getpid(), threading.RLock(), True
+        self._uploader.start()
+        heartbeat.__enter__()
+        self._abandoned = weakref.finalize(self, _let_go, heartbeat, self._uploader, self._process)
+        self._abandoned.atexit = False
+
+    @property
+    def url(self) -> str:
+        """Return the URL of its sweep."""
+        return self._experiment.store.url
+
+    def __enter__(self) -> AskedTrial:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._is_open or self._process != os.getpid():  # a forked child leaves it to its parent
+            return
+        if error is None:
+            self._leave_without_result()
+        elif isinstance(error, TrialLost):
+            self._close(upload=False)
+        elif isinstance(error, Exception):
+            with _logged(f"trial {self.index} could not be marked failed"):
+                self.end(program.failure_of(error))
+        else:  # no time for a long upload
+            self._close(upload=False)
+            self._put_back(type(error).__name__)
+
+    def report(self, *, step: float, loss: float | None = None, **more: float | str) -> None:
+        """Report intermediate values; see `Trial.report`. Raises `TrialLost`, too."""
+        if self._heartbeat.lost:
+            raise TrialLost(self.index, "another worker or a user has taken it over")
+        super().report(step=step, loss=loss, **more)
+
+    def end(self, outcome: Outcome) -> str:
+        """Report how the trial ended, and return its status.
+
+        Raises:
+            InputError: it has ended before, or this is another process than that which asked for it.
+            TrialLost: another worker has it now, or a user has given it up.
+            StoreUnavailable: the store did not answer for half an hour; its lease will expire.
+        """
+        if self._process != os.getpid():
+            raise InputError(
+                f"trial {self.index} was asked for by process {self._process}, and this is its child "
+                f"{os.getpid()}; report it there, or ask here"
+            )
+        with self._lock:
+            if not self._is_open:
+                raise InputError(f"trial {self.index} has ended here already; ask for another one")
+            watcher = _Ending()
+            run = TrialRun(self._experiment_here(), self._claimed, Stop(), watcher)
+            try:
+                run.report(self._event(outcome))
+            except TrialLost:
+                self._close(upload=False)
+                raise
+            self._close(upload=True)
+        return watcher.status
+
+    def _leave_without_result(self) -> None:
+        """End a trial that was asked to stop; put back any other, whose result was forgotten."""
+        if self.stopped:
+            self.end(Completed(metrics={}))
+            return
+        self._close(upload=True)
+        self._put_back("its block ended without a result")
+        raise InputError(
+            f"trial {self.index}: its block ended without a result, and the trial was put back; end the "
+            "block with sweep.tell(trial, …)"
+        )
+
+    def _event(self, outcome: Outcome) -> lifecycle.Event:
+        mine: dict[str, Any] = {"worker": self._claimed.worker or "", "attempt": self._claimed.attempt}
+        curve = self._heartbeat.curve()
+        losses: dict[str, Any] = {"curve": curve.points, "curve_of": curve.of}
+        if isinstance(outcome, Failed):
+            attempts = self._experiment.space.lease.max_attempts if outcome.retryable else 1
+            return lifecycle.Fail(**mine, error=outcome.error, failure=outcome.failure, max_attempts=attempts)
+        if self.stopped and not self._heartbeat.lost:
+            heartbeat = self._heartbeat
+            return lifecycle.StopEarly(
+                **mine, **losses, metrics={}, predicted=heartbeat.predicted, detail=heartbeat.stop_reason
+            )
+        metrics = outcome.metrics if isinstance(outcome, Completed) else {}
+        return lifecycle.Complete(**mine, **losses, metrics=metrics)
+
+    def _experiment_here(self) -> Experiment:
+        """Return the sweep for this thread, which may be another than that which asked."""
+        return Experiment(self._experiment.store, self._experiment.space)
+
+    def _put_back(self, why: str) -> None:
+        """Release the trial; the attempt does not count."""
+        worker, attempt = self._claimed.worker or "", self._claimed.attempt
+        with _logged(f"trial {self._claimed.trial} was not put back, its lease will expire"):
+            release = lifecycle.Release(worker=worker, attempt=attempt, detail=why)
+            self._experiment_here().apply(self._claimed.trial, release)
+
+    def _close(self, *, upload: bool) -> None:
+        """Upload what remains in the run folder, and end the heartbeats."""
+        self._is_open = False
+        self._uploader.close(UPLOAD_S if upload else UPLOAD_GRACE_S)
+        self._heartbeat.__exit__()
+        self._abandoned.detach()
+
+
+class _Ending:
+    """Watcher of a report: a result that comes too late is an error here, since a person's code made it."""
+
+    def __init__(self) -> None:
+        self.status = ""
+
+    def started(self, record: record.Trial) -> None: ...
+
+    def progressed(self, record: record.Trial, progress: Mapping[str, Value]) -> None: ...
+
+    def ended(self, record: record.Trial) -> None:
+        self.status = record.status
+
+    def dropped(self, record: record.Trial, why: str) -> None:
+        raise TrialLost(record.trial, why)
+
+    def waiting(self, why: str) -> None: ...
+
+    def closed(self, why: str) -> None: ...
+
+
+def _show_nobody(record: record.Trial, progress: Mapping[str, Value]) -> None:
+    """Show progress to nobody: the caller's code reports what it likes."""
+
+
+def _let_go(heartbeat: HeartbeatThread, uploader: Uploader, process: int) -> None:
+    """End the heartbeats of a trial that nothing refers to any more: its lease expires.
+
+    The garbage collector calls this in any thread, so that it must not wait for one.
+    """
+    if process == os.getpid():
+        heartbeat.stop()
+        threading.Thread(target=uploader.close, args=(0,), daemon=True).start()
+
+
+@contextlib.contextmanager
+def _logged(problem: str) -> Iterator[None]:
+    """Log an error of the store, so that the error that led here is the one that is raised."""
+    try:
+        yield
+    except SweepError as error:
+        log.warning("%s: %s", problem, error)

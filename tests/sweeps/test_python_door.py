@@ -1,0 +1,482 @@
+"""`import sweeps`: asking and reporting from Python, and every way in which a trial leaves its block."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from dataclasses import replace
+
+import pytest
+
+import sweeps
+from sweeps.experiment import Experiment
+from sweeps.search.curve_rule import EarlyStop
+from sweeps.space.definition import Choice, EarlyTerminate, Lease, Objective, Program, Search
+from sweeps.storage.gcs.store import GcsStore
+from sweeps.storage.local import LocalStore
+from sweeps.storage.memory import MemoryStore
+from sweeps.trials.lifecycle import Abandon
+from sweeps.worker import early_stopping
+
+GRID = {
+    "name": "grid",
+    "objectives": [{"metric": "loss"}],
+    "parameters": {"x": {"values": [1, 2, 3, 4, 5, 6]}},
+    "search": {"method": "grid"},
+}
+
+
+@pytest.fixture
+def grid(space):
+    """A finite space without a program: nothing here needs Ax."""
+    return replace(
+        space,
+        parameters=(Choice(name="x", values=(1, 2, 3, 4, 5, 6), ordered=True),),
+        program=Program(kind="function"),
+        search=Search(method="grid"),
+        run_cap=None,
+    )
+
+
+@pytest.fixture
+def sweep(grid, clock) -> sweeps.Sweep:
+    return sweeps.Sweep(Experiment.create(MemoryStore(clock=clock), grid))
+
+
+def status(sweep: sweeps.Sweep, trial: sweeps.Trial) -> str:
+    return sweep.experiment.trial(trial.index).status
+
+
+def hearts() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("heart-")]
+
+
+class TestResults:
+    @pytest.mark.parametrize(
+        "result", [0.5, {"loss": 0.5}, (0.5,), {"status": "completed", "metrics": {"loss": 0.5}}]
+    )
+    def test_every_form_of_one_objective_is_its_value(self, sweep, result):
+        with sweep.ask() as trial:
+            assert sweep.tell(trial, result) == "completed"
+        assert dict(sweep.experiment.trial(0).metrics) == {"loss": 0.5}
+        assert hearts() == []
+
+    def test_a_tuple_has_a_value_for_each_objective(self, grid):
+        two = replace(grid, objectives=(Objective(metric="loss"), Objective(metric="ms")))
+        sweep = sweeps.Sweep(Experiment.create(MemoryStore(), two))
+        sweep.tell(sweep.ask(), (0.5, 7))
+        assert dict(sweep.experiment.trial(0).metrics) == {"loss": 0.5, "ms": 7}
+        trial = sweep.ask()
+        with pytest.raises(
+            sweeps.InputError, match=r"one value for the metrics loss, ms.*the trial is still open"
+        ):
+            sweep.tell(trial, 0.5)
+        assert status(sweep, trial) == "running"
+        assert sweep.tell(trial, {"ms": 1, "loss": 2}) == "completed"
+
+    @pytest.mark.parametrize(
+        "result",
+        ["low", None, True, {"los": 1.0}, (1.0, 2.0), object()],
+        ids=lambda result: type(result).__name__,
+    )
+    def test_a_wrong_result_is_an_error_and_the_trial_stays_open(self, sweep, result):
+        trial = sweep.ask()
+        with pytest.raises(sweeps.InputError, match=r"trial 0: .*the trial is still open") as caught:
+            sweep.tell(trial, result)
+        assert "\n" not in str(caught.value)
+        assert status(sweep, trial) == "running"
+        assert sweep.tell(trial, 1.0) == "completed"
+
+    def test_a_result_that_is_not_finite_fails_as_diverged(self, sweep):
+        assert sweep.tell(sweep.ask(), float("nan")) == "failed"
+        assert sweep.experiment.trial(0).failure == "diverged"
+
+    def test_a_failure_is_stated_as_in_a_result_file(self, sweep):
+        assert (
+            sweep.tell(sweep.ask(), {"status": "failed", "error": "no data", "failure": "diverged"})
+            == "failed"
+        )
+        record = sweep.experiment.trial(0)
+        assert (record.error, record.failure) == ("no data", "diverged")
+
+    def test_a_trial_is_reported_once(self, sweep):
+        trial = sweep.ask()
+        sweep.tell(trial, 1.0)
+        with pytest.raises(sweeps.InputError, match="trial 0 has ended"):
+            sweep.tell(trial, 1.0)
+        with pytest.raises(sweeps.InputError, match="give the trial that"):
+            sweep.tell(0, 1.0)
+
+    def test_a_trial_of_another_sweep_is_refused(self, grid, tmp_path):
+        one, two = (
+            sweeps.Sweep(Experiment.create(LocalStore(str(tmp_path / name)), grid)) for name in ("one", "two")
+        )
+        with one.ask() as trial:
+            with pytest.raises(sweeps.InputError, match=r"trial 0 is of .*one, and this is .*two"):
+                two.tell(trial, 1.0)
+            assert one.tell(trial, 1.0) == "completed"
+
+    def test_losses_and_progress_reach_the_record(self, sweep):
+        with sweep.ask() as trial:
+            for step in (10, 20):
+                trial.report(step=step, loss=1 / step, of=20, rate=3e-4)
+            sweep.tell(trial, 0.05)
+        assert sweep.experiment.trial(0).curve == ((10, 0.1), (20, 0.05))
+
+    @pytest.mark.parametrize(
+        ("step", "more"), [(float("nan"), {}), ("x", {}), (1, {"loss": [1]}), (1, {"at": None})]
+    )
+    def test_a_report_of_something_else_is_one_line(self, sweep, step, more):
+        with sweep.ask() as trial:
+            with pytest.raises(sweeps.InputError, match=r"trial 0: report\(") as caught:
+                trial.report(step=step, **more)
+            assert "\n" not in str(caught.value)
+            sweep.tell(trial, 1.0)
+        assert sweep.experiment.trial(0).curve == ()
+
+
+class TestLeavingTheBlock:
+    def test_an_exception_fails_the_trial_and_goes_on(self, sweep):
+        with pytest.raises(ZeroDivisionError), sweep.ask() as trial:
+            print(1 / (trial.index - trial.index))
+        record = sweep.experiment.trial(0)
+        assert (record.status, record.failure) == ("failed", "crashed")
+        assert record.error.startswith("ZeroDivisionError: division by zero\nTraceback")
+        assert hearts() == []
+
+    def test_out_of_memory_and_a_lost_network_are_told_apart(self, sweep):
+        with pytest.raises(MemoryError), sweep.ask():
+            raise MemoryError
+        assert sweep.experiment.trial(0).failure == "out_of_memory"
+        with pytest.raises(ConnectionResetError), sweep.ask():
+            raise ConnectionResetError(104, "Connection reset by peer")
+        assert sweep.experiment.trial(1).status == "pending"  # to be tried again
+
+    @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+    def test_an_interrupted_trial_is_put_back_and_loses_no_attempt(self, sweep, stop):
+        with pytest.raises(stop), sweep.ask():
+            raise stop
+        record = sweep.experiment.trial(0)
+        assert (record.status, record.history[-1].reason) == ("pending", "released")
+        assert sweep.ask().index == 0
+
+    def test_a_forgotten_result_is_an_error_and_the_trial_is_put_back(self, sweep):
+        with (
+            pytest.raises(sweeps.InputError, match=r"trial 0: its block ended without a result"),
+            sweep.ask(),
+        ):
+            pass
+        assert sweep.experiment.trial(0).status == "pending"
+
+    def test_an_error_after_the_report_changes_nothing(self, sweep):
+        with pytest.raises(RuntimeError), sweep.ask() as trial:  # noqa: PT012 - the block is what is tested
+            sweep.tell(trial, 1.0)
+            raise RuntimeError
+        assert sweep.experiment.trial(0).status == "completed"
+
+    def test_a_trial_that_nothing_refers_to_sends_no_heartbeats(self, sweep):
+        trial = sweep.ask()
+        assert hearts() == ["heart-0"]
+        del trial
+        gc.collect()
+        deadline = time.monotonic() + 5
+        while hearts() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert hearts() == []
+        assert sweep.experiment.trial(0).status == "running"  # until its lease expires
+
+
+class TestLease:
+    def test_it_is_renewed_in_the_background(self, grid):
+        quick = replace(grid, lease=Lease(heartbeat_s=0.05, expire_s=0.3))
+        sweep = sweeps.Sweep(Experiment.create(MemoryStore(), quick))
+        other = sweeps.Sweep(Experiment(sweep.experiment.store, quick))
+        with sweep.ask() as trial:
+            time.sleep(0.6)
+            assert other.ask().index == 1
+            assert sweep.tell(trial, 1.0) == "completed"
+
+    def test_a_trial_that_was_taken_over_cannot_be_reported(self, sweep, grid, clock):
+        with pytest.raises(sweeps.TrialLost, match=r"lost: .*taken over"), sweep.ask() as trial:  # noqa: PT012
+            clock.advance(31)
+            taken = sweeps.Sweep(Experiment(sweep.experiment.store, grid)).ask()
+            assert taken.index == 0
+            sweep.tell(trial, 1.0)
+        assert sweep.experiment.trial(0).status == "running"
+        assert hearts() == ["heart-0"]  # of the other
+
+    def test_a_report_says_it_too_and_should_stop_is_true(self, grid):
+        quick = replace(grid, lease=Lease(heartbeat_s=0.05, expire_s=30))
+        sweep = sweeps.Sweep(Experiment.create(MemoryStore(), quick))
+        with pytest.raises(sweeps.TrialLost, match="is lost"), sweep.ask() as trial:  # noqa: PT012
+            sweep.experiment.apply(0, Abandon(by="me"))
+            deadline = time.monotonic() + 5
+            while not trial.should_stop and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert trial.should_stop
+            trial.report(step=1, loss=1.0)
+        assert sweep.experiment.trial(0).status == "abandoned"
+
+    def test_a_process_that_is_killed_leaves_its_trial_to_another(self, grid, tmp_path):
+        """Killed between asking and reporting, by a signal that nothing handles."""
+        quick = replace(grid, lease=Lease(heartbeat_s=0.1, expire_s=1.0))
+        url = str(tmp_path / "sweep")
+        sweep = sweeps.Sweep(Experiment.create(LocalStore(url), quick))
+        code = f"import os, sweeps; t = sweeps.open({url!r}).ask(); print(t.index); os.kill(os.getpid(), 9)"
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == -9
+        taken = sweep.ask()
+        deadline = time.monotonic() + 20
+        while taken.index and time.monotonic() < deadline:
+            sweep.tell(taken, 1.0) if taken.index < 5 else None
+            time.sleep(0.3)
+            taken = sweep.ask()
+        assert taken.index == 0
+        assert sweep.tell(taken, 1.0) == "completed"
+        assert sweep.experiment.trial(0).history[0].reason == "expired"
+
+    def test_early_stopping_ends_it_without_a_result(self, grid, monkeypatch):
+        quick = replace(
+            grid,
+            lease=Lease(heartbeat_s=0.05, expire_s=30),
+            early_terminate=EarlyTerminate(min_step=0),
+        )
+        sweep = sweeps.Sweep(Experiment.create(MemoryStore(), quick))
+        stop = EarlyStop(reason="behind", predicted={"loss": 2.0, "loss_sem": 0.1})
+        monkeypatch.setattr(early_stopping, "should_stop", lambda *given: stop)
+        for leave in ("tell", "leave"):
+            with sweep.ask() as trial:
+                trial.report(step=1, loss=3.0)
+                deadline = time.monotonic() + 5
+                while not trial.should_stop and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                if leave == "tell":
+                    assert sweep.tell(trial, 3.0) == "early_stopped"
+            record = sweep.experiment.trial(trial.index)
+            assert (record.status, dict(record.metrics)) == ("early_stopped", {})
+            assert record.predicted["loss"] == 2.0
+            assert record.history[-1].detail == "behind"
+
+
+class TestProcessesAndThreads:
+    def test_a_forked_child_has_trials_of_its_own_and_none_of_its_parents(self, grid, tmp_path):
+        sweep = sweeps.Sweep(Experiment.create(LocalStore(str(tmp_path / "sweep")), grid))
+        mine = sweep.ask()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with pytest.raises(sweeps.InputError, match="asked for by process"):
+                    sweep.tell(mine, 1.0)
+                mine.__exit__(ValueError, ValueError("in the child"), None)
+                with sweep.ask() as trial:
+                    sweep.tell(trial, 2.0)
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert sweep.tell(mine, 1.0) == "completed"
+        assert [dict(r.metrics) for r in sweep.experiment.trials()] == [{"loss": 1.0}, {"loss": 2.0}]
+
+    def test_a_pickled_sweep_is_opened_again(self, grid, tmp_path):
+        sweep = sweeps.Sweep(Experiment.create(LocalStore(str(tmp_path / "sweep")), grid))
+        again = pickle.loads(pickle.dumps(sweep))
+        assert again.url == sweep.url
+        assert (again.ask().index, sweep.ask().index) == (0, 1)
+
+    def test_threads_share_a_sweep_and_a_trial_may_end_in_another_thread(self, sweep):
+        trials = []
+        asking = [threading.Thread(target=lambda: trials.append(sweep.ask())) for _ in range(3)]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
+        assert sorted(trial.index for trial in trials) == [0, 1, 2]
+        assert {sweep.tell(trial, 1.0) for trial in trials} == {"completed"}
+
+    def test_a_bucket_does_as_a_folder(self, grid, gcs):
+        store = GcsStore(f"gs://bucket/door/{uuid.uuid4().hex}", endpoint=gcs.url)
+        sweep = sweeps.Sweep(Experiment.create(store, grid))
+        assert sweep.enqueue({"x": 4}) == 0
+        with sweep.ask() as trial:
+            assert trial.parameters == {"x": 4}
+            trial.report(step=1, loss=0.5)
+            (trial.folder / "notes.txt").write_text("kept")
+            assert sweep.tell(trial, 0.25) == "completed"
+        assert sweep.best.metrics == {"loss": 0.25}
+        assert any(entry.key.endswith("notes.txt") for entry in store.list("runs/"))
+
+
+class TestRun:
+    def test_the_name_of_the_parameter_says_what_a_function_gets(self, sweep):
+        got = []
+
+        def of_parameters(parameters):
+            got.append(type(parameters))
+            return float(parameters["x"])
+
+        def of_trial(trial):
+            got.append(type(trial))
+            trial.report(step=1, loss=2.0)
+            return {"loss": float(trial.parameters["x"]), "ms": 3}
+
+        assert sweep.run(of_parameters, n_trials=2) == {"completed": 2}
+        assert sweep.run(of_trial, n_trials=1) == {"completed": 1}
+        assert got == [dict, dict, sweeps.Trial]
+        assert sweep.experiment.trial(2).curve == ((1, 2.0),)
+        assert sweep.run(of_parameters) == {"completed": 3}
+        assert sweep.run(of_parameters) == {}
+
+    def test_workers_share_the_number_of_trials(self, sweep):
+        meeting = threading.Barrier(2, timeout=20)  # both run at once, or it breaks
+
+        def function(parameters):
+            meeting.wait()
+            return 1.0
+
+        assert sweep.run(function, n_trials=4, workers=2) == {"completed": 4}
+        assert len(sweep.experiment.trials()) == 4
+
+    def test_failures_are_recorded_and_enough_of_them_pause_the_sweep(self, sweep):
+        with pytest.raises(sweeps.SweepClosed, match=r"has paused itself.*sweep resume"):
+            sweep.run(lambda parameters: 1 / 0)
+        assert [record.failure for record in sweep.experiment.trials()] == ["crashed"] * 3
+
+    def test_a_function_that_is_asked_to_stop_returns_no_result(self, grid, monkeypatch):
+        quick = replace(
+            grid, lease=Lease(heartbeat_s=0.05, expire_s=30), early_terminate=EarlyTerminate(min_step=0)
+        )
+        sweep = sweeps.Sweep(Experiment.create(MemoryStore(), quick))
+        monkeypatch.setattr(early_stopping, "should_stop", lambda *given: EarlyStop(reason="behind"))
+
+        def function(trial):
+            trial.report(step=1, loss=3.0)
+            deadline = time.monotonic() + 5
+            while not trial.should_stop and time.monotonic() < deadline:
+                time.sleep(0.01)
+            return 3.0
+
+        assert sweep.run(function, n_trials=1) == {"early_stopped": 1}
+        assert dict(sweep.experiment.trial(0).metrics) == {}
+
+    def test_ctrl_c_puts_the_trial_back_and_goes_on(self, sweep):
+        def function(parameters):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            sweep.run(function)
+        assert sweep.experiment.trial(0).status == "pending"
+
+    def test_a_sweep_without_a_program_needs_a_function(self, sweep):
+        with pytest.raises(sweeps.InputError, match=r"this sweep has none; run its trials from Python"):
+            sweep.run()
+
+    @pytest.mark.parametrize("wrong", [{"n_trials": 0}, {"workers": 0}, {"workers": 1.5}, {"n_trials": True}])
+    def test_a_wrong_number_is_one_line(self, sweep, wrong):
+        with pytest.raises(sweeps.InputError, match="write a whole number from 1"):
+            sweep.run(lambda parameters: 1.0, **wrong)
+        assert sweep.experiment.trials() == []
+
+    def test_the_programs_own_function_runs_as_in_a_worker(self, space):
+        ours = replace(space, search=Search(method="random"), run_cap=1)
+        sweep = sweeps.Sweep(Experiment.create(MemoryStore(), ours))
+        assert sweep.run() == {"completed": 1}
+
+
+class TestReading:
+    def test_an_empty_sweep_says_so(self, sweep):
+        for read in (lambda: sweep.best, sweep.pareto):
+            with pytest.raises(sweeps.InputError, match="no trial is completed yet; there are no trials"):
+                read()
+        assert len(sweep.trials()) == 0
+
+    def test_best_and_front_keep_to_the_goals_and_the_constraints(self, grid):
+        goals = (Objective(metric="score", goal="maximize"), Objective(metric="ms"))
+        bounded = replace(grid, objectives=goals, outcome_constraints=("gb <= 4",))
+        sweep = sweeps.Sweep(Experiment.create(MemoryStore(), bounded))
+        for score, ms, gb in ((1, 5, 1), (2, 6, 1), (9, 9, 8), (0.5, 5, 1), (1, 7, 1), (2, 6, 4)):
+            sweep.tell(sweep.ask(), {"score": score, "ms": ms, "gb": gb})
+        assert sweep.best.trial == 1
+        assert [result.trial for result in sweep.pareto()] == [1, 5, 0]
+
+    def test_the_table_has_the_columns_of_an_export(self, sweep):
+        sweep.tell(sweep.ask(), {"loss": 1.0, "ms": 2})
+        table = sweep.trials()
+        assert list(table.columns) == [
+            *("trial", "status", "attempt", "generator", "worker", "seconds", "error"),
+            *("param.x", "loss", "ms"),
+        ]
+        assert table["loss"].tolist() == [1.0]
+
+    def test_nothing_is_left(self, sweep):
+        sweep.run(lambda parameters: 1.0)
+        with pytest.raises(sweeps.NothingToAsk, match="all 6 trials are handed out"):
+            sweep.ask()
+
+
+class TestCreate:
+    def test_a_dict_and_a_file_and_the_same_again(self, tmp_path):
+        sweep = sweeps.create(GRID, storage=tmp_path)
+        assert sweep.url == str(tmp_path / "grid")
+        with pytest.raises(sweeps.InputError, match="a sweep exists here"):
+            sweeps.create(GRID, storage=tmp_path)
+        assert sweeps.create(GRID, storage=tmp_path, skip_if_exists=True).url == sweep.url
+        assert sweeps.open(tmp_path, "grid").name == sweeps.open(tmp_path).name == "grid"
+        file = tmp_path / "space.yaml"
+        file.write_text(
+            "name: filed\nobjectives: [{metric: loss}]\nprogram: {function: 'objectives_for_tests:paraboloid'}\n"
+            "parameters: {x: {values: [1, 2]}}\nsearch: {method: grid}\n"
+        )
+        assert repr(sweeps.create(file, storage=tmp_path)) == f"sweeps.open({str(tmp_path / 'filed')!r})"
+
+    @pytest.mark.parametrize(
+        ("space", "message"),
+        [
+            (7, "the space is a int"),
+            ({}, "sweeps.create: name: `name:` is missing"),
+            (GRID | {"paramters": {}}, "did you mean `parameters`"),
+            (GRID | {"parameters": {"x": {"min": 1, "max": float("nan")}}}, "sweeps.create: parameters.x"),
+            (GRID | {"parameters": {"x": {"values": [object()]}}}, "object cannot be written down"),
+            ("nothere.yaml", "nothere.yaml: there is no such file"),
+        ],
+        ids=["int", "empty", "misspelt", "nan", "object", "no-file"],
+    )
+    def test_a_wrong_space_is_one_line_with_its_key(self, tmp_path, space, message):
+        with pytest.raises(sweeps.InputError, match=message) as caught:
+            sweeps.create(space, storage=tmp_path)
+        assert "\n" not in str(caught.value)
+        assert list(tmp_path.glob("*/sweep.json")) == []
+
+    def test_a_worker_of_a_sweep_without_a_program_says_what_to_do(self, tmp_path):
+        sweeps.create(GRID, storage=tmp_path)
+        from sweeps.worker.program import require_startable
+
+        with pytest.raises(sweeps.InputError, match=r"sweeps\.open\(URL\)\.run\(function\)"):
+            require_startable(Experiment.open(LocalStore(str(tmp_path / "grid"))).space)
+
+
+def test_importing_and_reading_need_neither_torch_nor_ax_nor_pandas(tmp_path):
+    """Of a grid not even asking does; `trials()` is what pandas is for."""
+    code = f"""
+import sys, sweeps
+heavy = ("torch", "ax", "botorch", "pandas", "transformers", "trainer", "gcsfs")
+assert not [m for m in (*heavy, "numpy", "yaml", "sweeps.experiment") if m in sys.modules]
+sweep = sweeps.create({GRID}, storage=sys.argv[1])
+sweep = sweeps.open(sweep.url)
+sweep.enqueue(dict(x=3))
+with sweep.ask() as trial:
+    trial.report(step=1, loss=1.0)
+    sweep.tell(trial, 1.0)
+assert sweep.best.metrics == sweep.pareto()[0].metrics == dict(loss=1.0)
+assert sweep.run(lambda trial: 1.0, n_trials=1) == dict(completed=1)
+assert not [m for m in heavy if m in sys.modules], [m for m in heavy if m in sys.modules]
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
