@@ -156,7 +156,10 @@ def check_metrics(space: Space, metrics: Any, where: str) -> Completed | Failed:
     """
     needed = needed_metrics(space)
     if not isinstance(metrics, Mapping | list | tuple) and not _is_number(metrics):
-        return _broken(f"{where}: {metrics!r:.80} is neither a number nor a dict of metrics")
+        shown = (
+            repr(metrics)[:80] if isinstance(metrics, str | bool | None) else f"a {type(metrics).__name__}"
+        )
+        return _broken(f"{where}: {shown} is neither a number nor a dict of metrics")
     try:
         metrics = by_metric(metrics, space.metrics())
     except ValueError as error:

@@ -144,7 +144,7 @@ class TestFunctions:
             pytest.param(raises(SystemExit(HALF)), "SystemExit: \ufffd", id="exit"),
             pytest.param(raises(GeneratorExit()), "GeneratorExit", id="no-ordinary-exception"),
             pytest.param(lambda: {NoName(): 1.0}, "RuntimeError: no name", id="a-name-without-text"),
-            pytest.param(lambda: None, "is not an object of names and numbers", id="nothing"),
+            pytest.param(lambda: None, "None is neither a number nor a dict of metrics", id="nothing"),
             pytest.param(lambda: {"loss": NoNumber()}, "not a finite number", id="no-number"),
         ],
     )  # fmt: skip
