@@ -18,23 +18,31 @@ from sweeps.search.allocation import Allocator
 from sweeps.space import definition as space
 from sweeps.space import space_problem
 from sweeps.space.definition import Space, Value
+from sweeps.storage import keys
 from sweeps.storage.base import NotFound, Store
 from sweeps.text import json_reader
 from sweeps.trials import lifecycle, storable
+from sweeps.trials.amendments import Amendment, Amendments
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact
 from sweeps.trials.repository import Records
 
-SWEEP_KEY = "sweep.json"
+SWEEP_KEY = keys.SWEEP_KEY
 
 
 class Experiment:
     """Sweep that exists in `store`, made by `create` or `open`."""
 
     def __init__(self, store: Store, space: Space) -> None:
-        self.store, self.space = store, space
+        self.store, self.written = store, space
+        self.amendments = Amendments(store, space)
         self._records = Records(store)
-        self.allocator = Allocator(store, space, self._records)
+        self.allocator = Allocator(store, space, self._records, self.amendments)
+
+    @property
+    def space(self) -> Space:
+        """Return the space with the amendments that are known; `written` is that of `sweep init`."""
+        return self.amendments.space
 
     @classmethod
     def create(cls, store: Store, space_: Space, *, skip_if_exists: bool = False) -> Experiment:
@@ -62,9 +70,10 @@ class Experiment:
                     "or choose another name in the search space file or another --storage"
                 ) from None
             existing = cls.open(store)
+            written = replace(written, name=existing.written.name)  # `sweep rename` leaves it as it was
             if written.program.kind == "trainer":  # its stages follow from the rest, in any version
-                written = replace(written, stages=existing.space.stages)
-            if existing.space != written:
+                written = replace(written, stages=existing.written.stages)
+            if existing.written != written:
                 raise InputError(
                     f"{store.url}: the sweep here was made from another search space; "
                     "choose another name in the search space file or another --storage"
@@ -74,7 +83,7 @@ class Experiment:
 
     @classmethod
     def open(cls, store: Store) -> Experiment:
-        """Return the sweep in `store`.
+        """Return the sweep in `store`, with its amendments, as far as these can be read.
 
         Raises:
             SweepNotFound: there is none.
@@ -94,10 +103,32 @@ class Experiment:
             opened = space.from_json(document["space"])
             if (wrong := space_problem.problem(opened)) is not None:
                 raise ValueError(wrong)
-            return cls(store, opened)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             reason = f"{type(error).__name__}: {error}".replace("\n", " ")
             raise DamagedObject(SWEEP_KEY, reason, store.location(SWEEP_KEY)) from None
+        found = cls(store, opened)
+        found.amendments.load()
+        return found
+
+    def extend(self, changes: Mapping[str, float | None], *, by: str) -> Amendment:
+        """Change limits of the sweep for all workers, from their next claim on, and return the record of it.
+
+        Args:
+            changes: new values of `run_cap`, of a budget's limits, or of `until` (seconds since the epoch), by
+                name; None lifts a limit.
+            by: who does it.
+
+        Raises:
+            InputError: there is no such limit, or it cannot have this value; nothing was changed.
+        """
+        return self.amendments.add(changes, by)
+
+    def raise_run_cap(self, run_cap: int | None, *, by: str) -> Amendment | None:
+        """Extend the run cap if this one is larger (None: no limit); return None if it is not."""
+        present = self.amendments.refresh().run_cap
+        if present is None or (run_cap is not None and run_cap <= present):
+            return None
+        return self.extend({"run_cap": run_cap}, by=by)
 
     def trials(self) -> list[Trial]:
         """Return every trial in index order; only records that changed since the last call are read.
@@ -106,6 +137,10 @@ class Experiment:
             DamagedObject: a record is torn or was edited into something that it cannot be.
         """
         return self._records.all()
+
+    def readable_trials(self) -> tuple[list[Trial], list[DamagedObject]]:
+        """Return every trial that can be read, in index order, and an error for each that cannot."""
+        return self._records.readable()
 
     def recent_trials(self) -> list[Trial]:
         """Return every trial as of a listing of the last second, or else of a new one."""

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from sweeps.errors import AlreadyExists, Busy, Interrupted, StoreConflict, SweepClosed
 from sweeps.search.confirm import rounds
 from sweeps.space.definition import Space, Value
-from sweeps.storage.base import Store
+from sweeps.storage.base import NotFound, Store
+from sweeps.storage.keys import SWEEP_KEY
 from sweeps.trials import brake, budget, control, lifecycle
+from sweeps.trials.amendments import Amendments
 from sweeps.trials.lease import ObjectLease
 from sweeps.trials.record import Generator, Trial
 from sweeps.trials.repository import Records
@@ -46,8 +48,9 @@ class Allocator:
         lease: held while candidates are generated.
     """
 
-    def __init__(self, store: Store, space: Space, records: Records) -> None:
+    def __init__(self, store: Store, space: Space, records: Records, amendments: Amendments) -> None:
         self._store, self._space, self._records = store, space, records
+        self._amendments = amendments
         self._optimizer: Optimizer | None = None
         self._stuck: dict[int, float] = {}  # index → the monotonic time until when it is left out
         times = space.lease
@@ -94,8 +97,8 @@ class Allocator:
         Imported trials and those of a confirmation do not count towards the run cap; imported ones do cover
         their configuration in a grid.
         """
-        own = sum(record.generator not in ("imported", "confirm") for record in records)
-        if self._space.run_cap is not None and own >= self._space.run_cap:
+        own, run_cap = sum(r.generator not in ("imported", "confirm") for r in records), self._limits.run_cap
+        if run_cap is not None and own >= run_cap:
             return True
         return self._grid is not None and not self._grid.left(records)
 
@@ -113,9 +116,15 @@ class Allocator:
 
         return Grid(self._space)
 
+    @property
+    def _limits(self) -> Space:
+        """Return the space with all amendments of the last check: `_must_be_open` looks for new ones."""
+        return self._amendments.space
+
     def _must_be_open(self, records: list[Trial]) -> None:
         url = self._store.url
         while True:
+            self._amendments.refresh()
             switch = control.switch(self._store)
             if switch.braked:
                 raise SweepClosed("braked", f"{url} has paused itself: {switch.why}; {brake.REMEDY}")
@@ -123,7 +132,7 @@ class Allocator:
                 raise SweepClosed("paused", f"{url} is paused; `sweep resume` opens it again")
             if switch.state == "stopped":
                 raise SweepClosed("stopped", f"{url} is stopped; `sweep resume` opens it again")
-            if exceeded := budget.exceeded(self._space.budget, records, self._store.now()):
+            if exceeded := budget.exceeded(self._limits.budget, records, self._store.now()):
                 raise SweepClosed("spent", f"the budget of {url} is reached: {exceeded}")
             why = brake.reason_to_pause(self._space.brake, records, since=switch.at)
             if not why:
@@ -218,6 +227,8 @@ class Allocator:
 
         A repeat that the confirmation waits for comes before a new candidate of the search.
         """
+        if not records:
+            self._must_exist()
         index = records[-1].trial + 1 if records else 0
         generator: Generator
         if (repeat := self._repeat(records)) is not None:
@@ -235,6 +246,15 @@ class Allocator:
         except Busy as error:
             log.warning("trial %d cannot be created: %s", index, error)
         return None
+
+    def _must_exist(self) -> None:
+        """Raise `SweepClosed` if the sweep was renamed or deleted while this worker waited."""
+        try:
+            self._store.read(SWEEP_KEY)
+        except NotFound:
+            raise SweepClosed(
+                "stopped", f"{self._store.url} is gone: somebody has renamed or deleted the sweep"
+            ) from None
 
     def _repeat(self, records: list[Trial]) -> dict[str, Value] | None:
         """Return the parameters of the next repeat that the confirmation waits for, or None."""

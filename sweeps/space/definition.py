@@ -237,12 +237,15 @@ class Budget:
         device_hours: hours of running trials, summed over all attempts of all workers.
         usd: dollars, as the trials report them (`usd`).
         wall_hours: hours since the first trial was created.
+        until: no trial is begun from then on, by the store's clock, in seconds since the epoch; only
+            `sweep extend` sets it.
     """
 
     effective_steps: float | None = None
     device_hours: float | None = None
     usd: float | None = None
     wall_hours: float | None = None
+    until: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,6 +373,8 @@ def to_json(space: Space) -> dict[str, Any]:
         del document["search"]["noise"]
     if space.search.reuse == "auto":  # likewise
         del document["search"]["reuse"]
+    if space.budget.until is None:  # likewise
+        del document["budget"]["until"]
     for stage in document["stages"]:
         if stage["trunk"] is None:  # likewise
             del stage["trunk"]

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import re
 
+SWEEP_KEY = "sweep.json"
+"""Key of the search space: without this object there is no sweep."""
+
 LONGEST = 224
 """Most bytes of a key in UTF-8: file names may have 255, and objects in a bucket 1,024 with their prefix."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from sweeps.space.definition import Budget
+from sweeps.text.timestamp import timestamp
 from sweeps.trials import costs
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
@@ -38,14 +39,20 @@ def spent(records: Sequence[Trial], now: float) -> Budget:
 
 def exceeded(budget: Budget, records: Sequence[Trial], now: float) -> str:
     """Return which limit is reached, in a few words; "" while none is."""
-    limits = {name: limit for name, limit in asdict(budget).items() if limit is not None}
-    if not limits:  # the usual case, checked first because this runs for every trial
+    if budget.until is not None and now >= budget.until:
+        return f"no trial is begun after {timestamp(budget.until)}"
+    if not (limits := amounts(budget)):  # the usual case, checked first because this runs for every trial
         return ""
     used = asdict(spent(records, now))
     for name, limit in limits.items():
         if used[name] >= limit:
             return f"{used[name]:.5g} of {limit:.5g} {name} are spent, running trials included"
     return ""
+
+
+def amounts(budget: Budget) -> dict[str, float]:
+    """Return the limits that are set, by name, without the time `until`."""
+    return {name: limit for name, limit in asdict(budget).items() if limit is not None and name != "until"}
 
 
 @dataclass(frozen=True)

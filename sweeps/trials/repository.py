@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 
 from sweeps.errors import Conflict, DamagedObject, StoreConflict
-from sweeps.storage.base import Store
+from sweeps.storage.base import NotFound, Store
 from sweeps.trials import lifecycle, storable
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
@@ -36,16 +36,35 @@ class Records:
         Raises:
             DamagedObject: a record is incomplete or was edited badly.
         """
-        versions = {
-            int(match[1]): entry.version
-            for entry in self._store.list(trial.PREFIX)
-            if (match := _RECORD.fullmatch(entry.key))  # other objects are not ours
-        }
-        known = self._known
+        known, versions = self._known, self._versions()
         changed = [i for i, version in versions.items() if i not in known or known[i][1] != version]
         known.update(zip(changed, self._fetch_all(changed), strict=True))
         self._known, self._listed = {index: known[index] for index in sorted(versions)}, time.monotonic()
         return [record for record, _ in self._known.values()]
+
+    def readable(self) -> tuple[list[Trial], list[DamagedObject]]:
+        """Return all trials that can be read, in index order, and an error for each that cannot."""
+        try:
+            return self.all(), []
+        except DamagedObject:
+            found, damaged = {}, []
+        for index, version in sorted(self._versions().items()):
+            try:
+                known = self._known.get(index)
+                found[index] = known if known is not None and known[1] == version else self._fetch(index)
+            except DamagedObject as error:
+                damaged.append(error)
+            except NotFound:
+                continue  # somebody has repaired it
+        self._known = found
+        return [record for record, _ in found.values()], damaged
+
+    def _versions(self) -> dict[int, str]:
+        return {
+            int(match[1]): entry.version
+            for entry in self._store.list(trial.PREFIX)
+            if (match := _RECORD.fullmatch(entry.key))  # other objects are not ours
+        }
 
     def lately(self) -> list[Trial]:
         """Return the last listing with our own changes since; empty once that is outdated."""

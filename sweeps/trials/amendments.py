@@ -1,0 +1,194 @@
+"""Amendments of a sweep, `amendments/0001.json` and on: what people changed after `sweep init`.
+
+`sweep.json` is written once. `sweep extend`, `rename` and `archive` each add an object, which is never changed;
+in the order of their numbers, a later one wins. Before each claim a worker reads the number after the last that
+it knows: a read costs a tenth of a listing in a bucket. A version that does not know them goes by `sweep.json`
+alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+
+from sweeps.errors import AlreadyExists, DamagedObject, InputError
+from sweeps.space.definition import Budget, Space
+from sweeps.storage.base import NotFound, Store
+from sweeps.text import json_reader
+from sweeps.trials import storable
+from sweeps.trials.redaction import redact
+
+PREFIX = "amendments/"
+SCHEMA = 1
+RECORD = re.compile(rf"{PREFIX}(\d{{4}})\.json")
+MOST = 9999
+
+Change = bool | float | str | None
+
+BUDGET = tuple(field.name for field in fields(Budget))
+LIMITS = ("run_cap", *BUDGET)
+"""What `sweep extend` changes; None lifts a limit."""
+NAME, ARCHIVED = "name", "archived"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amendment:
+    """A person's change of a sweep.
+
+    Args:
+        number: from 1.
+        changes: new values by name: of LIMITS, NAME or ARCHIVED.
+        by: who made it.
+        at: the store's time, in seconds since the epoch.
+    """
+
+    number: int
+    changes: Mapping[str, Change]
+    by: str = ""
+    at: float = 0.0
+
+
+def key(number: int) -> str:
+    """Return the key of an amendment."""
+    return f"{PREFIX}{number:04d}.json"
+
+
+def decoded(number: int, data: bytes) -> Amendment:
+    """Return the amendment in these bytes. Raises ValueError for what this version does not write."""
+    document = json_reader.parse(data)
+    if not isinstance(document, dict) or not isinstance(document.get("changes"), dict):
+        raise ValueError("it holds no changes")  # noqa: TRY004 - one error type for all bad data
+    if (schema := document.get("schema")) != SCHEMA:
+        raise ValueError(f"schema is {schema!r}, this version reads {SCHEMA}")
+    changes, by, at = document["changes"], document.get("by"), document.get("at")
+    if problem := next(filter(None, (_problem(*change) for change in changes.items())), ""):
+        raise ValueError(problem)
+    return Amendment(
+        number=number,
+        changes=MappingProxyType(changes),
+        by=by if isinstance(by, str) else "",
+        at=float(at) if _is_number(at) else 0.0,
+    )
+
+
+def _problem(name: str, value: object) -> str:
+    """Return why a sweep cannot be changed so, or ""."""
+    if name == NAME:
+        return "" if isinstance(value, str) and value else f"{name} is no text"
+    if name == ARCHIVED:
+        return "" if isinstance(value, bool) else f"{name} is neither true nor false"
+    if name not in LIMITS:
+        return f"{name!a} cannot be changed; update this machine if a later version wrote it"
+    if value is None:
+        return ""
+    if not _is_number(value) or value <= 0:  # type: ignore[operator]  # it is a number here
+        return f"{name} is {value!r:.50}, not a number above 0"
+    return f"{name} is {value!r}, not a count" if name == "run_cap" and not isinstance(value, int) else ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def amended(space: Space, made: Iterable[Amendment]) -> Space:
+    """Return the space with the amendments in their order."""
+    changes: dict[str, Change] = {}
+    for amendment in made:
+        changes |= amendment.changes
+    limits = {name: changes[name] for name in BUDGET if name in changes}
+    top = {name: changes[name] for name in ("run_cap", NAME) if name in changes}
+    return replace(space, **top, budget=replace(space.budget, **limits))  # type: ignore[arg-type]
+
+
+class Amendments:
+    """Amendments of one sweep, for one thread.
+
+    Args:
+        store: of the sweep.
+        written: the space as `sweep init` wrote it.
+
+    Attributes:
+        space: the space with those that are known.
+        made: the amendments, by number.
+        damaged: those that cannot be read.
+    """
+
+    def __init__(self, store: Store, written: Space) -> None:
+        self._store, self._written = store, written
+        self._last = 0
+        self.space = written
+        self.made: tuple[Amendment, ...] = ()
+        self.damaged: tuple[DamagedObject, ...] = ()
+
+    @property
+    def archived(self) -> bool:
+        """Return whether `sweep archive` has put the sweep away."""
+        last = next((a.changes[ARCHIVED] for a in reversed(self.made) if ARCHIVED in a.changes), False)
+        return bool(last)
+
+    def refresh(self) -> Space:
+        """Read new amendments and return the space with them. Raises `DamagedObject` for any of them."""
+        while not self.damaged:
+            try:
+                self._append(self._fetch(self._last + 1))
+            except NotFound:
+                return self.space
+        raise self.damaged[0]
+
+    def load(self) -> None:
+        """List and read the amendments; what cannot be read is left out, in `damaged`."""
+        listed = (RECORD.fullmatch(entry.key) for entry in self._store.list(PREFIX))
+        damaged: list[DamagedObject] = []
+        self.made, self._last = (), 0
+        for number in sorted(int(match[1]) for match in listed if match):  # other objects are not ours
+            try:
+                self._append(self._fetch(number))
+            except DamagedObject as error:
+                damaged.append(error)
+            except NotFound:
+                continue  # somebody has just removed it
+            self._last = number
+        self.damaged = tuple(damaged)
+
+    def _append(self, amendment: Amendment) -> None:
+        self.made, self._last = (*self.made, amendment), amendment.number
+        self.space = amended(self._written, self.made)
+
+    def add(self, changes: Mapping[str, Change], by: str) -> Amendment:
+        """Store an amendment behind all others and return it.
+
+        Of several people at once each gets a number, and the later number wins.
+
+        Raises:
+            DamagedObject: an earlier one cannot be read.
+            InputError: there are too many, or the sweep cannot be changed so.
+        """
+        if not changes or (problem := next(filter(None, (_problem(*c) for c in changes.items())), "")):
+            raise InputError(f"{self._store.url}: {problem if changes else 'nothing to change'}")
+        while True:
+            self.refresh()
+            number = self._last + 1
+            if number > MOST:
+                raise InputError(f"{self._store.url}: it was changed {MOST} times; make a new sweep")
+            at = self._store.now()
+            document = {"schema": SCHEMA, "changes": dict(changes), "by": redact(storable.line(by)), "at": at}
+            data = json.dumps(document | {"write": uuid.uuid4().hex}, indent=1, allow_nan=False).encode()
+            try:
+                self._store.create(key(number), data)
+            except AlreadyExists:
+                continue
+            self.refresh()
+            return next(amendment for amendment in self.made if amendment.number == number)
+
+    def _fetch(self, number: int) -> Amendment:
+        name = key(number)
+        data, _ = self._store.read(name)
+        try:
+            return decoded(number, data)
+        except ValueError as error:
+            raise DamagedObject(name, str(error), self._store.location(name)) from None
