@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.errors import AnalysisError
+from analysis.errors import AnalysisError, TableError
 from analysis.report import pictures, reuse_pictures, trunk_pictures
 from analysis.statistics.lengths import fit_surface
 from analysis.statistics.pareto import Goal
@@ -49,10 +49,14 @@ def load(path: str, compute: str = "effective_steps") -> tuple[TrialsTable, str]
     """Read the table in a file, and find the column of a measure of compute.
 
     Raises:
-        AnalysisError: see `TrialsTable.open` and `compute.column_of`.
+        AnalysisError: no trial is completed; or see `TrialsTable.open` and `compute.column_of`.
     """
     pd.set_option("display.max_colwidth", None)  # show warnings and verdicts in full
-    table = TrialsTable.open(path).with_effective_steps()
+    table = TrialsTable.open(path)
+    if not table.completed.any():
+        problem = "there are no trials yet" if not len(table) else "no trial is completed yet"
+        raise TableError(path, f"{problem}; run `sweep export` again when some are")
+    table = table.with_effective_steps()
     return table, column_of(compute, table)
 
 

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "quickstart": ("sweeps.cli.quickstart", "Run the main job on the embedded default: CPU, no account."),
     "init": ("sweeps.cli.run", "Validate a search space and create the sweep; prints its URL."),
+    "list": ("sweeps.cli.listing", "List the sweeps under a storage."),
     "worker": ("sweeps.cli.run", "Claim trials, run them and report, until none is left."),
     "launch": ("sweeps.cli.launch", "Start workers, and keep them going until no trial is left."),
     "pool": ("sweeps.cli.pool", "Inspect and resize the pools of workers that `sweep launch` started."),
     "down": ("sweeps.cli.pool", "Stop the pools of workers that `sweep launch` started."),
     "status": ("sweeps.cli.show", "Show how many trials have which status, what runs, and the best so far."),
     "trials": ("sweeps.cli.show", "Show the table of trials."),
+    "show": ("sweeps.cli.trial", "Show all about one trial: attempts, error, log, how to run it again."),
     "snapshots": ("sweeps.cli.snapshots", "Show and remove the stored ends of stages that trials share."),
     "best": ("sweeps.cli.best", "Show the best trial and how to run it again."),
     "confirm": ("sweeps.cli.confirm", "Run the best trials again with fresh seeds: is the winner one?"),
@@ -39,8 +41,8 @@ _COMMANDS = {
     "pause": ("sweeps.cli.control", "Hand out no trials for now; workers wait."),
     "resume": ("sweeps.cli.control", "Hand out trials again."),
     "stop": ("sweeps.cli.control", "Let the sweep run dry: workers finish their trial and leave."),
-    "retry": ("sweeps.cli.control", "Put a failed, stopped or abandoned trial back for another try."),
-    "abandon": ("sweeps.cli.control", "Give up a trial."),
+    "retry": ("sweeps.cli.control", "Put failed, stopped or abandoned trials back for another try."),
+    "abandon": ("sweeps.cli.control", "Give up trials."),
     "import": ("sweeps.cli.upkeep", "Import earlier results as completed trials."),
     "export": ("sweeps.cli.export", "Write the trials table to a CSV, Parquet or JSON file."),
     "report": ("sweeps.cli.export", "Write one self-contained HTML page about the sweep."),
@@ -57,6 +59,8 @@ class _LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
+            if not cmd_name.startswith("-"):
+                ctx.fail(_unknown(cmd_name))
             return None
         members = vars(importlib.import_module(_COMMANDS[cmd_name][0])).values()
         return next(c for c in members if isinstance(c, click.Command) and c.name == cmd_name)
@@ -64,6 +68,20 @@ class _LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+_OTHERS_WORDS = {"agent": "worker", "run": "worker", "start": "worker", "create": "init", "new": "init"}
+_OTHERS_WORDS |= {"ls": "list", "rm": "delete", "remove": "delete", "mv": "rename", "logs": "show"}
+_OTHERS_WORDS |= {"info": "show", "cancel": "abandon", "kill": "abandon", "plot": "report", "check": "doctor"}
+
+
+def _unknown(name: str) -> str:
+    """Return the message about a command that does not exist, with the one that was meant, if it is clear."""
+    import difflib
+
+    close = difflib.get_close_matches(name, _COMMANDS, n=1)
+    meant = close[0] if close else _OTHERS_WORDS.get(name, "")
+    return f"there is no command {name!r}" + (f"; did you mean `sweep {meant}`?" if meant else "")
 
 
 @click.group(
@@ -130,7 +148,8 @@ def _print_usage_error(error: click.ClickException) -> None:
     message = " ".join(error.format_message().split()).rstrip(".")
     for clicks, ours in _CLICKS_WORDS.items():
         message = message.replace(clicks, ours)
-    _print_error(f"{message}; see `{context.command_path} --help`")
+    see = " See" if message.endswith("?") else "; see"
+    _print_error(f"{message}{see} `{context.command_path} --help`")
 
 
 def _print_error(message: str) -> None:

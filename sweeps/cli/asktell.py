@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -37,7 +39,9 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
         if style == "json":
             print_json(None)
         click.echo(
-            f"sweep: the run cap of {counted(experiment.space.run_cap or 0, 'trial')} is reached", err=True
+            f"sweep: the run cap of {counted(experiment.space.run_cap or 0, 'trial')} is reached; "
+            "`sweep extend --run-cap N` raises it",
+            err=True,
         )
         ctx.exit(EXIT_FAILED)
     elif style == "json":
@@ -54,21 +58,23 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
 @storage_options
 @click.argument("index", type=click.IntRange(min=0))
 @click.option(
-    "--result",
-    required=True,
-    type=click.Path(path_type=Path),
-    help='result.json: {"status": "completed", "metrics": {…}}, or with status failed or refused an "error".',
+    "--metric", metavar="NAME=NUMBER", multiple=True, help="A metric of its result. Repeat it for more."
 )
-def report_result(storage: str | None, name: str | None, index: int, result: Path) -> None:
+@click.option(
+    "--result",
+    type=click.Path(path_type=Path),
+    help="Instead, a result.json: {\"status\": \"completed\", \"metrics\": {…}}, or with status failed or refused "
+    'an "error".',
+)
+def report_result(
+    storage: str | None, name: str | None, index: int, metric: tuple[str, ...], result: Path | None
+) -> None:
     """Report the result of trial INDEX that `sweep ask` handed out. The same report twice is no harm."""
+    if bool(metric) == (result is not None):
+        raise InputError("say what came of it: --metric NAME=NUMBER (once or more), or --result FILE")
     experiment = open_sweep(storage, name)
-    try:
-        with result.open("rb") as file:  # also a pipe, such as `<(program)` of a shell
-            document = json_reader.parse(file.read(MAX_BYTES + 1))
-    except OSError as error:
-        raise InputError(f"{result}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise InputError(f"{result}: {error}") from None
+    where = "--metric" if result is None else str(result)
+    document = {"metrics": _metrics(metric)} if result is None else _parsed(result)
     record = experiment.trial(index)
     if record.status == "running" and record.heartbeat is not None:
         raise InputError(f"trial {index} is being run by {record.worker}; only it can report")
@@ -76,12 +82,12 @@ def report_result(storage: str | None, name: str | None, index: int, result: Pat
         raise InputError(f"trial {index} is pending: nobody has asked for it; see `sweep ask`")
     owner = record.worker or (record.history[-1].worker if record.history else "")
     event: lifecycle.Event
-    if (stated := stated_failure(document, str(result))) is not None:
+    if (stated := stated_failure(document, where)) is not None:
         event = lifecycle.Fail(
             worker=owner, attempt=record.attempt, error=stated.error, failure=stated.failure
         )
     else:
-        judged = parse_result(experiment.space, document, str(result))
+        judged = parse_result(experiment.space, document, where)
         if isinstance(judged, Failed):
             raise InputError(judged.error)  # the trial stays open: the file is wrong, not the trial
         event = lifecycle.Complete(worker=owner, attempt=record.attempt, metrics=judged.metrics)
@@ -92,3 +98,31 @@ def report_result(storage: str | None, name: str | None, index: int, result: Pat
             f"trial {index} was reported before: it is {record.status}; a different second report is refused"
         ) from None
     click.echo(f"trial {index} is {ended.status}")
+
+
+def _parsed(result: Path) -> Any:
+    """Return the JSON document in the file. Raises `InputError`."""
+    try:
+        with result.open("rb") as file:  # also a pipe, such as `<(program)` of a shell
+            return json_reader.parse(file.read(MAX_BYTES + 1))
+    except OSError as error:
+        raise InputError(f"{result}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise InputError(f"{result}: {error}") from None
+
+
+def _metrics(pairs: Sequence[str]) -> dict[str, float]:
+    """Return the metrics in `NAME=NUMBER`. Raises `InputError`."""
+    metrics: dict[str, float] = {}
+    for pair in pairs:
+        name, _, value = pair.rpartition("=")
+        try:
+            if not name:
+                raise ValueError(pair)
+            number = float(value)
+        except ValueError:
+            raise InputError(f"--metric {pair}: write NAME=NUMBER, such as --metric loss=0.3") from None
+        if name in metrics:
+            raise InputError(f"--metric {name} stands there twice; keep one")
+        metrics[name] = number
+    return metrics

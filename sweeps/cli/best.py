@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -41,18 +42,34 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
     if style == "json":
         print_json(None if record is None else _best_document(experiment.space, record))
     elif record is None:
-        within = " within the outcome constraints" if experiment.space.outcome_constraints else ""
-        click.echo(f"sweep: no trial is completed yet{within}; see `sweep status`", err=True)
+        notify(nothing_yet(experiment, records))
     elif style == "csv":
         print_csv([table.flat(record)])
     else:
         echo(best_line(experiment.space, record))
         if line := reuse.trial_line(record):
             echo(f"  {line}")
+        program = experiment.space.program.kind
+        if program == "function":  # its command line is not for reading
+            for override in to_overrides(record.parameters):
+                echo(f"  {override}")
         click.echo(escape_controls(command_line(experiment.space, record)))
-        notify("one run on the text that the search has used; `sweep confirm` tells skill from luck")
+        text = "one run on the text that the search has used" if program == "trainer" else "one run, luck included"
+        notify(f"{text}; `sweep confirm` tells skill from luck")
     if record is None:
         ctx.exit(EXIT_FAILED)
+
+
+def nothing_yet(experiment: Experiment, records: Sequence[Trial]) -> str:
+    """Return why there is no best trial, and what to do."""
+    if not records:
+        return f"there are no trials yet; start some with `sweep worker --storage {experiment.store.url}`"
+    if any(record.status == "completed" for record in records) and experiment.space.outcome_constraints:
+        return "no completed trial is within the outcome constraints; see `sweep trials`"
+    done = [record for record in records if record.status == "failed"]
+    if done and all(record.finished for record in records):
+        return "no trial has completed, and none is open; `sweep trials` and `sweep doctor` say why"
+    return "no trial is completed yet; see `sweep status`"
 
 
 def _print_confirmed(

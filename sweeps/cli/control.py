@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import getpass
 import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import get_args
 
 import click
 
+from sweeps.cli.output import echo
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import IllegalTransition, InputError
-from sweeps.trials import control, lifecycle
+from sweeps.experiment import Experiment
+from sweeps.text.counted import counted
+from sweeps.trials import control, lifecycle, storable
+from sweeps.trials.record import Failure
 
 
 @click.command()
@@ -35,40 +42,80 @@ def stop(storage: str | None, name: str | None) -> None:
 
 @click.command()
 @storage_options
-@click.argument("index", type=click.IntRange(min=0))
-def retry(storage: str | None, name: str | None, index: int) -> None:
-    """Put trial INDEX, which failed, was stopped early or abandoned, back for another try."""
-    _apply(storage, name, index, lifecycle.Retry(by=_user()))
+@click.option("--failed", is_flag=True, help="All trials that failed, instead of INDEX.")
+@click.option(
+    "--reason",
+    type=click.Choice(get_args(Failure)),
+    multiple=True,
+    help="With --failed: only those that failed so. Repeat it for more.",
+)
+@click.argument("indices", metavar="[INDEX]...", nargs=-1, type=click.IntRange(min=0))
+def retry(
+    storage: str | None, name: str | None, indices: tuple[int, ...], failed: bool, reason: tuple[str, ...]
+) -> None:
+    """Put trials INDEX, which failed, were stopped early or abandoned, back for another try."""
+    if failed == bool(indices):
+        raise InputError("say which trials: one INDEX or more, or --failed for all that failed")
+    if reason and not failed:
+        raise InputError("--reason goes with --failed; leave it out, or leave out the INDEX")
+    experiment = open_sweep(storage, name)
+    if failed:
+        records, _ = experiment.readable_trials()
+        lost = [r for r in records if r.status == "failed" and (not reason or r.failure in reason)]
+        indices = tuple(record.trial for record in lost)
+        if not indices:
+            kind = f" ({' or '.join(reason)})" if reason else ""
+            echo(f"no trial has failed{kind}")
+            return
+    _apply(experiment, indices, lifecycle.Retry(by=user_name()))
 
 
 @click.command()
 @storage_options
-@click.argument("index", type=click.IntRange(min=0))
-def abandon(storage: str | None, name: str | None, index: int) -> None:
-    """Give up trial INDEX: its worker stops it, and its parameters are not proposed again."""
-    _apply(storage, name, index, lifecycle.Abandon(by=_user()))
+@click.option("--reason", metavar="TEXT", help="Why, for the trial's record.")
+@click.argument("indices", metavar="INDEX...", nargs=-1, required=True, type=click.IntRange(min=0))
+def abandon(storage: str | None, name: str | None, indices: tuple[int, ...], reason: str | None) -> None:
+    """Give up trials INDEX: their workers stop them, and their parameters are not proposed again."""
+    by = user_name() if not reason else f"{user_name()}: {storable.line(reason)}"
+    _apply(open_sweep(storage, name), indices, lifecycle.Abandon(by=by))
 
 
-def _set_state(storage: str | None, name: str | None, state: control.State) -> None:
-    store = open_sweep(storage, name).store
-    control.write(store, state, _user())
-    click.echo(f"{store.url} is {state}")
-
-
-def _apply(storage: str | None, name: str | None, index: int, event: lifecycle.Event) -> None:
-    experiment = open_sweep(storage, name)
-    experiment.trial(index)
-    try:
-        changed = experiment.apply(index, event)
-    except IllegalTransition as refused:
-        raise InputError(f"trial {index} is {refused.status}: {refused.why}") from None
-    click.echo(f"trial {index} is {changed.status}")
-
-
-def _user() -> str:
+def user_name() -> str:
     """Return the login name and the machine, for the record."""
     try:
         login = getpass.getuser()
     except (KeyError, OSError):
         login = "somebody"
     return f"{login}@{platform.node() or 'host'}"
+
+
+def _set_state(storage: str | None, name: str | None, state: control.State) -> None:
+    store = open_sweep(storage, name).store
+    control.write(store, state, user_name())
+    click.echo(f"{store.url} is {state}")
+
+
+def _apply(experiment: Experiment, indices: Sequence[int], event: lifecycle.Event) -> None:
+    """Apply the event to all trials; nothing is changed if one of them does not allow it."""
+    indices = list(dict.fromkeys(indices))
+    now = experiment.store.now()
+    for index in indices:
+        with _explained():
+            lifecycle.apply(experiment.trial(index), event, now)
+    for index in indices:
+        with _explained():
+            changed = experiment.apply(index, event)
+        if len(indices) == 1:
+            click.echo(f"trial {index} is {changed.status}")
+    if len(indices) > 1:
+        listed = ", ".join(map(str, indices))
+        click.echo(f"{counted(len(indices), 'trial')} are {changed.status}: {listed}")
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn a transition that the trial's state does not allow into an error of the input."""
+    try:
+        yield
+    except IllegalTransition as refused:
+        raise InputError(f"trial {refused.trial} is {refused.status}: {refused.why}") from None

@@ -33,6 +33,18 @@ def format_option(function: F) -> F:
     )(function)
 
 
+def document_option(function: F) -> F:
+    """Add the option --format without csv, for what is no table."""
+    return click.option(
+        "--format",
+        "style",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="For people, or for programs.",
+    )(function)
+
+
 def console() -> Console:
     """Return a console: colours and the window's width on a terminal, plain unwrapped text in a pipe."""
     from rich.console import Console

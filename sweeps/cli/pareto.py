@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from sweeps.cli.output import echo, format_option, print_csv, print_json, print_table, shorten
+from sweeps.cli.best import nothing_yet
+from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table, shorten
 from sweeps.cli.prices import Prices, price_options
 from sweeps.cli.resolve import open_sweep, storage_options
-from sweeps.errors import InputError
+from sweeps.errors import EXIT_FAILED, InputError
+from sweeps.experiment import Experiment
 from sweeps.export import table as export
 from sweeps.export.held_out import losses
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
+from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_trials
 
 if TYPE_CHECKING:
@@ -70,7 +73,8 @@ class _Answers:
 @click.option(
     "--chances", is_flag=True, help="Also print how certain each of them is, within the standard errors."
 )
-def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **options: Any) -> None:
+@click.pass_context
+def pareto(ctx: click.Context, storage: str | None, name: str | None, style: str, prices: Prices, **options: Any) -> None:
     """Show the Pareto front of loss against compute, its knee, and the most efficient trial."""
     from analysis.errors import AnalysisError
 
@@ -79,9 +83,14 @@ def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **
         raise InputError("--x and --compute both name the column of compute; give one of them")
     rate = prices.rate()
     try:
-        space, frame = (
-            (None, _read(asked.table)) if asked.table else _exported(storage, name, paired=asked.chances)
-        )
+        space, frame = (None, _read(asked.table)) if asked.table else (None, None)
+        if frame is None:
+            experiment = open_sweep(storage, name)
+            records = redact_trials(experiment.trials())
+            if style == "table" and not any(record.status == "completed" for record in records):
+                notify(nothing_yet(experiment, records))
+                ctx.exit(EXIT_FAILED)
+            space, frame = experiment.space, _exported(experiment, records, paired=asked.chances)
         answers = _answer(space, frame, asked, rate)
     except AnalysisError as error:
         raise InputError(str(error)) from None
@@ -295,15 +304,13 @@ def _read(table: Path) -> TrialsTable:
     return TrialsTable.open(table).with_effective_steps()
 
 
-def _exported(storage: str | None, name: str | None, *, paired: bool) -> tuple[Space, TrialsTable]:
-    """Return space and table of a sweep; `paired`: with the losses of each sequence, for the chances."""
+def _exported(experiment: Experiment, records: Sequence[Trial], *, paired: bool) -> TrialsTable:
+    """Return the table of a sweep; `paired`: with the losses of each sequence, for the chances."""
     from analysis.table import TrialsTable
 
-    experiment = open_sweep(storage, name)
-    records = redact_trials(experiment.trials())
     by_sequence = losses(experiment.store, experiment.space, records) if paired else None
     document = export.document(experiment.space, experiment.store.url, records, by_sequence)
-    return experiment.space, TrialsTable.of_document(document)
+    return TrialsTable.of_document(document)
 
 
 def _rows(result: ParetoResult, *, all_points: bool) -> list[dict[str, Any]]:

@@ -24,7 +24,8 @@ def command_line(space: Space, record: Trial) -> str:
     if program.kind == "function":
         module, _, name = program.function.partition(":")
         call = f"from {module} import {name}; print({name}({dict(record.parameters)!r}))"
-        return shlex.join(["python", "-c", call])
+        quoted = shlex.quote(call) if set(call) & set('"$`\\!') else f'"{call}"'  # a person reads it
+        return f"python -c {quoted}"
     values = {"${python}": "python", "${run_dir}": RUN_DIR, "${trial}": str(record.trial)}
     words: list[str] = []
     for word in program.command:

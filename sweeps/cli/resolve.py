@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 from collections.abc import Callable
@@ -13,13 +14,16 @@ import click
 from sweeps.errors import InputError, StoreConflict, SweepError, SweepNotFound
 from sweeps.experiment import SWEEP_KEY, Experiment
 from sweeps.storage.base import NotFound, Store
-from sweeps.storage.urls import is_remote, join, local_path, name_of, open_store, parent
+from sweeps.storage.urls import is_remote, join, local_path, name_of, open_store, parent, subfolders
 
 log = logging.getLogger(__name__)
 
 DEFAULT_STORAGE = "./sweep-store"
 LATEST_KEY = ".latest"
 """File in a storage folder with the name of the latest sweep. No sweep's name begins with a dot."""
+
+_SHOWN = 12
+"""Names of sweeps in a message; `sweep list` has them all."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,20 +44,42 @@ def storage_options(function: F) -> F:
 
 def open_sweep(storage: str | None, name: str | None) -> Experiment:
     """Open the sweep that the options and the environment name. Raises `SweepNotFound` or `InputError`."""
-    url = _storage(storage)
+    url = storage_url(storage)
     if name == "":
         raise InputError("--name is empty; say which sweep, or leave --name out for the last one made")
     if _is_sweep(url):
         if name is not None and name != name_of(url):
             raise InputError(f"{url}: this is the sweep {name_of(url)!r} already; leave out --name {name}")
         return Experiment.open(open_store(url))
-    name = name or os.environ.get("SWEEP_NAME") or _latest(url)
-    return Experiment.open(open_store(join(url, name)))
+    if name := name or os.environ.get("SWEEP_NAME"):
+        store = open_store(join(url, name))
+        try:
+            return Experiment.open(store)
+        except SweepNotFound:
+            raise _no_such(url, name, store.url) from None
+    return Experiment.open(open_store(join(url, _latest(url))))
+
+
+def _no_such(url: str, name: str, missing: str) -> SweepNotFound:
+    """Return the error about a sweep that is not there, with those that are."""
+    if not (names := sweep_names(url)):
+        return SweepNotFound(f"{missing}: no sweep here, and none in {url}; make one with `sweep init SPACE.yaml`")
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return SweepNotFound(f"{missing}: no sweep here; {hint}{url} has {shown}")
+
+
+def sweep_names(url: str) -> list[str]:
+    """Return the names of the sweeps in a folder of sweeps. Raises `StoreUnavailable`."""
+    names = subfolders(url)
+    found = open_store(url).read_many([f"{name}/{SWEEP_KEY}" for name in names])
+    return [name for name, content in zip(names, found, strict=True) if content is not None]
 
 
 def new_store(storage: str | None, name: str) -> Store:
     """Return the store for a new sweep of this name. Raises `InputError`."""
-    url = _storage(storage)
+    url = storage_url(storage)
     if _is_sweep(url):
         raise InputError(f"{url}: this is a sweep itself; give the folder that sweeps are made in")
     return open_store(join(url, name))
@@ -85,7 +111,8 @@ def remember(store: Store) -> None:
         log.warning("%s is not the default sweep of its folder, say --name: %s", store.url, error)
 
 
-def _storage(storage: str | None) -> str:
+def storage_url(storage: str | None) -> str:
+    """Return the URL of --storage, or of the environment, or the default. Raises `InputError`."""
     if storage == "":
         raise InputError("--storage is empty; give a folder or a URL, or leave it out for ./sweep-store")
     url = storage or os.environ.get("SWEEP_STORAGE") or DEFAULT_STORAGE
@@ -105,22 +132,26 @@ def _is_sweep(url: str) -> bool:
     return exists(open_store(url))
 
 
-def _latest(url: str) -> str:
+def latest_name(url: str) -> str:
+    """Return the name of the sweep that was made last in a folder of sweeps; "" if it is not known."""
     try:
-        latest = open_store(url).read(LATEST_KEY)[0].decode()
+        return open_store(url).read(LATEST_KEY)[0].decode()
     except (SweepError, UnicodeDecodeError):
-        latest = ""
-    if is_remote(url):
-        if not latest:
-            raise SweepNotFound(f"{url}: no sweep was made here; say which one you mean with --name")
-        return latest
-    found = sorted(path.parent.name for path in Path(local_path(url)).glob(f"*/{SWEEP_KEY}"))
+        return ""
+
+
+def _latest(url: str) -> str:
+    latest = latest_name(url)
+    if is_remote(url) and latest and exists(open_store(join(url, latest))):
+        return latest  # without a listing
+    found = sweep_names(url)
     if latest in found:
         return latest
     if len(found) == 1:
         return found[0]
     if found:
-        raise InputError(f"{url}: which of its sweeps? Say --name with one of {', '.join(found)}")
+        shown = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
+        raise InputError(f"{url}: which of its sweeps? Say --name with one of {shown}")
     raise SweepNotFound(
         f"{url}: no sweep here; make one with `sweep init SPACE.yaml`, try `sweep quickstart`, "
         "or point --storage at one"

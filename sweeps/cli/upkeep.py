@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweeps.cli.output import echo, print_json, shorten
+from sweeps.cli.output import document_option, echo, print_json, shorten
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_DONE, EXIT_FAILED
 from sweeps.text.counted import counted
@@ -20,21 +20,6 @@ if TYPE_CHECKING:
     from runners.pools.runner import Health
     from sweeps.upkeep.doctor import Diagnosis
     from sweeps.upkeep.repair import Outcome, RepairStep
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _format_option(function: F) -> F:
-    """Add the option --format without csv: neither a diagnosis nor a repair is a table."""
-    return click.option(
-        "--format",
-        "style",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="For people, or for programs.",
-    )(function)
-
 
 _checksums_option = click.option(
     "--checksums", is_flag=True, help="Also read every stored snapshot, gigabytes, and compare its checksums."
@@ -80,7 +65,7 @@ def _imported(indices: tuple[int, ...]) -> str:
 @click.command()
 @storage_options
 @_checksums_option
-@_format_option
+@document_option
 @click.pass_context
 def doctor(ctx: click.Context, storage: str | None, name: str | None, checksums: bool, style: str) -> None:
     """Diagnose this machine, the storage and the sweep, and say how to fix each problem.
@@ -148,7 +133,7 @@ def _print_diagnosis(diagnosis: Diagnosis, healths: Mapping[str, Health]) -> Non
 @storage_options
 @click.option("--yes", is_flag=True, help="Do it. Without it, only print what would be done.")
 @_checksums_option
-@_format_option
+@document_option
 @click.pass_context
 def repair(
     ctx: click.Context, storage: str | None, name: str | None, yes: bool, checksums: bool, style: str

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from sweeps.space.definition import Choice, Fixed, Parameter, Value, same_value
 from sweeps.space.space_ranges import number_range
 from sweeps.space.yaml_cursor import Cursor, nearest, yaml_text
+from sweeps.text.counted import counted
 
 MAX_VALUES = 1000
 
@@ -31,6 +32,8 @@ _HINTS = {
     "mean": "unknown key; write mu:",
     "std": "unknown key; write sigma:",
 }
+_WRAPPERS = ("parameters", "params")
+"""Words between the names of nested parameters, as W&B has them."""
 
 
 def read(section: Cursor) -> tuple[Parameter, ...]:
@@ -56,7 +59,14 @@ def _check_name(key: Cursor) -> None:
 
 
 def _parameter(name: str, body: Cursor) -> Parameter:
-    entries = body.table(KEYS, _HINTS) if _is_table(body) else {}
+    is_table = _is_table(body)
+    if is_table and (nested := _nested(name, body)):
+        others = f", and the {counted(len(nested) - 1, 'other')} likewise" if len(nested) > 1 else ""
+        first = next(key for key, inner in body.pairs() if inner.kind() == "a mapping")
+        raise first.refusal(
+            f"parameters are not nested; write the dotted Hydra key `{nested[0]}`{others}"
+        )
+    entries = body.table(KEYS, _HINTS) if is_table else {}
     keys = [key for key in ("value", "values", "min", "max") if key in entries]
     if keys not in (["value"], ["values"], ["min", "max"]):
         has = f"has {' and '.join(f'{key}:' for key in keys)}" if keys else "has neither bounds nor values"
@@ -73,6 +83,19 @@ def _parameter(name: str, body: Cursor) -> Parameter:
     if "values" in entries:
         return _choice(name, entries)
     return number_range(name, entries)
+
+
+def _nested(name: str, body: Cursor) -> list[str]:
+    """Return the dotted names of the parameters that are written inside of another; none in what is one."""
+    found: list[str] = []
+    for key, inner in body.pairs():
+        word = key.text()
+        if inner.kind() != "a mapping" or word == "when" or not re.fullmatch(_PATH, word, re.ASCII):
+            continue
+        path = name if word in _WRAPPERS else f"{name}.{word}"
+        is_one = any(entry.text() in KEYS for entry, _ in inner.pairs())
+        found += [path] if is_one else _nested(path, inner)
+    return found
 
 
 def _is_table(body: Cursor) -> bool:

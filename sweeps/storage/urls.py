@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from urllib.parse import unquote, urlsplit
 
-from sweeps.errors import InputError
+from sweeps.errors import InputError, StoreUnavailable
 from sweeps.storage.base import Store
 from sweeps.storage.gcs.names import SCHEME, parse_url
 from sweeps.storage.local import LocalStore
@@ -52,10 +52,36 @@ def local_path(url: str) -> str:
     return unquote(parts.path)
 
 
+def subfolders(url: str) -> list[str]:
+    """Return the names of the folders in a folder or under a prefix, without hidden ones, sorted.
+
+    Raises:
+        StoreUnavailable: it cannot be listed.
+    """
+    if is_remote(url):
+        from sweeps.storage.gcs.store import GcsStore
+
+        found = GcsStore(url).folders()
+    else:
+        try:
+            with os.scandir(local_path(url)) as entries:
+                found = [entry.name for entry in entries if entry.is_dir()]
+        except FileNotFoundError:
+            found = []
+        except OSError as error:
+            raise StoreUnavailable(f"{url}: cannot list: {(error.strerror or str(error)).lower()}") from None
+    return sorted(name for name in found if _is_name(name))
+
+
+def _is_name(name: str) -> bool:
+    """Return whether it can be the name of a sweep."""
+    unfit = not name or name.startswith(".") or "/" in name or not name.isprintable()
+    return not unfit and len(name.encode("utf-8", "replace")) <= 200
+
+
 def join(url: str, name: str) -> str:
     """Return the URL of `name` under `url`. Raises `InputError` if `name` is no name of a folder."""
-    unfit = not name or name.startswith(".") or "/" in name or not name.isprintable()
-    if unfit or len(name.encode("utf-8", "replace")) > 200:
+    if not _is_name(name):
         raise InputError(f"--name {name!r}: a sweep's name is one folder's name")
     if is_remote(url):
         joined = f"{_trimmed(url)}/{name}"

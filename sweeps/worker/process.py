@@ -73,10 +73,15 @@ def last_lines(log_file: Path, count: int = LAST_LINES, max_bytes: int = 8192) -
             file.seek(0, os.SEEK_END)
             start = max(0, file.tell() - max_bytes)
             file.seek(start)
-            text = file.read(max_bytes).decode("utf-8", errors="replace")
+            return end_of(file.read(max_bytes), count, is_cut=start > 0)
     except OSError:
         return ""
-    if start and (rest := _CUT_WORD.sub("", text, count=1)):
+
+
+def end_of(data: bytes, count: int, *, is_cut: bool = False) -> str:
+    """Return the last `count` lines of a log; `is_cut`: without its first word, which may be cut in two."""
+    text = data.decode("utf-8", errors="replace")
+    if is_cut and (rest := _CUT_WORD.sub("", text, count=1)):
         text = rest
     return "\n".join(text.strip().splitlines()[-count:])
 

@@ -95,7 +95,7 @@ class TestTrialsAndBest:
         assert document["trial"] == min(losses, key=losses.get)
         assert document["overrides"][-1] == "mode=fast"
         # The line that it prints is one that a shell runs, with the result that the trial had.
-        line = sweep("best").out.splitlines()[1]
+        line = sweep("best").out.splitlines()[-1]
         start, flag, code = shlex.split(line)
         assert (start, flag) == ("python", "-c")
         written = io.StringIO()

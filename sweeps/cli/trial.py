@@ -1,0 +1,125 @@
+"""Command `sweep show`: all about one trial. It imports neither torch nor Ax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sweeps.cli import reuse
+from sweeps.cli.output import document_option, echo, print_json, shorten
+from sweeps.cli.rerun import command_line
+from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.experiment import Experiment
+from sweeps.export import table
+from sweeps.storage.base import Store
+from sweeps.storage.urls import is_remote
+from sweeps.text.printable import escape_controls
+from sweeps.text.timestamp import timestamp
+from sweeps.trials import record as records
+from sweeps.trials.record import Trial, run_prefix
+from sweeps.trials.redaction import redact, redact_trials
+from sweeps.worker.process import end_of, last_lines
+from sweeps.worker.program import LOG_FILE
+
+
+@click.command("show")
+@storage_options
+@click.option(
+    "--lines", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Of its log."
+)
+@document_option
+@click.argument("index", type=click.IntRange(min=0))
+def show_trial(storage: str | None, name: str | None, index: int, lines: int, style: str) -> None:
+    """Show all about trial INDEX: parameters, metrics, attempts, error, log, and how to run it again."""
+    experiment = open_sweep(storage, name)
+    (record,) = redact_trials([experiment.trial(index)])
+    log = log_tail(experiment.store, record, lines)
+    if style == "json":
+        print_json(_document(experiment, record, log))
+        return
+    for line in _lines(experiment, record):
+        echo(line)
+    if log:
+        echo(f"log  the last lines of {_location(experiment.store, record, LOG_FILE)}")
+        for line in log.splitlines():
+            echo(f"  {line}")
+    click.echo("run it again")
+    click.echo(f"  {escape_controls(command_line(experiment.space, record))}")
+
+
+def log_tail(store: Store, record: Trial, lines: int) -> str:
+    """Return the last lines of the log of the present or last attempt; "" if there are none.
+
+    In a bucket it is as old as the last upload of the run.
+    """
+    if not record.attempt or not lines:
+        return ""
+    prefix = run_prefix(record.trial, record.attempt)
+    if is_remote(store.url):
+        found = store.read_many([f"{prefix}/{LOG_FILE}"])[0]
+        return "" if found is None else end_of(found[0], lines)
+    return last_lines(Path(store.location(f"{prefix}/{LOG_FILE}")), lines, max_bytes=400 * lines)
+
+
+def _location(store: Store, record: Trial, file: str = "") -> str:
+    prefix = run_prefix(record.trial, record.attempt)
+    return store.location(f"{prefix}/{file}" if file else prefix)
+
+
+def _lines(experiment: Experiment, record: Trial) -> Iterator[str]:
+    taken = table.seconds(record)
+    took = "" if taken is None else f", {taken:.1f} s"
+    yield f"trial {record.trial} of {experiment.space.name}: {record.status.replace('_', ' ')}{took}"
+    yield f"by       {record.generator}, {timestamp(record.created)}"
+    if record.status == "running":
+        yield f"worker   {record.worker}, attempt {record.attempt}, since {timestamp(record.started or 0.0)}"
+    yield from _table("parameters", record.parameters)
+    yield from _table("progress", record.progress if record.status == "running" else {})
+    yield from _table("metrics", record.metrics)
+    yield from _table("predicted, when it was stopped", record.predicted)
+    if line := reuse.trial_line(record):
+        yield f"stages   {line}"
+    if record.history:
+        yield "attempts"
+    for attempt in record.history:
+        when = f"{timestamp(attempt.start)}, {max(0.0, attempt.end - attempt.start):.1f} s"
+        detail = f": {attempt.detail}" if attempt.detail else ""
+        yield f"  {attempt.attempt}  {attempt.worker}, {when}, {attempt.reason.replace('_', ' ')}{detail}"
+    if record.error:
+        yield f"error    {record.failure.replace('_', ' ')}" if record.failure else "error"
+        yield from (f"  {line}" for line in record.error.splitlines())
+    if is_remote(experiment.store.url) or Path(_location(experiment.store, record)).is_dir():
+        yield f"files    {_location(experiment.store, record)}"
+    yield f"record   {experiment.store.location(records.key(record.trial))}"
+
+
+def _table(title: str, values: Any) -> Iterator[str]:
+    """Yield a title and a line for each value in full, or nothing without any."""
+    if not values:
+        return
+    yield title
+    width = max(map(len, values))
+    for name, value in values.items():
+        full = repr(value) if isinstance(value, float) else shorten(value)
+        yield f"  {name:<{width}}  {full if value is not None else 'not finite'}"
+
+
+def _document(experiment: Experiment, record: Trial, log: str) -> dict[str, Any]:
+    store = experiment.store
+    return {
+        **table.nested(record),
+        "worker": record.worker,
+        "failure": record.failure,
+        "created": record.created,
+        "started": record.started,
+        "ended": record.ended,
+        "history": [asdict(attempt) for attempt in record.history],
+        "log": redact(log),
+        "files": _location(store, record) if record.attempt else None,
+        "record": store.location(records.key(record.trial)),
+        "command": command_line(experiment.space, record),
+    }
