@@ -54,6 +54,10 @@ _COMMANDS = {
 class _LazyGroup(click.Group):
     """Group that knows its commands and their one-line help without importing them."""
 
+    def invoke(self, ctx: click.Context) -> object:
+        status = super().invoke(ctx)
+        return EXIT_FAILED if ctx.meta.get("sweeps.damaged") else status
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 

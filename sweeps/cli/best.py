@@ -10,7 +10,7 @@ import click
 from sweeps.cli import confirmation, reuse
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, shorten
 from sweeps.cli.rerun import command_line
-from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.cli.resolve import open_sweep, readable, storage_options
 from sweeps.errors import EXIT_FAILED
 from sweeps.experiment import Experiment
 from sweeps.export import table
@@ -34,7 +34,7 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
     several objectives it is the best by the first one; see `sweep pareto` for the trade-off.
     """
     experiment = open_sweep(storage, name)
-    records = redact_trials(experiment.trials())
+    records = readable(experiment)
     record, found = table.best(experiment.space, records), confirmation.confirmed(experiment, records)
     if found is not None:
         _print_confirmed(experiment, style, *found, record)

@@ -11,16 +11,22 @@ from typing import Any, TypeVar
 
 import click
 
+from sweeps.cli.output import notify
 from sweeps.errors import InputError, StoreConflict, SweepError, SweepNotFound
 from sweeps.experiment import SWEEP_KEY, Experiment
 from sweeps.storage.base import NotFound, Store
 from sweeps.storage.urls import is_remote, join, local_path, name_of, open_store, parent, subfolders
+from sweeps.trials.record import Trial
+from sweeps.trials.redaction import redact_trials
 
 log = logging.getLogger(__name__)
 
 DEFAULT_STORAGE = "./sweep-store"
 LATEST_KEY = ".latest"
 """File in a storage folder with the name of the latest sweep. No sweep's name begins with a dot."""
+
+DAMAGED = "sweeps.damaged"
+"""Note in the context of a command that it has left something out."""
 
 _SHOWN = 12
 """Names of sweeps in a message; `sweep list` has them all."""
@@ -75,6 +81,18 @@ def sweep_names(url: str) -> list[str]:
     names = subfolders(url)
     found = open_store(url).read_many([f"{name}/{SWEEP_KEY}" for name in names])
     return [name for name, content in zip(names, found, strict=True) if content is not None]
+
+
+def readable(experiment: Experiment) -> list[Trial]:
+    """Return the trials that can be read, without secrets.
+
+    What cannot be read is said on stderr, and the command will exit with status 1.
+    """
+    records, damaged = experiment.readable_trials()
+    for error in (*experiment.amendments.damaged, *damaged):
+        notify(f"error: {error}; the others:")
+        click.get_current_context().meta[DAMAGED] = True
+    return redact_trials(records)
 
 
 def new_store(storage: str | None, name: str) -> Store:

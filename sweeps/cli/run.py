@@ -67,6 +67,7 @@ def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> 
 
         optimizer.require_searchable(space)
     _warn_of_no_surrogate(space)  # not for a refused space
+    _warn_of_budget(space)
     _print_sharing(space)
     experiment = Experiment.create(store, space, skip_if_exists=skip_if_exists)
     remember(store)
@@ -118,6 +119,21 @@ def _warn_of_no_surrogate(space: Space) -> None:
         click.echo(
             f"sweep: warning: run_cap {cap} leaves no trial to the surrogate: Sobol has the first {first}; "
             "raise run_cap, lower search.sobol, or write method: random",
+            err=True,
+        )
+
+
+def _warn_of_budget(space: Space) -> None:
+    """Warn of a limit on what only the program can report, and may never do."""
+    from sweeps.trials.budget import REPORTED, amounts
+    from sweeps.worker.result import needed_metrics
+
+    if space.program.kind == "trainer":
+        return
+    for name in (n for n in REPORTED if n in amounts(space.budget) and n not in needed_metrics(space)):
+        click.echo(
+            f"sweep: warning: budget.{name} counts the metric `{name}` of each trial: does the program report it? "
+            "If not, this budget never ends the sweep; device_hours and wall_hours need no report",
             err=True,
         )
 

@@ -22,7 +22,7 @@ from sweeps.cli.output import (
     shorten,
 )
 from sweeps.cli.prices import Prices, price_options
-from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.cli.resolve import open_sweep, readable, storage_options
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.search.confirm import rounds
@@ -66,7 +66,7 @@ def status(
     if watch:
         _watch(experiment, every, rate)
         return
-    trials = redact_trials(experiment.trials())
+    trials = readable(experiment)
     if style == "json":
         print_json(status_document(experiment, trials))
     elif style == "csv":
@@ -84,7 +84,7 @@ def status(
 def trials(storage: str | None, name: str | None, style: str) -> None:
     """Show the table of trials."""
     experiment = open_sweep(storage, name)
-    records = redact_trials(experiment.trials())
+    records = readable(experiment)
     if style == "json":
         print_json([table.nested(record) for record in records])
     elif style == "csv":
@@ -212,7 +212,8 @@ def _watch(experiment: Experiment, every: float, rate: Rate | None) -> None:
     from rich.text import Text
 
     def view() -> Group:
-        records = redact_trials(experiment.trials())
+        experiment.amendments.load()
+        records = redact_trials(experiment.readable_trials()[0])
         lines = [
             *status_lines(experiment, records, rate),
             *(running_line(row) for row in running_rows(experiment, records)),

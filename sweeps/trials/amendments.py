@@ -58,6 +58,12 @@ def key(number: int) -> str:
     return f"{PREFIX}{number:04d}.json"
 
 
+def encoded(changes: Mapping[str, Change], by: str, at: float) -> bytes:
+    """Return an amendment as JSON that `decoded` can read; no two have the same bytes."""
+    document = {"schema": SCHEMA, "changes": dict(changes), "by": redact(storable.line(by)), "at": at}
+    return json.dumps(document | {"write": uuid.uuid4().hex}, indent=1, allow_nan=False).encode()
+
+
 def decoded(number: int, data: bytes) -> Amendment:
     """Return the amendment in these bytes. Raises ValueError for what this version does not write."""
     document = json_reader.parse(data)
@@ -175,11 +181,8 @@ class Amendments:
             number = self._last + 1
             if number > MOST:
                 raise InputError(f"{self._store.url}: it was changed {MOST} times; make a new sweep")
-            at = self._store.now()
-            document = {"schema": SCHEMA, "changes": dict(changes), "by": redact(storable.line(by)), "at": at}
-            data = json.dumps(document | {"write": uuid.uuid4().hex}, indent=1, allow_nan=False).encode()
             try:
-                self._store.create(key(number), data)
+                self._store.create(key(number), encoded(changes, by, self._store.now()))
             except AlreadyExists:
                 continue
             self.refresh()

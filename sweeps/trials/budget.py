@@ -18,6 +18,10 @@ from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
 
+REPORTED = (costs.STEPS, "usd")
+"""Limits on what the trials themselves report, as metrics of these names."""
+
+
 def spent(records: Sequence[Trial], now: float) -> Budget:
     """Return the costs of the trials, with estimates for running ones and without imported ones.
 
@@ -53,6 +57,16 @@ def exceeded(budget: Budget, records: Sequence[Trial], now: float) -> str:
 def amounts(budget: Budget) -> dict[str, float]:
     """Return the limits that are set, by name, without the time `until`."""
     return {name: limit for name, limit in asdict(budget).items() if limit is not None and name != "until"}
+
+
+def unreported(budget: Budget, records: Sequence[Trial]) -> tuple[str, ...]:
+    """Return the limits that can never be reached: no completed trial reports the metric that they count.
+
+    Empty before a trial of the sweep's own has completed.
+    """
+    done = [record for record in records if record.status == "completed" and record.generator != "imported"]
+    used = asdict(spent(done, 0.0))
+    return tuple(name for name in REPORTED if done and getattr(budget, name) is not None and not used[name])
 
 
 @dataclass(frozen=True)

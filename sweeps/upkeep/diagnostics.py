@@ -5,23 +5,27 @@ Findings that `sweep repair` can repair name it as their remedy.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import shlex
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator
 
 from sweeps.search.allocation import ASK_KEY
 from sweeps.search.confirm import plan
 from sweeps.space.definition import Space
 from sweeps.space.domain import Domain
+from sweeps.storage.keys import SWEEP_KEY
+from sweeps.storage.urls import is_remote
 from sweeps.text.counted import counted
-from sweeps.trials import brake, control, lifecycle
+from sweeps.trials import brake, budget, control, lifecycle
 from sweeps.trials.record import Trial, key
-from sweeps.upkeep import snapshots
+from sweeps.upkeep import amended, snapshots
 from sweeps.upkeep.finding import Finding
 from sweeps.upkeep.inventory import Survey
 from sweeps.upkeep.runs import RUNS
+from sweeps.worker.result import RESULT_FILE
 
 _FORGOTTEN_S = 24 * 3600.0
-_REPAIR = "`sweep repair`"
+_REPAIR = "`sweep repair --yes`"
 
 Where = Callable[[str], str]
 """Function from a key to the object's location for people."""
@@ -37,7 +41,10 @@ def examine(survey: Survey, space: Space, where: Where) -> list[Finding]:
     """
     return [
         *_records(survey, where),
+        *amended.findings(survey.amendments, where),
         *_braked(survey, where),
+        *_all_failed(survey, where),
+        *_uncounted(survey, space, where),
         *_lost(survey, where),
         *_silent(survey, space, where),
         *_duplicates(survey, space, where),
@@ -105,6 +112,33 @@ def _braked(survey: Survey, where: Where) -> Iterator[Finding]:
         )
 
 
+def _all_failed(survey: Survey, where: Where) -> Iterator[Finding]:
+    own = [r for r in survey.trials() if r.finished and r.generator != "imported" and r.status != "abandoned"]
+    if not own or any(record.status != "failed" for record in own):
+        return
+    last = max(own, key=lambda record: (record.ended or 0.0, record.trial))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(r.failure for r in own).most_common())
+    yield Finding(
+        kind="all_failed",
+        what=f"no trial has completed, {counted(len(own), 'trial')} failed ({kinds}); the last with: "
+        f"{(last.error or '').partition(chr(10))[0]}",
+        where=where(key(last.trial)),
+        remedy=f"`sweep show {last.trial}` has its log; fix the cause, then `sweep retry --failed`",
+    )
+
+
+def _uncounted(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:
+    """Yield limits of the budget that can never be reached."""
+    for name in budget.unreported(space.budget, survey.trials()):
+        yield Finding(
+            kind="uncounted",
+            what=f"no trial reports {name!r}, so that budget.{name} never ends the sweep",
+            where=where(SWEEP_KEY),
+            remedy=f"report {name!r} as a metric, or limit what is measured anyway: "
+            "`sweep extend --budget device_hours=H`",
+        )
+
+
 def _lost(survey: Survey, where: Where) -> Iterator[Finding]:
     for index in survey.gaps():
         yield Finding(
@@ -124,8 +158,24 @@ def _lost(survey: Survey, where: Where) -> Iterator[Finding]:
             what=f"{counted(len(attempts), 'attempt')} of trial {index} left files, "
             + ("and its record is in quarantine/" if moved else "but the trial has no record"),
             where=where(f"{RUNS}{index:06d}"),
-            remedy="its result.json can be brought in with `sweep import`; then remove the folder by hand",
+            remedy=f"{_import_of(survey, index, where)}then remove the folder by hand",
         )
+
+
+def _import_of(survey: Survey, index: int, where: Where) -> str:
+    """Return how to save the last result of a trial without a record; "" if it has none."""
+    results = [
+        entry.key
+        for run in survey.ownerless_runs()
+        for entry in run.entries
+        if run.index == index and entry.key.endswith(f"/{RESULT_FILE}")
+    ]
+    if not results:
+        return ""
+    file, folder = where(results[-1]), where(results[-1].rpartition("/")[0])
+    copied = f"copy it here (`gcloud storage cp -r {folder} .`), then " if is_remote(file) else ""
+    file = f"{folder.rpartition('/')[2]}/{RESULT_FILE}" if copied else file
+    return f"{copied}`sweep import {shlex.quote(file)}` brings its result in; "
 
 
 def _silent(survey: Survey, space: Space, where: Where) -> Iterator[Finding]:

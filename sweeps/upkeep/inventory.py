@@ -23,7 +23,8 @@ from sweeps.text import json_reader
 from sweeps.trials import control, lifecycle
 from sweeps.trials import record as trial
 from sweeps.trials.record import Trial
-from sweeps.upkeep import snapshots
+from sweeps.upkeep import amended, snapshots
+from sweeps.upkeep.amended import Unreadable
 from sweeps.upkeep.runs import RUNS, RunFolder, half_uploads, run_folders
 from sweeps.upkeep.snapshots import Mismatch
 
@@ -91,6 +92,7 @@ class Survey:
         damaged_control: why `control.json` cannot be read, with its bytes and version; None if it can.
         switch: of the sweep; None if it cannot be read.
         snapshots: those stored ends of stages that do not fit their manifests or the records.
+        amendments: those that cannot be read.
     """
 
     now: float
@@ -106,6 +108,7 @@ class Survey:
     damaged_control: tuple[str, bytes, str] | None
     switch: control.Switch | None = None
     snapshots: tuple[Mismatch, ...] = ()
+    amendments: tuple[Unreadable, ...] = ()
 
     def of_state(self, state: State) -> list[StoredRecord]:
         """Return the records of that state, in index order."""
@@ -166,6 +169,8 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
     in_runs = {entry.key for run in runs for entry in run.entries}
     foreign = [entry.key for entry in entries if not _RECORD.fullmatch(entry.key)]
     foreign += [entry.key for entry in objects if entry.key not in in_runs]
+    amendments, others = amended.surveyed(store)
+    foreign += others
     foreign += stored_stages.foreign(store.list(stored_stages.STAGES))
     moved = (_QUARANTINED.fullmatch(key) for key in _in_quarantine(store))
     now = store.now()
@@ -186,6 +191,7 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
         damaged_control=damaged_control,
         switch=switch,
         snapshots=snapshots.surveyed(store, trials, now, checksums=checksums),
+        amendments=amendments,
     )
 
 

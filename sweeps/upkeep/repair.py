@@ -24,7 +24,7 @@ from sweeps.storage.run_files import stored_stages
 from sweeps.text.counted import counted
 from sweeps.trials import control, lifecycle
 from sweeps.trials import record as trial
-from sweeps.upkeep import run_files
+from sweeps.upkeep import amended, run_files
 from sweeps.upkeep.inventory import QUARANTINE, StoredRecord, Survey
 from sweeps.upkeep.machine import shown_bytes
 from sweeps.upkeep.runs import RUNS
@@ -71,6 +71,7 @@ def plan(experiment: Experiment, survey: Survey) -> list[RepairStep]:
     return [
         *_quarantine(store, survey),
         *_set_aside(store, survey),
+        *_empty_amendments(store, survey),
         *_hand_back(experiment, survey),
         *_rewrite(store, survey),
         *_unlock(experiment, survey),
@@ -144,6 +145,17 @@ def _set_aside(store: Store, survey: Survey) -> Iterator[RepairStep]:
             where=store.location(oddity.key),
             action=partial(store.set_aside, oddity.key, _quarantine_key(oddity.key, survey.now)),
         )
+
+
+def _empty_amendments(store: Store, survey: Survey) -> Iterator[RepairStep]:
+    for found in survey.amendments:
+        if found.reason and not found.is_newer:
+            yield RepairStep(
+                kind="torn",
+                what=f"move this change of the sweep's limits to {QUARANTINE}: {found.reason}",
+                where=store.location(found.key),
+                action=partial(amended.empty, store, found, _quarantine_key(found.key, survey.now)),
+            )
 
 
 def _move_aside(store: Store, key: str, data: bytes, version: str, now: float) -> None:

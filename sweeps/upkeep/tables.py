@@ -21,6 +21,7 @@ from sweeps.text import csv_format, json_reader
 from sweeps.text.counted import counted
 from sweeps.text.regular_file import open_regular
 from sweeps.trials import storable
+from sweeps.worker.program import TRIAL_FILE
 
 Cell = bool | int | float | str | None
 
@@ -121,11 +122,32 @@ def _read_json(path: Path) -> list[Row]:
         document = json_reader.read(path)
     except ValueError as error:
         raise TableError(str(path), [f"{path}: {_one_line(error)}"]) from None
+    if isinstance(document, dict) and isinstance(document.get("metrics"), dict) and "trials" not in document:
+        document = [_of_run(path, document)]
     rows = document.get("trials") if isinstance(document, dict) else document
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         problem = "expected a list of objects, as `sweep trials --format json` or `sweep export` write it"
         raise TableError(str(path), [f"{path}: {problem}"])
     return [_row(number, _flattened(row)) for number, row in enumerate(rows, 1)]
+
+
+def _of_run(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `result.json` of a run as a nested row; its parameters stand in `trial.json` beside it."""
+    if isinstance(result.get("parameters"), dict):
+        return {"status": result.get("status", "completed"), **result}
+    trial_file = path.with_name(TRIAL_FILE)
+    try:
+        parameters = json_reader.read(trial_file)["parameters"]
+        if not isinstance(parameters, dict):
+            raise TypeError(parameters)
+    except (OSError, ValueError, KeyError, TypeError):
+        problem = (
+            f"the result of one run, and {trial_file} does not say with which parameters (versions before wrote "
+            "none); write a table with a row for it: a column for each parameter and metric"
+        )
+        raise TableError(str(path), [f"{path}: {problem}"]) from None
+    status = result.get("status", "completed")
+    return {"status": status, "parameters": parameters, "metrics": result["metrics"]}
 
 
 def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from sweeps.search.confirm import rounds
 from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing
 from sweeps.text.counted import counted
-from sweeps.trials import storable
+from sweeps.trials import budget, storable
 from sweeps.trials.record import Trial
 from sweeps.worker import backoff, collection, program
 from sweeps.worker.signals import Stop
@@ -109,11 +109,20 @@ def work(
             if preempted_by:
                 return Tally(ended=ended, preempted_by=preempted_by)
             ended[end] += 1
+            if end == "completed" and ended[end] == 1:
+                _warn_of_budget(experiment, record.trial)
             if not stop.requested:
                 collection.collect(experiment)
     except Interrupted:
         log.debug("interrupted between trials")
     return Tally(ended=ended, preempted_by=stop.by)
+
+
+def _warn_of_budget(experiment: Experiment, index: int) -> None:
+    """Warn of limits that this worker's first completed trial reports nothing for."""
+    for name in budget.unreported(experiment.space.budget, [experiment.trial(index)]):
+        log.warning("trial %d reports no %s: budget.%s does not count it, and never ends the sweep if no trial "
+                    "reports any", index, name, name)
 
 
 @dataclass

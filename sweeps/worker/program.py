@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
+import json
 import logging
 import re
 import sys
@@ -55,6 +56,8 @@ Function = Callable[[Any], Any]
 """A Python function that computes a trial: of the trial, or of the dict of its parameters."""
 
 LOG_FILE = "log.txt"
+TRIAL_FILE = "trial.json"
+"""File in the run folder with the trial's index, attempt and parameters."""
 PYTHON = "${python}"
 """Placeholder in a command for the Python that the worker itself runs in."""
 
@@ -114,6 +117,7 @@ def run(
     argv, env = _command(space, record, folder, shared), variables(space, record, folder)
     if problem := startable.problem(argv):
         return NotStarted(detail=problem)
+    write_trial(record, folder)
     log_file = folder / LOG_FILE
     status = process.run(argv, log_file=log_file, env=env, should_stop=should_stop)
     if status == 0 and not (should_stop() and not (folder / RESULT_FILE).exists()):
@@ -127,6 +131,13 @@ def run(
         return Preempted(detail=f"the program {process.describe_exit(status)}")
     stated = read_refusal(folder / RESULT_FILE)
     return stated or classify_exit(status, log_file, argv, is_trainer=space.program.kind == "trainer")
+
+
+def write_trial(record: Trial, folder: Path) -> None:
+    """Note in the run folder what it is a run of: `sweep import` of its result.json needs the parameters."""
+    document = {"trial": record.trial, "attempt": record.attempt, "parameters": dict(record.parameters)}
+    with suppress(OSError):  # a program that cannot write here either fails, and says so
+        (folder / TRIAL_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def require_startable(space: Space) -> None:

@@ -64,10 +64,13 @@ class TestStatus:
         for command in ("status", "trials", "best", "pareto", "worker", "ask"):
             ran = sweep(command)
             assert ran.status == 1
-            assert ran.err.startswith(
-                f"sweep: error: {finished}/trials/000002.json: damaged record (not JSON"
-            )
-            assert ran.err.count("\n") == 1
+            line, *others = ran.err.splitlines()
+            assert line.startswith(f"sweep: error: {finished}/trials/000002.json: damaged record (not JSON")
+            assert "`sweep repair --yes`" in line
+            assert "`sweep doctor`" in line
+            assert len(others) <= (command == "best")
+            others_are_shown = command in ("status", "trials", "best")
+            assert bool(ran.out) == others_are_shown
 
 
 class TestTrialsAndBest:
