@@ -37,7 +37,8 @@ def list_sweeps(storage: str | None, everything: bool, style: str) -> None:
         echo(f"no sweep in {url} yet; make one with `sweep init SPACE.yaml`")
     else:
         latest = latest_name(url)
-        print_table([_for_people(row, latest) for row in shown])
+        if shown:
+            print_table([_for_people(row, latest) for row in shown])
         if hidden:
             echo(f"{counted(hidden, 'sweep')} put away: `sweep list --all`")
 

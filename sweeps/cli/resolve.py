@@ -76,6 +76,11 @@ def _no_such(url: str, name: str, missing: str) -> SweepNotFound:
     return SweepNotFound(f"{missing}: no sweep here; {hint}{url} has {shown}")
 
 
+def is_named(storage: str | None, name: str | None) -> bool:
+    """Return whether the options say which sweep is meant: what cannot be undone takes no default."""
+    return bool(name) or (bool(storage) and _is_sweep(storage_url(storage)))
+
+
 def sweep_names(url: str) -> list[str]:
     """Return the names of the sweeps in a folder of sweeps. Raises `StoreUnavailable`."""
     names = subfolders(url)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import click
 
 from sweeps.cli import confirmation, reuse
 from sweeps.cli.best import best_line, trial_result
+from sweeps.cli.extend import amendment_lines, document
 from sweeps.cli.output import (
     console,
     echo,
@@ -26,9 +28,10 @@ from sweeps.cli.resolve import open_sweep, readable, storage_options
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.search.confirm import rounds
-from sweeps.space.definition import Space
+from sweeps.space.definition import Budget, Space
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
+from sweeps.text.timestamp import timestamp
 from sweeps.trials import brake, budget, control, costs
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_trials
@@ -112,6 +115,7 @@ def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[st
         "why": switch.why or None,
         "confirmation": None if planned is None else confirmation.document(*planned),
         **reuse.sweep_document(records),
+        **({"amendments": amendments} if (amendments := document(experiment.amendments)) else {}),
     }
 
 
@@ -130,14 +134,15 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         f"trials  {searched}{cap}{extra}{': ' if statuses else ''}{', '.join(statuses)}",
     ]
     switch = control.switch(experiment.store)
-    if switch.braked:
+    if experiment.amendments.archived:
+        lines.append("state   in the archive, and stopped; `sweep archive --undo` takes it out")
+    elif switch.braked:
         lines.append(f"state   paused by the brake: {switch.why}; {brake.REMEDY}")
     elif switch.state != "running":
         lines.append(f"state   {switch.state}; `sweep resume` opens it again")
-    if limits := {name: limit for name, limit in asdict(space.budget).items() if limit is not None}:
-        costs = asdict(budget.spent(records, experiment.store.now()))
-        spent = ", ".join(f"{costs[name]:.4g} of {limit:.4g} {name}" for name, limit in limits.items())
-        lines.append(f"budget  {spent}")
+    if line := _budget_line(space.budget, records, experiment.store.now()):
+        lines.append(f"budget  {line}")
+    lines += [f"changed {line}" for line in amendment_lines(experiment.amendments)]
     if line := reuse.sweep_line(records):
         lines.append(f"compute {line}")
     if line := reuse.trunks_line(records):
@@ -153,6 +158,15 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     if (found := table.best(space, records)) is not None:
         lines.append(f"best    {best_line(space, found)}, in one run")
     return lines
+
+
+def _budget_line(limits: Budget, records: Sequence[Trial], now: float) -> str:
+    """Return how much of each limit is spent, in one clause; "" without any."""
+    costs = asdict(budget.spent(records, now))
+    spent = [f"{costs[name]:.4g} of {limit:.4g} {name}" for name, limit in budget.amounts(limits).items()]
+    if limits.until is not None:
+        spent.append(f"no trial begins after {timestamp(limits.until)}")
+    return ", ".join(spent)
 
 
 def _cost_line(space: Space, records: Sequence[Trial], rate: Rate | None) -> str:
@@ -206,24 +220,46 @@ def print_trials(space: Space, records: Sequence[Trial], roles: Mapping[int, str
 
 
 def _watch(experiment: Experiment, every: float, rate: Rate | None) -> None:
-    """Refresh the status every so many seconds, in place on a terminal, until Ctrl-C."""
+    """Refresh the status every so many seconds until Ctrl-C.
+
+    On a terminal it is refreshed in place. In a pipe or a file it is written again when it has changed.
+    """
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
-    def view() -> Group:
+    def status_now() -> list[str]:
         experiment.amendments.load()
         records = redact_trials(experiment.readable_trials()[0])
         lines = [
             *status_lines(experiment, records, rate),
             *(running_line(row) for row in running_rows(experiment, records)),
         ]
-        return Group(*(Text(escape_controls(line)) for line in lines))
+        return [escape_controls(line) for line in lines]
 
+    def view() -> Group:
+        return Group(*map(Text, status_now()))
+
+    if not sys.stdout.isatty():
+        with contextlib.suppress(KeyboardInterrupt):
+            _write_changes(status_now, experiment.store.now, every)
+        return
     with contextlib.suppress(KeyboardInterrupt), Live(view(), console=console(), auto_refresh=False) as live:
         while True:
             time.sleep(every)
             live.update(view(), refresh=True)
+
+
+def _write_changes(status_now: Callable[[], list[str]], clock: Callable[[], float], every: float) -> None:
+    """Write the status with its time whenever it has changed."""
+    before: list[str] = []
+    while True:
+        lines = status_now()
+        if lines != before:
+            click.echo("\n".join([timestamp(clock()), *lines, ""]))
+            sys.stdout.flush()
+            before = lines
+        time.sleep(every)
 
 
 def running_line(row: dict[str, Any]) -> str:

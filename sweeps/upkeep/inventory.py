@@ -184,7 +184,7 @@ def survey(store: Store, *, checksums: bool = False) -> Survey:
         halves=tuple(half_uploads(store, runs, trials, now)),
         foreign=tuple(foreign),
         quarantined=frozenset(int(match[1]) for match in moved if match),
-        ask_lock=None if ASK_KEY in odd else _ask_lock(store),
+        ask_lock=None if ASK_KEY in odd else ask_lock(store),
         drafts=tuple(_drafts(store, now)),
         oddities=oddities,
         damaged_plan=_damaged_plan(store),
@@ -261,7 +261,8 @@ def _is_newer(data: bytes) -> bool:
     return isinstance(schema, int) and schema > trial.SCHEMA
 
 
-def _ask_lock(store: Store) -> AskLock | None:
+def ask_lock(store: Store) -> AskLock | None:
+    """Return the lease for generating candidates, or None if nobody has it."""
     try:
         data, version = store.read(ASK_KEY)
     except NotFound:

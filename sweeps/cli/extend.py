@@ -1,0 +1,159 @@
+"""Command `sweep extend`: change the limits of a sweep that exists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import click
+
+from sweeps.cli.control import user_name
+from sweeps.cli.output import echo, shorten
+from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.errors import InputError
+from sweeps.space.definition import Space
+from sweeps.space.space_limits import BUDGET_KEYS
+from sweeps.space.yaml_cursor import nearest
+from sweeps.text.timestamp import timestamp
+from sweeps.trials.amendments import BUDGET, LIMITS, Amendment, Amendments
+
+NONE = "none"
+"""Value that lifts a limit."""
+
+
+@click.command()
+@storage_options
+@click.option("--run-cap", metavar="N", help="How many trials the search may make in all.")
+@click.option(
+    "--budget", metavar="KEY=X", multiple=True, help=f"A limit in all: {', '.join(BUDGET_KEYS)}. Repeat it for more."
+)
+@click.option("--wall-hours", metavar="H", help="Hours since the first trial: --budget wall_hours=H.")
+@click.option(
+    "--until", metavar="TIME", help="Begin no trial from then on: '2026-11-25 08:00', in local time, or with +01:00 or Z."
+)
+def extend(
+    storage: str | None,
+    name: str | None,
+    run_cap: str | None,
+    budget: tuple[str, ...],
+    wall_hours: str | None,
+    until: str | None,
+) -> None:
+    """Change the limits of a sweep, up or down, while its workers run.
+
+    `none` lifts a limit. Each worker honours it from its next claim on; trials that run go on to their end.
+    Workers that have left at the old limit do not come back by themselves.
+    """
+    experiment = open_sweep(storage, name)
+    changes = _changes(run_cap, budget, wall_hours, until, experiment.store.now())
+    before = experiment.amendments.refresh()
+    amendment = experiment.extend(changes, by=user_name())
+    for line in differences(before, amendment):
+        echo(line)
+    records, _ = experiment.readable_trials()
+    if not any(record.status == "running" for record in records) and not experiment.is_full(records):
+        echo(f"next: sweep worker --storage {experiment.store.url}", err=True)
+
+
+def _changes(
+    run_cap: str | None, budget: tuple[str, ...], wall_hours: str | None, until: str | None, now: float
+) -> dict[str, float | None]:
+    """Return the new limits by name. Raises `InputError`."""
+    pairs = [pair.partition("=")[::2] for pair in budget]
+    pairs += [("wall_hours", wall_hours)] if wall_hours is not None else []
+    changes: dict[str, float | None] = {}
+    if run_cap is not None:
+        changes["run_cap"] = _count(run_cap)
+    for key, text in pairs:
+        if key == "run_cap":
+            raise InputError("--budget run_cap: write --run-cap N")
+        if key not in BUDGET_KEYS:
+            raise InputError(f"--budget {key}: unknown; {nearest(key, BUDGET_KEYS)}")
+        if key in changes:
+            raise InputError(f"--budget {key} stands there twice; keep one")
+        changes[key] = _amount(key, text)
+    if until is not None:
+        changes["until"] = _time(until, now)
+    if not changes:
+        raise InputError("say what to change: --run-cap N, --budget KEY=X, --wall-hours H or --until TIME")
+    return changes
+
+
+def _count(text: str) -> int | None:
+    if text == NONE:
+        return None
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1 or len(text) > 9:
+        raise InputError(f"--run-cap {text}: write a number of trials, such as 60, or {NONE}")
+    return int(text)
+
+
+def _amount(key: str, text: str) -> float | None:
+    if text == NONE:
+        return None
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount < float("inf"):
+        raise InputError(f"--budget {key}={text}: write a number above 0, or {NONE}")
+    return amount
+
+
+def _time(text: str, now: float) -> float | None:
+    """Return seconds since the epoch; a time without a zone is this machine's."""
+    if text == NONE:
+        return None
+    try:
+        time = datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise InputError(
+            f"--until {text}: write a time such as '2026-11-25 08:00' or 2026-11-25T08:00Z, or {NONE}"
+        ) from None
+    if time <= now:
+        raise InputError(f"--until {text}: that is past (it is {timestamp(now)}); `sweep stop` ends a sweep now")
+    return time
+
+
+def differences(before: Space, amendment: Amendment) -> list[str]:
+    """Return a line for each limit that an amendment has changed: `run_cap 40 → 60`."""
+    return [
+        f"{name} {shown(name, present(before, name))} → {shown(name, amendment.changes[name])}"
+        for name in LIMITS
+        if name in amendment.changes
+    ]
+
+
+def amendment_lines(made: Amendments) -> list[str]:
+    """Return who changed what and when, a line for each amendment of limits that still counts."""
+    newest: dict[str, Amendment] = {}
+    for amendment in made.made:
+        newest |= dict.fromkeys((name for name in amendment.changes if name in LIMITS), amendment)
+    by_amendment: dict[int, list[str]] = {}
+    for name, amendment in newest.items():
+        change = f"{name} {shown(name, amendment.changes[name])}"
+        by_amendment.setdefault(amendment.number, []).append(change)
+    at = {amendment.number: amendment for amendment in made.made}
+    return [
+        f"{', '.join(changes)} by {at[number].by}, {timestamp(at[number].at)}"
+        for number, changes in sorted(by_amendment.items())
+    ]
+
+
+def present(space: Space, name: str) -> float | None:
+    """Return a limit of the sweep; None if there is none."""
+    limit: float | None = getattr(space.budget if name in BUDGET else space, name)
+    return limit
+
+
+def shown(name: str, limit: object) -> str:
+    """Return a limit for people."""
+    if limit is None:
+        return NONE
+    return timestamp(limit) if name == "until" and isinstance(limit, float | int) else shorten(limit)
+
+
+def document(made: Amendments) -> list[Mapping[str, object]]:
+    """Return the amendments for programs."""
+    return [
+        {"number": a.number, "changes": dict(a.changes), "by": a.by, "at": a.at} for a in made.made if a.changes
+    ]

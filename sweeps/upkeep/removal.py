@@ -1,0 +1,141 @@
+"""Removal of a whole sweep, for `sweep delete`, and who must have left before.
+
+The sweep is stopped first, and `sweep.json` goes last: a removal that is cut short leaves a stopped sweep, and
+the next one finishes it. A worker that waited meanwhile finds no `sweep.json`, and leaves.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeps.errors import Conflict, StoreUnavailable
+from sweeps.experiment import Experiment
+from sweeps.storage.base import Entry, NotFound, Store
+from sweeps.storage.keys import SWEEP_KEY
+from sweeps.storage.run_files.client import Bucket
+from sweeps.trials import control, lifecycle
+from sweeps.upkeep.inventory import ask_lock, local_root
+
+AT_ONCE = 16
+"""Requests to a bucket at the same time."""
+_LAST = (control.KEY, SWEEP_KEY)
+_TRIES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stock:
+    """What a sweep consists of: trials by status, damaged records, files and their bytes (None: not known)."""
+
+    trials: Mapping[str, int]
+    damaged: int
+    files: int
+    size: int | None
+
+
+def living(experiment: Experiment) -> tuple[str, ...]:
+    """Return the workers that have shown a sign of life within the lease; idle ones show none."""
+    now, expire_s = experiment.store.now(), experiment.space.lease.expire_s
+    records, _ = experiment.readable_trials()
+    workers = [
+        record.worker or "somebody"
+        for record in records
+        if record.status == "running" and record.heartbeat is not None
+        if not lifecycle.is_stale(record, now, expire_s)
+    ]
+    lock = ask_lock(experiment.store)
+    if lock is not None and abs(now - lock.renewed) <= expire_s:
+        workers.append(lock.holder)
+    return tuple(dict.fromkeys(workers))
+
+
+def stock(experiment: Experiment) -> Stock:
+    """Return what `remove` would remove. Raises `StoreUnavailable`."""
+    records, damaged = experiment.readable_trials()
+    sizes = _sizes(experiment.store)
+    return Stock(
+        trials=Counter(record.status for record in records),
+        damaged=len(damaged),
+        files=len(experiment.store.list("")),
+        size=None if sizes is None else sum(sizes),
+    )
+
+
+def _sizes(store: Store) -> Iterable[int] | None:
+    root = local_root(store)
+    if root is not None:
+        return [_size(Path(path, name)) for path, _, names in os.walk(root) for name in names]
+    if not isinstance(store, Bucket):
+        return None
+    found = store.filesystem().find(store.location("").removeprefix("gs://"), detail=True)
+    return [int(about["size"]) for about in found.values()]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0  # removed in the meantime
+
+
+def remove(store: Store, by: str) -> None:
+    """Stop the sweep, then remove all that it consists of, as far as it is there.
+
+    Raises:
+        StoreUnavailable: something could not be removed; the next call goes on.
+    """
+    control.write(store, "stopped", by)
+    remove_objects(store)
+    root = local_root(store)
+    if root is not None:
+        _remove_folder(root)
+
+
+def remove_objects(store: Store) -> None:
+    """Remove all objects, `control.json` and `sweep.json` last. Raises `StoreUnavailable`."""
+    root = local_root(store)
+    if root is not None:
+        for child in sorted(root.iterdir()):
+            if child.name not in _LAST:
+                _remove_folder(child) if child.is_dir() and not child.is_symlink() else _unlink(child)
+        for name in reversed(_LAST):
+            _unlink(root / name)
+        return
+    for _ in range(_TRIES):
+        entries = [entry for entry in store.list("") if entry.key not in _LAST]
+        if not entries:
+            break
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda entry: _delete(store, entry), entries))
+    else:
+        raise StoreUnavailable(f"{store.url}: somebody still writes here; end that, and delete it again")
+    for key in reversed(_LAST):  # workers see a stopped sweep until there is none
+        with suppress(NotFound):
+            _delete(store, Entry(key, store.read(key)[1], 0.0))
+
+
+def _delete(store: Store, entry: Entry) -> None:
+    with suppress(Conflict):  # it was changed or removed since the listing; the next one tells
+        store.delete(entry.key, entry.version)
+
+
+def _remove_folder(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreUnavailable(f"{folder}: cannot be removed: {error.strerror or error}") from error
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreUnavailable(f"{path}: cannot be removed: {error.strerror or error}") from error

@@ -1,0 +1,155 @@
+"""Another name for a sweep, for `sweep rename`: its folder is renamed, its objects in a bucket are copied.
+
+In a bucket `renaming.json` says where to, as long as a part is left to do: copy all objects, with manifests that
+name the copies' generations; write `sweep.json` there, which makes it a sweep; remove the old ones. Whoever
+calls it again after an interruption goes on. Nobody can claim a trial meanwhile: the old sweep is stopped, and
+the new one is there when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from sweeps.errors import AlreadyExists, DamagedObject, InputError, StoreUnavailable
+from sweeps.experiment import Experiment
+from sweeps.search.allocation import ASK_KEY
+from sweeps.storage.base import NotFound, Store
+from sweeps.storage.keys import SWEEP_KEY
+from sweeps.storage.local import LocalStore
+from sweeps.storage.run_files import manifest
+from sweeps.storage.run_files.client import Bucket
+from sweeps.storage.urls import join, local_path, name_of, open_store, parent
+from sweeps.text import json_reader
+from sweeps.trials import amendments, control
+from sweeps.upkeep.removal import AT_ONCE, remove_objects
+
+KEY = "renaming.json"
+_STAYS = (SWEEP_KEY, KEY, control.KEY, ASK_KEY)
+
+
+def rename(experiment: Experiment, name: str, by: str) -> Experiment:
+    """Give the sweep another name in the same folder of sweeps, and return it there.
+
+    Args:
+        experiment: the sweep; nobody may work on it.
+        name: the new one.
+        by: who does it.
+
+    Raises:
+        InputError: `name` is no folder's name, or there is something of this name.
+        StoreUnavailable: it was interrupted; the next call goes on.
+    """
+    store = experiment.store
+    if isinstance(store, Bucket):
+        target = open_store(join(parent(store.url), name))
+        _copy(store, target, by)
+    elif isinstance(store, LocalStore):
+        target = LocalStore(join(parent(store.url), name))
+        if name != name_of(store.url):
+            _rename_folder(store, target)
+    else:
+        raise InputError(f"{store.url}: this store cannot be renamed")
+    renamed = Experiment.open(target)
+    if renamed.space.name != name:
+        renamed.amendments.add({amendments.NAME: name}, by)
+    return renamed
+
+
+def _rename_folder(store: LocalStore, target: LocalStore) -> None:
+    old, new = Path(local_path(store.url)), Path(local_path(target.url))
+    if new.exists() or new.is_symlink():
+        raise InputError(f"{target.url}: there is something of this name; choose another, or `sweep delete` it first")
+    try:
+        old.rename(new)
+    except OSError as error:
+        raise StoreUnavailable(f"{store.url}: cannot be renamed: {error.strerror or error}") from error
+
+
+# ---- buckets
+
+
+def _copy(store: Store, target: Store, by: str) -> None:
+    """Copy the sweep's objects to the target and remove the old ones; go on with an interrupted rename."""
+    if store.url == target.url:
+        raise InputError(f"{store.url}: it has this name already")
+    state = _begun(store, target)
+    if state is None:
+        if target.list(""):
+            raise InputError(
+                f"{target.url}: there is something of this name; choose another, or `sweep delete` it first"
+            )
+        state = control.read(store)
+        document = {"schema": 1, "to": target.url, "state": state}
+        with suppress(AlreadyExists):
+            store.create(KEY, json.dumps(document).encode())
+        control.write(store, "stopped", by)
+    sweep = store.read(SWEEP_KEY)[0]
+    try:
+        there = target.read(SWEEP_KEY)[0]
+    except NotFound:
+        _copy_objects(store, target)
+        if state != "running":
+            control.write(target, state, by)
+        target.create(SWEEP_KEY, sweep)
+    else:  # the copy was complete, and workers may have gone on with it
+        if there != sweep:
+            raise InputError(f"{target.url}: another sweep is here meanwhile; choose another name")
+    remove_objects(store)
+
+
+def _begun(store: Store, target: Store) -> control.State | None:
+    """Return the state that the sweep had before its interrupted rename; None if there was none."""
+    try:
+        document = json_reader.parse(store.read(KEY)[0])
+        to, state = document["to"], document["state"]
+    except NotFound:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedObject(KEY, str(error), store.location(KEY)) from None
+    if to != target.url:
+        raise InputError(f"{store.url}: it is being renamed to {name_of(to)}; `sweep rename {name_of(to)}` goes on")
+    return cast("control.State", state)
+
+
+def _copy_objects(store: Store, target: Store) -> None:
+    entries = [entry.key for entry in store.list("") if entry.key not in _STAYS]
+    manifests = {key for key in entries if key.rpartition("/")[2] == manifest.MANIFEST and "/" in key}
+    files = cast(Bucket, store).filesystem()
+
+    def copy(key: str) -> None:
+        files.cp_file(_path(store, key), _path(target, key))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(copy, (key for key in entries if key not in manifests)))
+    versions = {entry.key: entry.version for entry in target.list("")}
+    if missing := [key for key in entries if key not in versions and key not in manifests]:
+        raise StoreUnavailable(f"{target.location(missing[0])}: it was not copied; rename it again")
+    for key in sorted(manifests):
+        data = _with_generations(store.read(key)[0], key.rpartition("/")[0], versions)
+        with suppress(AlreadyExists):  # of an interrupted rename: its copies are overwritten now
+            target.create(key, data)
+            continue
+        target.replace(key, data, versions[key])
+
+
+def _path(store: Store, key: str) -> str:
+    return store.location(key).removeprefix("gs://")
+
+
+def _with_generations(data: bytes, prefix: str, versions: Mapping[str, str]) -> bytes:
+    """Return the manifest with the generations of the copies; one that cannot be read as it is."""
+    try:
+        files = manifest.decode(data)
+    except ValueError:
+        return data
+    copied = {
+        name: replace(stored, generation=versions.get(f"{prefix}/{stored.object}", stored.generation))
+        for name, stored in files.items()
+    }
+    return manifest.encode(copied)
