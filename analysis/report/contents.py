@@ -14,7 +14,7 @@ from typing import Any
 from analysis.errors import AnalysisError
 from analysis.summaries import summary
 from analysis.summaries.budget import TrialFit, curve_formula, fit_trials
-from analysis.summaries.compute import priced
+from analysis.summaries.compute import is_compute, priced
 from analysis.summaries.costs import Cost, Rate, cost
 from analysis.summaries.failures import Failure, failures, reasons
 from analysis.summaries.front_table import FrontTable, of_many_objectives, of_tradeoff
@@ -85,6 +85,16 @@ class Contents:
     def trials(self) -> int:
         """Return the number of trials, in any status."""
         return len(self.table)
+
+    @property
+    def of_trainer(self) -> bool:
+        """Return whether the trials are of this project's trainer, which alone has a Stage 1.9."""
+        return "effective_steps" in self.table or any("stage1_9" in name for name in self.table.columns)
+
+    @property
+    def is_over_compute(self) -> bool:
+        """Return whether the trade-off is one of compute, not of two qualities such as loss and latency."""
+        return self.tradeoff is None or is_compute(self.tradeoff.result.x)
 
     @property
     def confirming(self) -> int:
@@ -175,7 +185,7 @@ def _tradeoff(table: TrialsTable, goals: Sequence[Objective]) -> tuple[Tradeoff 
 
 def _fit(table: TrialsTable, result: ParetoResult) -> tuple[TrialFit | None, str]:
     """Return the curve through the trade-off and its formula, or None and why there is none."""
-    if result.x_goal != "minimize":
+    if result.x_goal != "minimize" or not is_compute(result.x):
         return None, ""
     table = table.with_effective_steps()
     try:

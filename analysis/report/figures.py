@@ -51,8 +51,17 @@ def tradeoff(table: TrialsTable, result: ParetoResult, curve: Curve | None = Non
     if result.baseline is not None:
         _add_baseline(figure, result.baseline)
     figure.update_xaxes(scale([point.x for point in result.points]))
-    figure.update_yaxes(scale([point.y for point in result.points]))
+    ends = _ends(table, result.y) + ([] if result.baseline is None else [result.baseline])
+    figure.update_yaxes(scale([point.y for point in result.points], ends))
     return figure
+
+
+def _ends(table: TrialsTable, y: str) -> list[float]:
+    """Return the ends of all error bars."""
+    sem = np.nan_to_num(table.standard_errors(y))
+    ys = table.floats(y)
+    known = np.isfinite(ys)
+    return [*(ys + sem)[known].tolist(), *(ys - sem)[known].tolist()]
 
 
 def _add_points(figure: go.Figure, table: TrialsTable, result: ParetoResult) -> None:
@@ -187,7 +196,7 @@ def history(table: TrialsTable, metric: str, goal: Goal = "minimize") -> go.Figu
                 hovertemplate="best so far %{y}<extra></extra>",
             )
         )
-    figure.update_yaxes(scale(done.numbers(metric).tolist()))
+    figure.update_yaxes(scale(done.numbers(metric).tolist(), _ends(done, metric)))
     last = max(table.trials.tolist(), default=0)
     figure.update_xaxes(range=[-0.03 * last - 0.5, 1.03 * last + 0.5], dtick=1 if last <= 10 else None)
     _add_failed(figure, table.trials[table.has_status("failed")].tolist())

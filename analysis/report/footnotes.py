@@ -81,7 +81,7 @@ def _conditions(page: Contents, figures: Collection[str]) -> Mapping[str, bool]:
         "lengths": page.reuse is not None and bool(page.reuse.lengths),
         "prefixes": "prefixes" in figures,
         "paid curve": "paid" in figures,
-        "no baseline": part is not None and part.result.baseline is None,
+        "no baseline": part is not None and part.result.baseline is None and page.of_trainer,
         "baseline": part is not None and part.result.baseline is not None,
         "chances": part is not None and part.uncertainty.draws > 0,
         "hypervolume": part is not None and part.uncertainty.hypervolume is not None,

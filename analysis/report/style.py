@@ -7,6 +7,7 @@ Colours are mid-tones with contrast on a light and on a dark page; the page's st
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from functools import partial
 from html import escape
 from typing import Any
@@ -69,11 +70,20 @@ def axis_type(values: list[float]) -> str:
     return "log"
 
 
-def scale(values: list[float]) -> dict[str, Any]:
+def scale(values: list[float], also: Collection[float] = ()) -> dict[str, Any]:
     """Return the plotly settings of an axis for these values: its type, and the ticks of a logarithmic one.
 
-    Plotly's own ticks, 5 and 2 between 100 and 1000, are easily misread.
+    Plotly's own ticks, 5 and 2 between 100 and 1000, are easily misread; and it shows one value in the middle of
+    2, however small it is.
+
+    Args:
+        values: of the points.
+        also: where something else is drawn, such as the ends of error bars.
     """
+    if len(set(values)) == 1:
+        low, high = min(*values, *also, values[0]), max(*values, *also, values[0])
+        margin = 0.1 * (high - low or abs(low)) or 1.0
+        return {"type": "linear", "range": [low - margin, high + margin]}
     if axis_type(values) == "linear":
         return {"type": "linear"}
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))

@@ -63,6 +63,11 @@ def of_column(column: str) -> Measure:
     return next((m for m in MEASURES.values() if column in m.columns), OTHER)
 
 
+def is_compute(column: str) -> bool:
+    """Return whether a column measures compute: milliseconds of latency or a second loss do not."""
+    return column in NOMINAL_COLUMNS or of_column(column) is not OTHER
+
+
 def column_of(name: str, table: TrialsTable) -> str:
     """Return the table's column of a measure, by the measure's name.
 
