@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ from sweeps.upkeep.inventory import ask_lock, local_root
 
 AT_ONCE = 16
 """Requests to a bucket at the same time."""
-_LAST = (control.KEY, SWEEP_KEY)
+LAST = (SWEEP_KEY, control.KEY)
+"""Objects that are removed at the end: the sweep is none any more, and then no longer stopped."""
 _TRIES = 3
 
 
@@ -97,25 +98,25 @@ def remove(store: Store, by: str) -> None:
         _remove_folder(root)
 
 
-def remove_objects(store: Store) -> None:
-    """Remove all objects, `control.json` and `sweep.json` last. Raises `StoreUnavailable`."""
+def remove_objects(store: Store, last: Sequence[str] = LAST) -> None:
+    """Remove all objects, those of `last` at the end, in this order. Raises `StoreUnavailable`."""
     root = local_root(store)
     if root is not None:
         for child in sorted(root.iterdir()):
-            if child.name not in _LAST:
+            if child.name not in last:
                 _remove_folder(child) if child.is_dir() and not child.is_symlink() else _unlink(child)
-        for name in reversed(_LAST):
+        for name in last:
             _unlink(root / name)
         return
     for _ in range(_TRIES):
-        entries = [entry for entry in store.list("") if entry.key not in _LAST]
+        entries = [entry for entry in store.list("") if entry.key not in last]
         if not entries:
             break
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda entry: _delete(store, entry), entries))
     else:
         raise StoreUnavailable(f"{store.url}: somebody still writes here; end that, and delete it again")
-    for key in reversed(_LAST):  # workers see a stopped sweep until there is none
+    for key in last:  # workers see a stopped sweep until there is none
         with suppress(NotFound):
             _delete(store, Entry(key, store.read(key)[1], 0.0))
 

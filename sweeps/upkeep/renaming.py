@@ -19,7 +19,7 @@ from typing import cast
 from sweeps.errors import AlreadyExists, DamagedObject, InputError, StoreUnavailable
 from sweeps.experiment import Experiment
 from sweeps.search.allocation import ASK_KEY
-from sweeps.storage.base import NotFound, Store
+from sweeps.storage.base import NotFound, Store, put
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.local import LocalStore
 from sweeps.storage.run_files import manifest
@@ -27,7 +27,7 @@ from sweeps.storage.run_files.client import Bucket
 from sweeps.storage.urls import join, local_path, name_of, open_store, parent
 from sweeps.text import json_reader
 from sweeps.trials import amendments, control
-from sweeps.upkeep.removal import AT_ONCE, remove_objects
+from sweeps.upkeep.removal import AT_ONCE, LAST, remove_objects
 
 KEY = "renaming.json"
 _STAYS = (SWEEP_KEY, KEY, control.KEY, ASK_KEY)
@@ -85,9 +85,8 @@ def _copy(store: Store, target: Store, by: str) -> None:
                 f"{target.url}: there is something of this name; choose another, or `sweep delete` it first"
             )
         state = control.read(store)
-        document = {"schema": 1, "to": target.url, "state": state}
-        with suppress(AlreadyExists):
-            store.create(KEY, json.dumps(document).encode())
+        document = {"schema": 1, "to": target.url, "state": state, "sweep": store.read(SWEEP_KEY)[1]}
+        _put_marker(store, json.dumps(document).encode())
         control.write(store, "stopped", by)
     sweep = store.read(SWEEP_KEY)[0]
     try:
@@ -100,21 +99,30 @@ def _copy(store: Store, target: Store, by: str) -> None:
     else:  # the copy was complete, and workers may have gone on with it
         if there != sweep:
             raise InputError(f"{target.url}: another sweep is here meanwhile; choose another name")
-    remove_objects(store)
+    remove_objects(store, last=(*LAST, KEY))
 
 
 def _begun(store: Store, target: Store) -> control.State | None:
     """Return the state that the sweep had before its interrupted rename; None if there was none."""
     try:
         document = json_reader.parse(store.read(KEY)[0])
-        to, state = document["to"], document["state"]
+        to, state, sweep = document["to"], document["state"], document["sweep"]
     except NotFound:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedObject(KEY, str(error), store.location(KEY)) from None
+    if sweep != store.read(SWEEP_KEY)[1]:  # left by another sweep that had this name
+        return None
     if to != target.url:
         raise InputError(f"{store.url}: it is being renamed to {name_of(to)}; `sweep rename {name_of(to)}` goes on")
     return cast("control.State", state)
+
+
+def _put_marker(store: Store, data: bytes) -> None:
+    try:
+        put(store, KEY, data, store.read(KEY)[1])
+    except NotFound:
+        store.create(KEY, data)
 
 
 def _copy_objects(store: Store, target: Store) -> None:
@@ -123,7 +131,13 @@ def _copy_objects(store: Store, target: Store) -> None:
     files = cast(Bucket, store).filesystem()
 
     def copy(key: str) -> None:
-        files.cp_file(_path(store, key), _path(target, key))
+        try:
+            files.cp_file(_path(store, key), _path(target, key))
+        except Exception as error:  # whatever gcsfs raises, after retries of its own
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise StoreUnavailable(
+                f"{store.location(key)}: cannot be copied ({reason}); rename it again to go on"
+            ) from error
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(copy, (key for key in entries if key not in manifests)))

@@ -1,0 +1,233 @@
+"""Renaming and deleting a sweep, in a folder and in a bucket, also where that was cut short."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from fake_gcs import Fault
+
+from sweeps.errors import InputError, StoreUnavailable, SweepNotFound
+from sweeps.experiment import Experiment
+from sweeps.storage.base import Store
+from sweeps.storage.run_files import snapshot
+from sweeps.storage.run_files.exchange import Deadline, UploadConfig
+from sweeps.storage.urls import join, open_store
+from sweeps.trials import amendments, control
+from sweeps.upkeep import renaming
+from sweeps.upkeep.doctor import examine
+from sweeps.upkeep.inventory import survey
+from sweeps.upkeep.removal import living, remove, stock
+from sweeps.upkeep.renaming import rename
+from sweeps.upkeep.repair import carry_out, plan
+
+KEY = f"stages/{'ab' * 32}"
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch) -> str:
+    """The URL of a folder of sweeps."""
+    if request.param == "folder":
+        return str(tmp_path / "store")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("gcs").url)
+    return f"gs://bucket/lifetimes/{uuid.uuid4().hex}"
+
+
+def open_at(url: str, name: str) -> Experiment:
+    return Experiment.open(open_store(join(url, name)))
+
+
+@pytest.fixture
+def sweep(url: str, space, tmp_path) -> Experiment:
+    """A completed trial, a pending one, a snapshot and an amendment."""
+    found = Experiment.create(open_store(join(url, "toy")), space)
+    for _ in range(2):
+        record = found.ask("w")
+    found.apply(0, complete(found.trial(0)))
+    found.apply(1, release(record))
+    ended = tmp_path / "ended"
+    ended.mkdir()
+    (ended / "weights.bin").write_text("w" * 3000)
+    publish(found.store, ended)
+    found.extend({"run_cap": 30}, by="ada")
+    return found
+
+
+def complete(record):
+    from sweeps.trials.lifecycle import Complete
+
+    return Complete(worker="w", attempt=record.attempt, metrics={"loss": 0.5})
+
+
+def release(record):
+    from sweeps.trials.lifecycle import Release
+
+    return Release(worker="w", attempt=record.attempt)
+
+
+def publish(store: Store, folder: Path) -> None:
+    deadline = Deadline(UploadConfig(patience_s=1.0, first_wait_s=0.02, longest_wait_s=0.1))
+    assert snapshot.publish(store, KEY, folder, "000000-1", link=False, deadline=deadline) is not None
+
+
+def fetched(store: Store, into: Path) -> str:
+    found = snapshot.published(store, KEY)
+    assert found is not None
+    into.mkdir()
+    snapshot.fetch(store, KEY, found, into, link=False, deadline=Deadline(UploadConfig()))
+    return (into / "weights.bin").read_text()
+
+
+def assert_moved(url: str, tmp_path: Path) -> None:
+    there = open_at(url, "new")
+    assert there.space.name == "new"
+    assert there.space.run_cap == 30
+    assert [record.status for record in there.trials()] == ["completed", "pending"]
+    assert control.read(there.store) == "paused"
+    assert fetched(there.store, tmp_path / uuid.uuid4().hex) == "w" * 3000
+    with pytest.raises(SweepNotFound):
+        open_at(url, "toy")
+    assert [entry.key for entry in open_store(join(url, "toy")).list("")] == []
+    found = survey(there.store, checksums=True)
+    assert (found.foreign, found.snapshots[0].state) == ((), "unnamed") if found.snapshots else found.foreign == ()
+    control.write(there.store, "running", "ada")
+    assert there.ask("w2").trial == 1
+
+
+def test_a_renamed_sweep_is_all_there_under_its_new_name_alone(url, sweep, tmp_path) -> None:
+    control.write(sweep.store, "paused", "ada")
+    assert rename(sweep, "new", "ada").store.url == join(url, "new")
+    assert_moved(url, tmp_path)
+
+
+def test_a_name_that_is_taken_or_none_is_refused_and_nothing_is_changed(url, sweep, space) -> None:
+    open_store(join(url, "taken")).create("somebody.json", b"{}")
+    for name in ("taken", "../up", "", ".hidden"):
+        with pytest.raises(InputError):
+            rename(sweep, name, "ada")
+    assert control.read(open_at(url, "toy").store) == "running"
+    assert [entry.key for entry in open_store(join(url, "taken")).list("")] == ["somebody.json"]
+
+
+@pytest.mark.parametrize("survives", [2, 3, 5, 7, 9, 11])
+def test_a_rename_in_a_bucket_that_was_cut_short_goes_on(gcs, monkeypatch, space, tmp_path, survives) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    url = f"gs://bucket/lifetimes/{uuid.uuid4().hex}"
+    found = Experiment.create(open_store(join(url, "toy")), space)
+    for _ in range(2):
+        record = found.ask("w")
+    found.apply(0, complete(found.trial(0)))
+    found.apply(1, release(record))
+    (tmp_path / "ended").mkdir()
+    (tmp_path / "ended" / "weights.bin").write_text("w" * 3000)
+    publish(found.store, tmp_path / "ended")
+    found.extend({"run_cap": 30}, by="ada")
+    control.write(found.store, "paused", "ada")
+    steps = 0
+
+    def cut(real):
+        def step(*args, **kwargs):
+            nonlocal steps
+            steps += 1
+            if steps == survives:
+                raise KeyboardInterrupt
+            return real(*args, **kwargs)
+
+        return step
+
+    with monkeypatch.context() as patched:
+        patched.setattr(renaming, "_with_generations", cut(renaming._with_generations))
+        for name in ("create", "delete"):
+            patched.setattr(type(found.store), name, cut(getattr(type(found.store), name)))
+        with pytest.raises(KeyboardInterrupt):
+            rename(found, "new", "ada")
+    again = open_at(url, "toy")
+    with pytest.raises(InputError, match="it is being renamed to new"):
+        rename(again, "third", "ada")
+    rename(again, "new", "ada")
+    assert_moved(url, tmp_path)
+
+
+def test_a_deleted_sweep_leaves_nothing_and_its_neighbour_stays(url, sweep, space) -> None:
+    Experiment.create(open_store(join(url, "toy2")), space)
+    there = stock(sweep)
+    assert dict(there.trials) == {"completed": 1, "pending": 1}
+    assert there.size > 3000
+    assert there.files >= 5
+    remove(sweep.store, "ada")
+    assert open_store(join(url, "toy")).list("") == []
+    with pytest.raises(SweepNotFound):
+        open_at(url, "toy")
+    assert open_at(url, "toy2").space.run_cap == 8
+    again = Experiment.create(open_store(join(url, "toy")), space)
+    assert (again.trials(), again.space.run_cap) == ([], 8)
+
+
+def test_a_deletion_that_was_cut_short_leaves_a_stopped_sweep_and_the_next_finishes_it(
+    gcs, monkeypatch, space
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    url = f"gs://bucket/lifetimes/{uuid.uuid4().hex}"
+    found = Experiment.create(open_store(join(url, "toy")), space)
+    found.ask("w", leased=False)
+    delete, calls = type(found.store).delete, []
+
+    def once(self, key, expected):
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(key)
+        return delete(self, key, expected)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(found.store), "delete", once)
+        with pytest.raises(KeyboardInterrupt):
+            remove(found.store, "ada")
+    again = open_at(url, "toy")
+    assert control.read(again.store) == "stopped"
+    remove(again.store, "ada")
+    assert again.store.list("") == []
+
+
+def test_workers_live_as_long_as_their_lease(url, space) -> None:
+    found = Experiment.create(open_store(join(url, "toy")), space)
+    assert living(found) == ()
+    found.ask("ask-1", leased=False)  # a person's own: nobody waits for it
+    found.allocator.lease.settle()
+    assert living(found) == ()
+    found.ask("busy")
+    assert living(found) == ("busy",)
+
+
+def test_doctor_and_repair_know_the_amendments(url, sweep) -> None:
+    store = sweep.store
+    store.create(amendments.key(2), b"{")
+    store.create(amendments.key(4), amendments.encoded({"usd": 3}, "bob", 1.0))
+    store.create("amendments/notes.txt", b"mine")
+    findings = {f.kind: f for f in examine(lambda: Experiment.open(store), expected=True).findings}
+    assert "a change of the sweep's limits cannot be read" in findings["torn"].what
+    assert findings["gap"].where.endswith("amendments/0003.json")
+    assert findings["foreign"].where.endswith("amendments/notes.txt")
+    steps = [step for step in plan(sweep, survey(store)) if step.kind == "torn"]
+    assert [carry_out(step).state for step in steps] == ["done"]
+    kept = [entry.key for entry in store.list("quarantine/")]
+    assert [store.read(key)[0] for key in kept] == [b"{"]
+    opened = Experiment.open(store)
+    assert (opened.amendments.damaged, opened.space.run_cap, opened.space.budget.usd) == ((), 30, 3)
+    assert json.loads(store.read(amendments.key(2))[0])["changes"] == {}
+    assert opened.extend({"run_cap": 31}, by="ada").number == 5
+
+
+def test_a_bucket_that_fails_during_a_rename_keeps_the_old_sweep(gcs, monkeypatch, space) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    url = f"gs://bucket/lifetimes/{uuid.uuid4().hex}"
+    found = Experiment.create(open_store(join(url, "toy")), space)
+    found.ask("w", leased=False)
+    gcs.faults.add(Fault(action="status", status=403, operation="rewrite", times=None))
+    with pytest.raises(StoreUnavailable, match="cannot be copied"):
+        rename(found, "new", "ada")
+    assert len(open_at(url, "toy").trials()) == 1
+    with pytest.raises(SweepNotFound):
+        open_at(url, "new")
+    gcs.reset()
