@@ -114,8 +114,8 @@ class Experiment:
         """Change limits of the sweep for all workers, from their next claim on, and return the record of it.
 
         Args:
-            changes: new values of `run_cap`, of a budget's limits, or of `until` (seconds since the epoch), by
-                name; None lifts a limit.
+            changes: new values of `run_cap` and of a budget's limits, by name; None lifts a limit. `until` is
+                in seconds since the epoch.
             by: who does it.
 
         Raises:

@@ -73,8 +73,8 @@ def axis_type(values: list[float]) -> str:
 def scale(values: list[float], also: Collection[float] = ()) -> dict[str, Any]:
     """Return the plotly settings of an axis for these values: its type, and the ticks of a logarithmic one.
 
-    Plotly's own ticks, 5 and 2 between 100 and 1000, are easily misread; and it shows one value in the middle of
-    2, however small it is.
+    Plotly's own ticks, 5 and 2 between 100 and 1000, are easily misread; and it shows a single value on an
+    axis of length 2, however small it is.
 
     Args:
         values: of the points.

@@ -12,13 +12,14 @@ from sweeps.cli.output import format_option, print_csv, print_json
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_FAILED, IllegalTransition, InputError
 from sweeps.export.table import flat
+from sweeps.space.definition import Space
 from sweeps.space.overrides import to_overrides
 from sweeps.text import json_reader
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.text.regular_file import MAX_BYTES
 from sweeps.trials import lifecycle
-from sweeps.worker.result import Failed, parse_result, stated_failure
+from sweeps.worker.result import Failed, needed_metrics, parse_result, stated_failure
 
 
 @click.command()
@@ -63,7 +64,7 @@ def ask(ctx: click.Context, storage: str | None, name: str | None, style: str) -
 @click.option(
     "--result",
     type=click.Path(path_type=Path),
-    help="Instead, a result.json: {\"status\": \"completed\", \"metrics\": {…}}, or with status failed or refused "
+    help='Instead, a result.json: {"status": "completed", "metrics": {…}}, or with status failed or refused '
     'an "error".',
 )
 def report_result(
@@ -74,7 +75,7 @@ def report_result(
         raise InputError("say what came of it: --metric NAME=NUMBER (once or more), or --result FILE")
     experiment = open_sweep(storage, name)
     where = "--metric" if result is None else str(result)
-    document = {"metrics": _metrics(metric)} if result is None else _parsed(result)
+    document = {"metrics": _metrics(metric, experiment.space)} if result is None else _parsed(result)
     record = experiment.trial(index)
     if record.status == "running" and record.heartbeat is not None:
         raise InputError(f"trial {index} is being run by {record.worker}; only it can report")
@@ -111,8 +112,8 @@ def _parsed(result: Path) -> Any:
         raise InputError(f"{result}: {error}") from None
 
 
-def _metrics(pairs: Sequence[str]) -> dict[str, float]:
-    """Return the metrics in `NAME=NUMBER`. Raises `InputError`."""
+def _metrics(pairs: Sequence[str], space: Space) -> dict[str, float]:
+    """Return the metrics in `NAME=NUMBER`, all that the sweep needs among them. Raises `InputError`."""
     metrics: dict[str, float] = {}
     for pair in pairs:
         name, _, value = pair.rpartition("=")
@@ -125,4 +126,7 @@ def _metrics(pairs: Sequence[str]) -> dict[str, float]:
         if name in metrics:
             raise InputError(f"--metric {name} stands there twice; keep one")
         metrics[name] = number
+    if missing := [name for name in needed_metrics(space) if name not in metrics]:
+        there = ", ".join(metrics)
+        raise InputError(f"--metric {missing[0]}=NUMBER is missing, which the sweep needs; there is {there}")
     return metrics

@@ -54,7 +54,11 @@ def best(ctx: click.Context, storage: str | None, name: str | None, style: str) 
             for override in to_overrides(record.parameters):
                 echo(f"  {override}")
         click.echo(escape_controls(command_line(experiment.space, record)))
-        text = "one run on the text that the search has used" if program == "trainer" else "one run, luck included"
+        text = (
+            "one run on the text that the search has used"
+            if program == "trainer"
+            else "one run, luck included"
+        )
         notify(f"{text}; `sweep confirm` tells skill from luck")
     if record is None:
         ctx.exit(EXIT_FAILED)

@@ -12,7 +12,7 @@ from sweeps.cli.output import echo, shorten
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import InputError
 from sweeps.space.definition import Space
-from sweeps.space.space_limits import BUDGET_KEYS
+from sweeps.space.space_limits import BUDGET_HINTS, BUDGET_KEYS
 from sweeps.space.yaml_cursor import nearest
 from sweeps.text.timestamp import timestamp
 from sweeps.trials.amendments import BUDGET, LIMITS, Amendment, Amendments
@@ -25,11 +25,16 @@ NONE = "none"
 @storage_options
 @click.option("--run-cap", metavar="N", help="How many trials the search may make in all.")
 @click.option(
-    "--budget", metavar="KEY=X", multiple=True, help=f"A limit in all: {', '.join(BUDGET_KEYS)}. Repeat it for more."
+    "--budget",
+    metavar="KEY=X",
+    multiple=True,
+    help=f"A limit in all: {', '.join(BUDGET_KEYS)}. Repeat it for more.",
 )
 @click.option("--wall-hours", metavar="H", help="Hours since the first trial: --budget wall_hours=H.")
 @click.option(
-    "--until", metavar="TIME", help="Begin no trial from then on: '2026-11-25 08:00', in local time, or with +01:00 or Z."
+    "--until",
+    metavar="TIME",
+    help="Begin no trial from then on: '2026-11-25 08:00', in local time, or with +01:00 or Z.",
 )
 def extend(
     storage: str | None,
@@ -65,10 +70,11 @@ def _changes(
     if run_cap is not None:
         changes["run_cap"] = _count(run_cap)
     for key, text in pairs:
-        if key == "run_cap":
-            raise InputError("--budget run_cap: write --run-cap N")
+        if key in ("run_cap", "trials"):
+            raise InputError(f"--budget {key}: write --run-cap N")
         if key not in BUDGET_KEYS:
-            raise InputError(f"--budget {key}: unknown; {nearest(key, BUDGET_KEYS)}")
+            hint = BUDGET_HINTS.get(key, f"unknown key; {nearest(key, BUDGET_KEYS)}")
+            raise InputError(f"--budget {key}: {hint}")
         if key in changes:
             raise InputError(f"--budget {key} stands there twice; keep one")
         changes[key] = _amount(key, text)
@@ -110,7 +116,9 @@ def _time(text: str, now: float) -> float | None:
             f"--until {text}: write a time such as '2026-11-25 08:00' or 2026-11-25T08:00Z, or {NONE}"
         ) from None
     if time <= now:
-        raise InputError(f"--until {text}: that is past (it is {timestamp(now)}); `sweep stop` ends a sweep now")
+        raise InputError(
+            f"--until {text}: that is past (it is {timestamp(now)}); `sweep stop` ends a sweep now"
+        )
     return time
 
 
@@ -155,5 +163,7 @@ def shown(name: str, limit: object) -> str:
 def document(made: Amendments) -> list[Mapping[str, object]]:
     """Return the amendments for programs."""
     return [
-        {"number": a.number, "changes": dict(a.changes), "by": a.by, "at": a.at} for a in made.made if a.changes
+        {"number": a.number, "changes": dict(a.changes), "by": a.by, "at": a.at}
+        for a in made.made
+        if a.changes
     ]

@@ -71,7 +71,9 @@ def delete(storage: str | None, name: str | None, yes: bool) -> None:
     from sweeps.upkeep.removal import remove, stock
 
     if not is_named(storage, name):
-        raise InputError("say which sweep to delete: --name NAME, or its full URL in --storage; see `sweep list`")
+        raise InputError(
+            "say which sweep to delete: --name NAME, or its full URL in --storage; see `sweep list`"
+        )
     experiment = open_sweep(storage, name)
     url = experiment.store.url
     _require_idle(experiment, "deleted")
@@ -95,6 +97,7 @@ def _require_idle(experiment: Experiment, verb: str) -> None:
 
     if workers := living(experiment):
         raise InputError(
-            f"{experiment.store.url}: {counted(len(workers), 'worker')} still at work ({', '.join(workers[:3])}); "
+            f"{experiment.store.url}: {counted(len(workers), 'worker')} still at work "
+            f"({', '.join(workers[:3])}); "
             f"it can be {verb} when they have left: `sweep down` or `sweep stop`"
         )

@@ -19,7 +19,9 @@ from sweeps.trials.record import FINISHED
 
 
 @click.command("list")
-@click.option("--storage", metavar="URL", help="The folder of sweeps. Default: SWEEP_STORAGE, or ./sweep-store.")
+@click.option(
+    "--storage", metavar="URL", help="The folder of sweeps. Default: SWEEP_STORAGE, or ./sweep-store."
+)
 @click.option("--all", "everything", is_flag=True, help="Also those that `sweep archive` has put away.")
 @format_option
 def list_sweeps(storage: str | None, everything: bool, style: str) -> None:
@@ -45,7 +47,12 @@ def list_sweeps(storage: str | None, everything: bool, style: str) -> None:
 
 def _row(url: str, name: str) -> dict[str, Any]:
     """Return what is known of a sweep; one that cannot be read has its problem in `state`."""
-    row: dict[str, Any] = {"name": name, "state": "damaged, see `sweep doctor`", "trials": None, "run_cap": None}
+    row: dict[str, Any] = {
+        "name": name,
+        "state": "damaged, see `sweep doctor`",
+        "trials": None,
+        "run_cap": None,
+    }
     row |= {"running": None, "metric": None, "best": None, "last_change": None}
     try:
         experiment = Experiment.open(open_store(join(url, name)))
@@ -55,7 +62,9 @@ def _row(url: str, name: str) -> dict[str, Any]:
     records, damaged = experiment.readable_trials()
     space, best = experiment.space, table.best(experiment.space, records)
     ended = bool(records) and experiment.is_full(records) and all(r.status in FINISHED for r in records)
-    times = [time for r in records for time in (r.created, r.started, r.heartbeat, r.ended) if time is not None]
+    times = [
+        time for r in records for time in (r.created, r.started, r.heartbeat, r.ended) if time is not None
+    ]
     if damaged:
         state_of = row["state"]
     elif experiment.amendments.archived:

@@ -73,8 +73,7 @@ class _Answers:
 @click.option(
     "--chances", is_flag=True, help="Also print how certain each of them is, within the standard errors."
 )
-@click.pass_context
-def pareto(ctx: click.Context, storage: str | None, name: str | None, style: str, prices: Prices, **options: Any) -> None:
+def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **options: Any) -> None:
     """Show the Pareto front of loss against compute, its knee, and the most efficient trial."""
     from analysis.errors import AnalysisError
 
@@ -83,15 +82,16 @@ def pareto(ctx: click.Context, storage: str | None, name: str | None, style: str
         raise InputError("--x and --compute both name the column of compute; give one of them")
     rate = prices.rate()
     try:
-        space, frame = (None, _read(asked.table)) if asked.table else (None, None)
-        if frame is None:
+        if asked.table:
+            answers = _answer(None, _read(asked.table), asked, rate)
+        else:
             experiment = open_sweep(storage, name)
             records = redact_trials(experiment.trials())
             if style == "table" and not any(record.status == "completed" for record in records):
                 notify(nothing_yet(experiment, records))
-                ctx.exit(EXIT_FAILED)
-            space, frame = experiment.space, _exported(experiment, records, paired=asked.chances)
-        answers = _answer(space, frame, asked, rate)
+                click.get_current_context().exit(EXIT_FAILED)
+            frame = _exported(experiment, records, paired=asked.chances)
+            answers = _answer(experiment.space, frame, asked, rate)
     except AnalysisError as error:
         raise InputError(str(error)) from None
     if style == "json":

@@ -69,7 +69,9 @@ def open_sweep(storage: str | None, name: str | None) -> Experiment:
 def _no_such(url: str, name: str, missing: str) -> SweepNotFound:
     """Return the error about a sweep that is not there, with those that are."""
     if not (names := sweep_names(url)):
-        return SweepNotFound(f"{missing}: no sweep here, and none in {url}; make one with `sweep init SPACE.yaml`")
+        return SweepNotFound(
+            f"{missing}: no sweep here, and none in {url}; make one with `sweep init SPACE.yaml`"
+        )
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
@@ -95,7 +97,7 @@ def readable(experiment: Experiment) -> list[Trial]:
     """
     records, damaged = experiment.readable_trials()
     for error in (*experiment.amendments.damaged, *damaged):
-        notify(f"error: {error}; the others:")
+        notify(f"error: {error}; it is left out here")
         click.get_current_context().meta[DAMAGED] = True
     return redact_trials(records)
 

@@ -14,6 +14,7 @@ from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Fixed, Space
 from sweeps.storage.urls import is_remote
+from sweeps.text.counted import counted
 
 REMOTE_EXPIRE_S = 150.0
 """Minimal lease in a bucket, in seconds: a request may be retried for over two minutes."""
@@ -132,8 +133,8 @@ def _warn_of_budget(space: Space) -> None:
         return
     for name in (n for n in REPORTED if n in amounts(space.budget) and n not in needed_metrics(space)):
         click.echo(
-            f"sweep: warning: budget.{name} counts the metric `{name}` of each trial: does the program report it? "
-            "If not, this budget never ends the sweep; device_hours and wall_hours need no report",
+            f"sweep: warning: budget.{name} counts the metric `{name}` of each trial: does the program "
+            "report it? If not, this budget never ends the sweep; device_hours and wall_hours need no report",
             err=True,
         )
 
@@ -186,7 +187,15 @@ def worker(
     if tally.preempted_by:
         echo(f"sweep: {tally.preempted_by}: left after handing back what was in hand", err=True)
         ctx.exit(EXIT_PREEMPTED)
-    ends = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or "there was none to run"
+    ends = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or _why_none(experiment)
     click.echo(f"sweep: no more trials for this worker: {ends}", err=True)
     only_failures = bool(tally.ended) and set(tally.ended) == {"failed"}
     ctx.exit(EXIT_FAILED if only_failures else EXIT_DONE)
+
+
+def _why_none(experiment: Experiment) -> str:
+    """Return why a worker has found nothing to run."""
+    cap = experiment.space.run_cap
+    if cap is not None and experiment.is_full(experiment.recent_trials()):
+        return f"all {counted(cap, 'trial')} of run_cap are there; `sweep extend --run-cap N` raises it"
+    return "there was none to run"

@@ -44,7 +44,7 @@ def show_trial(storage: str | None, name: str | None, index: int, lines: int, st
     for line in _lines(experiment, record):
         echo(line)
     if log:
-        echo(f"log  the last lines of {_location(experiment.store, record, LOG_FILE)}")
+        echo(f"log      the end of {_location(experiment.store, record, LOG_FILE)}")
         for line in log.splitlines():
             echo(f"  {line}")
     click.echo("run it again")

@@ -15,7 +15,7 @@ FEWEST_CURVES = 5
 """Completed trials that `type: curve` needs to predict from."""
 
 _ANY_HOURS = "unknown key; write device_hours: (of all workers together) or wall_hours:"
-_BUDGET_HINTS = {
+BUDGET_HINTS = {
     "steps": "unknown key; write effective_steps: (2 x Stage 1.9 steps + Stage 2 steps, of all trials)",
     "trials": "unknown key; write run_cap: at the top level",
     "run_cap": "stands at the top level, not under budget:",
@@ -47,7 +47,7 @@ _KEY_OF = {"percentile": "percentile", "margin": "curve", "eta": "hyperband"}
 
 def budget(section: Cursor) -> Budget:
     """Return the limits on the sweep's costs. Raises SpaceError."""
-    entries = section.table(BUDGET_KEYS, _BUDGET_HINTS)
+    entries = section.table(BUDGET_KEYS, BUDGET_HINTS)
     if not entries:
         raise section.refusal(f"limits nothing; write one of {', '.join(BUDGET_KEYS)}, or take it out")
     limits = {key: float(entry.number()) for key, entry in entries.items()}

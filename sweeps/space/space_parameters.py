@@ -63,9 +63,7 @@ def _parameter(name: str, body: Cursor) -> Parameter:
     if is_table and (nested := _nested(name, body)):
         others = f", and the {counted(len(nested) - 1, 'other')} likewise" if len(nested) > 1 else ""
         first = next(key for key, inner in body.pairs() if inner.kind() == "a mapping")
-        raise first.refusal(
-            f"parameters are not nested; write the dotted Hydra key `{nested[0]}`{others}"
-        )
+        raise first.refusal(f"parameters are not nested; write the dotted Hydra key `{nested[0]}`{others}")
     entries = body.table(KEYS, _HINTS) if is_table else {}
     keys = [key for key in ("value", "values", "min", "max") if key in entries]
     if keys not in (["value"], ["values"], ["min", "max"]):

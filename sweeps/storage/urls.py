@@ -61,7 +61,7 @@ def subfolders(url: str) -> list[str]:
     if is_remote(url):
         from sweeps.storage.gcs.store import GcsStore
 
-        found = GcsStore(url).folders()
+        found = list(GcsStore(url).folders())
     else:
         try:
             with os.scandir(local_path(url)) as entries:

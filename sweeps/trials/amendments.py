@@ -1,9 +1,9 @@
 """Amendments of a sweep, `amendments/0001.json` and on: what people changed after `sweep init`.
 
-`sweep.json` is written once. `sweep extend`, `rename` and `archive` each add an object, which is never changed;
-in the order of their numbers, a later one wins. Before each claim a worker reads the number after the last that
-it knows: a read costs a tenth of a listing in a bucket. A version that does not know them goes by `sweep.json`
-alone.
+`sweep.json` is written once. `sweep extend`, `rename` and `archive` each add an object, which is never
+changed; in the order of their numbers, a later one wins. Before each claim a worker reads the number after
+the last that it knows: in a bucket a read costs a tenth of a listing. A version that does not know them goes
+by `sweep.json` alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
+from typing import TypeGuard
 
 from sweeps.errors import AlreadyExists, DamagedObject, InputError
 from sweeps.space.definition import Budget, Space
@@ -92,12 +93,12 @@ def _problem(name: str, value: object) -> str:
         return f"{name!a} cannot be changed; update this machine if a later version wrote it"
     if value is None:
         return ""
-    if not _is_number(value) or value <= 0:  # type: ignore[operator]  # it is a number here
+    if not _is_number(value) or value <= 0:
         return f"{name} is {value!r:.50}, not a number above 0"
     return f"{name} is {value!r}, not a count" if name == "run_cap" and not isinstance(value, int) else ""
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -17,7 +17,6 @@ from sweeps.trials import costs
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
-
 REPORTED = (costs.STEPS, "usd")
 """Limits on what the trials themselves report, as metrics of these names."""
 

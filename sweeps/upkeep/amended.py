@@ -1,4 +1,4 @@
-"""Amendments of a sweep that cannot be read: `inventory.survey` finds them, `diagnostics` and `repair` use them."""
+"""Amendments of a sweep that cannot be read, for `inventory`, `diagnostics` and `repair`."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def findings(found: Iterable[Unreadable], where: Callable[[str], str]) -> Iterat
             yield Finding(
                 kind="gap",
                 level="note",
-                what="a change of the sweep's limits has no object, though later ones have: somebody removed it",
+                what="a change of the limits is missing, though later ones are there: somebody removed it",
                 where=where(each.key),
                 remedy="`sweep status` shows which limits hold, and `sweep extend` sets others",
             )
 
 
 def empty(store: Store, found: Unreadable, aside: str) -> None:
-    """Move the object to the key `aside`, and leave an amendment that changes nothing: no number is used twice.
+    """Move the object to the key `aside`, and leave an empty amendment, since no number is used twice.
 
     Raises:
         StoreConflict: somebody has repaired it in the meantime.

@@ -1,7 +1,7 @@
 """Removal of a whole sweep, for `sweep delete`, and who must have left before.
 
-The sweep is stopped first, and `sweep.json` goes last: a removal that is cut short leaves a stopped sweep, and
-the next one finishes it. A worker that waited meanwhile finds no `sweep.json`, and leaves.
+The sweep is stopped first, and `sweep.json` goes last: a removal that is cut short leaves a stopped sweep,
+and the next one finishes it. A worker that waited meanwhile finds no `sweep.json`, and leaves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TRIES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Stock:
-    """What a sweep consists of: trials by status, damaged records, files and their bytes (None: not known)."""
+    """Contents of a sweep: trials by status, damaged records, files and their bytes (None: not known)."""
 
     trials: Mapping[str, int]
     damaged: int

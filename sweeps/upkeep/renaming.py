@@ -1,9 +1,9 @@
 """Another name for a sweep, for `sweep rename`: its folder is renamed, its objects in a bucket are copied.
 
-In a bucket `renaming.json` says where to, as long as a part is left to do: copy all objects, with manifests that
-name the copies' generations; write `sweep.json` there, which makes it a sweep; remove the old ones. Whoever
-calls it again after an interruption goes on. Nobody can claim a trial meanwhile: the old sweep is stopped, and
-the new one is there when it is whole.
+In a bucket `renaming.json` says where to, as long as a part is left to do: copy all objects, with manifests
+that name the copies' generations; write `sweep.json` there, which makes it a sweep; remove the old ones.
+Called again after an interruption, it goes on. Nobody can claim a trial meanwhile: the old sweep is stopped,
+and the new one is there once it is complete.
 """
 
 from __future__ import annotations
@@ -64,11 +64,17 @@ def rename(experiment: Experiment, name: str, by: str) -> Experiment:
 def _rename_folder(store: LocalStore, target: LocalStore) -> None:
     old, new = Path(local_path(store.url)), Path(local_path(target.url))
     if new.exists() or new.is_symlink():
-        raise InputError(f"{target.url}: there is something of this name; choose another, or `sweep delete` it first")
+        raise _taken(target)
     try:
         old.rename(new)
     except OSError as error:
         raise StoreUnavailable(f"{store.url}: cannot be renamed: {error.strerror or error}") from error
+
+
+def _taken(target: Store) -> InputError:
+    return InputError(
+        f"{target.url}: there is something of this name; choose another, or `sweep delete` it first"
+    )
 
 
 # ---- buckets
@@ -81,9 +87,7 @@ def _copy(store: Store, target: Store, by: str) -> None:
     state = _begun(store, target)
     if state is None:
         if target.list(""):
-            raise InputError(
-                f"{target.url}: there is something of this name; choose another, or `sweep delete` it first"
-            )
+            raise _taken(target)
         state = control.read(store)
         document = {"schema": 1, "to": target.url, "state": state, "sweep": store.read(SWEEP_KEY)[1]}
         _put_marker(store, json.dumps(document).encode())
@@ -114,7 +118,9 @@ def _begun(store: Store, target: Store) -> control.State | None:
     if sweep != store.read(SWEEP_KEY)[1]:  # left by another sweep that had this name
         return None
     if to != target.url:
-        raise InputError(f"{store.url}: it is being renamed to {name_of(to)}; `sweep rename {name_of(to)}` goes on")
+        raise InputError(
+            f"{store.url}: it is being renamed to {name_of(to)}; `sweep rename {name_of(to)}` goes on"
+        )
     return cast("control.State", state)
 
 

@@ -22,6 +22,7 @@ from sweeps.text.counted import counted
 from sweeps.text.regular_file import open_regular
 from sweeps.trials import storable
 from sweeps.worker.program import TRIAL_FILE
+from sweeps.worker.result import RESULT_FILE
 
 Cell = bool | int | float | str | None
 
@@ -122,7 +123,8 @@ def _read_json(path: Path) -> list[Row]:
         document = json_reader.read(path)
     except ValueError as error:
         raise TableError(str(path), [f"{path}: {_one_line(error)}"]) from None
-    if isinstance(document, dict) and isinstance(document.get("metrics"), dict) and "trials" not in document:
+    of_run = isinstance(document, dict) and "trials" not in document
+    if of_run and (path.name == RESULT_FILE or isinstance(document.get("metrics"), dict)):
         document = [_of_run(path, document)]
     rows = document.get("trials") if isinstance(document, dict) else document
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -142,12 +144,12 @@ def _of_run(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
             raise TypeError(parameters)
     except (OSError, ValueError, KeyError, TypeError):
         problem = (
-            f"the result of one run, and {trial_file} does not say with which parameters (versions before wrote "
-            "none); write a table with a row for it: a column for each parameter and metric"
+            f"the result of one run, and {trial_file} does not say with which parameters (earlier versions "
+            "wrote none); write a table with a row for it: a column for each parameter and metric"
         )
         raise TableError(str(path), [f"{path}: {problem}"]) from None
     status = result.get("status", "completed")
-    return {"status": status, "parameters": parameters, "metrics": result["metrics"]}
+    return {"status": status, "parameters": parameters, "metrics": result.get("metrics", result)}
 
 
 def _flattened(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -121,8 +121,13 @@ def work(
 def _warn_of_budget(experiment: Experiment, index: int) -> None:
     """Warn of limits that this worker's first completed trial reports nothing for."""
     for name in budget.unreported(experiment.space.budget, [experiment.trial(index)]):
-        log.warning("trial %d reports no %s: budget.%s does not count it, and never ends the sweep if no trial "
-                    "reports any", index, name, name)
+        log.warning(
+            "trial %d reports no %s: budget.%s does not count it, and never ends the sweep if no trial "
+            "reports any",
+            index,
+            name,
+            name,
+        )
 
 
 @dataclass

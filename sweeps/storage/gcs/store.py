@@ -108,11 +108,11 @@ class GcsStore:
         start = self._name(checked_prefix(prefix))
         return sorted(self._entry(item) for page in self._pages(start) for item in page.get("items") or ())
 
-    def folders(self) -> list[str]:
+    def folders(self) -> tuple[str, ...]:
         """Return the first parts of all keys that have several, with one request per thousand of them."""
         start = self._name("")
         pages = self._pages(start, delimiter="/", fields="prefixes,nextPageToken")
-        return [str(name)[len(start) : -1] for page in pages for name in page.get("prefixes") or ()]
+        return tuple(str(name)[len(start) : -1] for page in pages for name in page.get("prefixes") or ())
 
     def now(self) -> float:
         """Return the service's time in seconds since the epoch, as `ServerClock` estimates it."""

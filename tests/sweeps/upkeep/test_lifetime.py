@@ -91,7 +91,11 @@ def assert_moved(url: str, tmp_path: Path) -> None:
         open_at(url, "toy")
     assert [entry.key for entry in open_store(join(url, "toy")).list("")] == []
     found = survey(there.store, checksums=True)
-    assert (found.foreign, found.snapshots[0].state) == ((), "unnamed") if found.snapshots else found.foreign == ()
+    assert (
+        (found.foreign, found.snapshots[0].state) == ((), "unnamed")
+        if found.snapshots
+        else found.foreign == ()
+    )
     control.write(there.store, "running", "ada")
     assert there.ask("w2").trial == 1
 

@@ -1,0 +1,271 @@
+"""Commands about one trial and about a sweep as a whole: show, list, extend, archive, rename, delete, watch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from sweeps.experiment import Experiment
+from sweeps.storage.local import LocalStore
+from sweeps.trials.lifecycle import Fail, Heartbeat
+
+FAILING = """\
+name: failing
+objectives: [{metric: loss, goal: minimize}]
+program: {command: [sh, -c, "echo the very last words; exit 3", "${overrides}"]}
+parameters: {x: {min: 0.0, max: 1.0}}
+search: {method: random}
+brake: null
+run_cap: 2
+"""
+
+
+def opened(url: str) -> Experiment:
+    return Experiment.open(LocalStore(url))
+
+
+class TestShow:
+    def test_all_about_a_failed_trial_is_there_with_its_log(self, sweep, tmp_path):
+        (tmp_path / "failing.yaml").write_text(FAILING)
+        url = sweep("init", "failing.yaml").out.strip()
+        sweep("worker", "--max-trials", "1")
+        ran = sweep("show", "0")
+        assert ran.status == 0
+        for expected in (
+            "trial 0 of failing: failed",
+            f"{url}/trials/000000.json",
+            f"the end of {url}/runs/000000/attempt-1/log.txt\n  the very last words\n",
+            "error    crashed\n  the program exited with status 3",
+            "sh -c 'echo the very last words; exit 3' x=",
+        ):
+            assert expected in ran.out
+        document = json.loads(sweep("show", "0", "--format", "json").out)
+        assert (document["failure"], document["log"]) == ("crashed", "the very last words")
+        assert document["history"][0]["reason"] == "crashed"
+        assert Path(document["files"]).is_dir()
+        assert json.loads(sweep("show", "0", "--lines", "0", "--format", "json").out)["log"] == ""
+
+    def test_its_run_folder_says_with_which_parameters_and_import_brings_the_result_in(self, sweep, tmp_path):
+        """As `sweep doctor` advises after a record was lost."""
+        good = FAILING.replace('-c, "echo the very last words; exit 3"', "good.sh").replace("failing", "good")
+        (tmp_path / "good.yaml").write_text(good)
+        (tmp_path / "good.sh").write_text("echo '{\"loss\": 2.5}' > $SWEEP_RUN_DIR/result.json\n")
+        url = sweep("init", "good.yaml").out.strip()
+        sweep("worker", "--max-trials", "1")
+        parameters = dict(opened(url).trial(0).parameters)
+        record = Path(url, "trials", "000000.json")
+        record.write_bytes(record.read_bytes()[:70])
+        assert "move the record of trial 0" in sweep("repair", "--yes").out
+        findings = {f["kind"]: f for f in json.loads(sweep("doctor", "--format", "json").out)["findings"]}
+        advice = findings["ownerless"]["remedy"].split("`")[1].split()
+        assert advice[:2] == ["sweep", "import"]
+        result = Path(advice[2])
+        assert json.loads(result.read_text()) == {"loss": 2.5}
+        assert sweep(*advice[1:]).out.endswith("imported as trial 0\n")
+        imported = opened(url).trial(0)
+        assert (dict(imported.parameters), dict(imported.metrics)) == (parameters, {"loss": 2.5})
+        (result.parent / "trial.json").unlink()
+        ran = sweep(*advice[1:])
+        assert ran.status == 2
+        assert "does not say with which parameters" in ran.err
+
+
+class TestSeveral:
+    @pytest.fixture
+    def failed(self, sweep, space_file) -> str:
+        """Five trials: 0 and 2 crashed, 1 diverged, 3 is claimed, 4 is pending."""
+        url = sweep("init", str(space_file)).out.strip()
+        experiment = opened(url)
+        for index in range(4):
+            experiment.ask("w", leased=False)
+            if index < 3:
+                kind = "diverged" if index == 1 else "crashed"
+                experiment.apply(index, Fail(worker="w", attempt=1, error=kind, failure=kind))
+        return url
+
+    def test_several_are_retried_and_all_that_failed_by_kind(self, sweep, failed):
+        assert sweep("retry", "0", "1", "0").out == "2 trials are pending: 0, 1\n"
+        assert sweep("retry", "--failed", "--reason", "diverged").out == "no trial has failed (diverged)\n"
+        assert (
+            sweep("retry", "--failed", "--reason", "crashed", "--reason", "lost").out
+            == "trial 2 is pending\n"
+        )
+        assert sweep("retry", "--failed").out == "no trial has failed\n"
+
+    def test_nothing_is_changed_if_one_of_them_cannot_be(self, sweep, failed):
+        ran = sweep("retry", "0", "3")
+        assert (ran.status, ran.out) == (2, "")
+        assert "trial 3 is running" in ran.err
+        assert sweep("abandon", "3", "99").status == 2
+        assert [r.status for r in opened(failed).trials()] == ["failed"] * 3 + ["running"]
+
+    @pytest.mark.parametrize("argv", [[], ["--failed", "1"], ["1", "--reason", "lost"], ["--reason", "lost"]])
+    def test_what_cannot_be_meant_is_refused(self, sweep, failed, argv):
+        ran = sweep("retry", *argv)
+        assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+
+    def test_why_a_trial_was_abandoned_stays_with_it(self, sweep, failed):
+        assert sweep("abandon", "3", "--reason", "out of\nmoney").out == "trial 3 is abandoned\n"
+        assert opened(failed).trial(3).history[-1].detail.endswith(": out of money")
+
+    @pytest.mark.parametrize(
+        ("argv", "expected"),
+        [
+            (["--metric", "loss=0.5", "--metric", "n_tokens=7"], 0),
+            (["--metric", "loss=nan"], 2),
+            (["--metric", "loss"], 2),
+            (["--metric", "=3"], 2),
+            (["--metric", "n=3"], 2),
+            (["--metric", "loss=1", "--metric", "loss=1"], 2),
+            (["--metric", "loss=1", "--result", "x.json"], 2),
+            ([], 2),
+        ],
+    )
+    def test_a_result_is_told_by_its_metrics(self, sweep, failed, argv, expected):
+        ran = sweep("tell", "3", *argv)
+        assert ran.status == expected
+        metrics = {"loss": 0.5, "n_tokens": 7} if expected == 0 else {}
+        assert dict(opened(failed).trial(3).metrics) == metrics
+        assert ran.err.count("\n") == (expected == 2)
+
+
+class TestList:
+    def test_every_sweep_is_there_a_damaged_one_too(self, sweep, finished, tmp_path):
+        for name in ("other", "third"):
+            text = (tmp_path / "space.yaml").read_text().replace("name: toy", f"name: {name}")
+            (tmp_path / f"{name}.yaml").write_text(text)
+            sweep("init", f"{name}.yaml")
+        Path("sweep-store/third/sweep.json").write_text("{")
+        Path("sweep-store/no-sweep").mkdir()
+        rows = {row["name"]: row for row in json.loads(sweep("list", "--format", "json").out)}
+        assert list(rows) == ["other", "third", "toy"]
+        assert (rows["toy"]["state"], rows["toy"]["trials"], rows["toy"]["run_cap"]) == ("done", 5, 5)
+        assert (
+            rows["toy"]["best"]
+            == json.loads(sweep("best", "--format", "json", "--name", "toy").out)["metrics"]["loss"]
+        )
+        assert (rows["other"]["state"], rows["other"]["best"]) == ("open", None)
+        assert "doctor" in rows["third"]["state"]
+        assert "third (the default)" in sweep("list").out
+
+    def test_nowhere_is_said(self, sweep):
+        ran = sweep("list", "--storage", "nowhere")
+        assert (ran.status, ran.out) == (
+            0,
+            "no sweep in nowhere yet; make one with `sweep init SPACE.yaml`\n",
+        )
+
+    def test_a_bucket_has_its_sweeps_too(self, sweep, gcs, monkeypatch, space_file):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+        storage = f"gs://bucket/lists/{os.getpid()}"
+        sweep("init", str(space_file), "--storage", storage)
+        assert [
+            row["name"] for row in json.loads(sweep("list", "--storage", storage, "--format", "json").out)
+        ] == ["toy"]
+        ran = sweep("status", "--storage", storage, "--name", "toyy")
+        assert ran.err.endswith(f"no sweep here; did you mean toy? {storage} has toy\n")
+
+
+class TestExtend:
+    def test_workers_go_on_and_status_says_who_changed_what(self, sweep, finished):
+        ran = sweep("extend", "--run-cap", "6", "--budget", "device_hours=2")
+        assert (ran.status, ran.out) == (0, "run_cap 5 → 6\ndevice_hours none → 2\n")
+        assert ran.err == f"next: sweep worker --storage {finished}\n"
+        sweep("worker")
+        out = sweep("status").out
+        assert "6 of 6: 6 completed" in out
+        assert "changed run_cap 6, device_hours 2 by " in out
+        document = json.loads(sweep("status", "--format", "json").out)
+        assert (document["run_cap"], document["amendments"][0]["changes"]["run_cap"]) == (6, 6)
+        assert sweep("extend", "--run-cap", "none", "--budget", "device_hours=none").status == 0
+        assert "budget" not in sweep("status").out
+
+    @pytest.mark.parametrize(
+        "argv",
+        [
+            [],
+            ["--run-cap", "0"],
+            ["--run-cap", "-3"],
+            ["--run-cap", "1e3"],
+            ["--budget", "usd"],
+            ["--budget", "usd=nan"],
+            ["--budget", "usd=inf"],
+            ["--budget", "gpu_hours=3"],
+            ["--budget", "usd=1", "--budget", "usd=2"],
+            ["--wall-hours", "-1"],
+            ["--budget", "wall_hours=1", "--wall-hours", "1"],
+            ["--until", "tomorrow"],
+            ["--until", "2001-01-01"],
+        ],
+    )
+    def test_what_is_no_limit_is_one_line_and_changes_nothing(self, sweep, finished, argv):
+        ran = sweep("extend", *argv)
+        assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert not Path(finished, "amendments").exists()
+
+
+class TestLifetime:
+    def test_an_archived_sweep_is_out_of_sight_until_it_is_taken_out(self, sweep, finished):
+        assert sweep("archive").status == 0
+        assert json.loads(sweep("list", "--format", "json").out) == []
+        assert "1 sweep put away" in sweep("list").out
+        assert json.loads(sweep("list", "--all", "--format", "json").out)[0]["state"] == "archived"
+        assert sweep("archive").out.endswith("is in the archive already\n")
+        assert sweep("archive", "--undo").status == 0
+        assert sweep("archive", "--undo").status == 2
+        assert len(json.loads(sweep("list", "--format", "json").out)) == 1
+
+    def test_a_renamed_sweep_is_found_by_its_new_name_and_stays_the_default(
+        self, sweep, finished, space_file
+    ):
+        assert sweep("rename", "better").out == "./sweep-store/toy is ./sweep-store/better now\n"
+        assert sweep("status").out.startswith("sweep   better  (./sweep-store/better)\n")
+        space_file.write_text(space_file.read_text().replace("name: toy", "name: better"))
+        assert sweep("init", str(space_file), "--skip-if-exists").status == 0
+
+    def test_all_goes_but_only_what_was_named_and_confirmed(self, sweep, finished):
+        assert sweep("delete").status == 2
+        ran = sweep("delete", "--name", "toy")
+        assert ran.status == 2
+        assert "5 trials (5 completed)" in ran.out
+        assert sweep("trials").out.count("completed") == 5
+        assert sweep("delete", "--name", "toy", "--yes").out.endswith("is deleted\n")
+        assert not Path(finished).exists()
+        assert sweep("status").status == 2
+
+    @pytest.mark.parametrize("argv", [["archive"], ["rename", "new"], ["delete", "--name", "toy", "--yes"]])
+    def test_nothing_happens_while_a_worker_lives(self, sweep, space_file, argv):
+        url = sweep("init", str(space_file)).out.strip()
+        record = opened(url).ask("host-1-abc")
+        ran = sweep(*argv)
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
+        assert "1 worker still at work (host-1-abc)" in ran.err
+        opened(url).apply(0, Heartbeat(worker="host-1-abc", attempt=record.attempt))
+        assert sweep("status").status == 0
+
+
+def test_a_watch_that_is_piped_writes_the_status_whenever_it_has_changed(sweep, space_file):
+    url = sweep("init", str(space_file)).out.strip()
+    command = [sys.executable, "-m", "sweeps", "status", "--watch", "--every", "0.2", "--storage", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        killer = threading.Timer(60, watching.kill)
+        killer.start()
+        try:
+            first = [watching.stdout.readline() for _ in range(4)]
+            opened(url).ask("w", leased=False)
+            second = [watching.stdout.readline() for _ in range(5)]
+        finally:
+            watching.send_signal(signal.SIGINT)
+            killer.cancel()
+    assert first[1].startswith("sweep   toy")
+    assert first[2] == "trials  0 of 5\n"
+    assert first[3] == "\n"
+    assert second[2] == "trials  1 of 5: 1 running\n"
+    assert "trial 0" in second[3]
