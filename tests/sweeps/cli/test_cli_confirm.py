@@ -59,7 +59,7 @@ trial   first    loss  best %  seeds
     4  3.0266  3.0401       7      4
     2  3.0459  3.0502       0      4
 
-python -c 'from objectives_for_tests import noisy; print(noisy({'"'"'x'"'"': 0.3, '"'"'seed'"'"': 0}))'
+python -c "from objectives_for_tests import noisy; print(noisy({'x': 0.3, 'seed': 0}))"
 """
 ESTIMATE = Estimate(
     winner=3,
@@ -112,7 +112,7 @@ class TestAnswer:
 
     def test_the_other_commands_show_what_is_confirmed(self, sweep, searched):
         unconfirmed = sweep("best")
-        assert "one run on the text that the search has used; `sweep confirm`" in unconfirmed.err
+        assert "one run, luck included; `sweep confirm`" in unconfirmed.err
         assert sweep("status").out.splitlines()[-1] == "best    trial 3: loss 3.0159, in one run"
         assert json.loads(sweep("best", "--format", "json").out)["confirmed"] is None
         assert json.loads(sweep("status", "--format", "json").out)["confirmation"] is None

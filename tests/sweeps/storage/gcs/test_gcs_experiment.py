@@ -95,6 +95,7 @@ def test_what_a_trial_leaves_is_in_the_bucket_for_the_next_machine(
     elsewhere = GcsStore(url, endpoint=gcs.url, retries=QUICK)
     prefix = trial.run_prefix(0, 1)
     folder = elsewhere.folder(prefix)
-    assert sorted(download(elsewhere, prefix, folder)) == ["checkpoints/10/model", "log.txt", "result.json"]
+    files = ["checkpoints/10/model", "log.txt", "result.json", "trial.json"]
+    assert sorted(download(elsewhere, prefix, folder)) == files
     assert (folder / "checkpoints/10/model").read_text() == "weights\n"
     assert (folder / "log.txt").read_text() == "said\n"
