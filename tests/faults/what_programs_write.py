@@ -179,7 +179,11 @@ def must_be_sound(url: str) -> None:
     ):  # fmt: skip
         with watched([], dead), mock.patch.object(process, "run", _well_behaved):
             ran = sweep(*argv, "--storage", url)
-        assert ran.status == 0, (argv, ran.err, ran.out)
+        only_failures = (
+            argv == ("doctor",)
+            and ran.out.count("problem: ") == ran.out.count("no trial has completed,") == 1
+        )
+        assert ran.status == only_failures, (argv, ran.err, ran.out)
         assert "Traceback" not in ran.err  # that of a user's function stands in the table, on stdout
     assert not dead
 

@@ -269,3 +269,31 @@ def test_a_watch_that_is_piped_writes_the_status_whenever_it_has_changed(sweep, 
     assert first[3] == "\n"
     assert second[2] == "trials  1 of 5: 1 running\n"
     assert "trial 0" in second[3]
+
+
+class TestBudgetThatNothingCountsTowards:
+    @pytest.fixture
+    def url(self, sweep, space_file) -> str:
+        text = space_file.read_text().replace(
+            "run_cap: 5", "run_cap: 5\nbudget: {usd: 9, effective_steps: 1e9}"
+        )
+        space_file.write_text(text)
+        ran = sweep("init", str(space_file))
+        assert [line.split(" counts ")[0] for line in ran.err.splitlines()[:-1]] == [
+            "sweep: warning: budget.effective_steps",
+            "sweep: warning: budget.usd",
+        ]
+        return ran.out.strip()
+
+    def test_a_worker_warns_once_after_its_first_trial_and_doctor_as_long_as_it_is_so(
+        self, sweep, url, caplog
+    ):
+        assert sweep("worker", "--max-trials", "2").status == 0
+        warned = [record.getMessage() for record in caplog.records if "budget." in record.getMessage()]
+        assert len(warned) == 1  # the program reports its effective steps
+        assert warned[0].startswith("trial 0 reports no usd: budget.usd does not count it")
+        findings = json.loads(sweep("doctor", "--format", "json").out)["findings"]
+        assert ["budget.usd" in f["what"] for f in findings if f["kind"] == "uncounted"] == [True]
+        assert sweep("extend", "--budget", "usd=none").status == 0
+        findings = json.loads(sweep("doctor", "--format", "json").out)["findings"]
+        assert [f for f in findings if f["kind"] == "uncounted"] == []
