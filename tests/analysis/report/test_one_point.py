@@ -83,7 +83,10 @@ def test_which_columns_measure_compute(column, expected) -> None:
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [("", "there are no trials yet"), ("0,running,1,sobol,0.5,\n1,failed,1,sobol,0.2,\n", "no trial is completed yet")],
+    [
+        ("", "there are no trials yet"),
+        ("0,running,1,sobol,0.5,\n1,failed,1,sobol,0.2,\n", "no trial is completed yet"),
+    ],
 )
 def test_a_notebook_says_that_there_are_no_trials_yet(tmp_path, rows, message) -> None:
     table = tmp_path / "trials.csv"
