@@ -23,6 +23,7 @@ _TRAINED = ("model.teacher", "stage1_9", "stage2", "stage3")
 # By dotted key, the values that mean what runs did before, the best to write first.
 _VALUES: Mapping[str, Callable[[Document], tuple[Any, ...]]] = {
     "model.master_dtype": _master_dtypes,
+    "data.document_masks": lambda document: (False,),
     "stage2.lambda_warmup.start": lambda document: (0.0,),
     **{f"{part}.optimizer.weight_decay_until": lambda document: (1.0,) for part in _TRAINED},
     **{f"{part}.optimizer.stochastic_rounding": lambda document: (False,) for part in _TRAINED},

@@ -35,6 +35,7 @@ class _TextConfig:
         sequence_length: tokens per training and evaluation window.
         held_out_fraction: share of the documents that are never trained on, and that a sweep selects by.
         test_fraction: share of the documents that are neither trained on nor selected by (`eval.test`).
+        document_masks: a token attends to its own document alone, and positions start again with each.
     """
 
     tokenizer: Text | None
@@ -42,6 +43,7 @@ class _TextConfig:
     sequence_length: Annotated[int, Field(ge=2)]
     held_out_fraction: Share
     test_fraction: Share
+    document_masks: bool
 
     def __post_init__(self) -> None:
         if self.held_out_fraction + self.test_fraction >= 1:

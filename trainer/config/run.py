@@ -180,6 +180,7 @@ class Config:
                 "save_model=true, and evaluate what `python -m trainer.export` makes",
                 key="hooks.names",
             )
+        self._check_documents()
         self._check_xla()
         self._check_parallel()
         try:
@@ -205,6 +206,14 @@ class Config:
             self.quant.check_group("down_proj (model.intermediate_size)", self.model.intermediate_size)
         except FieldError as error:
             raise FieldError(error.problem, key=f"quant.{error.key}") from None
+
+    def _check_documents(self) -> None:
+        if self.data.document_masks and self.stage3.max_steps and self.stage3.teacher.kind == "http":
+            raise FieldError(
+                "a teacher over HTTP reads each window as one text; write false, or "
+                "stage3/teacher=in_process",
+                key="data.document_masks",
+            )
 
     def _check_xla(self) -> None:
         if self.device.num_chips is not None and self.device.type in ("cpu", "cuda"):

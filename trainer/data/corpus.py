@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainer.config.data import DataConfig
 from trainer.data.batching import Tokens
+from trainer.data.encoder import Encoder
 from trainer.data.errors import DataError
 from trainer.data.feed import Feed
 
@@ -34,6 +35,11 @@ class Corpus(ABC):
     sha256: str
     tokenizer_dir: Path
     bytes_per_token: float
+
+    @property
+    def document_end(self) -> int | None:
+        """Return the id of the token that ends each document; None: the tokenizer has none."""
+        return Encoder.open(self.tokenizer_dir).end
 
     @property
     @abstractmethod

@@ -4,6 +4,8 @@ A model that is called without a mask has transformers look through the position
 the host waits for the device once per forward pass; while a step is compiled nothing can be looked at, so a
 mask tensor is built, with which SDPA has neither its flash kernel nor grouped heads. So models are called
 with a mask of ones, which `attention_mask` ignores: no text is padded here, and only windows are masked.
+Where documents are apart (`models.documents`) the argument has three dimensions, and transformers passes it
+on as it is.
 
 Shapes: B sequences, T tokens.
 """
@@ -38,10 +40,16 @@ def register() -> str:
 def attention_mask(**arguments: Any) -> Tensor | None:
     """Return a boolean mask [B, 1, T, T] of the keys that each query attends to; None: plain causal.
 
-    It reads no tensor and ignores transformers' padding mask, as no text is padded here.
+    It reads no tensor and ignores transformers' padding mask [B, T], as no text is padded here. A mask
+    [B, 1, T] has the numbers of documents instead, whose tokens attend to each other alone.
     """
-    from transformers.masking_utils import sdpa_mask
+    from transformers.masking_utils import and_masks, packed_sequence_mask_function, sdpa_mask
 
+    numbers = arguments.get("attention_mask")
+    if numbers is not None and numbers.ndim == 3:
+        alone = packed_sequence_mask_function(numbers.squeeze(1))
+        masks = {"mask_function": and_masks(alone, arguments["mask_function"]), "attention_mask": None}
+        return cast(Tensor, sdpa_mask(**arguments | masks | {"allow_is_causal_skip": False}))
     window = arguments.get("local_size")
     if arguments.get("allow_is_causal_skip", True) and (window is None or arguments["kv_length"] <= window):
         return None

@@ -8,7 +8,8 @@ The loss is L_AD of BitDistill (arXiv:2510.13998), eq. 10 to 12, at one layer, a
     R = softmax(A·Aᵀ / √d)      A: the queries, the keys or the values of one head
     L_AD = Σ over Q, K, V of the mean over sequences, heads and tokens of KL(R_teacher ‖ R_student)
 
-Nothing is masked: the paper's relation is over all pairs of tokens. `cosine` is the paper's algorithm 1
+Nothing is masked: the paper's relation is over all pairs of tokens; where documents are apart, over those of
+a document. `cosine` is the paper's algorithm 1
 instead of its eq. 12: the states are made unit vectors and there is no √d. Its relations are flatter, and its
 losses smaller.
 
@@ -33,7 +34,12 @@ Relation = Literal["scaled", "cosine"]
 
 
 def relation_divergence(
-    student: Sequence[Tensor], teacher: Sequence[Tensor], *, heads: int, relation: Relation
+    student: Sequence[Tensor],
+    teacher: Sequence[Tensor],
+    *,
+    heads: int,
+    relation: Relation,
+    documents_BT: Tensor | None = None,
 ) -> Tensor:
     """Return L_AD in nats, computed in float32 at least.
 
@@ -42,16 +48,22 @@ def relation_divergence(
         teacher: the same of the teacher.
         heads: A; it divides every D.
         relation: `scaled`, or `cosine`.
+        documents_BT: the number of each token's document in its sequence; None: tokens relate to all.
     """
+    other_B1TT = None
+    if documents_BT is not None:
+        other_B1TT = (documents_BT[:, :, None] != documents_BT[:, None, :])[:, None]
     per_state = [
-        _divergence(_log_relation(s, heads, relation), _log_relation(t, heads, relation))
+        _divergence(
+            _log_relation(s, heads, relation, other_B1TT), _log_relation(t, heads, relation, other_B1TT)
+        )
         for s, t in zip(student, teacher, strict=True)
     ]
     return torch.stack(per_state).sum()
 
 
-def _log_relation(states_BTD: Tensor, heads: int, relation: Relation) -> Tensor:
-    """Return log R, [B, A, T, T]."""
+def _log_relation(states_BTD: Tensor, heads: int, relation: Relation, other_B1TT: Tensor | None) -> Tensor:
+    """Return log R, [B, A, T, T], with no relation to tokens of other documents."""
     split_BATd = at_least_float32(states_BTD).reshape(*states_BTD.shape[:-1], heads, -1).transpose(1, 2)
     if relation == "cosine":
         split_BATd = F.normalize(split_BATd, dim=-1)
@@ -59,7 +71,10 @@ def _log_relation(states_BTD: Tensor, heads: int, relation: Relation) -> Tensor:
         split_BATd = split_BATd * split_BATd.shape[-1] ** -0.25  # √d of the product, shared by its factors
     # Autocast would make this product bfloat16 again.
     with torch.autocast(split_BATd.device.type, enabled=False):
-        return F.log_softmax(split_BATd @ split_BATd.transpose(-2, -1), dim=-1)
+        products_BATT = split_BATd @ split_BATd.transpose(-2, -1)
+        if other_B1TT is not None:  # finite, so that the divergence subtracts no infinities
+            products_BATT = products_BATT.masked_fill(other_B1TT, -1e30)
+        return F.log_softmax(products_BATT, dim=-1)
 
 
 def _divergence(log_student_BATT: Tensor, log_teacher_BATT: Tensor) -> Tensor:

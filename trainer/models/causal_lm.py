@@ -17,6 +17,7 @@ from trainer.config import HfModelConfig, TinyModelConfig
 from trainer.devices.lazy_tensor import copy_to_host, is_lazy
 from trainer.devices.sdpa import ignores_padding, with_supported_attention
 from trainer.errors import ConfigError
+from trainer.models import documents
 
 # The settings with which transformers' models cap or scale their logits.
 _HEAD_SETTINGS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
@@ -146,7 +147,7 @@ def inputs(model: nn.Module, ids_BT: Tensor) -> dict[str, Any]:
     # Without a mask transformers reads the positions to detect packed texts: `devices.sdpa`.
     if is_lazy(ids_BT) or ignores_padding(model):
         arguments["attention_mask"] = torch.ones_like(ids_BT)
-    return arguments
+    return arguments | documents.arguments(model, ids_BT)
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:

@@ -21,6 +21,7 @@ from trainer.losses.hidden_state_loss import DistillWeight
 from trainer.losses.next_token import NextTokenLoss, cross_entropy
 from trainer.losses.sparse import DTYPES, Sample, Targets
 from trainer.models.causal_lm import freeze
+from trainer.models.documents import separate_documents
 from trainer.models.master_weights import cast_weights
 from trainer.models.subln import normalised_projections, quantise
 from trainer.preflight.fake_trace import LiveStorages, fake_tensors
@@ -163,6 +164,9 @@ def _models(config: Config, plan: Blueprint, student_layers: int, teacher_layers
     strength = Lambda()
     gains = {} if config.stage1.subln == "none" else dict.fromkeys(normalised_projections(student), 1.0)
     quantise(student, strength, config.quant, gains, blended=config.stage1.subln == "blended")
+    if config.data.document_masks:
+        for model in (teacher, student):
+            separate_documents(model, 0)  # any token: where documents end is no matter of memory
     return Models(student=student, teacher=teacher, strength=strength)
 
 

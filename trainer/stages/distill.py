@@ -19,6 +19,7 @@ from trainer.losses.attention_relation import relation_divergence
 from trainer.losses.candidates import Candidates, candidate_divergence, candidate_losses
 from trainer.losses.next_token import NextTokenLoss, head_inputs, next_token_loss
 from trainer.models.causal_lm import depth, embedding_count, key_heads, run
+from trainer.models.documents import document_numbers
 from trainer.models.layer_mapping import matched_layers
 from trainer.models.projections import Projections, attention_layers, widths
 from trainer.quant.warmup import Lambda
@@ -152,7 +153,11 @@ def from_teacher(student: nn.Module, teacher: nn.Module, config: Stage3Config, s
             parts["logits_kl"] = predicted.kl
         if ours is not None and theirs is not None:
             attention_kl = relation_divergence(
-                ours.take(), theirs.take(), heads=heads, relation=config.attention_relation
+                ours.take(),
+                theirs.take(),
+                heads=heads,
+                relation=config.attention_relation,
+                documents_BT=document_numbers(student, ids_BT),
             )
             total = total + config.attention_weight * attention_kl
             parts["attention_kl"] = attention_kl

@@ -82,6 +82,7 @@ def _build(arguments: Sequence[str], stop: StopSignal) -> None:
         before_torch()
         from trainer.devices.device import open_device
         from trainer.models.causal_lm import freeze, import_architectures
+        from trainer.models.documents import separate_documents
         from trainer.models.student_folder import load
         from trainer.teachers.cached.build import build
         from trainer.teachers.local import prepare_inputs
@@ -95,6 +96,8 @@ def _build(arguments: Sequence[str], stop: StopSignal) -> None:
     model = prepared.teacher
     if run_dir is not None:
         model = freeze(load(run_dir / MODEL_FOLDER).model.to(device.torch_device))
+        if config.data.document_masks:
+            separate_documents(model, prepared.corpus.document_end)
     stop.begun()
     built = build(
         config,

@@ -48,6 +48,7 @@ from trainer.models.causal_lm import (
     save,
     seed_everything,
 )
+from trainer.models.documents import separate_documents
 from trainer.optim.muon import muon_dtype
 from trainer.optim.validate import require_packages
 from trainer.teachers.cached.compatibility import weights_sha256
@@ -147,12 +148,15 @@ def prepare_inputs(config: Config, *, device: Device, stop: StopSignal, progress
             config, config.model, corpus, held_out, device=device, stop=stop, progress=progress
         )
         teacher = load_tiny(folder / _MODEL_FOLDER, attention=device.attention)
+    teacher = freeze(device.move(teacher))
+    if config.data.document_masks:
+        separate_documents(teacher, corpus.document_end)
     return PreparedInputs(
         corpus=corpus,
         held_out=held_out,
         held_out_bytes=scored_bytes(corpus, held_out),
         test=test,
-        teacher=freeze(device.move(teacher)),
+        teacher=teacher,
     )
 
 
@@ -259,6 +263,7 @@ def _recipe(config: Config, model: TinyModelConfig, corpus: Corpus, device: Devi
         "data": corpus.order_sha256,
         "vocab_size": corpus.vocab_size,
         "sequence_length": config.data.sequence_length,
+        **({"document_masks": True} if config.data.document_masks else {}),
         "device": device.kind,  # not its threads: runs with one and with two share a teacher
         "dtype": dtype_name(device.dtype),
         "muon_dtype": None if muon is None else dtype_name(muon),
@@ -287,6 +292,8 @@ def _train(
     teacher = device.move(
         build_tiny(model, vocab_size=corpus.vocab_size, sequence_length=length, attention=device.attention)
     )
+    if config.data.document_masks:
+        separate_documents(teacher, corpus.document_end)
     plan = StagePlan.of(NAME, recipe)
     with corpus.batches(batch_size=recipe.batch_size, sequence_length=length, seed=recipe.seed) as feed:
         train(plan, teacher, cross_entropy(teacher), feed, context)

@@ -45,6 +45,7 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "data.held_out_fraction=0.3": (),
     "data.test_fraction=0.3": (),
     "data.max_bytes=400000": (),
+    "data.document_masks=true": (),
     "quant.weight_scale=absmedian": (),
     "quant.group_size=8": (),
     "quant.activations=none": (),

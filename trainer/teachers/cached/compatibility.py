@@ -37,6 +37,7 @@ def spec(config: Config, teacher_config: CachedTeacherConfig, corpus: Corpus, mo
         "top_k": teacher_config.top_k,
         "negatives": teacher_config.negatives,
         "dtype": teacher_config.dtype,
+        **({"document_masks": True} if config.data.document_masks else {}),
     }
 
 
