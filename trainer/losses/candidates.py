@@ -59,7 +59,7 @@ class Candidates:
         )
 
 
-def candidate_divergence(student_BTV: Tensor, teacher: Candidates, *, temperature: float) -> Tensor:
+def candidate_divergence(student_BTV: Tensor, teacher: Candidates, *, temperature: float | Tensor) -> Tensor:
     """Return the mean KL(teacher ‖ student) over the predicted tokens, in nats (see the module).
 
     Args:
@@ -75,7 +75,7 @@ def candidate_losses(
     labels_N: Tensor,
     teacher: Candidates,
     *,
-    temperature: float,
+    temperature: float | Tensor,
     chunk_elements: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the mean cross-entropy of the labels and the `candidate_divergence`, 0-d, from hidden states.
@@ -113,7 +113,7 @@ def _sums(
     return ce, _divergences(logits_nV, teacher, temperature).sum()
 
 
-def _divergences(logits_BPV: Tensor, teacher: Candidates, temperature: float) -> Tensor:
+def _divergences(logits_BPV: Tensor, teacher: Candidates, temperature: float | Tensor) -> Tensor:
     """Return KL(teacher ‖ student) of each token, [B, P]."""
     log_student = _student_buckets(logits_BPV, teacher) / temperature
     rest_BP1 = teacher.rest.unsqueeze(-1)

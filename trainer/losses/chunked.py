@@ -55,8 +55,8 @@ def head_losses(
     labels_N: Tensor,
     *,
     teacher: HeadInputs | None = None,
-    factor: float = 1.0,
-    temperature: float = 1.0,
+    factor: float | Tensor = 1.0,
+    temperature: float | Tensor = 1.0,
     chunk_elements: int | None = None,
 ) -> HeadLosses:
     """Return the losses on the labels, and against the teacher's predictions, which get no gradient.
@@ -119,8 +119,8 @@ class _Chunked(torch.autograd.Function):
         labels_N: Tensor,
         theirs_NK: Tensor | None,
         theirs_VK: Tensor | None,
-        factor: float,
-        temperature: float,
+        factor: float | Tensor,
+        temperature: float | Tensor,
         chunk: int,
         trained: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -141,12 +141,12 @@ class _Chunked(torch.autograd.Function):
             if theirs_NK is not None and theirs_VK is not None:
                 u_nV = F.linear(theirs_NK[n], theirs_VK).to(ce.dtype)
                 log_q_nV = F.log_softmax(u_nV / temperature, dim=-1)
-                if temperature != 1:
+                if isinstance(temperature, Tensor) or temperature != 1:
                     log_p_nV = F.log_softmax(z_nV / temperature, dim=-1)
                 q_nV = log_q_nV.exp()
                 kl += (q_nV * log_q_nV.sub_(log_p_nV)).sum()
                 if grad_nV is not None:
-                    grad_nV.add_(log_p_nV.exp().sub_(q_nV), alpha=factor / temperature)
+                    _add_scaled(grad_nV, log_p_nV.exp().sub_(q_nV), factor / temperature)
             if grad_nV is not None and grad_VH is not None:
                 small_nV = grad_nV.div_(count).to(head_VH.dtype)
                 grads_NH.append(small_nV @ head_VH)
@@ -162,6 +162,14 @@ class _Chunked(torch.autograd.Function):
         grad_NH, grad_VH = ctx.saved_tensors
         scale = grads[0].to(grad_NH.dtype)
         return grad_NH * scale, grad_VH * scale, None, None, None, None, None, None, None
+
+
+def _add_scaled(total: Tensor, x: Tensor, scale: float | Tensor) -> None:
+    """Add scale·x to the total in place; `x` is spent."""
+    if isinstance(scale, Tensor):
+        total.add_(x.mul_(scale))
+    else:
+        total.add_(x, alpha=scale)
 
 
 def chunk_tokens(shape: Sequence[int], vocabulary: int, elements: int) -> int:

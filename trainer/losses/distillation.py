@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def tempered_divergence(student_BTV: Tensor, teacher_BTV: Tensor, *, temperature: float) -> Tensor:
+def tempered_divergence(student_BTV: Tensor, teacher_BTV: Tensor, *, temperature: float | Tensor) -> Tensor:
     """Return L_LD of BitDistill (arXiv:2510.13998), eq. 8 and 9, of the tokens that `next_token_loss` counts.
 
     The mean KL(softmax(t/τ) ‖ softmax(s/τ)), not multiplied by τ², as in the paper. The research notebook and

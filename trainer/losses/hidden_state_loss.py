@@ -38,7 +38,7 @@ def hidden_loss(
     teacher: Sequence[Tensor],
     *,
     distances: Sequence[Distance],
-    weights: Sequence[float],
+    weights: Sequence[float | Tensor],
 ) -> HiddenLoss:
     """Sum weight times distance over layers.
 
@@ -103,7 +103,7 @@ def distill_weight_at(config: DistillScheduleConfig, step: int, steps: int) -> f
 
 
 def combined_loss(
-    *, distill: Tensor, predictions: Tensor, lm_loss_weight: float, distill_weight: Tensor
+    *, distill: Tensor, predictions: Tensor, lm_loss_weight: float | Tensor, distill_weight: Tensor
 ) -> Tensor:
     """Return (1-a)·w·distill + a·predictions/2.
 

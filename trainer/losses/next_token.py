@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from trainer.devices.lazy_tensor import is_lazy
 from trainer.losses import chunked
 from trainer.losses.distillation import tempered_divergence
+from trainer.losses.varied import Varied
 from trainer.models.causal_lm import embedding_count, inputs, plain_head, run
 
 
@@ -66,7 +67,10 @@ class NextTokenLoss:
         hidden: bool = False,
     ) -> None:
         self._model, self._teacher = model, teacher
-        self._factor, self._temperature, self._hidden = factor, temperature, hidden
+        self._hidden = hidden
+        self._factor = Varied(factor, model)
+        # At 1 the losses share their softmax: a graph of its own.
+        self._temperature = Varied(temperature, model) if temperature != 1 else lambda: temperature
         self._chunkable = all(plain_head(each) is not None for each in (model, teacher) if each is not None)
         self._vocabulary = embedding_count(model) if self._chunkable else 0
 
@@ -102,8 +106,8 @@ class NextTokenLoss:
             theirs = run(self._teacher, ids_BT, hidden=self._hidden)
         ours = run(self._model, ids_BT, hidden=self._hidden)
         ce = next_token_loss(ours.logits, ids_BT)
-        kl = tempered_divergence(ours.logits, theirs.logits, temperature=self._temperature)
-        total = ce + self._factor * kl
+        kl = tempered_divergence(ours.logits, theirs.logits, temperature=self._temperature())
+        total = ce + self._factor() * kl
         return NextTokenLosses(total=total, ce=ce, kl=kl, hidden=ours.hidden, teacher_hidden=theirs.hidden)
 
     def _from_chunks(self, ids_BT: Tensor) -> NextTokenLosses:
@@ -117,8 +121,8 @@ class NextTokenLoss:
             ours,
             ids_BT[:, 1:].reshape(ours.states.shape[:-1]),
             teacher=theirs,
-            factor=self._factor,
-            temperature=self._temperature,
+            factor=self._factor(),
+            temperature=self._temperature(),
         )
         return NextTokenLosses(
             total=losses.total, ce=losses.ce, kl=losses.kl, hidden=hidden, teacher_hidden=teacher_hidden

@@ -104,7 +104,7 @@ def log_weights(top_k: int, negatives: int, *, vocabulary: int, device: torch.de
 
 
 def sparse_divergence(
-    student_NC: Tensor, teacher_NC: Tensor, log_w_C: Tensor, *, temperature: float
+    student_NC: Tensor, teacher_NC: Tensor, log_w_C: Tensor, *, temperature: float | Tensor
 ) -> Tensor:
     """Return the mean KL(teacher ‖ student) over the positions, in nats (see the module).
 

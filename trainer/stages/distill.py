@@ -18,6 +18,7 @@ from trainer.errors import ConfigError
 from trainer.losses.attention_relation import relation_divergence
 from trainer.losses.candidates import Candidates, candidate_divergence, candidate_losses
 from trainer.losses.next_token import NextTokenLoss, head_inputs, next_token_loss
+from trainer.losses.varied import Varied
 from trainer.models.causal_lm import depth, embedding_count, key_heads, run
 from trainer.models.documents import document_numbers
 from trainer.models.layer_mapping import matched_layers
@@ -115,18 +116,19 @@ def _labelled(
 def from_answers(student: nn.Module, take: Callable[[int], Candidates], config: Stage3Config) -> Objective:
     """Return the objective with a teacher's answers, which `take` returns for the next so many sequences."""
     alone = NextTokenLoss(student)
+    logits_weight, temperature = Varied(config.logits_weight, student), Varied(config.temperature, student)
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         answers = take(len(ids_BT))
         if alone.chunks(ids_BT):
             inputs, _ = head_inputs(student, ids_BT)
             labels_N = ids_BT[:, 1:].reshape(inputs.states.shape[:-1])
-            ce, logits_kl = candidate_losses(inputs, labels_N, answers, temperature=config.temperature)
+            ce, logits_kl = candidate_losses(inputs, labels_N, answers, temperature=temperature())
         else:
             logits_BTV = run(student, ids_BT).logits
             ce = next_token_loss(logits_BTV, ids_BT)
-            logits_kl = candidate_divergence(logits_BTV, answers, temperature=config.temperature)
-        return {"loss": ce + config.logits_weight * logits_kl, "ce": ce, "logits_kl": logits_kl}
+            logits_kl = candidate_divergence(logits_BTV, answers, temperature=temperature())
+        return {"loss": ce + logits_weight() * logits_kl, "ce": ce, "logits_kl": logits_kl}
 
     return losses
 
@@ -140,6 +142,7 @@ def from_teacher(student: nn.Module, teacher: nn.Module, config: Stage3Config, s
         ours = stack.enter_context(Projections(student, layer))
         theirs = stack.enter_context(Projections(teacher, source))
     heads = config.attention_heads or key_heads(student)
+    attention_weight = Varied(config.attention_weight, student)
     predict = NextTokenLoss(student, teacher, factor=config.logits_weight, temperature=config.temperature)
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
@@ -159,7 +162,7 @@ def from_teacher(student: nn.Module, teacher: nn.Module, config: Stage3Config, s
                 relation=config.attention_relation,
                 documents_BT=document_numbers(student, ids_BT),
             )
-            total = total + config.attention_weight * attention_kl
+            total = total + attention_weight() * attention_kl
             parts["attention_kl"] = attention_kl
         return {"loss": total, **parts}
 

@@ -18,6 +18,7 @@ from trainer.losses import chunked
 from trainer.losses.gathered import candidate_logits
 from trainer.losses.next_token import head_inputs
 from trainer.losses.sparse import Sample, Targets, log_weights, sampled_cross_entropy, sparse_divergence
+from trainer.losses.varied import Varied
 from trainer.models.causal_lm import embedding_count
 from trainer.training.train_step import Objective
 
@@ -58,6 +59,8 @@ def from_cache(
     device, vocabulary = next(student.parameters()).device, embedding_count(student)
     log_w_C = log_weights(teacher.top_k, teacher.negatives, vocabulary=vocabulary, device=device)
     sampled = teacher.cross_entropy == "sampled"
+    logits_weight, temperature = Varied(config.logits_weight, student), Varied(config.temperature, student)
+    anchor_weight = Varied(teacher.anchor_weight, student)
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         targets = take(len(ids_BT))
@@ -66,7 +69,7 @@ def from_cache(
         labels_N = ids_BT[:, 1:].reshape(inputs.states.shape[:-1])
         ids, logits = _at_candidates(inputs, samples, labels_N if sampled else None)
         logits_kl, *anchor_kl = (
-            sparse_divergence(ours, sample.logits.flatten(0, 1), log_w_C, temperature=config.temperature)
+            sparse_divergence(ours, sample.logits.flatten(0, 1), log_w_C, temperature=temperature())
             for ours, sample in zip(logits, samples, strict=False)  # the true tokens' come last
         )
         if sampled:
@@ -79,11 +82,11 @@ def from_cache(
             )
         else:
             ce = chunked.head_losses(inputs, labels_N).total
-        total = ce + config.logits_weight * logits_kl
+        total = ce + logits_weight() * logits_kl
         parts = {"loss": total, "ce": ce, "logits_kl": logits_kl}
         if not anchor_kl:
             return parts
-        return parts | {"loss": total + teacher.anchor_weight * anchor_kl[0], "anchor_kl": anchor_kl[0]}
+        return parts | {"loss": total + anchor_weight() * anchor_kl[0], "anchor_kl": anchor_kl[0]}
 
     return losses
 

@@ -22,6 +22,7 @@ from trainer.losses.hidden_state_loss import (
     layer_weights,
 )
 from trainer.losses.next_token import NextTokenLoss
+from trainer.losses.varied import Varied
 from trainer.models.causal_lm import depth
 from trainer.models.layer_mapping import matched_layers
 from trainer.quant.saliency import ColumnSaliency, Share, k_at
@@ -73,18 +74,21 @@ def alignment(
     """
     layers = depth(student)
     matched = matched_layers(layers, depth(teacher))
-    weights = layer_weights(config.layer_weights, layers)
+    weights = [Varied(weight, student) for weight in layer_weights(config.layer_weights, layers)]
+    lm_loss_weight = Varied(config.lm_loss_weight, student)
     distances = hidden_distances.layer_distances(config.loss_type, teacher, layers)
     predict = NextTokenLoss(student, teacher, hidden=True)
 
     def losses(ids_BT: Tensor) -> Mapping[str, Tensor]:
         predicted = predict(ids_BT)
         theirs = [predicted.teacher_hidden[layer] for layer in matched]
-        hidden = hidden_loss(predicted.hidden, theirs, distances=distances, weights=weights)
+        hidden = hidden_loss(
+            predicted.hidden, theirs, distances=distances, weights=[weight() for weight in weights]
+        )
         total = combined_loss(
             distill=hidden.total,
             predictions=predicted.total,
-            lm_loss_weight=config.lm_loss_weight,
+            lm_loss_weight=lm_loss_weight(),
             distill_weight=distill_weight.value,
         )
         parts = {"distill": hidden.total, **predicted.parts, "distill_layer": hidden.by_layer}

@@ -45,7 +45,6 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "data.held_out_fraction=0.3": (),
     "data.test_fraction=0.3": (),
     "data.max_bytes=400000": (),
-    "data.document_masks=true": (),
     "quant.weight_scale=absmedian": (),
     "quant.group_size=8": (),
     "quant.activations=none": (),
@@ -216,6 +215,7 @@ ELSEWHERE = {
     "model.kind": "the group model",
     "stage3.teacher.kind": "the group stage3/teacher",
     "data.tokenizer": "tests/trainer/data/test_data_memory.py",
+    "data.document_masks": "tests/trainer/models/test_documents.py",
     "data.name": "the group data; tests/trainer/data/test_data_knobs.py has the keys of its other options",
 }
 

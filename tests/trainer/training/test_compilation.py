@@ -196,19 +196,19 @@ GRAPHS = {"stage1_9": 2, "stage2": 1, "stage3": 2}
 """Of the decoder layers: the student's, and the teacher's."""
 
 
-def graphs_of_layers(stage: Stage, overrides: Sequence[str]) -> tuple[Trace, list[str]]:
-    """A training whose layers are compiled, and the code of each graph."""
+def graphs_of(stage: Stage, overrides: Sequence[str], compiled: str = "layers") -> tuple[Trace, list[str]]:
+    """A training whose layers, or steps, are compiled, and the code of each graph."""
     codes, compile = list[str](), torch.compile
 
     def keep(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
-        codes.append(graph.code)
+        codes.append(graph.print_readable(print_output=False))
         return graph.forward
 
     torch.compiler.reset()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, "somewhere")
         patch.setattr(torch, "compile", partial(compile, backend=keep, fullgraph=True))
-        return trace([*BASE, "device.compile=layers", *overrides], stage=stage), codes
+        return trace([*BASE, f"device.compile={compiled}", *overrides], stage=stage), codes
 
 
 @pytest.mark.filterwarnings("ignore")  # as above
@@ -216,7 +216,7 @@ def graphs_of_layers(stage: Stage, overrides: Sequence[str]) -> tuple[Trace, lis
 def test_one_graph_serves_all_layers_that_are_alike(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     """In Stage 3 a layer has hooks, and stays as it is. Nothing of it is left in the model."""
     overrides = ["model.layers=3", f"{stage}.micro_batch_size=8"]
-    ours, codes = graphs_of_layers(stage, overrides)
+    ours, codes = graphs_of(stage, overrides)
     same = likeness(trace([*BASE, *overrides], stage=stage), ours)
     messages = [record for record in caplog.records if record.name == "trainer.training.compilation"]
     assert not messages, "compiling failed, so nothing was compared"
@@ -236,8 +236,45 @@ def test_the_graph_of_a_layer_has_none_of_the_numbers_that_a_sweep_varies(
     stage: Stage, others: tuple[str, ...]
 ) -> None:
     """So that the kernels of one trial are those of the next."""
-    _, codes = graphs_of_layers(stage, ["model.layers=2"])
-    assert graphs_of_layers(stage, others)[1] == codes
+    _, codes = graphs_of(stage, ["model.layers=2"])
+    assert graphs_of(stage, others)[1] == codes
+
+
+NUMBERS: dict[Stage, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "stage1_9": (
+        ("stage1_9.layer_weights=progressive", "stage1_9.lm_loss_weight=0.5"),
+        (
+            *("stage1_9.layer_weights=[3,1]", "stage1_9.lm_loss_weight=0.25"),
+            *("stage1_9.distill_schedule.initial=0.3", "stage1_9.optimizer.lr=0.01"),
+        ),
+    ),
+    "stage2": (
+        ("stage2.distill.weight=0.5", "stage2.distill.temperature=2"),
+        ("stage2.distill.weight=0.25", "stage2.distill.temperature=3", "stage2.lambda_warmup.start=0.5"),
+    ),
+    "stage3": (
+        ("stage3.logits_weight=1", "stage3.attention_weight=1", "stage3.temperature=5"),
+        ("stage3.logits_weight=3", "stage3.attention_weight=7", "stage3.temperature=2"),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # as above
+@pytest.mark.parametrize("stage", NUMBERS)
+def test_the_graph_of_a_step_has_none_of_the_numbers_that_a_sweep_varies(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are its inputs: another trial has other losses of the same graph."""
+    if stage != "stage1_9":
+        monkeypatch.setattr("trainer.losses.chunked._CPU_ELEMENTS", 2**14)
+    (one, other), layers = NUMBERS[stage], ["model.layers=2"]
+    (first, graphs), (second, others) = (graphs_of(stage, [*layers, *each], "true") for each in (one, other))
+    assert not [record for record in caplog.records if record.name == "trainer.training.compilation"]
+    assert len(graphs) == 1
+    assert others == graphs
+    assert first.losses != second.losses
+    eager = trace([*BASE, *layers, *other], stage=stage)
+    assert second.losses == pytest.approx(eager.losses, rel=1e-5)
 
 
 def test_a_layer_is_compiled_while_it_is_trained_alone(compile_as: Callable[[Compile], None]) -> None:
