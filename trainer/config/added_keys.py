@@ -18,6 +18,7 @@ def _master_dtypes(document: Document) -> tuple[Any, ...]:
     return ("float32",) if tiny else ("auto", _at(document, "model.dtype"))
 
 
+_LOGITS_WEIGHT_BEFORE = 1.0
 _TRAINED = ("model.teacher", "stage1_9", "stage2", "stage3")
 
 # By dotted key, the values that mean what runs did before, the best to write first.
@@ -43,7 +44,11 @@ def without_added(document: Document) -> dict[str, Any]:
         for key, values in _VALUES.items()
         if (present := _at(document, key)) is not None and present in values(document)
     }
-    return _without(document, unchanged | {key for key, idle in _IDLE.items() if idle(document)})
+    found = _without(document, unchanged | {key for key, idle in _IDLE.items() if idle(document)})
+    # Its default has changed; a folder of the version before may have the old one, which nothing reads.
+    if _at(found, "stage3.max_steps") == 0 and "logits_weight" in found["stage3"]:
+        found["stage3"]["logits_weight"] = _LOGITS_WEIGHT_BEFORE
+    return found
 
 
 def as_before(key: str, document: Document) -> str | None:

@@ -14,7 +14,8 @@ def tempered_divergence(student_BTV: Tensor, teacher_BTV: Tensor, *, temperature
     """Return L_LD of BitDistill (arXiv:2510.13998), eq. 8 and 9, of the tokens that `next_token_loss` counts.
 
     The mean KL(softmax(t/τ) ‖ softmax(s/τ)), not multiplied by τ², as in the paper. The research notebook and
-    the authors' published code do multiply; a weight that was meant for them is to be multiplied by τ² here.
+    the authors' published code do multiply; a weight that was meant for them is to be multiplied by τ² here,
+    as Stage 3's default is.
     """
     log_student = F.log_softmax(at_least_float32(student_BTV[:, :-1]) / temperature, dim=-1)
     log_teacher = F.log_softmax(at_least_float32(teacher_BTV[:, :-1]) / temperature, dim=-1)

@@ -56,10 +56,10 @@ def separate_documents(model: _Model, end: int | None) -> _Model:
 
 def document_numbers(model: nn.Module, ids_BT: Tensor) -> Tensor | None:
     """Return the number of each token's document in its window [B, T], from 0; None: they are not apart."""
-    end = getattr(model, _END, None)
+    end: int | None = getattr(model, _END, None)
     if end is None:
         return None
-    ended_BT = (ids_BT == end).long()  # sums of booleans are booleans on XLA
+    ended_BT: Tensor = (ids_BT == end).long()  # sums of booleans are booleans on XLA
     return ended_BT.cumsum(dim=-1) - ended_BT  # the end is the last token of its own document
 
 

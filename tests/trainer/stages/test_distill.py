@@ -15,6 +15,8 @@ from trainer_outcomes import weights_digest, without_times
 from trainer_precision import FLOAT32
 
 from trainer.api import METRICS_FILE, check
+from trainer.checkpoint import config_pin
+from trainer.config.run import sha256
 from trainer.errors import ConfigError, DivergedError
 from trainer.losses import chunked
 from trainer.losses.candidates import Candidates
@@ -45,7 +47,7 @@ def test_it_comes_after_stage_2_at_lambda_one_and_logs_its_parts(run_small: Run,
     assert [line["stage"] for line in logged(tmp_path)][-5:] == ["stage2", *["stage3"] * 4]
     assert [line["lambda"] for line in lines] == [1.0] * 4
     for line in lines:
-        total = line["ce"] + 1.0 * line["logits_kl"] + 1.0 * line["attention_kl"]
+        total = line["ce"] + 25.0 * line["logits_kl"] + 1.0 * line["attention_kl"]
         assert line["loss"] == pytest.approx(total, rel=1e-5)
         assert min(line["logits_kl"], line["attention_kl"]) > 0
     assert [line["done"] for line in lines] == pytest.approx([20 / 26, 22 / 26, 24 / 26, 1], abs=1e-6)
@@ -213,3 +215,15 @@ def test_what_makes_no_sense_is_refused_in_one_line(case: str, small: tuple[str,
 
 def test_a_stage_that_is_left_out_may_name_a_layer_that_is_not_there(small: tuple[str, ...]) -> None:
     assert check([*small, "stage3.attention_layer=7"]).stage3.max_steps == 0
+
+
+def test_a_run_of_the_version_before_goes_on_without_the_stage(tmp_path: Path) -> None:
+    """The default of a weight that it does not read has changed; in a run that reads it, it counts."""
+    steps = ("stage3.max_steps=9", "stage3.schedule.warmup_steps=1")
+    for folder, overrides in ((tmp_path / "without", ()), (tmp_path / "with", steps)):
+        folder.mkdir()
+        config_pin.pin(check([*overrides, "stage3.logits_weight=1.0"]), folder)
+    config_pin.check(check([]), tmp_path / "without")
+    assert sha256(check([])) == sha256(check(["stage3.logits_weight=1.0"]))
+    with pytest.raises(ConfigError, match=r"stage3\.logits_weight: 1\.0 → 25\.0"):
+        config_pin.check(check([*steps]), tmp_path / "with")
