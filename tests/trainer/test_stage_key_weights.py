@@ -200,6 +200,7 @@ CAUTIOUS = {
     "device.memory_target_gib": "whether there are micro-batches depends on the memory",
     "data.held_out_tokens": "near-copies of measured text are not trained on; these lines have none",
     "data.test_tokens": "the same",
+    "data.document_masks": "no document ends in these few windows; in test_documents.py some do",
 }
 OTHER_SOURCES = ("data.dataset", "data.subset", "data.split", "data.revision")  # as data.files
 

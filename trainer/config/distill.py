@@ -138,8 +138,7 @@ class Stage3Config:
         max_steps: optimizer steps; 0 skips the stage.
         batch_size: sequences of an optimizer step.
         micro_batch_size: sequences computed at once; gradients add up to the batch's. null: all of them.
-        logits_weight: λ of eq. 13; by default τ² (Hinton et al., arXiv:1503.02531), as eq. 8 has no such
-            factor.
+        logits_weight: λ of eq. 13; by default τ² (arXiv:1503.02531), as eq. 8 has no such factor.
         attention_weight: γ of eq. 13; 0 leaves the attention relations out, and `attention_*` has no effect.
         temperature: τ of eq. 9, of both models' predictions.
         attention_layer: the one layer of the student whose queries, keys and values are compared (-1 is the

@@ -25,6 +25,7 @@ from trainer.api import check
 from trainer.devices import xla_attention
 from trainer.devices.device import Device, open_device
 from trainer.models.causal_lm import inputs
+from trainer.models.documents import separate_documents
 from trainer.optim import attention_logits
 
 pytestmark = pytest.mark.xla
@@ -80,10 +81,16 @@ def step(device: Device, model: nn.Module, ids_BT: Tensor) -> list[Tensor]:
     return [logits.detach(), *(p.grad for p in model.parameters())]
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["one text", "documents"])
 @pytest.mark.parametrize("window", [None, 5], ids=["causal", "window"])
-def test_sdpa_is_eager_attention_in_one_graph_without_the_cpu(exact: Device, window: int | None) -> None:
-    """Grouped heads, and layers that see the last five tokens."""
-    ours = exact.move(mistral(exact.attention, window))
+def test_sdpa_is_eager_attention_in_one_graph_without_the_cpu(
+    exact: Device, window: int | None, apart: bool
+) -> None:
+    """Grouped heads, layers that see the last five tokens, and documents that do not see each other."""
+    ours, theirs = exact.move(mistral(exact.attention, window)), mistral("eager", window)
+    if apart:
+        for model in (ours, theirs):
+            separate_documents(model, int(ids(16)[0, 6]))
     ids_BT = exact.place(ids(16))
     exact.end_step()
     before = exact.counters()
@@ -92,7 +99,6 @@ def test_sdpa_is_eager_attention_in_one_graph_without_the_cpu(exact: Device, win
     assert ours.config._attn_implementation == xla_attention.NAME
     assert after["cpu_fallbacks"] == before["cpu_fallbacks"]
     assert after["compiles"] - before["compiles"] == 1
-    theirs = mistral("eager", window)
     cpu = open_device(check([*SMALL, "device=cpu"]).device)
     for one, other in zip(found, step(cpu, theirs, ids(16)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
