@@ -48,6 +48,7 @@ START = {
     "hub": ["data.dataset=@root/hub"],
 }
 ELSEWHERE = {
+    "data.document_masks": "tests/trainer/models/test_documents.py",
     "data.name": "the group",
     "data.revision": "only the hub itself has revisions; `datasets` is given it, see test_data_hub.py",
 }

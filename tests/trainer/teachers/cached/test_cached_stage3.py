@@ -113,6 +113,7 @@ def test_what_is_not_the_runs_is_refused_before_anything_is_trained(
     build = "python -m trainer.teacher_cache with the overrides of this run"
     for change, problem in {
         "stage3.teacher.top_k=6": r"the cache at .* is of another top_k 5 \(here 6\)$",
+        "data.document_masks=true": r"is of another .*document_masks None \(here True\)$",
         "data.sequence_length=12": r"is of another model \w{12} .*, sequence_length 16 \(here 12\)$",
         "stage3.max_steps=5": rf"has 16 rows, and max_steps \* batch_size is 20; build it: {build}",
         f"stage3.teacher.path={tmp_path}/none": f"there is no cache at {tmp_path}/none; build it: {build}",
