@@ -210,6 +210,7 @@ class Experiment:
         """
         from sweeps.search.enqueueing import enqueue  # imports scipy
 
+        self.amendments.refresh()  # the run cap may have been raised
         return enqueue(
             *(self.store, self.space, self._records, self.allocator.lease, configurations),
             worker=redact(storable.line(worker)),

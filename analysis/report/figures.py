@@ -20,6 +20,7 @@ from analysis.table import CONFIRM, PARAMETER, TrialsTable, is_confirming
 
 GENERATORS = {
     "baseline": (PURPLE, "pentagon"),
+    "enqueued": (GREY, "star"),
     "sobol": (ORANGE, "triangle-up"),
     "botorch": (BLUE, "circle"),
     CONFIRM: (GREEN, "diamond"),

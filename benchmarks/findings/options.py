@@ -23,7 +23,10 @@ PAGE = Path("docs/findings.md")
 TABLE = Path("docs/findings/options.csv")
 COMMON = (*TINY.common, "device=cpu", "device.threads=1", "device.dtype=float32", "eval.at=[]")
 USUAL = TINY.condition(TINY.usual)
-STAGE_3 = ("stage3.max_steps=60", "stage3.batch_size=8", "stage3.attention_weight=0")
+STAGE_3 = (
+    *("stage3.max_steps=60", "stage3.batch_size=8", "stage3.attention_weight=0"),
+    "stage3.logits_weight=1.0",
+)
 
 
 def _both(setting: str) -> Condition:

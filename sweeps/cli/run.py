@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import click
 
 from sweeps.cli.output import echo
 from sweeps.cli.resolve import new_store, open_sweep, remember, storage_options
-from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED
+from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, InputError
 from sweeps.experiment import Experiment
 from sweeps.space.definition import Fixed, Space
 from sweeps.storage.urls import is_remote
@@ -28,7 +29,13 @@ REMOTE_EXPIRE_S = 150.0
 @click.option(
     "--skip-if-exists", is_flag=True, help="Do nothing if the same sweep exists: for scripts and workers."
 )
-def init(space_file: str, storage: str | None, skip_if_exists: bool) -> None:
+@click.option(
+    "--from-wandb",
+    metavar="FILE",
+    type=click.Path(),
+    help="Write SPACE.yaml from a sweep file of W&B, and stop.",
+)
+def init(space_file: str, storage: str | None, skip_if_exists: bool, from_wandb: str | None) -> None:
     """Validate SPACE.yaml, create the sweep and print its URL.
 
     The program is checked too: the trainer's config is composed with sampled values, so that a misspelt key
@@ -36,9 +43,30 @@ def init(space_file: str, storage: str | None, skip_if_exists: bool) -> None:
     """
     from sweeps.space.space_file import load
 
+    if from_wandb is not None:
+        _translate(from_wandb, Path(space_file))
+        return
     experiment = create_sweep(load(space_file), storage, skip_if_exists=skip_if_exists)
     click.echo(experiment.store.url)
     click.echo(f"next: sweep worker --storage {shlex.quote(experiment.store.url)}", err=True)
+
+
+def _translate(wandb_file: str, space_file: Path) -> None:
+    """Write the search space file that means the same as a sweep file of W&B. Raises InputError."""
+    from sweeps.space.space_file import text_of
+    from sweeps.space.wandb_sweep import translated
+
+    found = translated(text_of(wandb_file), wandb_file)
+    try:
+        with space_file.open("x", encoding="utf-8") as stream:
+            stream.write(found.text)
+    except FileExistsError:
+        raise InputError(f"{space_file}: there is a file already; name a new one") from None
+    except OSError as error:
+        raise InputError(f"{space_file}: cannot be written: {error.strerror}") from None
+    for note in found.notes:
+        click.echo(f"sweep: {note}", err=True)
+    click.echo(f"next: read {space_file}, then sweep init {shlex.quote(str(space_file))}", err=True)
 
 
 def create_sweep(space: Space, storage: str | None, *, skip_if_exists: bool) -> Experiment:

@@ -87,13 +87,21 @@ def _create_or_open(
 
 
 def _require_same(found: Experiment, space: Space) -> Experiment:
-    """Return the existing sweep if it has this space, the lease apart, which is longer in a bucket."""
-    there, here = to_json(found.space), to_json(space)
-    if other := [key for key in here | there if key != "lease" and here.get(key) != there.get(key)]:
+    """Return the existing sweep if it has this space, extended if it now has more trials.
+
+    The lease may differ, which is longer in a bucket, and so may the name of a sweep that was renamed.
+    """
+    from sweeps.cli.control import user_name
+
+    there, here = to_json(found.written), to_json(space)
+    apart = ("lease", "name", "run_cap")
+    if other := [key for key in here | there if key not in apart and here.get(key) != there.get(key)]:
         raise InputError(
             f"{found.store.url}: this sweep was made with another {' and '.join(other)}; go on with the "
             "settings that it has, or give a new one a name: hydra.sweeper.name=…"
         )
+    if found.raise_run_cap(space.run_cap, by=user_name()) is not None:
+        click.echo(f"sweep: {found.store.url}: extended to {space.run_cap} trials", err=True)
     return found
 
 

@@ -79,6 +79,11 @@ _PLACEHOLDER = "${overrides}"
 
 def load(path: str | os.PathLike[str]) -> Space:
     """Return the search space in the file. Raises SpaceError, also if the file cannot be read."""
+    return loads(text_of(path), os.fspath(path))
+
+
+def text_of(path: str | os.PathLike[str]) -> str:
+    """Return the text of a YAML file. Raises SpaceError if it cannot be read."""
     file = os.fspath(path)
     try:
         with open_regular(Path(path)) as stream:
@@ -92,11 +97,10 @@ def load(path: str | os.PathLike[str]) -> Space:
         raise SpaceError(f"cannot be read: {error.strerror or error}", file=file) from None
     try:
         # A character cut by the limit is no bad encoding: the size is reported.
-        text = data.decode("utf-8-sig", errors="replace" if len(data) > yaml_cursor.MAX_BYTES else "strict")
+        return data.decode("utf-8-sig", errors="replace" if len(data) > yaml_cursor.MAX_BYTES else "strict")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise SpaceError("not UTF-8 text; save the file as UTF-8", file=file, line=line) from None
-    return loads(text, file)
 
 
 def loads(text: str, file: str) -> Space:

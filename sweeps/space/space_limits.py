@@ -131,8 +131,6 @@ def _percentile(cursor: Cursor) -> float:
 
 def _check_fits(section: Cursor, min_trials: Cursor, early: EarlyTerminate, space: Space) -> None:
     """Refuse early stopping that cannot work or would never happen."""
-    if space.program.kind == "function":
-        raise section.refusal("a function reports no losses before its end; write program: {command: [...]}")
     if len(space.objectives) > 2 and early.type != "curve":
         raise section.refusal(
             f"{early.type} goes with two objectives at most, a loss and a cost: among more, a trial with a "

@@ -120,14 +120,21 @@ def run(
     write_trial(record, folder)
     log_file = folder / LOG_FILE
     status = process.run(argv, log_file=log_file, env=env, should_stop=should_stop)
-    if status == 0 and not (should_stop() and not (folder / RESULT_FILE).exists()):
+    return _outcome(space, folder, status, argv, log_file=log_file, was_stopped=should_stop())
+
+
+def _outcome(
+    space: Space, folder: Path, status: int, argv: Sequence[str], *, log_file: Path, was_stopped: bool
+) -> Outcome:
+    """Return what became of a program that ended with this status. Raises EnvironmentFault."""
+    if status == 0 and not (was_stopped and not (folder / RESULT_FILE).exists()):
         return read_result(space, folder / RESULT_FILE)
     if was_limited(status):
         raise EnvironmentFault(
             "the program was ended because it may not write such large files here (SIGXFSZ); lift the limit "
             "(ulimit -f) and start this worker again"
         )
-    if should_stop() or was_preempted(status):
+    if was_stopped or was_preempted(status):
         return Preempted(detail=f"the program {process.describe_exit(status)}")
     stated = read_refusal(folder / RESULT_FILE)
     return stated or classify_exit(status, log_file, argv, is_trainer=space.program.kind == "trainer")

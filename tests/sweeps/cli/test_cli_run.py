@@ -41,6 +41,26 @@ class TestInit:
         assert ran.status == 2
         assert "another search space" in ran.err
 
+    def test_a_sweep_file_of_wandb_is_translated_and_the_translation_makes_a_sweep(self, sweep, tmp_path):
+        wandb = tmp_path / "sweep.yaml"
+        wandb.write_text(
+            "program: train.py\nmethod: bayes\nmetric: {name: loss, goal: minimize}\nrun_cap: 5\n"
+            "parameters: {lr: {distribution: q_uniform, min: 0.1, max: 0.9, q: 0.2}}\n"
+        )
+        (tmp_path / "train.py").write_text("")
+        made = tmp_path / "space.yaml"
+        refused = sweep("init", str(wandb))
+        assert (refused.status, "sweep init --from-wandb" in refused.err) == (2, True)
+        ran = sweep("init", "--from-wandb", str(wandb), str(made))
+        assert (ran.status, ran.out) == (0, "")
+        assert f"next: read {made}, then sweep init {made}" in ran.err
+        assert not Path("sweep-store").exists()
+        again = sweep("init", "--from-wandb", str(wandb), str(made))
+        assert (again.status, one_line(again.err), "there is a file already" in again.err) == (2, True, True)
+        made.write_text(made.read_text().replace("train.py", str(tmp_path / "train.py")))
+        assert sweep("init", str(made)).status == 0
+        assert Experiment.open(LocalStore("sweep-store/sweep")).space.run_cap == 5
+
     @pytest.mark.parametrize(
         ("change", "expected"),
         [

@@ -130,3 +130,14 @@ hydra:
     assert all(-3 <= float(trial.parameters["x"]) <= 3 for trial in trials)
     assert {type(trial.parameters["model.size"]) for trial in trials} == {int}
     assert all("loss" in trial.metrics for trial in trials)
+
+    more = subprocess.run(
+        [sys.executable, "train.py", "hydra.sweeper.n_trials=7"],
+        cwd=application,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert more.returncode == 0, more.stderr
+    assert "extended to 7 trials" in more.stderr
+    assert len(Experiment.open(LocalStore(str(application / "sweep-store" / "tuned"))).trials()) == 7

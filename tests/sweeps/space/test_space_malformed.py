@@ -244,14 +244,6 @@ CASES = [
         ]
     ),
     Case(
-        "early_of_a_function",
-        "program: {trainer: {overrides: [model=tiny]}}",
-        "early_terminate: {type: percentile}\nprogram: {function: a.b:c}",
-        3,
-        "early_terminate",
-        "a function reports no losses before its end; write program: {command",
-    ),
-    Case(
         "early_of_three",
         "[{metric: loss, goal: minimize}]",
         "[{metric: loss}, {metric: effective_steps}, {metric: usd}]\nearly_terminate: {type: median}",
