@@ -240,6 +240,18 @@ def test_every_key_has_a_meaning() -> None:
     assert [key for key in sorted(every) if not meanings(key)] == []
 
 
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_a_path_to_nothing_is_no_name_on_the_hub(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], keep_signals: None
+) -> None:
+    name = "./nothere" + ".gguf" * (kind == "file")
+    assert program.main(["model=hf", f"model.name={name}", f"run_dir={tmp_path}/run"]) == 2
+    assert capsys.readouterr().err.startswith(
+        f"trainer: error: model.name: there is no {kind} '{name}' (from "
+    )
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("flag", [["--cfg", "job"], ["--cfg=job"]], ids=" ".join)
 def test_cfg_job_prints_the_composed_configuration(
     flag: list[str], capsys: pytest.CaptureFixture[str], keep_signals: None

@@ -29,7 +29,6 @@ from trainer.data.shards import Order, Shards, open_shards
 from trainer.data.sides import TRAIN
 from trainer.data.stream_reader import Lane
 from trainer.data.tokenizer import import_tokenizer, train_tokenizer
-from trainer.text import counted
 
 BLOCKS_PER_LANE = 16  # at least, or fewer lanes are used: with few blocks a lane may have no text
 
@@ -155,10 +154,16 @@ def lane_count(blocks: int, most: int) -> int:
 def _shared_lanes(blocks: int, most: int, world: int) -> int:
     """Return the number of lanes, or raise DataError if `world` processes cannot share them evenly."""
     lanes = lane_count(blocks, most)
+    if most % world:
+        raise DataError(
+            f"{world} processes read data.lanes={most} places of the text, which they must divide; write "
+            f"data.lanes={world * max(1, most // world)}"
+        )
     if lanes % world:
         raise DataError(
-            f"{world} processes cannot share {counted(lanes, 'lane')} (data.lanes={most}, "
-            f"{counted(blocks, 'block')}); make it a multiple, with {BLOCKS_PER_LANE} blocks each"
+            f"the text is too small for {world} processes that read different parts of it: it has {blocks} "
+            "files, row groups of Parquet, or pieces of 4 MiB of JSON lines; use at least "
+            f"{BLOCKS_PER_LANE * world}, or fewer processes"
         )
     return lanes
 

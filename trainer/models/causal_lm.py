@@ -17,7 +17,7 @@ from trainer.config import HfModelConfig, TinyModelConfig
 from trainer.devices.lazy_tensor import copy_to_host, is_lazy
 from trainer.devices.sdpa import ignores_padding, with_supported_attention
 from trainer.errors import ConfigError
-from trainer.models import documents
+from trainer.models import documents, gguf
 
 # The settings with which transformers' models cap or scale their logits.
 _HEAD_SETTINGS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
@@ -35,8 +35,19 @@ class Outputs:
 
 
 def import_architectures(config: TinyModelConfig | HfModelConfig) -> None:
-    """Import the modules that building or loading such a model needs, which takes seconds."""
+    """Import the modules that building or loading such a model needs, which takes seconds.
+
+    Raises:
+        ConfigError: the model's name is a path, and there is nothing.
+    """
     if config.kind == "hf":
+        if config.name.startswith((".", "/", "~")) and not Path(config.name).exists():
+            kind = "file" if config.name.endswith(gguf.SUFFIX) else "folder"
+            raise ConfigError(
+                f"there is no {kind} {config.name!r} (from {str(Path.cwd())!r}); names on the Hugging Face "
+                "hub have no `./`",
+                key="model.name",
+            )
         from transformers.models.auto import modeling_auto, tokenization_auto  # noqa: F401 - for their effect
     else:
         from transformers.models.llama import modeling_llama  # noqa: F401 - for its effect

@@ -260,7 +260,7 @@ def test_the_rows_of_all_ranks_are_the_batch_of_one_and_each_reads_its_own_part(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"world": 3, "batch_size": 6}, r"3 processes cannot share 4 lanes .*data\.lanes=4"),
+        ({"world": 3, "batch_size": 6}, r"3 processes read data\.lanes=4 places .* write data\.lanes=3$"),
         ({"world": 2, "batch_size": 5}, "multiple of the 2 processes"),
         ({"rank": 2, "world": 2}, "no rank 2 among 2"),
         ({"sequence_length": 0}, "sequence_length is 0"),
