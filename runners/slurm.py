@@ -184,6 +184,7 @@ def parameters(pool: Pool) -> dict[str, Any]:
     return {
         "job_name": pool.label,
         "time": None,  # the partition's default; submitit's would be five minutes
+        "wckey": more.pop("wckey", None),  # where clusters account by it; submitit's would be its own name
         "ntasks_per_node": 1,
         "cpus_per_task": pool.threads,
         "srun_args": [f"--cpus-per-task={pool.threads}"]

@@ -177,3 +177,9 @@ def test_no_text_gets_out_of_its_line(text: str) -> None:
     other = [line for line in lines if line not in plain]
     assert len(other) <= 1
     assert all(line.startswith("#SBATCH --comment=") for line in other if line)
+
+
+def test_a_wckey_is_passed_where_it_is_wanted() -> None:
+    script = RUNNER.render(replace(PLAIN, options={"wckey": "lab"}))["submission.sh"]
+    assert [line for line in script.splitlines() if "wckey" in line] == ["#SBATCH --wckey=lab"]
+    assert "wckey" not in RUNNER.render(PLAIN)["submission.sh"]

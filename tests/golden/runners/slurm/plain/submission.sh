@@ -9,7 +9,6 @@
 #SBATCH --output=/home/me/sweep-logs/toy/pool/%A_%a_0_log.out
 #SBATCH --requeue
 #SBATCH --signal=TERM@30
-#SBATCH --wckey=submitit
 
 # command
 export SUBMITIT_EXECUTOR=slurm
