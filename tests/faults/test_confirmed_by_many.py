@@ -102,11 +102,21 @@ def assert_finished(url: str, finalists: int, seeds: int) -> None:
     assert document(plan, now)["winner"]["seeds"] == seeds
 
 
+def frozen_with_a_trial(pid: int, url: str) -> bool:
+    """Stop the process; if it has no trial just then, let it go on."""
+    os.kill(pid, signal.SIGSTOP)
+    has_one = any(r.status == "running" and str(pid) in (r.worker or "") for r in repeats(url))
+    if not has_one:
+        os.kill(pid, signal.SIGCONT)
+    return has_one
+
+
 def test_two_commands_and_a_worker_share_it_though_one_is_killed_with_a_trial_in_hand(start, url):
     first = start("confirm", "--top", "3", "--seeds", "4")
     wait_for(lambda: any(record.status == "running" for record in repeats(url)))
     second, worker = start("confirm"), start("worker")
     wait_for(lambda: len({r.worker for r in repeats(url) if r.status == "running"}) > 1)
+    wait_for(lambda: frozen_with_a_trial(first.pid, url))
     os.kill(first.pid, signal.SIGKILL)
     for process in (second, worker):
         process.join(120)

@@ -150,7 +150,9 @@ BY_HAND = {
         "stage3.teacher.url=http://localhost:2", "stage3.teacher.model=b", "stage3.teacher.api_key_env=KEY"
     ),
     **one("stage3.teacher.path=elsewhere", "stage3.teacher.anchor=elsewhere"),
-    **one("wandb.project=b", "wandb.group=b", "wandb.name=b", "wandb.tags=[b]"),
+    **one("wandb.project=b", "wandb.group=b", "wandb.name=b", "wandb.id=b", "wandb.tags=[b]"),
+    **one("hooks.names=['math:sqrt']", "hooks.cpp.problems=b", "hooks.cpp.compiler=c++"),
+    **one("hooks.lm_eval.tasks=[b]", "hooks.lm_eval.include_path=b", "samples.prompts=[b]"),
     **one('auto_freeze.parameters=["*embed*"]', "stage1_9.saliency.final_k=0.05"),
     **one(*(f"{stage}.optimizer.max_grad_norm=0.001" for stage in ("stage1_9", "model.teacher"))),
     "auto_freeze.enabled": (

@@ -19,7 +19,8 @@ class Varied:
 
     def __init__(self, value: float, model: nn.Module) -> None:
         self._value = value
-        device = next(model.parameters()).device
+        parameter = next(model.parameters(), None)
+        device = None if parameter is None else parameter.device
         self._tensor = torch.tensor(value, dtype=torch.float32, device=device)
 
     def __call__(self) -> float | Tensor:

@@ -42,7 +42,8 @@ def test_positions_on_uniform_scales_go_there_and_back(unit: float, parameter: R
 @given(st.floats(0, 1), st.sampled_from(NORMAL))
 def test_positions_on_normal_scales_go_there_and_back(unit: float, parameter: Range):
     value = from_unit(parameter, unit)
-    assert parameter.min * (1 - 1e-9) - 1e-9 <= value <= parameter.max * (1 + 1e-9) + 1e-9
+    slack = 1e-9 * (1 + abs(value))
+    assert parameter.min - slack <= value <= parameter.max + slack
     assert to_unit(parameter, value) == pytest.approx(unit, abs=1e-9)
 
 

@@ -19,6 +19,7 @@ STREAM = {
     "tokenizer": None,
     "vocab_size": 300,
     "sequence_length": 8,
+    "document_masks": False,
     "held_out_fraction": 0.2,
     "held_out_tokens": 100,
     "test_fraction": 0.1,

@@ -32,6 +32,7 @@ SMALL = StdlibConfig(
     tokenizer=None,
     vocab_size=400,
     sequence_length=128,
+    document_masks=False,
     held_out_fraction=0.2,
     test_fraction=0.1,
     max_bytes=300_000,

@@ -21,6 +21,7 @@ from trainer.checkpoint import config_pin
 from trainer.devices.device import open_device
 from trainer.errors import ConfigError
 from trainer.outcome import Outcome, save
+from trainer.training.context import StageContext
 from trainer.training.evaluation import HeldOutLoss, held_out_loss
 
 Run = Callable[..., Outcome]
@@ -201,8 +202,8 @@ def test_the_losses_on_the_test_text_by_hand(
     assert metrics["test_loss"] != metrics["final_loss"]
 
     checkpoints, telemetry = Mock(resumable=False), Mock()
-    config = check([])
-    save(outcome, config, tmp_path, telemetry, checkpoints, device.ranks, warn=pytest.fail)
+    config = check(["samples.enabled=false"])
+    save(outcome, config, tmp_path, telemetry, checkpoints, StageContext(device=device), warn=pytest.fail)
     losses = json.loads((tmp_path / "held_out.json").read_text())["losses"]
     assert list(losses) == ["final", "teacher", "test", "test_teacher"]
     assert losses["test"] == pytest.approx(ours, abs=1e-5)

@@ -65,7 +65,7 @@ def test_with_every_token_kept_it_is_the_dense_divergence_and_so_is_its_gradient
         dense = [run(model, ids_BT).logits for model in (theirs, anchor)]
     kl = [tempered_divergence(logits, each, temperature=2.0) for each in dense]
     ce = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids_BT[:, 1:].flatten())
-    expected = {"ce": ce, "logits_kl": kl[0], "anchor_kl": kl[1], "loss": ce + kl[0] + 2.0 * kl[1]}
+    expected = {"ce": ce, "logits_kl": kl[0], "anchor_kl": kl[1], "loss": ce + 25.0 * kl[0] + 2.0 * kl[1]}
     assert ours.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(ours[name], value, rtol=1e-7, atol=1e-9)
@@ -113,7 +113,7 @@ def test_a_runs_student_anchors_another_run(
     assert lines[0]["anchor_kl"] == pytest.approx(0, abs=1e-7)
     assert min(line["anchor_kl"] for line in lines[1:]) > 1e-6
     for line in lines:
-        total = line["ce"] + line["logits_kl"] + 2.0 * line["anchor_kl"]
+        total = line["ce"] + 25.0 * line["logits_kl"] + 2.0 * line["anchor_kl"]
         assert line["loss"] == pytest.approx(total, rel=1e-5)
     run_small(*anchored(tmp_path / "teacher", tmp_path / "anchor", weight=50.0))
     assert logged(tmp_path)[-1]["anchor_kl"] < lines[-1]["anchor_kl"]
