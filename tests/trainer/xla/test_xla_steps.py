@@ -37,7 +37,11 @@ SALIENCY = "stage1_9.saliency.enabled=true"
         pytest.param("stage2", "apollo", (*SMALLEST, "device.recompute=true"), id="recomputed"),
         pytest.param("stage2", "muon", (*SMALLEST, "device.dtype=bfloat16"), id="bfloat16"),
         pytest.param("stage2", "apollo_mini", SMALLEST, id="plain"),
-        *(pytest.param("stage3", name, SMALLEST, id=name) for name in OPTIMIZERS),
+        # At the default weight of Stage 3's divergence the rounding of a few steps would be 1 % of that.
+        *(
+            pytest.param("stage3", name, (*SMALLEST, "stage3.logits_weight=1.0"), id=name)
+            for name in OPTIMIZERS
+        ),
     ],
 )
 def test_a_step_is_one_graph_that_is_compiled_once_and_computes_what_a_cpu_does(
