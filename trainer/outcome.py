@@ -29,7 +29,7 @@ from trainer.models.master_weights import computes_in_bfloat16
 from trainer.optim.muon import muon_dtype
 from trainer.optim.validate import optimizers
 from trainer.result import Metrics, Result, StageResult
-from trainer.stages import distill, layerwise, pretrain
+from trainer.stages import distill, layerwise, pretrain, recover
 from trainer.teachers.local import PreparedInputs
 from trainer.telemetry import Telemetry
 from trainer.training.context import StageContext
@@ -99,16 +99,19 @@ class Report:
             "eval_seconds": trace.eval_seconds,
         }
 
-    def metrics(self, held_out: Measured, test: Measured | None, unaveraged: float | None) -> Metrics:
+    def metrics(
+        self, held_out: Measured, test: Measured | None, unaveraged: float | None, frozen: float | None
+    ) -> Metrics:
         """Return the metrics of a finished run.
 
         Args:
             held_out: losses at the end.
             test: likewise on the test text; None: it was not asked for.
             unaveraged: held-out loss of the last step's weights; None: the student has these.
+            frozen: held-out loss of the ternary student without adapters; None: it has none.
         """
         traces, device, checkpoints = self.traces, self.context.device, self.context.checkpoints
-        trained, distilled = traces[pretrain.NAME], traces[distill.NAME]
+        trained, distilled, recovered = (traces[each.NAME] for each in (pretrain, distill, recover))
         tokens = sum(trace.tokens for trace in traces.values())
         seconds = sum(trace.seconds for trace in traces.values())
         final, scored_bytes = held_out.final, self.inputs.held_out_bytes
@@ -136,6 +139,8 @@ class Report:
             test_loss_sem=None if test is None else test.paired_sem,
             test_loss_text_sem=None if test is None else test.final.sem,
             unaveraged_loss=unaveraged,
+            recovery_start_loss=frozen,
+            recovery_train_loss=recovered.final("ce" if self.config.recovery.distill.enabled else "loss"),
         )
 
     def _stage(self, name: str, trace: StageTrace) -> StageResult:

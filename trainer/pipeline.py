@@ -1,4 +1,4 @@
-"""One run, from its configuration to its result: teacher → Stage 1 → 1.9 → 2 → 3 → held-out loss.
+"""One run, from its configuration to its result: teacher → Stage 1 → 1.9 → 2 → 3 → adapters → held-out loss.
 
 Called by `__main__`, which handles the run's folder, signals and exit status.
 """
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from trainer.checkpoint.manifest import METRICS
 from trainer.checkpoint.snapshot_place import Identity, StageNumbers
 from trainer.checkpoint.stage_snapshot import StageSnapshots, measured_alike
-from trainer.config import Config, Stage2Config, Stage3Config, Stage19Config, sha256
+from trainer.config import Config, RecoveryConfig, Stage2Config, Stage3Config, Stage19Config, sha256
 from trainer.config.effective_steps import weights
 from trainer.cost.stage_flops import flops_per_token
 from trainer.data import Feed
@@ -25,6 +25,7 @@ from trainer.devices.device import micro_batches
 from trainer.distributed.ranks import ALONE as SINGLE_PROCESS
 from trainer.distributed.ranks import Ranks
 from trainer.layout import Progress
+from trainer.models.adapters import add_adapters, planned
 from trainer.models.causal_lm import seed_everything
 from trainer.models.subln import make_student
 from trainer.optim.validate import require_model, require_student
@@ -32,7 +33,7 @@ from trainer.outcome import Outcome, Report, muon_dtypes, products_dtype, stage_
 from trainer.quant import fp8
 from trainer.quant.warmup import Lambda
 from trainer.result import Provenance, Result, StageResult, code_version
-from trainer.stages import distill, layerwise, pretrain
+from trainer.stages import distill, layerwise, pretrain, recover
 from trainer.teachers.cached import compatibility
 from trainer.teachers.local import PreparedInputs, prepare_inputs, teacher_sha256
 from trainer.telemetry import Telemetry
@@ -171,7 +172,8 @@ def run(
     device.reset_peak_memory()
     stop.begun()
     start = _train_stages(this, student, strength, traces)
-    return _evaluate(this, student, traces, start, evaluation)
+    frozen = _recover(this, student, strength, traces)
+    return _evaluate(this, student, traces, start, frozen, evaluation)
 
 
 def _student(this: _Run) -> tuple[nn.Module, Lambda]:
@@ -184,6 +186,8 @@ def _student(this: _Run) -> tuple[nn.Module, Lambda]:
     require_student(config, student)
     fp8.require_multiples(student, config.stage2, config.data.sequence_length, processes=device.ranks.world)
     distill.require_trainable(student, config.stage3, this.inputs.held_out[0][:1], stop=this.context.stop)
+    if config.recovery.max_steps:
+        planned(student, config.recovery)
     return student, strength
 
 
@@ -311,6 +315,23 @@ def _train_stages(
     return start
 
 
+def _recover(
+    this: _Run, student: nn.Module, strength: Lambda, traces: dict[str, StageTrace]
+) -> float | None:
+    """Train adapters, if they have steps; return the held-out loss before, None without them."""
+    config = this.config.recovery
+    before = None
+    if config.max_steps:
+
+        def measure() -> dict[str, float]:
+            return {"mean": this.held_out_loss(student, f"the start of {recover.NAME}").mean}
+
+        before = this.context.checkpoints.once(f"{recover.NAME}_start", measure)["mean"]
+        add_adapters(student, planned(student, config), seed=this.config.seed)
+    traces[recover.NAME] = _train(this, recover.NAME, recover.recover, student, strength)
+    return before
+
+
 def _write_snapshot(
     this: _Run, student: nn.Module, traces: Mapping[str, StageTrace], start: HeldOutLoss
 ) -> None:
@@ -335,7 +356,7 @@ def _write_snapshot(
 def _train(
     this: _Run, name: str, train: Callable[..., StageTrace], student: nn.Module, strength: Lambda
 ) -> StageTrace:
-    stage: Stage19Config | Stage2Config | Stage3Config = getattr(this.config, name)
+    stage: Stage19Config | Stage2Config | Stage3Config | RecoveryConfig = getattr(this.config, name)
     if not stage.max_steps:
         return StageTrace()
     steps, device = _effective_steps(this.config), this.context.device
@@ -365,9 +386,10 @@ def _evaluate(
     student: nn.Module,
     traces: Mapping[str, StageTrace],
     start: HeldOutLoss,
+    frozen: float | None,
     within_stages: StageEvaluation,
 ) -> Outcome:
-    """Measure the student, and the teacher on the same text."""
+    """Measure the student, and the teacher on the same text. `frozen` is the loss before there were adapters."""
     unaveraged = _take_average(this, student)
     held_out = this.measured(student)
     within_stages.at_end(held_out.final)
@@ -376,7 +398,7 @@ def _evaluate(
     stages = report.stages()
     return Outcome(
         result=Result(
-            metrics=report.metrics(held_out, test, unaveraged),
+            metrics=report.metrics(held_out, test, unaveraged, frozen),
             provenance=_provenance(this, student, stages),
             warnings=this.telemetry.warnings,
             stages=tuple(stage for stage in stages if stage.cost),

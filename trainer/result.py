@@ -16,7 +16,7 @@ from trainer.text import atomic_write
 
 SCHEMA = 1
 TEST_METRICS = ("test_loss", "test_loss_sem", "test_loss_text_sem")
-_ABSENT = (*TEST_METRICS, "unaveraged_loss")  # where the configuration did not ask for them
+_ABSENT = (*TEST_METRICS, "unaveraged_loss", "recovery_start_loss", "recovery_train_loss")  # where the configuration did not ask for them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,8 @@ class Metrics:
     test_loss_sem: float | None = None
     test_loss_text_sem: float | None = None
     unaveraged_loss: float | None = None
+    recovery_start_loss: float | None = None
+    recovery_train_loss: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ def check(config: Config, folder: Path) -> None:
     remedy = "go on with that one" + another_version * " in the version of the program that began it"
     as_it_began = [as_before(key, pinned) for key, (was, _) in changed.items() if was == _ABSENT]
     if as_it_began and len(as_it_began) == len(changed) and None not in as_it_began:
-        remedy = f"go on with that one ({' '.join(filter(None, as_it_began))})"
+        remedy = f"go on with that one ({' '.join(dict.fromkeys(filter(None, as_it_began)))})"
     raise ConfigError(
         f"{str(folder)!r} holds an unfinished run of another configuration ({'; '.join(shown)}{more}); "
         f"{remedy}, write another run_dir, or delete the folder",

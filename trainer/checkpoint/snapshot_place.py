@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_ORDER = ("stage1_9", "stage2", "stage3")
+_ORDER = ("stage1_9", "stage2", "stage3", "recovery")
 
 
 def position(stage: str, step: float) -> tuple[int, float]:

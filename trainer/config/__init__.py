@@ -22,7 +22,7 @@ from trainer.config.model import HfModelConfig, TeacherConfig, TinyModelConfig
 from trainer.config.optimizer import OptimizerConfig, ScheduleConfig
 from trainer.config.quant import LambdaWarmupConfig, QuantConfig, SaliencyConfig
 from trainer.config.run import Config, DeviceConfig, EvalConfig, decisive, sha256
-from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
+from trainer.config.stages import RecoveryConfig, Stage1Config, Stage2Config, Stage19Config
 from trainer.config.telemetry import MemoryLogConfig, TelemetryConfig, WandbConfig
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "OptimizerConfig",
     "ParquetConfig",
     "QuantConfig",
+    "RecoveryConfig",
     "SaliencyConfig",
     "ScheduleConfig",
     "SnapshotsConfig",

@@ -30,8 +30,14 @@ _VALUES: Mapping[str, Callable[[Document], tuple[Any, ...]]] = {
     **{f"{part}.optimizer.stochastic_rounding": lambda document: (False,) for part in _TRAINED},
 }
 
-# Groups that nothing reads, as nothing did before there were any.
+# Groups that nothing reads, as nothing did before there were any, and what makes them so.
+_OFF = {
+    "recovery": "recovery.max_steps=0",
+    "average": "average.type=none",
+    "stage2.fp8_recipe": "stage2.fp8=false",
+}
 _IDLE: Mapping[str, Callable[[Document], bool]] = {
+    "recovery": lambda document: not _at(document, "recovery.max_steps"),
     "average": lambda document: _at(document, "average.type") == "none",
     "stage2.fp8_recipe": lambda document: not _at(document, "stage2.fp8"),
 }
@@ -53,7 +59,8 @@ def without_added(document: Document) -> dict[str, Any]:
 
 def as_before(key: str, document: Document) -> str | None:
     """Return the override with which a run does what it did before there was the key; None: it is not new."""
-    return f"{key}={_VALUES[key](document)[0]}" if key in _VALUES else None
+    off = next((text for group, text in _OFF.items() if key.startswith(f"{group}.")), None)
+    return f"{key}={_VALUES[key](document)[0]}" if key in _VALUES else off
 
 
 def _at(document: Document, key: str) -> Any:

@@ -16,4 +16,5 @@ def weights(config: Config) -> dict[str, int]:
         "stage2": TAUGHT if config.stage2.distill.enabled else ALONE,
         # A cache's predictions were made before the run, and for many runs; a server's are made for this one.
         "stage3": ALONE if cached else TAUGHT,
+        "recovery": TAUGHT if config.recovery.distill.enabled else ALONE,
     }

@@ -14,7 +14,8 @@ MEASURED_TOKENS = 16_384
 
 def total_steps(config: Config) -> int:
     """Return the optimizer steps of all stages, without those of the teacher, which is trained once."""
-    return config.stage1_9.max_steps + config.stage2.max_steps + config.stage3.max_steps
+    stages = (config.stage1_9, config.stage2, config.stage3, config.recovery)
+    return sum(stage.max_steps for stage in stages)
 
 
 def refusals(config: Config, *, device: str | None = None, dtype: str | None = None) -> list[ConfigError]:

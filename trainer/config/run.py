@@ -22,7 +22,7 @@ from trainer.config.fields import STRICT, AboveZero, Count, FieldError, NonNegat
 from trainer.config.losses import check_layer_weights
 from trainer.config.model import HfModelConfig, TinyModelConfig
 from trainer.config.quant import QuantConfig
-from trainer.config.stages import Stage1Config, Stage2Config, Stage19Config
+from trainer.config.stages import RecoveryConfig, Stage1Config, Stage2Config, Stage19Config
 from trainer.config.telemetry import MemoryLogConfig, TelemetryConfig, WandbConfig
 from trainer.text import counted
 
@@ -144,6 +144,7 @@ class Config:
     stage1_9: Stage19Config
     stage2: Stage2Config
     stage3: Stage3Config
+    recovery: RecoveryConfig
     average: AverageConfig
     device: DeviceConfig
     eval: EvalConfig
@@ -188,6 +189,7 @@ class Config:
         except FieldError as error:
             raise FieldError(error.problem, key=f"average.{error.key}") from None
         self._check_auto_freeze()
+        self._check_recovery()
         if self.memory_log.level == "hlo" and self.device.type in ("cpu", "cuda"):
             raise FieldError("only XLA has HLO graphs; write metrics", key="memory_log.level")
 
@@ -269,6 +271,22 @@ class Config:
             self.auto_freeze.check(max(self._steps.values()))
         except FieldError as error:
             raise FieldError(error.problem, key=f"auto_freeze.{error.key}") from None
+
+    def _check_recovery(self) -> None:
+        if not self.recovery.max_steps:
+            return
+        if self.averaged_stage is not None:
+            raise FieldError(
+                "adapters are trained on the weights of the last step, and not on an average; write none, or "
+                "recovery.max_steps=0",
+                key="average.type",
+            )
+        if self.device.parallel == "fsdp":
+            raise FieldError(
+                "adapters cannot be added to weights that are in parts; write ddp, none, or "
+                "recovery.max_steps=0",
+                key="device.parallel",
+            )
 
     @property
     def _steps(self) -> dict[str, int]:

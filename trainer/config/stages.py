@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from trainer.config.fields import (
     STRICT,
+    AboveZero,
     Count,
     FieldError,
     Fraction,
@@ -120,6 +121,43 @@ class Stage2Config:
         check_micro_batch(self.micro_batch_size, self.batch_size)
         if self.lambda_warmup.enabled:
             _check_lambda_warmup(self.lambda_warmup.warmup_steps, self.max_steps)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RecoveryConfig:
+    """Recovery: low-rank adapters (LoRA, arXiv:2106.09685) on the frozen ternary student, after all stages.
+
+    Args:
+        max_steps: optimizer steps; 0 skips the stage, and the student gets no adapters.
+        batch_size: sequences of an optimizer step.
+        micro_batch_size: sequences computed at once; gradients add up to the batch's. null: all of them.
+        rank: r, of the product B·A that is added to what a ternary matrix computes.
+        alpha: B·A counts alpha / rank times.
+        targets: which ternary matrices get adapters: those of the attention, of the MLP, or all.
+    """
+
+    max_steps: Count
+    batch_size: Positive
+    micro_batch_size: Positive | None
+    rank: Positive
+    alpha: AboveZero
+    targets: Literal["all", "attention", "mlp"]
+    distill: Stage2DistillConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+
+    def __post_init__(self) -> None:
+        check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
+        check_micro_batch(self.micro_batch_size, self.batch_size)
+        if self.optimizer.type == "muonclip":
+            raise FieldError(
+                "muonclip scales queries and keys, which are frozen here; write muon", key="optimizer.type"
+            )
+        if self.optimizer.stochastic_rounding:
+            raise FieldError(
+                "adapters are float32, and only bfloat16 is rounded; write false",
+                key="optimizer.stochastic_rounding",
+            )
 
 
 def _check_lambda_warmup(warmup: int, steps: int) -> None:

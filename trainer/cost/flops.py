@@ -65,6 +65,21 @@ def train_flops_per_token(student: ForwardCost, teacher: ForwardCost | None) -> 
     return 3 * student.flops_per_token + (teacher.flops_per_token if teacher else 0)
 
 
+def adapter_flops_per_token(student: ForwardCost, teacher: ForwardCost | None, adapters: int) -> int:
+    """Return the operations of training adapters on a frozen student.
+
+    Gradients pass through the student (forward 1, backward 1) without any of its weights', and the adapters
+    are trained (forward 1, backward 2).
+
+    Args:
+        student: without adapters.
+        teacher: None: it is not run.
+        adapters: number of their parameters.
+    """
+    theirs = teacher.flops_per_token if teacher else 0
+    return 2 * student.flops_per_token + 3 * 2 * adapters + theirs
+
+
 def head_kl_flops_per_token(teacher: nn.Module, layers: int) -> int:
     """Return the operations that `stage1_9.loss_type=kl` adds.
 

@@ -6,20 +6,28 @@ from torch import nn
 
 from trainer.config import Config
 from trainer.cost.flops import (
+    adapter_flops_per_token,
     candidate_flops_per_token,
     forward_cost,
     head_kl_flops_per_token,
     relation_flops_per_token,
     train_flops_per_token,
 )
+from trainer.models import adapters
 from trainer.models.causal_lm import depth, embedding_count, head_parameters
 from trainer.models.projections import attention_layers, widths
-from trainer.stages import distill, layerwise, pretrain
+from trainer.stages import distill, layerwise, pretrain, recover
 
 
 def flops_per_token(config: Config, stage: str, student: nn.Module, teacher: nn.Module) -> float:
     """Return the operations per trained token of the named stage, including the teacher's in this run."""
     length = config.data.sequence_length
+    if stage == recover.NAME:
+        if not config.recovery.max_steps:
+            return 0.0
+        count = adapters.parameter_count(student, adapters.planned(student, config.recovery))
+        theirs = forward_cost(teacher, length) if config.recovery.distill.enabled else None
+        return adapter_flops_per_token(forward_cost(student, length), theirs, count)
     runs_teacher = {
         layerwise.NAME: True,
         pretrain.NAME: config.stage2.distill.enabled,

@@ -108,3 +108,5 @@ def _batches(config: Config) -> Iterator[tuple[str, int, int | None]]:
         yield "stage2", two.batch_size, two.micro_batch_size
     if three.max_steps:
         yield "stage3", three.batch_size, three.micro_batch_size
+    if config.recovery.max_steps:
+        yield "recovery", config.recovery.batch_size, config.recovery.micro_batch_size

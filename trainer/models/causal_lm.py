@@ -19,6 +19,9 @@ from trainer.devices.sdpa import ignores_padding, with_supported_attention
 from trainer.errors import ConfigError
 from trainer.models import documents, gguf
 
+ADAPTER = ".lora_"
+"""Part of the names of parameters that are of adapters (see `models.adapters`)."""
+
 # The settings with which transformers' models cap or scale their logits.
 _HEAD_SETTINGS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
 
@@ -167,8 +170,9 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 def matmul_parameters(model: nn.Module) -> int:
-    """Return the number of weights that each token is multiplied by: hidden matrices and head."""
-    return sum(p.numel() for p in _matrices(model)) + head_parameters(model)
+    """Return the number of weights that each token is multiplied by: hidden matrices and head, no adapters."""
+    adapters = {id(p) for name, p in model.named_parameters() if ADAPTER in name}
+    return sum(p.numel() for p in _matrices(model) if id(p) not in adapters) + head_parameters(model)
 
 
 def head_parameters(model: nn.Module) -> int:

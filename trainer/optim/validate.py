@@ -14,6 +14,7 @@ from torch import nn
 from trainer.config import Config, OptimizerConfig
 from trainer.devices.device import Device
 from trainer.errors import ConfigError
+from trainer.models.adapters import require_package as require_peft
 from trainer.optim.adamw_8bit import require_bitsandbytes
 from trainer.optim.qk_clip import clippable_attentions
 from trainer.optim.stochastic_rounding import require_bfloat16
@@ -21,7 +22,9 @@ from trainer.text import counted
 
 
 def require_packages(config: Config) -> None:
-    """Raise MachineError if an optimizer needs a package that is not installed."""
+    """Raise MachineError if an optimizer, or the adapters, need a package that is not installed."""
+    if config.recovery.max_steps:
+        require_peft("recovery.max_steps")
     for key, optimizer in optimizers(config):
         if optimizer.type == "adamw_8bit":
             require_bitsandbytes(key)
@@ -52,7 +55,14 @@ def require_device(config: Config, device: Device) -> None:
             "stage3.attention_weight=0",
             key="device.recompute",
         )
-    for name, stage in (("stage1_9", config.stage1_9), ("stage2", config.stage2), ("stage3", config.stage3)):
+    if device.recompute and config.recovery.max_steps:
+        raise ConfigError(
+            "recomputation on XLA gives adapters on frozen weights no gradients; write false, or "
+            "recovery.max_steps=0",
+            key="device.recompute",
+        )
+    for name in ("stage1_9", "stage2", "stage3", "recovery"):
+        stage = getattr(config, name)
         size = stage.micro_batch_size or stage.batch_size
         if stage.max_steps and size % device.chips:
             which = "micro_batch_size" if stage.micro_batch_size else "batch_size"

@@ -8,6 +8,7 @@ from typing import Protocol
 from trainer.checkpoint.policy import NO_CHECKPOINTS, CheckpointPolicy
 from trainer.config import (
     OptimizerConfig,
+    RecoveryConfig,
     ScheduleConfig,
     Stage2Config,
     Stage3Config,
@@ -39,7 +40,9 @@ class StagePlan:
     micro_batch_size: int | None = None
 
     @classmethod
-    def of(cls, name: str, config: Stage19Config | Stage2Config | Stage3Config | TeacherConfig) -> StagePlan:
+    def of(
+        cls, name: str, config: Stage19Config | Stage2Config | Stage3Config | RecoveryConfig | TeacherConfig
+    ) -> StagePlan:
         """Return the plan that the configuration of a stage describes."""
         return cls(
             name=name,

@@ -1,0 +1,147 @@
+"""Low-rank adapters (LoRA, arXiv:2106.09685) on the ternary layers of a student, by the package peft.
+
+A layer with an adapter computes TernaryLinear(x) + alpha/rank · B·A·x, where x is not quantised. A begins at
+random and B at 0, so that the adapter changes nothing before it is trained. Adapters are float32, whatever
+the student's weights are. Used by `pipeline`, `preflight`, `student_folder` and `export`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from trainer.config import RecoveryConfig
+from trainer.errors import ConfigError, MachineError
+from trainer.models.causal_lm import ADAPTER
+from trainer.quant.ternary import TernaryLinear
+
+_NAME = "default"  # peft's name of the only adapter
+_BASE = ".base_layer"  # of the layer inside of peft's
+_TARGETS = {
+    "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "mlp": ("gate_proj", "up_proj", "down_proj"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """The adapters of a student.
+
+    Args:
+        rank: inner dimension r of B·A.
+        alpha: B·A counts alpha / rank times.
+        modules: names of the ternary layers, as they are without adapters.
+    """
+
+    rank: int
+    alpha: float
+    modules: tuple[str, ...]
+
+
+def require_package(key: str) -> None:
+    """Raise MachineError, about that key, if the package peft is not installed."""
+    if find_spec("peft") is None:
+        raise MachineError("adapters need the package peft; pip install 'stagesweep[lora]'", key=key)
+
+
+def planned(student: nn.Module, config: RecoveryConfig) -> Adapters:
+    """Return the adapters that a configuration asks for.
+
+    Raises:
+        ConfigError: the student has no such layers.
+    """
+    names = [name for name, _ in _ternary(student) if _is_target(name, config.targets)]
+    if not names:
+        raise ConfigError(
+            f"{type(student).__name__} has no ternary layers named {', '.join(_TARGETS[config.targets])}; "
+            "write all",
+            key="recovery.targets",
+        )
+    return Adapters(rank=config.rank, alpha=config.alpha, modules=tuple(names))
+
+
+def parameter_count(student: nn.Module, adapters: Adapters) -> int:
+    """Return the number of parameters that adapters have, or would have."""
+    return sum(
+        adapters.rank * (layer.in_features + layer.out_features)
+        for name, layer in _ternary(student)
+        if name in adapters.modules
+    )
+
+
+def add_adapters(student: nn.Module, adapters: Adapters, *, seed: int) -> None:
+    """Put adapters on ternary layers, in place, and freeze all other parameters.
+
+    Args:
+        student: without adapters.
+        adapters: to add.
+        seed: of the initial weights. They depend on nothing else, and the global random state stays.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.lora import Linear
+
+    config = LoraConfig(
+        r=adapters.rank,
+        lora_alpha=cast(int, adapters.alpha),  # peft computes with the number that it is
+        target_modules=list(adapters.modules),
+    )
+    # peft's own way to layers that it does not know; its linear layer needs their two widths alone.
+    config._register_custom_module({TernaryLinear: Linear})
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Unsupported layer type", UserWarning)
+        torch.manual_seed(seed)
+        inject_adapter_in_model(config, student, adapter_name=_NAME)
+    for name, parameter in student.named_parameters():
+        if ADAPTER in name:
+            parameter.data = parameter.data.float()
+
+
+def adapters_of(student: nn.Module) -> Adapters | None:
+    """Return the adapters that a student has; None: it has none."""
+    layers = dict(_adapted(student))
+    if not layers:
+        return None
+    first = cast(Any, next(iter(layers.values())))
+    rank, alpha = int(first.r[_NAME]), float(first.lora_alpha[_NAME])
+    return Adapters(rank=rank, alpha=alpha, modules=tuple(layers))
+
+
+def remove_adapters(student: nn.Module) -> None:
+    """Remove the adapters, in place; what remains is the ternary student as it was before them."""
+    for name, layer in list(_adapted(student)):
+        student.set_submodule(name, cast(Any, layer).base_layer)
+    del student.peft_config
+
+
+def without_base(name: str) -> str:
+    """Return the name that a ternary layer, or a parameter of one, has without adapters."""
+    return name.replace(_BASE, "")
+
+
+def as_loaded(name: str) -> str:
+    """Return the name of an adapter's parameter in the files of peft, which leave out the adapter's name."""
+    return name.replace(f".{_NAME}.", ".")
+
+
+def _adapted(student: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the layers that have an adapter, by name."""
+    for name, module in student.named_modules():
+        if hasattr(module, "lora_A") and hasattr(module, "base_layer"):
+            yield name, module
+
+
+def _ternary(student: nn.Module) -> Iterator[tuple[str, TernaryLinear]]:
+    for name, module in student.named_modules():
+        if isinstance(module, TernaryLinear):
+            yield without_base(name), module
+
+
+def _is_target(name: str, targets: str) -> bool:
+    parts: Sequence[str] = name.removesuffix(".projection").split(".")
+    return targets == "all" or parts[-1] in _TARGETS[targets]

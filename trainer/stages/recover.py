@@ -1,0 +1,52 @@
+"""Recovery: low-rank adapters learn what quantisation has cost, and the ternary student stays as it is.
+
+The last stage. Lambda is 1: the frozen weights are those that will be deployed, and the adapters go with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from trainer.config import RecoveryConfig
+from trainer.losses.next_token import cross_entropy
+from trainer.quant.warmup import Lambda
+from trainer.stages.pretrain import distillation
+from trainer.training.context import StageContext, StagePlan
+from trainer.training.loop import Objective, StageTrace, train
+
+NAME = "recovery"
+
+
+def recover(
+    student: nn.Module,
+    teacher: nn.Module,
+    strength: Lambda,
+    config: RecoveryConfig,
+    batches: Iterator[Tensor],
+    context: StageContext,
+) -> StageTrace:
+    """Train the adapters that the student has, in place. Raises as `loop.train` does.
+
+    Auto-freeze watches parameters that earlier stages train, and an average is of an earlier stage.
+    """
+    strength.set(1.0)
+    surroundings = replace(context, hooks=replace(context.hooks, freeze=None, average=None))
+    return train(
+        StagePlan.of(NAME, config),
+        student,
+        recovery(student, teacher, config),
+        batches,
+        surroundings,
+        prepare=lambda step: {"lambda": 1.0},
+        teacher=teacher,
+    )
+
+
+def recovery(student: nn.Module, teacher: nn.Module, config: RecoveryConfig) -> Objective:
+    """Return the objective of Stage 2 without its warmup: CE + weight·τ²·KL(teacher ‖ student)."""
+    if config.distill.enabled:
+        return distillation(student, teacher, config.distill)
+    return cross_entropy(student)
