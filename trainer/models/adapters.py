@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -18,7 +19,6 @@ from torch import nn
 
 from trainer.config import RecoveryConfig
 from trainer.errors import ConfigError, MachineError
-from trainer.models.causal_lm import ADAPTER
 from trainer.quant.ternary import TernaryLinear
 
 _NAME = "default"  # peft's name of the only adapter
@@ -84,22 +84,33 @@ def add_adapters(student: nn.Module, adapters: Adapters, *, seed: int) -> None:
         seed: of the initial weights. They depend on nothing else, and the global random state stays.
     """
     from peft import LoraConfig, inject_adapter_in_model
-    from peft.tuners.lora import Linear
 
     config = LoraConfig(
         r=adapters.rank,
         lora_alpha=cast(int, adapters.alpha),  # peft computes with the number that it is
         target_modules=list(adapters.modules),
     )
-    # peft's own way to layers that it does not know; its linear layer needs their two widths alone.
-    config._register_custom_module({TernaryLinear: Linear})
+    config._register_custom_module({TernaryLinear: _layer_class()})  # peft's way to layers it does not know
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unsupported layer type", UserWarning)
         torch.manual_seed(seed)
         inject_adapter_in_model(config, student, adapter_name=_NAME)
-    for name, parameter in student.named_parameters():
-        if ADAPTER in name:
-            parameter.data = parameter.data.float()
+
+
+@cache
+def _layer_class() -> type[Any]:
+    """Return peft's linear layer, which needs the two widths of the layer inside alone."""
+    from peft.tuners.lora import Linear
+
+    class AdaptedLinear(Linear):  # type: ignore[misc] # untyped
+        """Adapters on the device of the layer inside, and float32 where peft takes the dtype of its weights."""
+
+        def _move_adapter_to_device_of_base_layer(self, adapter_name: str, device: Any = None) -> None:
+            to = device or self.get_base_layer().weight.device
+            for linear in (self.lora_A[adapter_name], self.lora_B[adapter_name]):
+                linear.weight = nn.Parameter(linear.weight.detach().to(to, torch.float32))
+
+    return AdaptedLinear
 
 
 def adapters_of(student: nn.Module) -> Adapters | None:

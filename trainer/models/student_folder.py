@@ -1,7 +1,7 @@
 """A finished student as a folder, written by `__main__` for `save_model=true` and read by `export`.
 
-    student.json          schema, transformers' configuration of the model, the quantisation settings
-    student.safetensors   the master weights and SubLN's gains
+    student.json          schema, transformers' configuration of the model, the quantisation settings, adapters
+    student.safetensors   the master weights, SubLN's gains, adapters
     tokenizer/            for transformers' AutoTokenizer
 
 Master weights allow further training. The files are not named as transformers names its own, because its
@@ -28,6 +28,7 @@ from trainer.config import QuantConfig
 from trainer.distributed.ranks import ALONE, Ranks
 from trainer.distributed.tensors import full_tensor
 from trainer.errors import TrainerError
+from trainer.models import adapters
 from trainer.models.causal_lm import xla_to_cpu
 from trainer.models.subln import quantise
 from trainer.quant.ternary import fully_quantised, ternary_layers
@@ -128,6 +129,7 @@ def load(folder: Path) -> SavedStudent:
     """Load a student that `save` wrote, on the CPU.
 
     Raises:
+        MachineError: it has adapters, and the package for them is not installed.
         StudentFolderError: it is missing, damaged, or written by an incompatible version.
     """
     from safetensors import SafetensorError, safe_open
@@ -135,6 +137,8 @@ def load(folder: Path) -> SavedStudent:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     document = _read(folder)
+    if document.get("adapters"):
+        adapters.require_package(str(folder))
     try:
         quant = QuantConfig(**document["quant"])
         config = AutoConfig.for_model(**document["model_config"])
@@ -142,8 +146,11 @@ def load(folder: Path) -> SavedStudent:
             config, dtype=getattr(torch, document["dtype"]), attn_implementation="eager"
         )
         with safe_open(folder / WEIGHTS, framework="pt") as weights:
-            gains = _normalised_layers(set(weights.keys()))
+            gains = _normalised_layers({adapters.without_base(name) for name in weights.keys()})  # noqa: SIM118
         quantise(model, Lambda(), quant, dict.fromkeys(gains, 1.0), blended=False)
+        if found := document.get("adapters"):
+            found = adapters.Adapters(**found | {"modules": tuple(found["modules"])})
+            adapters.add_adapters(model, found, seed=0)
         load_model(model, folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise StudentFolderError(folder, f"{WEIGHTS} cannot be read: {error}") from error
@@ -158,13 +165,14 @@ def load(folder: Path) -> SavedStudent:
 
 
 def _document(student: nn.Module) -> dict[str, Any]:
-    model = cast(Any, student)
+    model, found = cast(Any, student), adapters.adapters_of(student)
     return {
         "schema": SCHEMA,
         "dtype": str(next(student.parameters()).dtype).removeprefix("torch."),
         "quant": asdict(ternary_layers(student)[0].config),
         "model_config": model.config.to_dict(),
         "generation_config": model.generation_config.to_dict() if model.generation_config else None,
+        **({"adapters": asdict(found)} if found else {}),
     }
 
 

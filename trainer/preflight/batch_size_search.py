@@ -24,7 +24,7 @@ from trainer.config import Config
 from trainer.devices.device import Device
 from trainer.errors import ConfigError, TrainerError
 from trainer.preflight import fitting, trace
-from trainer.preflight.memory import stages, student_dimensions
+from trainer.preflight.memory import stages, student_dimensions, trained_dimensions
 from trainer.preflight.meta_model import Blueprint, blueprint
 from trainer.preflight.optimizer import optimizer_memory
 from trainer.preflight.preflight import per_process
@@ -104,7 +104,8 @@ def _search(config: Config, name: str, stage: Stage, plan: Blueprint, device: De
 
 def survives(config: Config, stage: Stage, plan: Blueprint, device: Device, micro_batch: int) -> bool:
     """Return whether a step of models with random weights, and the optimizer's state, fit on the device."""
-    state = optimizer_memory(student_dimensions(config, plan.dimensions), stage.optimizer).state
+    trained = trained_dimensions(stage, student_dimensions(config, plan.dimensions))
+    state = optimizer_memory(trained, stage.optimizer).state
     try:
         with torch.random.fork_rng(devices=[]), device.torch_device:
             reserved = torch.empty(state, dtype=torch.uint8)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from trainer.config import Config, TinyModelConfig
+from trainer.config import Config, RecoveryConfig, TinyModelConfig
 from trainer.config.model import MasterDtype
 from trainer.errors import ConfigError
 
@@ -77,6 +77,42 @@ class Dimensions:
         """Return the operations of a forward pass per token, as `trainer.cost.flops` counts them."""
         weights = sum(o * i for o, i in self.matrices) + self.vocabulary * self.hidden
         return 2 * weights + 4 * sequence_length * self.layers * self.heads * self.head_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterDimensions(Dimensions):
+    """Sizes of the adapters on a model, which are all that the stage `recovery` trains; the other fields are its.
+
+    Args:
+        rank: of an adapter.
+        targets: as in the configuration.
+    """
+
+    rank: int
+    targets: str
+
+    @classmethod
+    def of(cls, student: Dimensions, config: RecoveryConfig) -> AdapterDimensions:
+        """Return the sizes of a student's adapters, which are float32."""
+        sizes = {field.name: getattr(student, field.name) for field in fields(Dimensions)}
+        return cls(**sizes | {"weight_bytes": 4}, rank=config.rank, targets=config.targets)
+
+    @property
+    def layer_matrices(self) -> list[tuple[int, int]]:
+        """Return [outputs, inputs] of A and B of one decoder layer."""
+        ternary = super().layer_matrices
+        chosen = {"all": ternary, "attention": ternary[:4], "mlp": ternary[4:]}[self.targets]
+        return [shape for o, i in chosen for shape in ((self.rank, i), (o, self.rank))]
+
+    @property
+    def embeddings(self) -> list[tuple[int, int]]:
+        """Return nothing: they are frozen."""
+        return []
+
+    @property
+    def gains(self) -> int:
+        """Return 0: they are frozen."""
+        return 0
 
 
 def teacher_dimensions(config: Config, pretrained: Any = None) -> Dimensions:

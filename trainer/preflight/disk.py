@@ -9,7 +9,7 @@ from trainer.checkpoint.layout import FOLDER
 from trainer.config import Config
 from trainer.errors import ConfigError, MachineError
 from trainer.preflight.dimensions import Dimensions
-from trainer.preflight.memory import average_bytes, stages
+from trainer.preflight.memory import average_bytes, stages, trained_dimensions
 from trainer.preflight.optimizer import optimizer_memory
 from trainer.preflight.resources import free_disk, size_of
 from trainer.text import byte_size, counted
@@ -45,12 +45,14 @@ def disk(config: Config, student: Dimensions, folder: Path) -> Disk:
     """Return the space of the run in its folder, which need not exist. Raises OSError."""
     weights = student.parameters * student.weight_bytes
     average = average_bytes(config, student)
-    state = max((optimizer_memory(student, stage.optimizer).state for _, stage in stages(config)), default=0)
+    trained = [(stage, trained_dimensions(stage, student)) for _, stage in stages(config)]
+    state = max((optimizer_memory(each, stage.optimizer).state for stage, each in trained), default=0)
+    adapters = sum(each.parameters * each.weight_bytes for _, each in trained if each is not student)
     saves = config.checkpoint.every_steps or config.checkpoint.every_seconds
     return Disk(
-        checkpoint=weights + state + average,
+        checkpoint=weights + adapters + state + average,
         checkpoints=config.checkpoint.keep + 1 if saves else 1,  # SIGTERM's
-        model=weights if config.save_model else 0,
+        model=weights + adapters if config.save_model else 0,
         existing=size_of(folder / FOLDER),
         free=free_disk(folder),
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from trainer.config import Config
+from trainer.config import Config, RecoveryConfig
 from trainer.devices.device import Device
 from trainer.optim.muon import muon_dtype
-from trainer.preflight.dimensions import Dimensions
+from trainer.preflight.dimensions import AdapterDimensions, Dimensions
 from trainer.preflight.meta_model import Blueprint
 from trainer.preflight.optimizer import optimizer_memory
 from trainer.preflight.trace import Stage, evaluation_peak, step_peak
@@ -23,8 +23,9 @@ class StageMemory:
     Args:
         name: of the stage.
         micro_batch: sequences that are computed at once.
-        weights: of the student and its teacher, which stays for the whole run, and the student's average.
-        gradients: of the student.
+        weights: of the student and its teacher, which stays for the whole run, and the student's average and
+            adapters.
+        gradients: of what is trained.
         optimizer: state of the optimizer.
         activations: all other tensors at the peak: activations, logits, temporary copies.
         peak: sum of the above.
@@ -45,6 +46,7 @@ def stages(config: Config) -> list[tuple[str, Stage]]:
         ("stage1_9", config.stage1_9),
         ("stage2", config.stage2),
         ("stage3", config.stage3),
+        ("recovery", config.recovery),
     ]
     return [(name, stage) for name, stage in named if stage.max_steps]
 
@@ -56,6 +58,11 @@ def student_dimensions(config: Config, teacher: Dimensions) -> Dimensions:
         subln=config.stage1.subln != "none",
         master_dtype=config.model.master_dtype,
     )
+
+
+def trained_dimensions(stage: Stage, student: Dimensions) -> Dimensions:
+    """Return the dimensions of what a stage trains: the student, or its adapters."""
+    return AdapterDimensions.of(student, stage) if isinstance(stage, RecoveryConfig) else student
 
 
 def weight_bytes(config: Config, teacher: Dimensions) -> int:
@@ -90,10 +97,12 @@ def stage_memory(
     """
     micro = micro_batch or stage.micro_batch_size or stage.batch_size
     student, weights = student_dimensions(config, plan.dimensions), weight_bytes(config, plan.dimensions)
-    gradients = student.parameters * student.weight_bytes
+    trained = trained_dimensions(stage, student)
+    gradients = trained.parameters * trained.weight_bytes
+    weights += gradients if trained is not student else 0  # adapters and their gradients are alike
     buckets = gradients if config.device.parallel == "ddp" else 0  # of the all-reduce
     optimizer = optimizer_memory(
-        student,
+        trained,
         stage.optimizer,
         processes=device.ranks.world,
         muon_dtype=muon_dtype(stage.optimizer, device.torch_device),
@@ -122,7 +131,10 @@ def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageM
     theirs = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=own))
     student, weights = student_dimensions(config, plan.dimensions), weight_bytes(config, plan.dimensions)
     within = [stage for _, stage in stages(config) if config.eval.measures_within(stage.max_steps)]
-    optimizer = max((optimizer_memory(student, stage.optimizer).state for stage in within), default=0)
+    optimizer = max(
+        (optimizer_memory(trained_dimensions(each, student), each.optimizer).state for each in within),
+        default=0,
+    )
     buckets = student.parameters * student.weight_bytes if within and config.device.parallel == "ddp" else 0
     average = average_bytes(config, student)
     peak = optimizer + buckets + average + evaluation_peak(theirs, plan, device)

@@ -15,11 +15,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trainer.config import CachedTeacherConfig, Config, Stage2Config, Stage3Config, Stage19Config
+from trainer.config import (
+    CachedTeacherConfig,
+    Config,
+    RecoveryConfig,
+    Stage2Config,
+    Stage3Config,
+    Stage19Config,
+)
 from trainer.devices.device import Device
 from trainer.losses.hidden_state_loss import DistillWeight
 from trainer.losses.next_token import NextTokenLoss, cross_entropy
 from trainer.losses.sparse import DTYPES, Sample, Targets
+from trainer.models.adapters import add_adapters, planned
 from trainer.models.causal_lm import freeze
 from trainer.models.documents import separate_documents
 from trainer.models.master_weights import cast_weights
@@ -28,12 +36,12 @@ from trainer.preflight.fake_trace import LiveStorages, fake_tensors
 from trainer.preflight.meta_model import Blueprint
 from trainer.quant.ternary import held_weights
 from trainer.quant.warmup import Lambda
-from trainer.stages import distill, layerwise, pretrain
+from trainer.stages import distill, layerwise, pretrain, recover
 from trainer.stages.distill_cached import from_cache
 from trainer.training.activation_checkpointing import recompute_layers
 from trainer.training.train_step import Objective
 
-Stage = Stage19Config | Stage2Config | Stage3Config
+Stage = Stage19Config | Stage2Config | Stage3Config | RecoveryConfig
 
 FEW, ONE_MORE = 2, 3  # layers; with one, the top layer would be the bottom one
 
@@ -61,14 +69,15 @@ def step_peak(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
     """
 
     def run(live: LiveStorages, models: Models, config: Config) -> None:
-        student = models.student.train()
+        student = _trained(models, stage)
         if device.recompute:
             recompute_layers(student)
         _mark_top_layer(student, live)
         with ExitStack() as stack:
             if stage.batch_size > micro_batch:
                 for parameter in student.parameters():  # of the micro-batches before
-                    parameter.grad = torch.zeros_like(parameter)
+                    if parameter.requires_grad:
+                        parameter.grad = torch.zeros_like(parameter)
                 if config.device.parallel == "none":
                     stack.enter_context(held_weights(student))
             objective = _objective(config, stage, models, stack)
@@ -92,7 +101,7 @@ def step_once(config: Config, stage: Stage, plan: Blueprint, device: Device, *, 
     ours = config.stage1.keep_layers or theirs
     shallow = _without_named_layers(config, ours)
     models = _models(shallow, plan, ours, theirs)
-    student = models.student.train()
+    student = _trained(models, stage)
     if device.recompute:
         recompute_layers(student)
     with ExitStack() as stack:
@@ -183,10 +192,19 @@ def _mark_top_layer(student: nn.Module, live: LiveStorages) -> None:
         if not left:
             live.begin("backward of the others")
 
-    for parameter in student.get_decoder().layers[-1].parameters():  # type: ignore[operator]
-        if parameter.ndim == 1:  # the norm of the layer's input comes last
-            left.add(id(parameter))
-            parameter.register_post_accumulate_grad_hook(arrived)
+    layer = student.get_decoder().layers[-1]  # type: ignore[operator]
+    trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+    # The norm of the layer's input comes last; where it is frozen, any of the adapters may.
+    for parameter in [each for each in trained if each.ndim == 1] or trained:
+        left.add(id(parameter))
+        parameter.register_post_accumulate_grad_hook(arrived)
+
+
+def _trained(models: Models, stage: Stage) -> nn.Module:
+    """Return the student in training mode, with adapters where the stage trains those."""
+    if isinstance(stage, RecoveryConfig):
+        add_adapters(models.student, planned(models.student, stage), seed=0)
+    return models.student.train()
 
 
 def _objective(config: Config, stage: Stage, models: Models, stack: ExitStack) -> Objective:
@@ -196,6 +214,8 @@ def _objective(config: Config, stage: Stage, models: Models, stack: ExitStack) -
     if isinstance(stage, Stage2Config):
         distills = stage.distill.enabled
         return pretrain.distillation(student, teacher, stage.distill) if distills else cross_entropy(student)
+    if isinstance(stage, RecoveryConfig):
+        return recover.recovery(student, teacher, stage)
     if stage.teacher.kind == "cached":
         return from_cache(student, _targets(config, stage.teacher), config.stage3, stage.teacher)
     if stage.teacher.kind == "http":  # a remote teacher's candidates are small

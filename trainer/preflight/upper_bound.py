@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from trainer.config import Config
 from trainer.preflight.dimensions import Dimensions
-from trainer.preflight.memory import average_bytes, stages, student_dimensions
+from trainer.preflight.memory import average_bytes, stages, student_dimensions, trained_dimensions
 from trainer.preflight.optimizer import optimizer_memory
 from trainer.preflight.trace import Stage
 
@@ -21,9 +21,11 @@ _CHUNKS = 2**30  # of losses that are computed in chunks
 def memory_upper_bound(config: Config, teacher: Dimensions) -> int:
     """Return a cheap upper bound on memory, in bytes, over stages, evaluations and the teacher's training."""
     student, length = student_dimensions(config, teacher), config.data.sequence_length
+    trained = [(stage, trained_dimensions(stage, student)) for _, stage in stages(config)]
+    parameters = student.parameters + sum(each.parameters for _, each in trained if each is not student)
     # Weights, gradients, two moments and a temporary copy, all in float32; their average, and the teacher's.
-    lasting = _FLOAT * (5 * student.parameters + teacher.parameters) + average_bytes(config, student)
-    optimizers = [optimizer_memory(student, stage.optimizer) for _, stage in stages(config)]
+    lasting = _FLOAT * (5 * parameters + teacher.parameters) + average_bytes(config, student)
+    optimizers = [optimizer_memory(each, stage.optimizer) for stage, each in trained]
     lasting += max((optimizer.temporary for optimizer in optimizers), default=0)
     sequences = max([config.eval.batch_size, *(_at_once(stage) for _, stage in stages(config))])
     if config.model.kind == "tiny":
