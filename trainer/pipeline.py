@@ -315,9 +315,7 @@ def _train_stages(
     return start
 
 
-def _recover(
-    this: _Run, student: nn.Module, strength: Lambda, traces: dict[str, StageTrace]
-) -> float | None:
+def _recover(this: _Run, student: nn.Module, strength: Lambda, traces: dict[str, StageTrace]) -> float | None:
     """Train adapters, if they have steps; return the held-out loss before, None without them."""
     config = this.config.recovery
     before = None
@@ -389,7 +387,7 @@ def _evaluate(
     frozen: float | None,
     within_stages: StageEvaluation,
 ) -> Outcome:
-    """Measure the student, and the teacher on the same text. `frozen` is the loss before there were adapters."""
+    """Measure the student, and the teacher on the same text. `frozen` is the loss before adapters."""
     unaveraged = _take_average(this, student)
     held_out = this.measured(student)
     within_stages.at_end(held_out.final)

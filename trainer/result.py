@@ -16,7 +16,12 @@ from trainer.text import atomic_write
 
 SCHEMA = 1
 TEST_METRICS = ("test_loss", "test_loss_sem", "test_loss_text_sem")
-_ABSENT = (*TEST_METRICS, "unaveraged_loss", "recovery_start_loss", "recovery_train_loss")  # where the configuration did not ask for them
+_ABSENT = (
+    *TEST_METRICS,
+    "unaveraged_loss",
+    "recovery_start_loss",
+    "recovery_train_loss",
+)  # where the configuration did not ask for them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -204,19 +204,21 @@ def test_command_is_an_argument_vector() -> None:
 @pytest.mark.parametrize(
     ("overrides", "costs"),
     [
-        ([], {"stage1_9": (2, 100), "stage2": (1, 200), "stage3": (2, 0)}),
+        ([], {"stage1_9": (2, 100), "stage2": (1, 200), "stage3": (2, 0), "recovery": (2, 0)}),
         (
             [
                 "stage1_9.max_steps=0",
                 "stage2.max_steps=30",
                 "stage2.distill.weight=0.5",
                 "stage3.max_steps=7",
+                "recovery.max_steps=9",
+                "recovery.distill.weight=0.0",
             ],
-            {"stage1_9": (2, 0), "stage2": (2, 30), "stage3": (2, 7)},
+            {"stage1_9": (2, 0), "stage2": (2, 30), "stage3": (2, 7), "recovery": (1, 9)},
         ),
         (
             ["stage3/teacher=cached", "stage3.teacher.path=cache", "stage3.attention_weight=0"],
-            {"stage1_9": (2, 100), "stage2": (1, 200), "stage3": (1, 0)},
+            {"stage1_9": (2, 100), "stage2": (1, 200), "stage3": (1, 0), "recovery": (2, 0)},
         ),
     ],
     ids=["defaults", "all_stages", "cached_teacher"],

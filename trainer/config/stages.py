@@ -149,11 +149,11 @@ class RecoveryConfig:
     def __post_init__(self) -> None:
         check_warmup(self.schedule.warmup_steps, self.max_steps, key="schedule.warmup_steps")
         check_micro_batch(self.micro_batch_size, self.batch_size)
-        if self.optimizer.type == "muonclip":
+        if self.max_steps and self.optimizer.type == "muonclip":
             raise FieldError(
                 "muonclip scales queries and keys, which are frozen here; write muon", key="optimizer.type"
             )
-        if self.optimizer.stochastic_rounding:
+        if self.max_steps and self.optimizer.stochastic_rounding:
             raise FieldError(
                 "adapters are float32, and only bfloat16 is rounded; write false",
                 key="optimizer.stochastic_rounding",

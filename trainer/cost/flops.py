@@ -65,19 +65,16 @@ def train_flops_per_token(student: ForwardCost, teacher: ForwardCost | None) -> 
     return 3 * student.flops_per_token + (teacher.flops_per_token if teacher else 0)
 
 
-def adapter_flops_per_token(student: ForwardCost, teacher: ForwardCost | None, adapters: int) -> int:
-    """Return the operations of training adapters on a frozen student.
+def adapter_flops_per_token(adapters: int, frozen: int) -> int:
+    """Return the operations that adapters add, less those of gradients of the weights that are frozen.
 
-    Gradients pass through the student (forward 1, backward 1) without any of its weights', and the adapters
-    are trained (forward 1, backward 2).
+    The backward pass through what is below the first adapter, which nobody makes, is not subtracted.
 
     Args:
-        student: without adapters.
-        teacher: None: it is not run.
         adapters: number of their parameters.
+        frozen: number of the student's weights that each token is multiplied by.
     """
-    theirs = teacher.flops_per_token if teacher else 0
-    return 2 * student.flops_per_token + 3 * 2 * adapters + theirs
+    return 3 * 2 * adapters - 2 * frozen
 
 
 def head_kl_flops_per_token(teacher: nn.Module, layers: int) -> int:

@@ -14,7 +14,7 @@ from trainer.cost.flops import (
     train_flops_per_token,
 )
 from trainer.models import adapters
-from trainer.models.causal_lm import depth, embedding_count, head_parameters
+from trainer.models.causal_lm import depth, embedding_count, head_parameters, matmul_parameters
 from trainer.models.projections import attention_layers, widths
 from trainer.stages import distill, layerwise, pretrain, recover
 
@@ -22,16 +22,11 @@ from trainer.stages import distill, layerwise, pretrain, recover
 def flops_per_token(config: Config, stage: str, student: nn.Module, teacher: nn.Module) -> float:
     """Return the operations per trained token of the named stage, including the teacher's in this run."""
     length = config.data.sequence_length
-    if stage == recover.NAME:
-        if not config.recovery.max_steps:
-            return 0.0
-        count = adapters.parameter_count(student, adapters.planned(student, config.recovery))
-        theirs = forward_cost(teacher, length) if config.recovery.distill.enabled else None
-        return adapter_flops_per_token(forward_cost(student, length), theirs, count)
     runs_teacher = {
         layerwise.NAME: True,
         pretrain.NAME: config.stage2.distill.enabled,
         distill.NAME: config.stage3.runs_teacher,  # the operations of a remote one are not known
+        recover.NAME: config.recovery.distill.enabled,
     }[stage]
     flops: float = train_flops_per_token(
         forward_cost(student, length), forward_cost(teacher, length) if runs_teacher else None
@@ -50,4 +45,7 @@ def flops_per_token(config: Config, stage: str, student: nn.Module, teacher: nn.
             tokens=config.stage3.teacher.logits_read,
             full=config.stage3.teacher.cross_entropy == "exact",
         )
+    if stage == recover.NAME and config.recovery.max_steps:
+        count = adapters.parameter_count(student, adapters.planned(student, config.recovery))
+        flops += adapter_flops_per_token(count, matmul_parameters(student))
     return flops

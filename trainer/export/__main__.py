@@ -32,6 +32,10 @@ packed (also hf): ternary weights at two bits each; dense: as floating-point num
 that were trained, which are quantised when they are loaded, for bitnet.cpp's converter; gguf-tq1_0 and
 gguf-tq2_0: one file for llama.cpp, at 1.7 and 2.1 bits a weight (default: packed)
 """
+_I2_S = (
+    "the layout of i2_s depends on the CPU and the build of the bitnet.cpp that reads it; write --format "
+    "master, and convert that with bitnet.cpp's own converter on that machine"
+)
 _GGUF = ("gguf-tq1_0", "gguf-tq2_0")
 _DONE = {"packed": "packed", "dense": "dense", "master": "as master weights"}
 
@@ -40,8 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     options = _parser().parse_args(arguments)
     try:
+        if options.format == "i2_s":
+            raise ConfigError(_I2_S, key="--format")
         _check(options.run_dir, options.out, is_file=options.format in _GGUF)
         saved = _load(options.run_dir)
+        if options.without_adapters:
+            _remove_adapters(saved)
         if options.format in _GGUF:
             _export_file(saved, options.out, options.format)
         else:
@@ -58,8 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "out", metavar="OUT", type=Path, help="folder (or GGUF file) to write; not there yet, or empty"
     )
-    choices = ("packed", "hf", "dense", "master", *_GGUF)
+    choices = ("packed", "hf", "dense", "master", *_GGUF, "i2_s")
     parser.add_argument("--format", choices=choices, default="packed", metavar="FORMAT", help=_FORMATS)
+    parser.add_argument(
+        "--without-adapters",
+        action="store_true",
+        help="leave out what the stage `recovery` trained, for the ternary student as it was before",
+    )
     return parser
 
 
@@ -91,6 +104,14 @@ def _load(run_dir: Path) -> SavedStudent:
     return saved
 
 
+def _remove_adapters(saved: SavedStudent) -> None:
+    from trainer.models.adapters import adapters_of, remove_adapters
+
+    if adapters_of(saved.model) is None:
+        raise ConfigError("this student has none", key="--without-adapters")
+    remove_adapters(saved.model)
+
+
 def _export(saved: SavedStudent, out: Path, form: Form) -> None:
     from trainer.export.checkpoint import export
 
@@ -104,6 +125,12 @@ def _export(saved: SavedStudent, out: Path, form: Form) -> None:
     console.write(f"read back: weights equal, logits differ by {done.difference:.1e} (root mean square)")
     extra = ", trust_remote_code=True" if done.trusts_code else ""
     console.write(f"load it with AutoModelForCausalLM.from_pretrained({str(out)!r}{extra})")
+    if done.adapters is not None:
+        console.write(
+            f"{done.adapters}: adapters; read back: weights equal, logits with them differ by "
+            f"{done.adapted_difference:.1e}"
+        )
+        console.write(f"put them on it with peft's PeftModel.from_pretrained(model, {str(done.adapters)!r})")
 
 
 def _export_file(saved: SavedStudent, out: Path, form: str) -> None:

@@ -11,6 +11,13 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from trainer.export.adapters import (
+    FOLDER,
+    read_adapters_back,
+    refuse_adapters,
+    take_adapters,
+    write_adapters,
+)
 from trainer.export.errors import ExportError
 from trainer.export.readback import read_back
 from trainer.export.target import Target, choose
@@ -29,6 +36,8 @@ class Exported:
         ternary: number of ternary matrices.
         weight_bytes: of all tensors on the disk.
         difference: of the logits, see `readback.read_back`.
+        adapters: folder of the adapters; None: the student has none.
+        adapted_difference: of the logits with them.
     """
 
     class_name: str
@@ -36,13 +45,15 @@ class Exported:
     ternary: int
     weight_bytes: int
     difference: float
+    adapters: Path | None = None
+    adapted_difference: float = 0.0
 
 
 def export(saved: SavedStudent, out: Path, *, form: Form) -> Exported:
     """Write the checkpoint, and compare the model that it loads as with the student.
 
     Args:
-        saved: the student.
+        saved: the student, which loses its adapters here.
         out: folder to write, which must be absent or empty.
         form: of the ternary weights: two bits each, floating-point numbers, or the master weights.
 
@@ -51,6 +62,9 @@ def export(saved: SavedStudent, out: Path, *, form: Form) -> Exported:
         ExportError: the disk refuses it, it cannot be loaded, or it computes something else.
     """
     student = saved.model
+    if form == "master":
+        refuse_adapters(student, form)
+    taken = take_adapters(student)
     target = choose(student)
     bitnet = quantization(student, target, form)
     if bitnet and find_spec("accelerate") is None:
@@ -63,6 +77,10 @@ def export(saved: SavedStudent, out: Path, *, form: Form) -> Exported:
     try:
         _write(temporary, saved, target, found, bitnet)
         difference = read_back(temporary, student, target)
+        adapted = 0.0
+        if taken is not None:
+            write_adapters(temporary, taken, target)
+            adapted = read_adapters_back(temporary, taken, target)
         if out.exists():
             out.rmdir()  # it is empty
         temporary.replace(out)
@@ -76,6 +94,8 @@ def export(saved: SavedStudent, out: Path, *, form: Form) -> Exported:
         ternary=len(ternary_layers(student)),
         weight_bytes=sum(path.stat().st_size for path in out.glob("*.safetensors")),
         difference=difference,
+        adapters=out / FOLDER if taken else None,
+        adapted_difference=adapted,
     )
 
 

@@ -25,6 +25,7 @@ from pydantic_core import from_json
 from torch import Tensor, nn
 
 from trainer.errors import ConfigError
+from trainer.export.adapters import refuse_adapters
 from trainer.export.errors import ExportError
 from trainer.export.target import is_llama
 from trainer.models.gguf import require_package
@@ -82,11 +83,12 @@ def export_file(saved: SavedStudent, out: Path, *, form: str) -> ExportedFile:
         form: one of `FORMATS`.
 
     Raises:
-        ConfigError: llama.cpp has no such architecture or tokenizer.
+        ConfigError: llama.cpp has no such architecture or tokenizer, or the student has adapters.
         ExportError: the disk refuses the file, or it holds something else.
     """
     require_package(FORMAT_KEY)
     student = saved.model
+    refuse_adapters(student, form)
     architecture = _architecture(student)
     _check_quantisation(student)
     temporary = out.with_name(f"{out.name}-{os.getpid()}-unfinished")

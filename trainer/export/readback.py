@@ -46,16 +46,16 @@ def read_back(folder: Path, student: nn.Module, target: Target) -> float:
         ExportError: it cannot be loaded, a weight changed, or it computes something else.
     """
     with (
-        _quiet(),
+        quiet(),
         torch.compiler.set_stance("force_eager"),
     ):  # transformers compiles its quantisers; they run once
-        loaded = _load(folder, target)
+        loaded = load_as(folder, target)
         _compare_weights(student, loaded, target)
-        ids_BT = _probe(student)
+        ids_BT = probe(student)
         expected_BTV = run(student, ids_BT).logits.float()
-        difference = _difference(loaded, ids_BT, expected_BTV)
+        difference = difference_of(loaded, ids_BT, expected_BTV)
         _use_our_expressions(student, loaded, target)
-        exact = _difference(loaded, ids_BT, expected_BTV)
+        exact = difference_of(loaded, ids_BT, expected_BTV)
     if not (difference <= LOADED_TOLERANCE and exact <= EXACT_TOLERANCE):
         raise ExportError(
             f"{target.name} computes something else than the student does: its logits differ by "
@@ -64,7 +64,8 @@ def read_back(folder: Path, student: nn.Module, target: Target) -> float:
     return difference
 
 
-def _load(folder: Path, target: Target) -> nn.Module:
+def load_as(folder: Path, target: Target) -> nn.Module:
+    """Load a checkpoint as transformers does. Raises ExportError if that fails."""
     from transformers import AutoModelForCausalLM
 
     try:
@@ -85,7 +86,8 @@ def _compare_weights(student: nn.Module, loaded: nn.Module, target: Target) -> N
                 raise ExportError(f"the weights of {name} came back changed; nothing was written")
 
 
-def _difference(model: nn.Module, ids_BT: Tensor, expected_BTV: Tensor) -> float:
+def difference_of(model: nn.Module, ids_BT: Tensor, expected_BTV: Tensor) -> float:
+    """Return the root mean square of the logits' differences from those expected, over that of these."""
     off_BTV = run(model, ids_BT).logits.float() - expected_BTV
     return float(off_BTV.square().mean().sqrt() / expected_BTV.square().mean().sqrt())
 
@@ -122,7 +124,8 @@ def _use_our_expressions(student: nn.Module, loaded: nn.Module, target: Target) 
             loaded.set_submodule(target.module(name), norm)
 
 
-def _probe(student: nn.Module) -> Tensor:
+def probe(student: nn.Module) -> Tensor:
+    """Return token ids [B, T] to compare models on."""
     config = cast(Any, student).config
     sequences, tokens = PROBE
     tokens = min(tokens, getattr(config, "max_position_embeddings", tokens))
@@ -131,7 +134,7 @@ def _probe(student: nn.Module) -> Tensor:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence transformers' progress bars and its warning of a missing GPU."""
     from transformers.utils import logging
 

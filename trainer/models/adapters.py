@@ -103,7 +103,7 @@ def _layer_class() -> type[Any]:
     from peft.tuners.lora import Linear
 
     class AdaptedLinear(Linear):  # type: ignore[misc] # untyped
-        """Adapters on the device of the layer inside, and float32 where peft takes the dtype of its weights."""
+        """Adapters on the device of the layer inside, and float32 where peft takes its dtype."""
 
         def _move_adapter_to_device_of_base_layer(self, adapter_name: str, device: Any = None) -> None:
             to = device or self.get_base_layer().weight.device

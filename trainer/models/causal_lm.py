@@ -170,7 +170,10 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 def matmul_parameters(model: nn.Module) -> int:
-    """Return the number of weights that each token is multiplied by: hidden matrices and head, no adapters."""
+    """Return the number of weights that each token is multiplied by, of hidden matrices and head.
+
+    Adapters are not counted.
+    """
     adapters = {id(p) for name, p in model.named_parameters() if ADAPTER in name}
     return sum(p.numel() for p in _matrices(model) if id(p) not in adapters) + head_parameters(model)
 

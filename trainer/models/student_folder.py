@@ -1,6 +1,6 @@
 """A finished student as a folder, written by `__main__` for `save_model=true` and read by `export`.
 
-    student.json          schema, transformers' configuration of the model, the quantisation settings, adapters
+    student.json          schema, transformers' configuration of the model, quantisation, adapters
     student.safetensors   the master weights, SubLN's gains, adapters
     tokenizer/            for transformers' AutoTokenizer
 

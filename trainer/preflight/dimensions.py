@@ -73,15 +73,19 @@ class Dimensions:
         size = {"auto": self.weight_bytes, "float32": 4, "bfloat16": 2}[master_dtype]
         return replace(self, layers=layers or self.layers, vectors=self.vectors + more, weight_bytes=size)
 
+    @property
+    def multiplied(self) -> int:
+        """Return the number of weights that each token is multiplied by."""
+        return sum(o * i for o, i in self.matrices) + self.vocabulary * self.hidden
+
     def forward_flops(self, sequence_length: int) -> int:
         """Return the operations of a forward pass per token, as `trainer.cost.flops` counts them."""
-        weights = sum(o * i for o, i in self.matrices) + self.vocabulary * self.hidden
-        return 2 * weights + 4 * sequence_length * self.layers * self.heads * self.head_size
+        return 2 * self.multiplied + 4 * sequence_length * self.layers * self.heads * self.head_size
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterDimensions(Dimensions):
-    """Sizes of the adapters on a model, which are all that the stage `recovery` trains; the other fields are its.
+    """Sizes of the adapters on a model, all that the stage `recovery` trains; other fields are the model's.
 
     Args:
         rank: of an adapter.

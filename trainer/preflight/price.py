@@ -7,7 +7,7 @@ import time
 import torch
 
 from trainer.config import Config, RecoveryConfig, Stage2Config, Stage3Config, Stage19Config
-from trainer.cost.flops import candidate_flops_per_token, usd
+from trainer.cost.flops import adapter_flops_per_token, candidate_flops_per_token, usd
 from trainer.cost.peak_flops import peak_flops_per_second
 from trainer.devices.device import Device
 from trainer.preflight.dimensions import AdapterDimensions, Dimensions
@@ -35,26 +35,22 @@ def dollars(config: Config, device: Device, taken: float) -> float | None:
 def _flops(config: Config, teacher: Dimensions, device: Device) -> float:
     length, student = config.data.sequence_length, student_dimensions(config, teacher)
     ours, theirs = student.forward_flops(length), teacher.forward_flops(length)
+    passes = 4 if device.recompute else 3
     return float(
         sum(
             stage.max_steps
             * stage.batch_size
             * length
-            * (_passes(stage, device) * ours + theirs * _runs_teacher(stage) + _more(stage, student, length))
+            * (passes * ours + theirs * _runs_teacher(stage) + _more(stage, student, length))
             for _, stage in stages(config)
         )
     )
 
 
-def _passes(stage: Stage, device: Device) -> int:
-    """Return forward passes, a backward pass counting two; one where the weights are frozen."""
-    return (2 if isinstance(stage, RecoveryConfig) else 3) + device.recompute
-
-
 def _more(stage: Stage, student: Dimensions, length: int) -> float:
-    """Return the operations of adapters, and the difference that a head with candidate logits only makes."""
+    """Return the difference that adapters on frozen weights make, or a head with candidate logits only."""
     if isinstance(stage, RecoveryConfig):
-        return 3 * 2 * AdapterDimensions.of(student, stage).parameters
+        return adapter_flops_per_token(AdapterDimensions.of(student, stage).parameters, student.multiplied)
     if not isinstance(stage, Stage3Config) or stage.teacher.kind != "cached":
         return 0.0
     return candidate_flops_per_token(

@@ -1,6 +1,6 @@
 """Recovery: low-rank adapters learn what quantisation has cost, and the ternary student stays as it is.
 
-The last stage. Lambda is 1: the frozen weights are those that will be deployed, and the adapters go with them.
+The last stage. Lambda is 1: the frozen weights are those that will be deployed, with the adapters.
 """
 
 from __future__ import annotations

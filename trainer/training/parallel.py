@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer.devices.device import Device
 from trainer.distributed.ranks import Ranks
+from trainer.models.causal_lm import ADAPTER
 
 # torch 2.13 renames this argument, and warns of the old name.
 _NAMES = ("forward_sync_buffers", "broadcast_buffers")
@@ -109,8 +110,9 @@ def mean_of(parts: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
 
 
 _ALONE = ParallelStrategy()
-# Each model is wrapped once: a second wrapper over the same parameters would exchange gradients twice.
-_WRAPPED: dict[int, tuple[nn.Module, ParallelStrategy]] = {}
+# Each model is wrapped once: a second wrapper over the same parameters would exchange gradients twice. With
+# adapters it is another model, as all that was wrapped before is frozen.
+_WRAPPED: dict[tuple[int, bool], tuple[nn.Module, ParallelStrategy]] = {}
 
 
 def strategy_for(model: nn.Module, device: Device) -> ParallelStrategy:
@@ -123,9 +125,10 @@ def strategy_for(model: nn.Module, device: Device) -> ParallelStrategy:
     """
     if device.ranks.alone:
         return _ALONE
-    if id(model) not in _WRAPPED:
-        _WRAPPED[id(model)] = (model, _wrapped(model, device))
-    wrapped = _WRAPPED[id(model)][1]
+    key = id(model), any(ADAPTER in name for name, _ in model.named_parameters())
+    if key not in _WRAPPED:
+        _WRAPPED[key] = (model, _wrapped(model, device))
+    wrapped = _WRAPPED[key][1]
     wrapped.shard()
     return wrapped
 

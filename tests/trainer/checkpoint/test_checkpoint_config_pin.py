@@ -78,7 +78,7 @@ def test_a_run_from_before_muon_had_a_dtype_is_refused_in_one_line(folder: Path)
     document = json.loads((folder / CONFIG_FILE).read_text())
     for optimizer in (
         document["config"]["model"]["teacher"]["optimizer"],
-        *(document["config"][stage]["optimizer"] for stage in ("stage1_9", "stage2", "stage3")),
+        *(document["config"][stage]["optimizer"] for stage in ("stage1_9", "stage2", "stage3", "recovery")),
     ):
         del optimizer["muon"]
     (folder / CONFIG_FILE).write_text(json.dumps(document))

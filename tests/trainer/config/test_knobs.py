@@ -20,6 +20,10 @@ Run = Callable[..., Outcome]
 SALIENT = ("stage1_9.saliency.enabled=true",)
 ADAMW = ("stage1_9.optimizer.type=adamw",)
 STAGE3 = ("stage3.max_steps=6", "stage3.batch_size=4", "stage3.schedule.warmup_steps=1")
+RECOVERY = (
+    *("recovery.max_steps=6", "recovery.batch_size=4", "recovery.schedule.warmup_steps=1"),
+    "optimizer@recovery.optimizer=muon",
+)
 FREEZE = (
     "auto_freeze.enabled=true",
     "auto_freeze.every_steps=1",
@@ -27,6 +31,11 @@ FREEZE = (
     "auto_freeze.patience=1",
     "auto_freeze.threshold=1e9",
 )
+LATER = {"stage3": STAGE3, "recovery": RECOVERY}
+NOT_OF_ADAPTERS = {
+    ("recovery", "optimizer.muonclip.tau=0.001"),
+    ("recovery", "optimizer.adamw_lr_ratio=0.5"),
+}
 KNOBS: dict[str, tuple[str, ...]] = {
     "seed=1": (),
     "model.hidden_size=16": (),
@@ -104,6 +113,13 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "stage3.attention_layer=0": STAGE3,
     "stage3.attention_heads=1": STAGE3,
     "stage3.attention_relation=cosine": STAGE3,
+    "recovery.max_steps=5": RECOVERY,
+    "recovery.batch_size=2": RECOVERY,
+    "recovery.rank=2": RECOVERY,
+    "recovery.alpha=2.0": RECOVERY,
+    "recovery.targets=mlp": RECOVERY,
+    "recovery.distill.weight=0.5": RECOVERY,
+    "recovery.distill.temperature=2.0": RECOVERY,
     "auto_freeze.enabled=true": FREEZE[1:],
     'auto_freeze.parameters=["*embed*"]': FREEZE,
     "auto_freeze.threshold=1e-9": FREEZE,
@@ -121,8 +137,8 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "device.dtype=bfloat16": (),
     "device.usd_per_hour=3600": (),
     **{
-        f"{stage}.{knob}": (*setting, *(STAGE3 if stage == "stage3" else ()))
-        for stage in ("model.teacher", "stage1_9", "stage2", "stage3")
+        f"{stage}.{knob}": (*setting, *LATER.get(stage, ()))
+        for stage in ("model.teacher", "stage1_9", "stage2", "stage3", "recovery")
         for knob, setting in {
             "micro_batch_size=2": (),  # rounding only; `test_train_step.py` says how little
             "optimizer.type=adamw": (),
@@ -145,10 +161,15 @@ KNOBS: dict[str, tuple[str, ...]] = {
             "optimizer.apollo_mini.update_interval=2": (f"{stage}.optimizer.type=apollo_mini",),
             "optimizer.apollo_mini.scale=1.0": (f"{stage}.optimizer.type=apollo_mini",),
         }.items()
+        if (stage, knob) not in NOT_OF_ADAPTERS
+    },
+    **{  # Muon leaves AdamW none of them
+        f"recovery.optimizer.{beta}=0.5": (*RECOVERY, "recovery.optimizer.type=adamw")
+        for beta in ("beta1", "beta2")
     },
     **{
-        f"{stage}.{knob}": STAGE3 if stage == "stage3" else ()
-        for stage in ("stage1_9", "stage2", "stage3")
+        f"{stage}.{knob}": LATER.get(stage, ())
+        for stage in ("stage1_9", "stage2", "stage3", "recovery")
         for knob in ("schedule.warmup_steps=4", "schedule.decay_fraction=0.0", "schedule.final_lr_ratio=0.9")
     },
     **{
@@ -187,6 +208,9 @@ ELSEWHERE = {
         f"stage2.fp8_recipe.{key}": "tests/trainer/quant/test_quant_fp8.py"
         for key in ("products", "accumulator", "min_size", "exclude")
     },
+    "recovery.optimizer.muonclip.tau": "refused: what it scales is frozen",
+    "recovery.optimizer.adamw_lr_ratio": "adapters are hidden matrices, all of them",
+    "recovery.optimizer.stochastic_rounding": "refused: adapters are float32",
     "force": "tests/trainer/preflight/test_preflight.py",
     "overwrite": "tests/trainer/test_finished_runs.py",
     **{f"samples.{key}": "tests/trainer/test_finished_runs.py" for key in ("enabled", "prompts", "tokens")},
@@ -231,6 +255,7 @@ ALONE = {
     "stage1_9": ("stage2.max_steps=0",),
     "stage2": ("stage1_9.max_steps=0",),
     "stage3": ("stage1_9.max_steps=0", "stage2.max_steps=0"),
+    "recovery": ("stage1_9.max_steps=0", "stage2.max_steps=0"),
 }
 
 
@@ -238,6 +263,9 @@ ALONE = {
 def test_no_knob_is_inert(
     knob: str, run_small: Run, remembered: Callable[[str, Callable[[], str]], str]
 ) -> None:
+    if knob.startswith("recovery."):
+        pytest.importorskip("peft")
+
     def outcome_of(*overrides: str) -> str:
         outcome = run_small(*overrides)
         return f"{weights_digest(outcome)} {without_times(outcome)}"

@@ -60,9 +60,9 @@ def test_auto_is_judged_by_what_it_resolved_to(device: str, dtype: str, key: str
 
 def test_steps_of_all_stages_make_a_run_long() -> None:
     stages = ("stage1_9.max_steps=2000", "stage2.max_steps=2000", "device=cpu", "device.dtype=float32")
-    short = compose_config([*stages, "stage3.max_steps=999"])
+    short = compose_config([*stages, "stage3.max_steps=900", "recovery.max_steps=99"])
     assert (total_steps(short), refusals(short)) == (LONG_STEPS - 1, [])
-    assert refusals(compose_config([*stages, "stage3.max_steps=1000"]))
+    assert refusals(compose_config([*stages, "stage3.max_steps=900", "recovery.max_steps=100"]))
 
 
 def test_check_refuses_in_one_line_and_force_passes() -> None:

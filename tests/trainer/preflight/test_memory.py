@@ -20,6 +20,7 @@ from trainer.cost.flops import forward_cost
 from trainer.data import Feed
 from trainer.devices.device import Device, open_device
 from trainer.losses.sparse import DTYPES, Sample
+from trainer.models.adapters import add_adapters, planned
 from trainer.models.causal_lm import freeze, parameter_count
 from trainer.models.subln import make_student
 from trainer.optim.build import build_optimizer
@@ -28,7 +29,7 @@ from trainer.preflight.meta_model import Blueprint, blueprint
 from trainer.preflight.optimizer import optimizer_memory
 from trainer.preflight.trace import FEW
 from trainer.preflight.upper_bound import memory_upper_bound
-from trainer.stages import distill, layerwise, pretrain
+from trainer.stages import distill, layerwise, pretrain, recover
 from trainer.teachers.cached import reader
 from trainer.testing.memory import peak_bytes
 from trainer.training.context import StageContext, StageHooks
@@ -53,6 +54,9 @@ ONLY = {
     "stage1_9": ("stage1_9.max_steps=2", "stage2.max_steps=0"),
     "stage2": ("stage1_9.max_steps=0", "stage2.max_steps=2"),
     "stage3": ("stage1_9.max_steps=0", "stage2.max_steps=0", "stage3.max_steps=2", "stage3.batch_size=4"),
+    "recovery": (
+        *("stage1_9.max_steps=0", "stage2.max_steps=0", "recovery.max_steps=2", "recovery.batch_size=4"),
+    ),
 }
 CACHED = "stage3/teacher=cached stage3.teacher.path=x stage3.attention_weight=0.0"
 ANCHORED = "stage3.teacher.anchor_weight=1.0 stage3.teacher.anchor=y"
@@ -96,12 +100,19 @@ class ZeroCache:
 def train_stage(config: Config, plan: Blueprint, device: Device) -> None:
     """The one stage of the run, of models with random weights on text of zeros."""
     ((name, stage),) = stages(config)
-    train = {"stage1_9": layerwise.align, "stage2": pretrain.pretrain, "stage3": distill.distill}[name]
+    train = {
+        "stage1_9": layerwise.align,
+        "stage2": pretrain.pretrain,
+        "stage3": distill.distill,
+        "recovery": recover.recover,
+    }[name]
     teacher = freeze(plan.build(plan.dimensions.layers).to(device.torch_device))
     without_text = dataclasses.replace(config.stage1, subln="ones")
     student, strength = make_student(
         teacher, without_text, [], quant=config.quant, device=device, master_dtype=config.model.master_dtype
     )
+    if name == "recovery":
+        add_adapters(student, planned(student, config.recovery), seed=0)
     average = None
     if config.averaged_stage:
         average = WeightAverage(student, config.average, stage=name, steps=stage.max_steps)
@@ -133,6 +144,7 @@ SHORT = [
     "stage1_9",
     "stage2 stage2.micro_batch_size=2 stage2.optimizer.type=adamw",
     "stage3",
+    "recovery",
 ]
 LONG = [
     "stage1_9 stage1_9.loss_type=kl",
@@ -144,6 +156,9 @@ LONG = [
     f"stage2 {WEIGHTS} model.intermediate_size=512 stage2.optimizer.muon.dtype=bfloat16",
     f"stage2 {WEIGHTS} average.type=ema",
     f"stage2 {WEIGHTS} model.master_dtype=bfloat16 device.dtype=bfloat16",
+    "recovery recovery.rank=32 recovery.micro_batch_size=1 recovery.optimizer.type=muon",
+    "recovery recovery.targets=mlp recovery.distill.weight=0.0 device.recompute=true",
+    "recovery recovery.targets=attention model.master_dtype=bfloat16 device.dtype=bfloat16",
     f"stage3 {CACHED} stage3.teacher.top_k=20 data.vocab_size=40000 {ANCHORED}",
     f"stage3 {CACHED} stage3.teacher.cross_entropy=exact data.vocab_size=40000 stage3.micro_batch_size=2",
 ]
@@ -153,6 +168,8 @@ LONG = [
     "case", [*SHORT, *(pytest.param(case, id=case[-60:], marks=pytest.mark.slow) for case in LONG)]
 )
 def test_the_estimate_is_what_tensors_take_to_a_twentieth(case: str) -> None:
+    if case.startswith("recovery"):
+        pytest.importorskip("peft")
     config, plan, device = configured(*case.split())
     ((name, stage),) = stages(config)
     estimate = stage_memory(config, name, stage, plan, device)

@@ -41,6 +41,18 @@ def test_what_makes_it_longer(small: tuple[str, ...]) -> None:
     assert of(*alone, "stage2.max_steps=12") == pytest.approx(2 * of(*alone))
 
 
+def test_adapters_leave_the_gradients_of_frozen_weights_out(small: tuple[str, ...]) -> None:
+    """Of two layers: three forward passes and one of the teacher, less one of weights, and of rank 2 adapters three."""
+    recovery = ("recovery.max_steps=6", "recovery.batch_size=4", "recovery.rank=2")
+    config = compose_config([*small, "stage1_9.max_steps=0", "stage2.max_steps=0", *recovery])
+    weights = 2 * (4 * 32 * 32 + 3 * 32 * 48) + 300 * 32
+    forward = 2 * weights + 4 * 16 * 32 * 2
+    adapters = 2 * 2 * (4 * (32 + 32) + 3 * (32 + 48))
+    found = price.seconds(config, teacher_dimensions(config), H100)
+    flops = 4 * forward - 2 * weights + 3 * 2 * adapters
+    assert found == pytest.approx(flops * 6 * 64 / (0.4 * 989.5e12))
+
+
 def test_a_head_that_is_read_at_candidates_makes_it_shorter(small: tuple[str, ...]) -> None:
     """Stage 3 alone, of two layers: forward and backward passes of the student, with 8 candidates and the true
     token before each of 15 of 16 tokens in place of 300 words before all."""

@@ -1,0 +1,109 @@
+"""A run with adapters that was ended and gone on with is the run that was never ended, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kept_runs import Attempt, KilledError, Publish, Uninterrupted, kill, outcome_of, terminate
+
+from trainer import pipeline
+from trainer.api import check
+from trainer.checkpoint import config_pin
+from trainer.checkpoint.config_pin import CONFIG_FILE
+from trainer.checkpoint.run_folder import refuse_another
+from trainer.errors import ConfigError, PreemptedError
+
+pytest.importorskip("peft")
+
+ON = (
+    *("stage1_9.max_steps=2", "stage2.max_steps=2", "stage2.lambda_warmup.warmup_steps=1"),
+    *(
+        "recovery.max_steps=4",
+        "recovery.batch_size=4",
+        "recovery.schedule.warmup_steps=1",
+        "eval.at=[0.5,1.0]",
+    ),
+)
+
+FREEZE = (
+    *("auto_freeze.enabled=true", "auto_freeze.every_steps=1", "auto_freeze.start_step=1"),
+    *("auto_freeze.patience=1", "auto_freeze.threshold=1e9"),
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "ends"),
+    [
+        ((), [(kill, 6), (terminate, 2)]),  # from a checkpoint of Stage 2, and from one in the middle
+        ((), [(terminate, 4), (kill, 3), (terminate, 2)]),  # at the border
+        ((), [(terminate, 8)]),  # after the last step
+        (("model.master_dtype=bfloat16", "recovery.micro_batch_size=2"), [(terminate, 6)]),
+        (FREEZE, [(terminate, 7)]),
+    ],
+    ids=["killed", "border", "end", "bfloat16", "auto-freeze"],
+)
+def test_it_goes_on_with_the_adapters_that_it_had(
+    overrides: tuple[str, ...], ends: list, attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path
+) -> None:
+    expected, folder = uninterrupted(*ON, *overrides), tmp_path / "run"
+    for end, at in ends:
+        with pytest.raises((KilledError, PreemptedError)):
+            attempt(folder, *ON, *overrides, "checkpoint.every_steps=3", end=end, at=at)
+    assert outcome_of(attempt(folder, *ON, *overrides), folder) == expected
+
+
+@pytest.mark.parametrize("where", ["the start of recovery", "the final evaluation"])
+def test_a_signal_around_it_loses_nothing(
+    where: str,
+    attempt: Attempt,
+    uninterrupted: Uninterrupted,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = uninterrupted(*ON)
+    measure, signalled = pipeline.held_out_loss, []
+
+    def measuring(*arguments, stage, **options):
+        if stage == where and not signalled:
+            signalled.append(stage)
+            terminate()
+        return measure(*arguments, stage=stage, **options)
+
+    monkeypatch.setattr(pipeline, "held_out_loss", measuring)
+    folder = tmp_path / "run"
+    with pytest.raises(PreemptedError, match="goes on from its checkpoint"):
+        attempt(folder, *ON)
+    assert outcome_of(attempt(folder, *ON), folder) == expected
+    assert signalled == [where]
+
+
+def test_it_follows_a_stage_that_another_run_computed(
+    publish: Publish, attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path
+) -> None:
+    from kept_runs import SHORT
+
+    overrides = (*SHORT, *ON[3:], "eval.at=[0.5,1.0]")
+    folder = tmp_path / "run"
+    publish(folder)
+    with pytest.raises(PreemptedError):
+        attempt(folder, *overrides, end=terminate, at=5)
+    outcome = attempt(folder, *overrides)
+    assert outcome.result.provenance.reused_stages == ("stage1_9",)
+    fresh = json.loads(uninterrupted(*overrides))
+    assert json.loads(outcome_of(outcome, folder))[0] == fresh[0]  # the weights
+
+
+def test_a_folder_of_the_version_before_goes_on_without_adapters_alone(tmp_path: Path) -> None:
+    config_pin.pin(check([f"run_dir={tmp_path}"]), tmp_path)
+    (tmp_path / "checkpoints" / "00000010").mkdir(parents=True)
+    document = json.loads((tmp_path / CONFIG_FILE).read_text())
+    del document["config"]["recovery"]
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(document))
+    refuse_another(check([]), tmp_path)
+    refuse_another(check(["recovery.rank=3"]), tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"go on with that one \(recovery.max_steps=0\), write another run_dir"
+    ):
+        refuse_another(check(["recovery.max_steps=9"]), tmp_path)
