@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,40 @@ def test_transformers_measures_the_loss_of_the_run(
     assert model.generate(prompt, max_new_tokens=3, do_sample=False).shape[1] <= prompt.shape[1] + 3
 
 
+def test_adapters_are_put_on_what_is_exported_or_left_out(
+    small: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("peft")
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    from trainer.teachers.local import load_text
+
+    float32 = [*small, "device.dtype=float32"]
+    recovery = ["recovery.max_steps=6", "recovery.batch_size=4", "recovery.schedule.warmup_steps=1"]
+    run([*float32, *recovery, "save_model=true"], tmp_path / "run")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
+    held_out = load_text(check(float32))[1]
+
+    @torch.no_grad()
+    def loss(model: torch.nn.Module) -> float:
+        return sum(model(input_ids=ids, labels=ids).loss.item() for ids in held_out) / len(held_out)
+
+    assert main([str(tmp_path / "run"), str(tmp_path / "with")]) == 0
+    assert f"PeftModel.from_pretrained(model, '{tmp_path / 'with' / 'adapter'}')" in capsys.readouterr().out
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by earlier names
+        base = AutoModelForCausalLM.from_pretrained(tmp_path / "with")
+        adapted = PeftModel.from_pretrained(base, str(tmp_path / "with" / "adapter"))
+    assert loss(adapted) == pytest.approx(result["final_loss"], abs=1e-3)
+    arguments = [str(tmp_path / "run"), str(tmp_path / "without"), "--without-adapters"]
+    assert main([*arguments, "--format", "master"]) == 0
+    without = loss(AutoModelForCausalLM.from_pretrained(tmp_path / "without"))
+    assert without == pytest.approx(result["recovery_start_loss"], abs=1e-3)
+    assert result["recovery_start_loss"] - result["final_loss"] > 0.02
+    assert not (tmp_path / "without" / "adapter").exists()
+
+
 def test_without_save_model_nothing_is_kept(small: tuple[str, ...], tmp_path: Path) -> None:
     run([*small, "stage1_9.max_steps=0", "stage2.max_steps=0"], tmp_path)
     assert {path.name for path in tmp_path.iterdir()} >= {"result.json", "metrics.jsonl"}
@@ -93,6 +128,11 @@ def refusals(run_dir: Path, tmp_path: Path) -> dict[str, tuple[list[str], str]]:
             [str(run_dir), str(tmp_path / "empty"), "--format", "gguf-tq1_0"],
             "OUT: .* is there already; name a new file",
         ),
+        "i2_s": ([str(run_dir), new, "--format", "i2_s"], "--format: the layout of i2_s depends on the CPU"),
+        "no adapters": (
+            [str(run_dir), new, "--without-adapters"],
+            "--without-adapters: this student has none",
+        ),
         "no architecture": ([str(run_dir), new, "--format", "gguf-tq2_0"], "has a head of its own"),
     }
 
@@ -100,7 +140,7 @@ def refusals(run_dir: Path, tmp_path: Path) -> dict[str, tuple[list[str], str]]:
 CASES = ("no run", "unfinished", "no model", "other run's model", "taken", "a file")
 
 
-@pytest.mark.parametrize("case", [*CASES, "a folder for a file", "no architecture"])
+@pytest.mark.parametrize("case", [*CASES, "a folder for a file", "no architecture", "i2_s", "no adapters"])
 def test_misuse_is_refused_in_one_line(
     case: str, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
