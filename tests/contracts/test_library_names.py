@@ -84,6 +84,7 @@ INTERNALS = {
     "hydra.core.object_type": "whether a name is a group, to say so where a key is misspelt",
     "hydra.core.override_parser.*": "its grammar of overrides, as its own sweepers read it",
     "optuna:_contains": "whether a distribution takes a value; Optuna's journal refuses it otherwise",
+    "peft:_register_custom_module": "adapters on layers that peft does not know, as its guide describes",
     "submitit.core._submit": "what a batch script runs",
     "submitit.core.utils": "the error of an sbatch that failed",
     "submitit.slurm.slurm": "the script that it would submit, to be seen before",

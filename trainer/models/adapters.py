@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
@@ -45,9 +44,13 @@ class Adapters:
 
 
 def require_package(key: str) -> None:
-    """Raise MachineError, about that key, if the package peft is not installed."""
-    if find_spec("peft") is None:
-        raise MachineError("adapters need the package peft; pip install 'stagesweep[lora]'", key=key)
+    """Raise MachineError, about that key, if the package peft cannot be imported, which takes two seconds."""
+    try:
+        import peft  # noqa: F401 - a release that does not go with transformers is to fail here, not later
+    except ImportError as error:
+        raise MachineError(
+            f"adapters need the package peft ({error}); pip install 'stagesweep[lora]'", key=key
+        ) from error
 
 
 def planned(student: nn.Module, config: RecoveryConfig) -> Adapters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ from torch import nn
 from trainer.api import check
 from trainer.devices.device import Device
 from trainer.errors import ConfigError, MachineError
-from trainer.models import adapters as room
 from trainer.models.adapters import (
     Adapters,
     adapters_of,
@@ -149,6 +149,6 @@ def test_a_student_without_such_layers_is_refused_in_one_line() -> None:
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(MachineError, match=r"^a.key: adapters need .* pip install 'stagesweep\[lora\]'$"):
         require_package("a.key")

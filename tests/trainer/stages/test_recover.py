@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,14 +130,12 @@ def test_what_it_cannot_do_is_refused_in_one_line(overrides: list[str], message:
 
 
 def test_a_missing_package_is_refused_before_any_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.models.adapters.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "peft", None)
     require_packages(check([]))
     with pytest.raises(
-        MachineError, match=r"^recovery.max_steps: adapters need the package peft; pip install"
+        MachineError, match=r"^recovery.max_steps: adapters need the package peft .*; pip install"
     ):
         require_packages(check([*ON]))
-    with pytest.raises(MachineError):
-        require_packages(check([*ON, "seed=3"]))
 
 
 def test_gradients_pass_a_student_that_recomputes_its_layers(run_small: Run) -> None:
