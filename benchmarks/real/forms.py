@@ -1,145 +1,281 @@
-"""Size and speed of the forms in which a student leaves: `python -m benchmarks.real forms RUN_DIR`.
+"""Size, speed and exactness of each form that a student leaves in, on this CPU, and of its teacher.
 
-RUN_DIR is a run on the real model with `save_model=true`. Each form is exported and read by what runs it: the
-checkpoints by transformers, the GGUF files by llama.cpp (`pip install xllamacpp`; without it their rows have
-sizes alone). Tokens per second of a prompt, and of the tokens generated after it, with one thread; and the
-largest difference of a log probability from the student's own, over the 20 likeliest next tokens.
+Each form is read by what it is made for: checkpoints by transformers, GGUF files by llama.cpp's own code (the
+package xllamacpp; without it their rows are left out). The teacher's GGUF file is in float16.
+
+Columns: size of all files; tokens/s of a prompt and of greedy generation after it, the fastest of several
+rounds over all forms; and the root mean square difference, in nats, of the log probabilities of the reader's
+20 likeliest next tokens from those that this package computes, after several prompts.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import math
+import statistics
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, cast
 
 import torch
+from torch import Tensor, nn
 
-from trainer.layout import MODEL_FOLDER
-from trainer.models.student_folder import load
+from trainer.data.encoder import Encoder
+from trainer.export.checkpoint import export
+from trainer.export.gguf_file import FORMATS, export_file
+from trainer.export.readback import quiet
+from trainer.models.adapters import adapters_of, remove_adapters
+from trainer.models.causal_lm import load_pretrained, run
+from trainer.models.student_folder import SavedStudent
 
-CHECKPOINTS = ("dense", "packed", "master")
-FILES = ("gguf-tq1_0", "gguf-tq2_0")
-PROMPT, GENERATED, LIKELIEST = 128, 32, 20
+CHECKPOINTS: tuple[Literal["packed", "dense", "master"], ...] = ("packed", "dense", "master")
+LIKELIEST = 20
+
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A form: bytes on disk, tokens per second, largest difference; None: nothing here reads it."""
-
-    form: str
-    size: int
-    prompt: float | None = None
-    generated: float | None = None
-    difference: float | None = None
-
-
-def main(run_dir: Path, teacher: Path) -> None:
-    """Print the table of all forms, full precision first.
+class Workload:
+    """What each form computes.
 
     Args:
-        run_dir: of a finished run.
-        teacher: the model in full precision, a folder.
+        prompts: token ids of texts.
+        generated: tokens after the first prompt.
+        rounds: over all forms; the fastest counts.
+        threads: of the CPU.
     """
-    torch.set_num_threads(1)
-    saved = load(run_dir / MODEL_FOLDER)
-    ids = _ids(saved.tokenizer)
-    ours = _log_probabilities(saved.model, ids)
-    rows = [_by_transformers("full precision", teacher, ids, None)]
-    with tempfile.TemporaryDirectory() as folder:
-        for form in (*CHECKPOINTS, *FILES):
-            out = Path(folder) / form
-            command = [sys.executable, "-m", "trainer.export", str(run_dir), str(out), "--format", form]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            read = _by_llama_cpp if form in FILES else _by_transformers
-            rows.append(read(form, out, ids, ours))
-    print(table(rows))
+
+    prompts: Sequence[Sequence[int]]
+    generated: int = 32
+    rounds: int = 3
+    threads: int = 1
 
 
-def table(rows: list[Row]) -> str:
-    """Return the rows in Markdown."""
-    head = "| form | MB on disk | prompt, tokens/s | generated, tokens/s | largest difference |"
-    lines = [
-        f"| {row.form} | {row.size / 1e6:.1f} | {_cell(row.prompt, '.0f')} | {_cell(row.generated, '.1f')} "
-        f"| {_cell(row.difference, '.2g')} |"
-        for row in rows
+class Reader(Protocol):
+    """A form that is loaded."""
+
+    name: str
+
+    def likeliest(self, prompt: Sequence[int]) -> dict[int, float]:
+        """Return the log probabilities of the likeliest next tokens, by id."""
+
+    def speed(self, prompt: Sequence[int], generated: int) -> tuple[float, float]:
+        """Return tokens/s of the prompt and of the generation."""
+
+
+@dataclass(kw_only=True)
+class Row:
+    """What was found of a form.
+
+    Args:
+        name: of the form.
+        reader: what read it.
+        size: bytes of all its files.
+        difference: in nats, see above.
+        prompts, generations: tokens/s in each round.
+    """
+
+    name: str
+    reader: str
+    size: int
+    difference: float
+    prompts: list[float] = field(default_factory=list)
+    generations: list[float] = field(default_factory=list)
+
+    def line(self) -> str:
+        """Return the row of a Markdown table."""
+        cells = (
+            self.name,
+            self.reader,
+            f"{self.size / 2**20:,.1f} MiB",
+            f"{max(self.prompts):,.1f}",
+            f"{max(self.generations):,.1f}",
+            f"{self.difference:.2g}",
+        )
+        return f"| {' | '.join(cells)} |"
+
+
+HEADER = (
+    "| form | read by | size | prompt, tokens/s | generation, tokens/s | difference, nats |\n"
+    "|---|---|---:|---:|---:|---:|"
+)
+
+
+class InTransformers:
+    """A checkpoint, loaded by transformers."""
+
+    name = "transformers"
+
+    def __init__(self, folder: Path) -> None:
+        with quiet():
+            self._model: Any = load_pretrained(str(folder), dtype="auto", attention="sdpa").eval()
+
+    def likeliest(self, prompt: Sequence[int]) -> dict[int, float]:
+        best = log_probabilities(self._model, prompt).topk(LIKELIEST)
+        return dict(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+    @torch.no_grad()
+    def speed(self, prompt: Sequence[int], generated: int) -> tuple[float, float]:
+        began = time.perf_counter()
+        found = self._model(input_ids=torch.tensor([prompt]), use_cache=True, logits_to_keep=1)
+        read = time.perf_counter()
+        for _ in range(generated):
+            token = found.logits[:, -1:].argmax(-1)
+            found = self._model(input_ids=token, past_key_values=found.past_key_values, use_cache=True)
+        done = time.perf_counter()
+        return len(prompt) / (read - began), generated / (done - read)
+
+
+class InLlamaCpp:
+    """A GGUF file, loaded by llama.cpp.
+
+    Raises:
+        ImportError: xllamacpp is not installed.
+    """
+
+    name = "llama.cpp"
+
+    def __init__(self, file: Path, threads: int) -> None:
+        import xllamacpp
+
+        settings = xllamacpp.CommonParams()
+        settings.model.path = str(file)
+        settings.n_ctx, settings.n_parallel, settings.n_gpu_layers = 512, 1, 0
+        settings.warmup, settings.verbosity = False, -1
+        settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
+        self._server = xllamacpp.Server(settings)
+
+    def likeliest(self, prompt: Sequence[int]) -> dict[int, float]:
+        found = self._completed(prompt, 1, n_probs=LIKELIEST, post_sampling_probs=False)
+        (first,) = found["choices"][0]["logprobs"]["content"]
+        return {each["id"]: each["logprob"] for each in first["top_logprobs"]}
+
+    def speed(self, prompt: Sequence[int], generated: int) -> tuple[float, float]:
+        timings = self._completed(prompt, generated, ignore_eos=True)["timings"]
+        return timings["prompt_per_second"], timings["predicted_per_second"]
+
+    def _completed(self, prompt: Sequence[int], tokens: int, **more: object) -> dict[str, Any]:
+        asked = {"prompt": list(prompt), "n_predict": tokens, "temperature": -1, "cache_prompt": False}
+        found = self._server.handle_completions(asked | more)
+        return cast(dict[str, Any], json.loads(found) if isinstance(found, str) else found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A form on the disk.
+
+    Args:
+        name: of it.
+        path: its folder or file.
+        expected: log probabilities [V] after each prompt, as this package computes them.
+    """
+
+    name: str
+    path: Path
+    expected: Sequence[Tensor]
+
+    def opened(self, threads: int) -> Reader:
+        """Return it, loaded. Raises ImportError if what loads it is not installed."""
+        return InLlamaCpp(self.path, threads) if self.path.is_file() else InTransformers(self.path)
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all its files."""
+        files = [self.path] if self.path.is_file() else self.path.rglob("*")
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def measured(saved: SavedStudent, teacher: Path, workload: Workload, report: Report) -> list[Row]:
+    """Write each form of a student into a temporary folder, and measure it.
+
+    Args:
+        saved: the student; it loses its adapters.
+        teacher: folder of its teacher.
+        workload: what is computed.
+        report: called with lines for people.
+
+    Raises:
+        TrainerError: a form cannot hold the student.
+    """
+    torch.set_num_threads(workload.threads)
+    if adapters_of(saved.model) is not None:
+        report("the student's adapters are left out")
+        remove_adapters(saved.model)
+    with tempfile.TemporaryDirectory(prefix="forms-") as folder:
+        rows: list[tuple[Form, Row]] = []
+        for form in forms(saved, teacher, Path(folder), workload.prompts):
+            try:
+                reader = form.opened(workload.threads)
+            except ImportError:
+                report(f"{form.name}: left out, as xllamacpp is not installed; pip install xllamacpp")
+                continue
+            difference = difference_of(reader, workload.prompts, form.expected)
+            rows.append(
+                (form, Row(name=form.name, reader=reader.name, size=form.size, difference=difference))
+            )
+        for number in range(1, workload.rounds + 1):
+            for form, row in rows:
+                reader = form.opened(workload.threads)
+                reader.speed(workload.prompts[0], 2)  # what is made at first use
+                prompt, generation = reader.speed(workload.prompts[0], workload.generated)
+                row.prompts.append(prompt)
+                row.generations.append(generation)
+                report(f"round {number}, {form.name}: {prompt:.1f} and {generation:.1f} tokens/s")
+        return [row for _, row in rows]
+
+
+def forms(
+    saved: SavedStudent, teacher: Path, folder: Path, prompts: Sequence[Sequence[int]]
+) -> Iterator[Form]:
+    """Yield each form, written into the folder; the teacher's come first."""
+    full: Any = load_pretrained(str(teacher), dtype="float32", attention="sdpa").eval()
+    theirs = [log_probabilities(full, prompt) for prompt in prompts]
+    yield Form(name="teacher, float32", path=teacher, expected=theirs)
+    # A model without ternary layers: all its matrices are written in float16, whatever the form.
+    as_saved = SavedStudent(model=full, tokenizer=saved.tokenizer, config_sha256="")
+    file = folder / "teacher.gguf"
+    export_file(as_saved, file, form=FORMATS[0])
+    yield Form(name="teacher, GGUF float16", path=file, expected=theirs)
+    del full, as_saved
+    ours = [log_probabilities(saved.model, prompt) for prompt in prompts]
+    for form in CHECKPOINTS:
+        export(saved, folder / form, form=form)
+        yield Form(name=form, path=folder / form, expected=ours)
+    for name in FORMATS:
+        file = folder / f"{name}.gguf"
+        done = export_file(saved, file, form=name)
+        wide = f" ({done.wide} of {done.ternary + done.wide} matrices in Q8_0)" if done.wide else ""
+        yield Form(name=name + wide, path=file, expected=ours)
+
+
+@torch.no_grad()
+def log_probabilities(model: nn.Module, prompt: Sequence[int]) -> Tensor:
+    """Return those of the token after a prompt, [V]."""
+    return run(model, torch.tensor([prompt])).logits[0, -1].float().log_softmax(-1)
+
+
+def difference_of(reader: Reader, prompts: Sequence[Sequence[int]], expected: Sequence[Tensor]) -> float:
+    """Return the root mean square difference, in nats, over the likeliest tokens after all prompts."""
+    squares = [
+        (found - float(ours[token])) ** 2
+        for prompt, ours in zip(prompts, expected, strict=True)
+        for token, found in reader.likeliest(prompt).items()
     ]
-    return "\n".join([head, "|---|---|---|---|---|", *lines])
+    return math.sqrt(statistics.fmean(squares))
 
 
-def _cell(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
-
-
-def _ids(tokenizer: Path) -> list[int]:
-    from tokenizers import Tokenizer
-
-    text = "The committee met in the old town hall, and nobody could remember who had asked for it. " * 20
-    return list(Tokenizer.from_file(str(tokenizer / "tokenizer.json")).encode(text).ids[:PROMPT])
-
-
-@torch.no_grad()
-def _log_probabilities(model: Any, ids: list[int]) -> torch.Tensor:
-    logits: torch.Tensor = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
-    return logits.float().log_softmax(-1)
-
-
-def _size(path: Path) -> int:
-    """Return the bytes of a file, or of a folder's weights."""
-    return (
-        path.stat().st_size if path.is_file() else sum(f.stat().st_size for f in path.glob("*.safetensors"))
-    )
-
-
-@torch.no_grad()
-def _by_transformers(form: str, folder: Path, ids: list[int], ours: torch.Tensor | None) -> Row:
-    from transformers import AutoModelForCausalLM
-
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", trust_remote_code=True).eval()
-    prompt_1T = torch.tensor([ids])
-    model(input_ids=prompt_1T)  # warms up
-    began = time.perf_counter()
-    cache = model(input_ids=prompt_1T, use_cache=True).past_key_values
-    read = time.perf_counter()
-    token = prompt_1T[:, -1:]
-    for _ in range(GENERATED):
-        out = model(input_ids=token, past_key_values=cache, use_cache=True)
-        token = out.logits[:, -1:].argmax(-1)
-    ended = time.perf_counter()
-    difference = None
-    if ours is not None:
-        best = ours.topk(LIKELIEST).indices
-        difference = float((_log_probabilities(model, ids)[best] - ours[best]).abs().max())
-    return Row(
-        form=form,
-        size=_size(folder),
-        prompt=len(ids) / (read - began),
-        generated=GENERATED / (ended - read),
-        difference=difference,
-    )
-
-
-def _by_llama_cpp(form: str, file: Path, ids: list[int], ours: torch.Tensor) -> Row:
-    try:
-        import xllamacpp  # type: ignore[import-not-found]  # not a dependency
-    except ImportError:
-        return Row(form=form, size=_size(file))
-    asked = xllamacpp.CommonParams()
-    asked.model.path, asked.n_ctx, asked.n_gpu_layers, asked.n_parallel = str(file), 512, 0, 1
-    asked.cpuparams.n_threads, asked.warmup = 1, True
-    server = xllamacpp.Server(asked)
-    settings = {"prompt": ids, "temperature": -1, "cache_prompt": False, "n_probs": LIKELIEST}
-    answer = server.handle_completions(settings | {"n_predict": GENERATED, "ignore_eos": True})
-    answer = json.loads(answer) if isinstance(answer, str) else answer
-    likeliest = answer["completion_probabilities"][0]["top_logprobs"]
-    return Row(
-        form=form,
-        size=_size(file),
-        prompt=answer["timings"]["prompt_per_second"],
-        generated=answer["timings"]["predicted_per_second"],
-        difference=max(abs(each["logprob"] - float(ours[each["id"]])) for each in likeliest),
-    )
+def prompts_of(text: Path, tokenizer: Path, *, number: int, tokens: int) -> list[list[int]]:
+    """Return the beginnings of the first long documents of a text, JSON lines, as token ids."""
+    encoder = Encoder.open(tokenizer)
+    found: list[list[int]] = []
+    with text.open(encoding="utf-8") as lines:
+        for line in lines:
+            ids = encoder.backend.encode(json.loads(line)["text"], add_special_tokens=False).ids
+            if len(ids) >= tokens:
+                found.append(ids[:tokens])
+            if len(found) == number:
+                return found
+    raise ValueError(f"{text} has no {number} documents of {tokens} tokens")
