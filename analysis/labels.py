@@ -21,6 +21,7 @@ TITLES: Mapping[str, str] = MappingProxyType(
         "stage1_9_ce_loss": "cross-entropy at the end of Stage 1.9 (nats per token)",
         "stage1_9_kl_loss": "divergence from the teacher at the end of Stage 1.9 (nats per token)",
         "stage2_start_loss": "loss at the start of Stage 2 (nats per token)",
+        "recovery_start_loss": "loss without adapters (nats per token)",
         "stage2_train_loss": "training loss of Stage 2 (nats per token)",
         "effective_steps": "effective steps",
         "train_flops": "training compute (FLOP)",

@@ -77,7 +77,7 @@ def _forms(found: Fetched, run_dir: Path | None, overrides: Sequence[str]) -> No
         prompts = prompts_of(found.text, saved.tokenizer, number=4, tokens=128)
         rows = measured(
             saved,
-            local_folder(str(found.model)),
+            Path(local_folder(str(found.model))),
             Workload(prompts=prompts),
             lambda line: print(line, flush=True),
         )

@@ -331,10 +331,10 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path) -> N
     assert load(path) == loads(COMPLETE, "x.yaml")
 
 
-def test_five_spaces_and_the_ablations_ship_with_the_project() -> None:
+def test_six_spaces_and_the_ablations_ship_with_the_project() -> None:
     names = [path.stem for path in SHIPPED]
     assert [name for name in names if not name.startswith("ablation_")] == [
-        *("quickstart", "smollm2", "stage1_9_stage2", "stage3", "stage_length"),
+        *("quickstart", "recovery", "smollm2", "stage1_9_stage2", "stage3", "stage_length"),
     ]
     assert [name for name in names if name.startswith("ablation_")] == [
         *("ablation_lambda_saliency", "ablation_length", "ablation_optimizers", "ablation_stage1_9"),
