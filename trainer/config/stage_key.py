@@ -22,11 +22,8 @@ STAGE, LATER = "stage1_9", "stage2"
 # Keys, and groups of keys, that cannot reach the weights at the end of Stage 1.9.
 _OUTSIDE = (
     *INDECISIVE,
-    *(
-        LATER,
-        "stage3",
-        "recovery",
-    ),  # earlier than their stages they are read by checks alone, which refuse or pass
+    # Earlier than their stages they are read by checks alone, which refuse or pass.
+    *(LATER, "stage3", "recovery"),
     *("eval", "average"),  # what is trained goes on as it is
     *("device.usd_per_hour", "device.pricing"),
     # The machine's to choose, and rounding, as between processors: runs share a teacher across it too.
