@@ -51,6 +51,7 @@ BASE = (
     "stage3.max_steps=2",
     "stage3.batch_size=4",
     "stage3.schedule.warmup_steps=1",
+    "recovery.schedule.warmup_steps=0",
     "eval.batches=3",
     "eval.batch_size=4",
     "device=cpu",
