@@ -22,7 +22,8 @@ from sweeps.storage.local import LocalStore
 from sweeps.trials.lifecycle import Abandon
 from sweeps.worker.result import was_preempted
 
-CASES = 10_000
+THOROUGH = 250
+"""Examples of a property in the profile `thorough`, with which ten thousand cases are tried; else fewer, by it."""
 BATCH = 100
 
 characters = st.characters(codec=None, exclude_categories=())  # halves of surrogate pairs, too
@@ -208,7 +209,7 @@ WAYS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Batches, Any], None], in
     "tell": (spelled(metrics | metrics | results | values), through_tell, 1500),
     "import": (tables, through_import, 1000),
 }
-"""Strategy, what is done with a case, and its share of `CASES`."""
+"""Strategy, what is done with a case, and its share of ten thousand cases."""
 
 
 @pytest.fixture
@@ -238,6 +239,9 @@ def test_whatever_is_written_the_sweep_goes_on(way, batches):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("way", WAYS)
-def test_ten_thousand_things_are_written_and_the_sweep_goes_on(way, batches):
-    assert sum(share for _, _, share in WAYS.values()) == CASES
-    holds(way, batches, settings(max_examples=WAYS[way][2]))
+def test_thousands_of_things_are_written_and_the_sweep_goes_on(way, batches):
+    """A thousand in each run, other ones each time; HYPOTHESIS_PROFILE=thorough tries ten thousand."""
+    assert sum(share for _, _, share in WAYS.values()) == 10_000
+    cases = WAYS[way][2] * settings().max_examples // THOROUGH
+    assert cases >= 100
+    holds(way, batches, settings(max_examples=cases))

@@ -57,6 +57,7 @@ def test_whenever_a_publisher_is_killed_the_stage_is_charged_once_and_reused_by_
         assert story["computed"] == 1 + computed_anew, story
 
 
+@pytest.mark.slow
 def test_whenever_the_publisher_of_a_point_is_killed_the_next_trial_branches_off_it(both) -> None:
     """Trials of 2 and 3 steps, in whichever order, save the step that they share."""
     for story in both["point"]:

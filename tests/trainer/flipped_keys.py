@@ -1,8 +1,12 @@
-"""Every key of a configuration with other values that it may take, generated from the schema."""
+"""Every key of a configuration with other values that it may take, generated from the schema.
+
+Keys of which none is expected to matter can be flipped together, in one run in place of many: `dealt` and
+`together` say which.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -40,6 +44,24 @@ def flips(base: Sequence[str], by_hand: Mapping[str, Sequence[Overrides]]) -> It
             # True is no 1 here.
             values = [each for each in _values(_hint(config, key), value) if repr(each) != repr(value)]
             yield Flip(key, tuple((f"{key}={_text(each)}",) for each in values))
+
+
+def dealt(flips: Sequence[Flip], hands: int) -> list[list[Flip]]:
+    """Return the flips in so many hands: those of one section in different ones, where there are enough."""
+    ordered = sorted(flips, key=lambda flip: flip.key)
+    return [ordered[hand::hands] for hand in range(hands) if ordered[hand::hands]]
+
+
+def together(chosen: Sequence[Overrides], accepted: Callable[[Overrides], bool]) -> Iterator[list[Overrides]]:
+    """Yield the groups of overrides that can be tried in one run: as large as those `accepted`, of distinct keys."""
+    joined = tuple(override for overrides in chosen for override in overrides)
+    names = [override.partition("=")[0] for override in joined]
+    if len(chosen) == 1 or (len(set(names)) == len(names) and accepted(joined)):
+        yield list(chosen)
+    elif chosen:
+        half = len(chosen) // 2
+        yield from together(chosen[:half], accepted)
+        yield from together(chosen[half:], accepted)
 
 
 def _hint(config: Config, key: str) -> Any:

@@ -3,7 +3,8 @@
 A flip that leaves the stage's key as it was must leave the weights at the stage's end bit for bit, or trials would
 share what is not theirs. A flip that changes it must change them, or trials would pay twice; keys that belong to
 it all the same are in CAUTIOUS. A new key of the configuration fails here until `trainer.config.stage_key` has it
-on the right side. Each flip is a run of a fraction of a second, as the program has it, up to Stage 2.
+on the right side. A flip that should matter is a run of a fraction of a second, as the program has it, up to
+Stage 2; of those that should not, a dozen share one.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
-from flipped_keys import Flip, Overrides, flips
+from flipped_keys import Flip, Overrides, dealt, flips, together
 from pretrained import save_stand_in
 from torch import nn
 
 from trainer import __main__ as program
 from trainer.api import check, quote, stage_keys
 from trainer.config.compose import groups, keys
+from trainer.errors import ConfigError
 from trainer.stages import pretrain
 from trainer.training.preemption import StopSignal
 
@@ -52,6 +55,7 @@ BASE = (
     "stage3.batch_size=4",
     "stage3.schedule.warmup_steps=1",
     "recovery.schedule.warmup_steps=0",
+    "eval.at=[]",
     "eval.batches=3",
     "eval.batch_size=4",
     "device=cpu",
@@ -122,6 +126,7 @@ CASES = {
         flipped=("auto_freeze.",),
         by_hand=one("auto_freeze.enabled=false", "auto_freeze.threshold=1e-9", "auto_freeze.start_step=3"),
     ),
+    "measured": Case(overrides=("eval.at=[0.5,1.0]",), flipped=("eval.",)),
     "fading": Case(
         overrides=("stage1_9.distill_schedule.type=linear",), flipped=("stage1_9.distill_schedule.",)
     ),
@@ -169,7 +174,7 @@ BY_HAND = {
     "stage3.teacher.anchor_weight": (("stage3.teacher.anchor_weight=1.0", "stage3.teacher.anchor=a"),),
     "average.type": (("average.type=ema",), ("average.type=last", "average.steps=2")),
     "stage2.fp8_recipe.exclude": (('stage2.fp8_recipe.exclude=["*"]',),),
-    "eval.at": (("eval.at=[]",), ("eval.at=[1.0]",)),
+    "eval.at": (("eval.at=[0.5]",), ("eval.at=[1.0]",)),
     "memory_log.level": tuple((f"memory_log.level={level}",) for level in ("basic", "tensors", "metrics")),
     "memory_log.every": (("memory_log.every=1", "memory_log.level=tensors"),),
     "memory_log.phases": (("memory_log.phases=[train]", "memory_log.level=basic"),),
@@ -183,7 +188,7 @@ NOT_HERE = {
     "device.num_chips=2": "refused on a CPU",
     "device.parallel=ddp": "refused in a single process",
     "device.parallel=fsdp": "refused in a single process",
-    "device.compile=true": "takes a minute on a CPU",
+    **{f"device.compile={what}": "takes a minute on a CPU" for what in ("true", "layers")},
     "stage2.fp8=true": "refused on a CPU",
     "wandb.mode=offline": "starts a process of wandb's",
     "wandb.mode=online": "needs the network",
@@ -283,22 +288,51 @@ def test_every_key_of_the_schema_is_flipped() -> None:
     assert all(flip.overrides for _, flip in FLIPS)
 
 
+@pytest.mark.parametrize("what", ["true", "layers"])
+def test_compiled_stages_have_keys_of_their_own(what: str, places: Path) -> None:
+    assert key(given(f"device.compile={what}"), places) != key(given(), places)
+
+
+def hands() -> Iterator[tuple[str, list[Flip]]]:
+    for case in CASES:
+        flips = [flip for name, flip in FLIPS if name == case]
+        yield from ((case, hand) for hand in dealt(flips, hands=1 + len(flips) // 12))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "flip"), FLIPS, ids=[f"{case}-{flip.key}" for case, flip in FLIPS])
+@pytest.mark.parametrize(("case", "hand"), list(hands()))
 def test_the_key_changes_where_the_weights_do(
     case: str,
-    flip: Flip,
+    hand: list[Flip],
     weights: Callable[[Overrides], str],
     places: Path,
     remembered: Callable[[str, Callable[[], str]], str],
 ) -> None:
-    base = given(*CASES[case].overrides)
-    before = remembered(f"weights at Stage 2 of {base}", lambda: weights(base))
-    flipped = [given(*CASES[case].overrides, *overrides) for overrides in flip.overrides]
-    changed = [overrides for overrides in flipped if weights(overrides) != before]
-    others = [overrides for overrides in flipped if key(overrides, places) != key(base, places)]
-    if others:
-        assert others == flipped, "some values of one key change the stage's key, and some do not"
-        assert changed or flip.key in CAUTIOUS
-    else:
-        assert not changed
+    """Keys that leave the stage's key as it was are flipped together, and apart where weights then differ."""
+    own = CASES[case].overrides
+    before, here = (
+        remembered(f"weights at Stage 2 of {own}", lambda: weights(given(*own))),
+        key(given(*own), places),
+    )
+    outside: list[Overrides] = []
+    for flip in hand:
+        others = [overrides for overrides in flip.overrides if key(given(*own, *overrides), places) != here]
+        if others:
+            assert others == list(flip.overrides), (
+                f"some values of {flip.key} change the stage's key, and some do not"
+            )
+            changed = [overrides for overrides in others if weights(given(*own, *overrides)) != before]
+            assert changed or flip.key in CAUTIOUS, flip.key
+        else:
+            outside += flip.overrides
+
+    def accepted(overrides: Overrides) -> bool:
+        try:
+            return key(given(*own, *overrides), places) == here
+        except ConfigError:
+            return False
+
+    for group in together(outside, accepted):
+        if weights(given(*own, *chain(*group))) != before:
+            assert [each for each in group if weights(given(*own, *each)) != before] == []
+            pytest.fail(f"only together they change the weights: {group}")

@@ -155,9 +155,8 @@ def test_a_full_disk_ends_with_1_and_one_line(small: tuple[str, ...], tmp_path: 
     assert not (tmp_path / api.RESULT_FILE).exists()
 
 
-@pytest.mark.parametrize(
-    "both", [pytest.param(False, id="stdout", marks=pytest.mark.slow), pytest.param(True, id="both")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("both", [pytest.param(False, id="stdout"), pytest.param(True, id="both")])
 def test_a_reader_who_leaves_does_not_end_the_run(both: bool, small: tuple[str, ...], tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -2,7 +2,7 @@
 
 A flip of any key of the configuration that leaves a trunk's key as it was must leave the weights after each
 of its steps bit for bit; one that changes the key must change them, or be in CAUTIOUS. Compared are the steps
-before either run's decay.
+before either run's decay. Flips of which none should matter share a run.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flipped_keys import Flip, Overrides, flips
+from flipped_keys import Flip, Overrides, dealt, flips, together
 from test_stage_key_weights import (
     BY_HAND,
     CACHED,
@@ -36,6 +37,7 @@ from torch import nn
 
 from trainer import __main__ as program
 from trainer.api import StageTrunk, check, quote, stage_trunks
+from trainer.errors import ConfigError
 from trainer.stages import layerwise, pretrain
 from trainer.training.preemption import StopSignal
 from trainer.training.train_step import TrainStep
@@ -197,31 +199,61 @@ def test_every_key_is_flipped() -> None:
     assert {flip.key for flip in flips(given(), {})} - flipped <= set(GROUPS)
 
 
+def hands() -> Iterator[tuple[str, list[Flip]]]:
+    for case in CASES:
+        flips = [flip for name, flip in FLIPS if name == case]
+        yield from ((case, hand) for hand in dealt(flips, hands=1 + len(flips) // 12))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "flip"), FLIPS, ids=[f"{case}-{flip.key}" for case, flip in FLIPS])
+@pytest.mark.parametrize(("case", "hand"), list(hands()))
 def test_a_trunks_key_changes_where_the_weights_on_it_do(
     case: str,
-    flip: Flip,
+    hand: list[Flip],
     weights: Callable[[Overrides], dict[str, list[str]]],
     places: Path,
     remembered: Callable[[str, Callable[[], str]], str],
 ) -> None:
+    """Keys that change no trunk are flipped together, and apart where weights then differ."""
     base = base_of(case)
-    text = remembered(f"weights on the trunks of {base}", lambda: json.dumps(weights(base)))
-    before, trunks = json.loads(text), trunks_of(base, places)
-    changed: dict[str, list[bool]] = {stage: [] for stage in STAGES}
-    others: dict[str, list[bool]] = {stage: [] for stage in STAGES}
-    for more in flip.overrides:
-        overrides = (*base, *more)
-        after, theirs = weights(overrides), trunks_of(overrides, places)
-        for stage in theirs:
-            shared = min(len(before[stage]), len(after[stage]))
+    before = json.loads(remembered(f"weights on the trunks of {base}", lambda: json.dumps(weights(base))))
+    trunks = trunks_of(base, places)
+
+    def changed(overrides: Overrides) -> dict[str, bool]:
+        after, changed = weights((*base, *overrides)), {}
+        for stage, digests in after.items():
+            shared = min(len(before[stage]), len(digests))
             assert shared >= 2
-            changed[stage].append(before[stage][:shared] != after[stage][:shared])
-            others[stage].append(trunks[stage].key != theirs[stage].key)
-    for stage in STAGES:
-        if any(others[stage]):
-            assert all(others[stage]), "some values of one key change the trunk's key, and some do not"
-            assert any(changed[stage]) or flip.key in CAUTIOUS, stage
-        else:
-            assert not any(changed[stage]), stage
+            changed[stage] = before[stage][:shared] != digests[:shared]
+        return changed
+
+    def others(overrides: Overrides) -> dict[str, bool]:
+        return {
+            stage: trunk.key != trunks[stage].key
+            for stage, trunk in trunks_of((*base, *overrides), places).items()
+        }
+
+    outside: list[Overrides] = []
+    for flip in hand:
+        if all(trunks_of((*base, *each), places) == trunks for each in flip.overrides):
+            outside += flip.overrides
+            continue
+        keys, results = [others(each) for each in flip.overrides], [changed(each) for each in flip.overrides]
+        for stage in STAGES:
+            different = [each[stage] for each in keys if stage in each]
+            if any(different):
+                assert all(different), f"some values of {flip.key} change the trunk's key, and some do not"
+                assert any(each.get(stage) for each in results) or flip.key in CAUTIOUS, (flip.key, stage)
+            else:
+                assert not any(each.get(stage) for each in results), (flip.key, stage)
+
+    def accepted(overrides: Overrides) -> bool:
+        try:
+            return trunks_of((*base, *overrides), places) == trunks
+        except ConfigError:
+            return False
+
+    for group in together(outside, accepted):
+        if any(changed(tuple(chain(*group))).values()):
+            assert [each for each in group if any(changed(each).values())] == []
+            pytest.fail(f"only together they change the weights: {group}")

@@ -46,12 +46,18 @@ def start_worker(url: Path, folder: Path, **environment: str) -> subprocess.Comp
     ("program", "file", "content"),
     [
         pytest.param('{command: ["${python}", train.py, "${overrides}"]}', "train.py", TRAIN, id="script"),
-        pytest.param('{command: ["${python}", -m, train, "${overrides}"]}', "train.py", TRAIN, id="module"),
+        pytest.param(
+            '{command: ["${python}", -m, train, "${overrides}"]}',
+            *("train.py", TRAIN),
+            id="module",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             '{command: [sh, -c, \'exec ./train.sh "$@"\', sh, "${overrides}"]}',
             "train.sh",
             f'#!/bin/sh\nexec {sys.executable} - "$@" <<END\n{TRAIN}END\n',
             id="shell",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             '{function: "train:f"}', "train.py", "def f(p): return {'loss': p['x']}\n", id="function"
@@ -85,6 +91,7 @@ def test_a_worker_in_the_wrong_folder_costs_no_trial_and_a_good_one_completes_th
     assert control.read(LocalStore(url)) == "running"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has what the trial asks for")
 def test_a_machine_without_the_device_costs_no_trial(sweep, space_file, tmp_path):
     space = {
@@ -159,6 +166,7 @@ def test_a_refusal_can_be_reported(sweep, space_file):
     assert (record.failure, record.error) == ("bad_config", "config refused: n is odd")
 
 
+@pytest.mark.slow
 def test_eight_worker_processes_on_a_broken_function_use_up_few_trials(sweep, space_file):
     text = as_grid(space_file.read_text()).replace("run_cap: 5\n", "")
     space_file.write_text(text.replace("paraboloid", "lacks_a_key"))

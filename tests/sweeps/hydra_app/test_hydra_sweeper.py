@@ -35,6 +35,7 @@ def wait_for(happened: Callable[[], bool], what: str, seconds: float = 60) -> No
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_killed_in_the_middle_and_resumed_by_two_each_trial_ends_once(
     application: Path, environment: dict[str, str]

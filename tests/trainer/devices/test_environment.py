@@ -51,6 +51,7 @@ torch.mkldnn_convolution(inputs, kernel, None, (0, 0), (1, 1), (1, 1), 1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
 def test_onednn_takes_no_less_than_float32_for_float32_whatever_it_is_told() -> None:
     """By what oneDNN itself logs of each operation: on most processors the numbers do not show it."""

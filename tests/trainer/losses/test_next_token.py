@@ -114,6 +114,7 @@ def test_logits_that_are_more_than_a_product_are_left_to_the_model(model: object
     torch.testing.assert_close(NextTokenLoss(this)(IDS).total, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("large")
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_chunks_compile_into_one_graph() -> None:

@@ -140,13 +140,10 @@ def measured(config: Config, plan: Blueprint, device: Device) -> int:
 
 # Little but weights.
 WEIGHTS = "stage2.batch_size=1 data.sequence_length=8 model.hidden_size=256 data.vocab_size=5000"
-SHORT = [
-    "stage1_9",
-    "stage2 stage2.micro_batch_size=2 stage2.optimizer.type=adamw",
-    "stage3",
-    "recovery",
-]
+SHORT = ["stage1_9", "stage3"]
 LONG = [
+    "stage2 stage2.micro_batch_size=2 stage2.optimizer.type=adamw",
+    "recovery",
     "stage1_9 stage1_9.loss_type=kl",
     "stage1_9 stage1.keep_layers=3 stage1_9.micro_batch_size=1",
     "stage1_9 data.vocab_size=40000 device.dtype=bfloat16",  # logits in chunks

@@ -179,7 +179,7 @@ def test_kernels_are_kept_in_the_trainers_cache_unless_a_folder_is_set(
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own, about parts of torch
-@pytest.mark.parametrize("stage", ["stage1_9", "stage2", "stage3"])
+@pytest.mark.parametrize("stage", ["stage1_9", pytest.param("stage2", marks=pytest.mark.slow), "stage3"])
 def test_one_graph_serves_a_whole_stage(stage: str, compile_as: Callable[[Compile], None]) -> None:
     """Lambda, saliency and the weights of losses change in every step, and compile nothing again."""
     counter, compile = CompileCounter(), torch.compile
@@ -228,7 +228,11 @@ def test_one_graph_serves_all_layers_that_are_alike(stage: Stage, caplog: pytest
 @pytest.mark.parametrize(
     ("stage", "others"),
     [
-        ("stage1_9", ("stage1_9.lm_loss_weight=0.25", "stage1_9.layer_weights=uniform", "model.layers=3")),
+        pytest.param(
+            "stage1_9",
+            ("stage1_9.lm_loss_weight=0.25", "stage1_9.layer_weights=uniform", "model.layers=3"),
+            marks=pytest.mark.slow,
+        ),
         ("stage2", ("stage2.lambda_warmup.warmup_steps=0", "stage2.optimizer.lr=0.01", "model.layers=3")),
     ],
 )
@@ -260,14 +264,16 @@ NUMBERS: dict[Stage, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.mark.filterwarnings("ignore")  # as above
-@pytest.mark.parametrize("stage", NUMBERS)
+@pytest.mark.parametrize(
+    "stage", [pytest.param(stage, marks=() if stage == "stage2" else pytest.mark.slow) for stage in NUMBERS]
+)
 def test_the_graph_of_a_step_has_none_of_the_numbers_that_a_sweep_varies(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are its inputs: another trial has other losses of the same graph."""
     if stage != "stage1_9":
         monkeypatch.setattr("trainer.losses.chunked._CPU_ELEMENTS", 2**14)
-    (one, other), layers = NUMBERS[stage], ["model.layers=2"]
+    (one, other), layers = NUMBERS[stage], [f"model.layers={2 if stage == 'stage1_9' else 1}"]
     (first, graphs), (second, others) = (graphs_of(stage, [*layers, *each], "true") for each in (one, other))
     assert not [record for record in caplog.records if record.name == "trainer.training.compilation"]
     assert len(graphs) == 1

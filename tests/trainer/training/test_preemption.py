@@ -86,6 +86,7 @@ def test_a_signal_while_wandb_starts_ends_with_75(small: tuple[str, ...], tmp_pa
     assert (done.returncode, done.stderr) == (75, "trainer: stopped by SIGTERM after loading\n")
 
 
+@pytest.mark.slow
 def test_a_signal_in_a_library_that_wraps_it_ends_with_75(small: tuple[str, ...], tmp_path: Path) -> None:
     """Outside of `hold`, too: tokenizers are imported only where a text is not cached yet."""
     where = "transformers.models.auto.tokenization_auto"

@@ -109,6 +109,7 @@ def test_candidates_hold_the_active_parameters_in_the_spaces_order_with_its_own_
     assert {record.generator for record in two_stage} == {"sobol", "botorch"}
 
 
+@pytest.mark.slow
 def test_both_branches_of_a_condition_are_searched(two_stage: list[Trial]):
     names = [set(record.parameters) for record in two_stage]
     with_k = ["stage1_9.saliency.initial_k" in found for found in names]
@@ -181,6 +182,7 @@ def test_a_normal_range_is_sampled_by_its_distribution():
     assert statistics.stdev(drawn) == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.slow
 def test_steps_and_conditions_on_numbers_are_searched():
     stepped = space(
         Range(name="steps", min=0, max=3, kind="int", when=(("> 0", ("lr", "wd")),)),
@@ -323,6 +325,7 @@ def test_the_surrogate_keeps_parameter_constraints_that_bind_at_the_optimum():
     assert 0.599 < max(sums) <= 0.6
 
 
+@pytest.mark.slow
 def test_points_in_a_narrow_region_are_spread_and_not_steps_in_one_direction():
     """Nearly all points break the constraint, so Ax walks; with its own settings neighbours hardly differ."""
     searched = space(

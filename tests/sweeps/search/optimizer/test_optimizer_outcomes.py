@@ -108,6 +108,7 @@ def test_metrics_that_are_not_asked_for_change_nothing():
     assert [r.parameters for r in plain()] == [r.parameters for r in more]
 
 
+@pytest.mark.slow
 def test_goal_maximize_climbs():
     objective = (Objective(metric="loss", goal="maximize"),)
     records = search(space(objective), lambda i, p: ("completed", {"loss": -valley(p)}), 9)
@@ -144,6 +145,7 @@ def test_nothing_that_is_not_finite_reaches_ax():
     assert optimizer.generate()[0].generator == "botorch"
 
 
+@pytest.mark.slow
 def test_an_outcome_constraint_is_obeyed_at_the_best_point():
     """The loss falls to the right, memory rises with it: the best allowed x is 0.5."""
     records = search(
@@ -206,6 +208,7 @@ def test_a_constraint_over_several_metrics_is_taken():
     assert generators(search(space(constraints=("a + 2*b >= 0.5", "b <= 0.9")), report, 5)) == "sssbb"
 
 
+@pytest.mark.slow
 def test_lost_and_preempted_trials_are_not_failed_for_ax():
     """A trial that only lost its workers counts like an abandoned one; the region of a diverged one is avoided."""
     records = plain()[:4]

@@ -153,6 +153,7 @@ def test_the_global_generators_are_neither_used_nor_moved():
     assert states() == before
 
 
+@pytest.mark.slow
 def test_another_process_with_another_hash_seed_proposes_the_same():
     script = (
         "from tests_records import ask, history\n"
@@ -177,6 +178,7 @@ def test_another_process_with_another_hash_seed_proposes_the_same():
     assert process.stdout.strip() == str(expected)
 
 
+@pytest.mark.slow
 def test_a_retried_trial_makes_the_optimizer_start_over():
     records = history(7)
     failed = [*records[:6], replace(records[6], status="failed", metrics={}, error="NaN")]

@@ -126,6 +126,7 @@ def test_the_first_design_tries_every_option_of_the_first_stage():
     assert {record.parameters["first.kind"] for record in records} == set(kinds)
 
 
+@pytest.mark.slow
 def test_a_fresh_first_stage_comes_after_others_were_used_for_as_much_compute():
     def later_stages_alone(parameters: Mapping[str, Value]) -> dict[str, float]:
         return {"loss": (float(parameters["second.b"]) - 0.3) ** 2}
@@ -165,6 +166,7 @@ def test_rebuilt_from_the_records_it_asks_the_same(dear: list[Trial]):
     assert optimizer.generate() == rebuilt.generate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "equal",
     [

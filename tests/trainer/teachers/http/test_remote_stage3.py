@@ -205,6 +205,7 @@ def test_where_the_teacher_runs_is_not_part_of_what_a_run_is(
         assert sha256(api.check([*small, *remote, f"stage3.teacher.{change}"])) != sha256(config)
 
 
+@pytest.mark.slow
 def test_a_process_ends_by_itself_and_writes_the_key_nowhere(
     small: tuple[str, ...], remote: tuple[str, ...], tmp_path: Path
 ) -> None:
