@@ -62,6 +62,19 @@ def test_it_comes_to_the_same_bit_for_bit(
     assert outcome_of(attempt(tmp_path / "run"), tmp_path / "run") == expected
 
 
+def test_documents_that_do_not_see_each_other_come_to_the_same_bit_for_bit(
+    attempt: Attempt, uninterrupted: Uninterrupted, tmp_path: Path
+) -> None:
+    """Where a document ends in a window is read again, not kept in the checkpoint."""
+    masked, folder = ("data.document_masks=true", "data.sequence_length=40"), tmp_path / "run"
+    expected = uninterrupted(*masked)
+    assert expected != uninterrupted(*masked[1:])
+    for end, at in [(kill, 4), (terminate, 6)]:
+        with pytest.raises((KilledError, PreemptedError)):
+            attempt(folder, *masked, "checkpoint.every_steps=3", end=end, at=at)
+    assert outcome_of(attempt(folder, *masked), folder) == expected
+
+
 def test_it_does_not_go_on_with_another_text(attempt: Attempt, tmp_path: Path, shards: Path) -> None:
     changed = shutil.copytree(shards, tmp_path / "changed")
     with pytest.raises(PreemptedError):
