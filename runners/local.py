@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from runners.counted import counted
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED, PoolError
@@ -21,8 +22,11 @@ class Local:
     name = "local"
     takes = frozenset({"threads", "devices", "environment", "secrets", "setup", "grace_s", "restarts"})
     keeps = True
-    sees_folders = True
     python = ""
+
+    def sees(self, folder: Path, pool: Pool) -> bool:
+        """Return True: workers run on this machine."""
+        return True
 
     def render(self, pool: Pool) -> Artifacts:
         """Return a file of shell lines, one for each worker."""

@@ -80,8 +80,11 @@ class Slurm:
         | {"restarts", "options"}
     )
     keeps = False
-    sees_folders = True
     python = sys.executable
+
+    def sees(self, folder: Path, pool: Pool) -> bool:
+        """Return True: a shared file system is taken for granted."""
+        return True
 
     def render(self, pool: Pool) -> Artifacts:
         """Return the batch script as submitit writes it, and the worker's."""

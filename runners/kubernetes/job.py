@@ -15,13 +15,14 @@ import math
 from typing import Any
 
 from runners.errors import EXIT_PREEMPTED, PoolError
-from runners.kubernetes.options import KubernetesOptions, placement
+from runners.kubernetes.options import KubernetesOptions, placement, volume
 from runners.pools.pool import Pool
 from runners.pools.script import worker_script
 from runners.workers.restarts import POISON
 
 POOL_LABEL = "stagesweep-pool"
 CONTAINER = "worker"
+VOLUME = "sweeps"
 
 
 def job(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
@@ -72,6 +73,9 @@ def _pod(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
         "nodeSelector": nodes.selector,
         "tolerations": nodes.tolerations,
     }
+    if (mounted := volume(options)) is not None:
+        spec["volumes"] = [{"name": VOLUME, **mounted.source}]
+        container["volumeMounts"] = [{"name": VOLUME, "mountPath": str(mounted.folder)}]
     if options.service_account:
         spec["serviceAccountName"] = options.service_account
     return spec

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -20,6 +22,7 @@ _SPOT: dict[Cluster, tuple[str, str, bool]] = {
     "aks": ("kubernetes.azure.com/scalesetpriority", "spot", True),
 }
 _GPU_LABEL: dict[Cluster, str] = {"gke": "cloud.google.com/gke-accelerator"}
+_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")  # a DNS subdomain
 _GPU_LABEL_ELSEWHERE = "nvidia.com/gpu.product"  # NVIDIA's GPU feature discovery
 
 # Single-host TPUs of docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus: the node's label, the
@@ -50,6 +53,8 @@ class KubernetesOptions:
         service_account: of the pods; on GKE and EKS it may read and write the bucket.
         cpu: request of each worker, such as "8"; "" for the cluster's default.
         memory: request of each worker, such as "64Gi"; "" for the cluster's default.
+        volume: what every pod mounts, for a sweep in a folder: "CLAIM:FOLDER" (a PersistentVolumeClaim that
+            many nodes may write) or "SERVER:/PATH:FOLDER" (NFS); FOLDER is absolute.
         node_selector: added to the labels of the accelerator and of spot nodes.
         tolerations: added to those of the accelerator and of spot nodes.
     """
@@ -62,8 +67,22 @@ class KubernetesOptions:
     service_account: str = ""
     cpu: str = ""
     memory: str = ""
+    volume: str = ""
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: list[dict[str, Any]] = Field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volume:
+    """Storage that every pod mounts.
+
+    Args:
+        source: how a pod's specification names it: a claim, or a path of an NFS server.
+        folder: where it is mounted.
+    """
+
+    source: dict[str, dict[str, str]]
+    folder: PurePosixPath
 
 
 @dataclass(kw_only=True)
@@ -79,6 +98,26 @@ class Placement:
 def options_of(pool: Pool) -> KubernetesOptions:
     """Return the pool's options. Raises `PoolError`."""
     return parse(KubernetesOptions, pool)
+
+
+def volume(options: KubernetesOptions) -> Volume | None:
+    """Return the volume that the options name. Raises `PoolError`."""
+    if not options.volume:
+        return None
+    match options.volume.split(":"):
+        case [claim, folder] if _CLAIM.fullmatch(claim):
+            source = {"persistentVolumeClaim": {"claimName": claim}}
+        case [server, path, folder] if server and path.startswith("/"):
+            source = {"nfs": {"server": server, "path": path}}
+        case _:
+            folder, source = "", {}
+    if not folder.startswith("/") or folder == "/" or ".." in PurePosixPath(folder).parts:
+        raise PoolError(
+            "options",
+            f"volume: {options.volume!r}: write CLAIM:FOLDER, or SERVER:/PATH:FOLDER of NFS, with the "
+            "absolute FOLDER under which this machine has it too",
+        )
+    return Volume(source=source, folder=PurePosixPath(folder))
 
 
 def placement(pool: Pool, options: KubernetesOptions) -> Placement:

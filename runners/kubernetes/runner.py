@@ -9,13 +9,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from runners.counted import counted
 from runners.errors import EXIT_DONE, EngineFailed, PoolError
 from runners.kubernetes.job import POOL_LABEL, job, secret_name
 from runners.kubernetes.kubectl import NAME, REMEDY, Kubectl
-from runners.kubernetes.options import KubernetesOptions, options_of
+from runners.kubernetes.options import KubernetesOptions, options_of, volume
 from runners.pools.pool import Pool
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.pools.yaml_text import yaml_text
@@ -33,8 +34,12 @@ class Kubernetes:
         | {"restarts", "max_dollars_per_hour", "options"}
     )
     keeps = False
-    sees_folders = False
     python = "python"
+
+    def sees(self, folder: Path, pool: Pool) -> bool:
+        """Return whether the folder lies in the volume that the pods mount, if they mount one."""
+        mounted = volume(options_of(pool))
+        return mounted is not None and folder.is_relative_to(mounted.folder)
 
     def render(self, pool: Pool) -> Artifacts:
         """Return the Job, and the Secret that `up` would create, with names instead of values."""

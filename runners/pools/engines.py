@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
 from typing import cast
 
 from runners.errors import EngineMissing, PoolError
@@ -21,12 +22,14 @@ class Engine:
         package: a module of the engine's Python package; "" where none is needed.
         extra: the extra of stagesweep that installs it.
         secrets_here: True where workers get their secrets' values from the environment of `sweep launch`.
+        mounts: how to make its workers see a folder of this machine, where they otherwise do not.
     """
 
     module: str
     package: str = ""
     extra: str = ""
     secrets_here: bool = True
+    mounts: str = ""
 
 
 _COMMON = {"max_dollars_per_hour", "dollars_per_hour", "priced_as"}
@@ -39,7 +42,11 @@ ENGINES = {
     "tpu-vm": Engine(
         module="runners.tpu_vm.runner", package="google.cloud.tpu_v2", extra="tpu-vm", secrets_here=False
     ),
-    "kubernetes": Engine(module="runners.kubernetes.runner", secrets_here=False),
+    "kubernetes": Engine(
+        module="runners.kubernetes.runner",
+        secrets_here=False,
+        mounts="--option volume=CLAIM:FOLDER, or volume=SERVER:/PATH:FOLDER of NFS",
+    ),
     "skypilot": Engine(module="runners.skypilot.runner"),
 }
 
@@ -66,7 +73,7 @@ def _is_installed(module: str) -> bool:
 
 
 def check(runner: Runner, pool: Pool) -> None:
-    """Raise `PoolError` for a field that the engine does not support, or a storage that it cannot reach."""
+    """Raise `PoolError` for a field that the engine does not support."""
     for each in fields(Pool):
         if (
             each.name in runner.takes
@@ -77,9 +84,15 @@ def check(runner: Runner, pool: Pool) -> None:
         default = each.default_factory() if each.default_factory is not MISSING else each.default
         if getattr(pool, each.name) != default:
             raise PoolError(each.name, f"the {runner.name} runner has no use for it; leave it out")
-    if not runner.sees_folders and "://" not in pool.storage.removeprefix("file://"):
+
+
+def check_storage(runner: Runner, pool: Pool) -> None:
+    """Raise `PoolError` for a storage that the engine's workers cannot reach."""
+    path = pool.storage.removeprefix("file://")
+    if "://" not in path and not runner.sees(Path(path), pool):
+        mounts = ENGINES[runner.name].mounts
         raise PoolError(
             "storage",
             f"{pool.storage} is a folder of this machine, which workers of {runner.name} do not see; make "
-            "the sweep in a bucket (gs://...)",
+            "the sweep in a bucket (gs://...)" + (f", or mount what it lies on: {mounts}" if mounts else ""),
         )

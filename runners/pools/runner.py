@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 from runners.pools.pool import Pool
@@ -77,9 +78,8 @@ class Runner(Protocol):
     def keeps(self) -> bool:
         """Return True where `up` supervises the pool itself and blocks until it is down (see --detach)."""
 
-    @property
-    def sees_folders(self) -> bool:
-        """Return True where workers see this machine's folders; if not, the storage has to be a bucket."""
+    def sees(self, folder: Path, pool: Pool) -> bool:
+        """Return True where the workers have this machine's folder too; if not, the storage is a bucket."""
 
     @property
     def python(self) -> str:

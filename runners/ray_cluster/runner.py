@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
@@ -39,8 +40,11 @@ class Ray:
         | {"restarts", "options"}
     )
     keeps = False
-    sees_folders = True
     python = "python3"
+
+    def sees(self, folder: Path, pool: Pool) -> bool:
+        """Return True: a shared file system is taken for granted."""
+        return True
 
     def render(self, pool: Pool) -> Artifacts:
         """Return the command that submits the pool, and the worker's script, one word of that command."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 from runners.counted import counted
 from runners.errors import EXIT_DONE, PoolError
@@ -26,8 +27,11 @@ class SkyPilot:
         | {"restarts", "max_dollars_per_hour", "options"}
     )
     keeps = False
-    sees_folders = False
     python = PYTHON
+
+    def sees(self, folder: Path, pool: Pool) -> bool:
+        """Return False: they are machines of a cloud."""
+        return False
 
     def render(self, pool: Pool) -> Artifacts:
         """Return the task of one worker, and the command that submits N of them."""

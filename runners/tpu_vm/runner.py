@@ -44,8 +44,11 @@ class TpuVm:
         | {"max_dollars_per_hour", "options"}
     )
     keeps = True
-    sees_folders = False
     python = PYTHON
+
+    def sees(self, folder: Path, pool: Pool) -> bool:
+        """Return False: they are machines of a cloud."""
+        return False
 
     def render(self, pool: Pool) -> Artifacts:
         """Return the start-up script, and the requests to the first zone, which name it."""

@@ -16,9 +16,10 @@ import click
 
 from sweeps.cli.cost_guard import guard
 from sweeps.cli.output import notify, print_json
-from sweeps.cli.pool_options import make_pool, pool_options
-from sweeps.cli.resolve import open_sweep, storage_options
-from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, SweepError
+from sweeps.cli.pool_options import Place, make_pool, place_of, pool_options
+from sweeps.cli.resolve import PREVIEW, open_sweep, storage_options, storage_url
+from sweeps.errors import EXIT_DONE, EnvironmentFault, InputError, StoreUnavailable, SweepError, SweepNotFound
+from sweeps.storage.urls import join
 from sweeps.text.counted import counted
 
 if TYPE_CHECKING:
@@ -79,12 +80,13 @@ def launch(
 
     with translated_errors():
         engine = engines.runner(runner)
-        experiment = open_sweep(storage, name)
-        pool = make_pool(engine, experiment, described)
-        artifacts = engine.render(pool)
         if dry_run:
-            print_artifacts(artifacts, style)
+            print_artifacts(_preview(engine, storage, name, described), style)
             return EXIT_DONE
+        experiment = open_sweep(storage, name)
+        pool = make_pool(engine, place_of(experiment), described)
+        engines.check_storage(engine, pool)
+        engine.render(pool)  # refuses what the engine cannot have
         engines.require(runner)
         if engines.ENGINES[runner].secrets_here:
             _require_secrets(pool)
@@ -99,6 +101,29 @@ def launch(
         if engine.keeps:  # it has ended with this process
             launched.remove(pool.folder)
         return status
+
+
+def _preview(
+    engine: Runner, storage: str | None, name: str | None, described: dict[str, Any]
+) -> Mapping[str, str]:
+    """Return the artifacts of a pool, whether or not there is such a sweep and workers can see it."""
+    from runners.errors import PoolError
+    from runners.pools.engines import check_storage
+
+    click.get_current_context().meta[PREVIEW] = True
+    try:
+        place = place_of(open_sweep(storage, name))
+    except (SweepNotFound, StoreUnavailable) as error:
+        problem = str(error).partition("; ")[0]
+        notify(f"{problem}; below is what a sweep there would be started with")
+        shown = name or "SWEEP"
+        place = Place(join(storage_url(storage), shown), shown)
+    pool = make_pool(engine, place, described)
+    try:
+        check_storage(engine, pool)
+    except PoolError as error:
+        notify(f"to start it: {error.problem}")
+    return engine.render(pool)
 
 
 def _require_secrets(pool: Pool) -> None:

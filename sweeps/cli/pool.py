@@ -12,7 +12,7 @@ import click
 from sweeps.cli.cost_guard import guard
 from sweeps.cli.launch import RunnerName, translated_errors
 from sweeps.cli.output import echo, notify, print_json
-from sweeps.cli.pool_options import folder, option_values, storage_url
+from sweeps.cli.pool_options import folder, option_values, place_of, storage_url
 from sweeps.cli.resolve import open_sweep, storage_options
 from sweeps.errors import EXIT_DONE, InputError, SweepError
 from sweeps.experiment import Experiment
@@ -186,12 +186,12 @@ def _pools(experiment: Experiment, runner: str | None) -> list[tuple[str, Pool]]
 
     found = []
     for engine in [runner] if runner else ENGINES:
-        files = folder(experiment, engine)
+        files = folder(place_of(experiment), engine)
         known = launched.read(files)
         if known is not None:
             found.append((engine, known.pool))
         elif runner or (engine == "local" and pool_file.read(files)):
-            url = storage_url(experiment, engine)
+            url = storage_url(place_of(experiment), engine)
             bare = Pool(
                 name=experiment.space.name, storage=url, folder=files, workers=1, command=worker_command(url)
             )

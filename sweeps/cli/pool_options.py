@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -115,12 +116,25 @@ def pool_options(function: F) -> F:
     return function
 
 
-def make_pool(runner: Runner, experiment: Experiment, values: dict[str, Any]) -> Pool:
-    """Return the pool that the options describe.
+@dataclass(frozen=True)
+class Place:
+    """Location of a sweep."""
+
+    url: str
+    name: str
+
+
+def place_of(experiment: Experiment) -> Place:
+    """Return where the sweep is."""
+    return Place(experiment.store.url, experiment.space.name)
+
+
+def make_pool(runner: Runner, place: Place, values: dict[str, Any]) -> Pool:
+    """Return the pool that the options describe; whether its workers reach the storage is not checked.
 
     Args:
         runner: the engine.
-        experiment: the sweep.
+        place: of the sweep.
         values: of the options, by their names in click.
 
     Raises:
@@ -130,7 +144,7 @@ def make_pool(runner: Runner, experiment: Experiment, values: dict[str, Any]) ->
     from runners.pools.engines import check
     from runners.pools.pool import Pool, worker_command
 
-    url, local = storage_url(experiment, runner.name), runner.name == "local"
+    url, local = storage_url(place, runner.name), runner.name == "local"
     if not local and values["devices"] != "auto":
         raise InputError(
             f"--devices: these are this machine's; say what a worker of {runner.name} needs by --accelerator"
@@ -145,9 +159,9 @@ def make_pool(runner: Runner, experiment: Experiment, values: dict[str, Any]) ->
     )
     python = values["python"] or runner.python or sys.executable
     pool = Pool(
-        name=experiment.space.name,
+        name=place.name,
         storage=url,
-        folder=folder(experiment, runner.name),
+        folder=folder(place, runner.name),
         workers=workers,
         command=worker_command(url, python=python, max_trials=values["max_trials"]),
         accelerator=accelerator,
@@ -199,19 +213,19 @@ def option_values(assignments: tuple[str, ...]) -> dict[str, Any]:
     return {key: _yaml(key, text) for key, text in (_pair("option", text) for text in assignments)}
 
 
-def storage_url(experiment: Experiment, runner: str) -> str:
+def storage_url(place: Place, runner: str) -> str:
     """Return the sweep's URL for the workers; a folder's path is absolute, as engines start them anywhere."""
-    url = experiment.store.url
+    url = place.url
     return url if runner == "local" or is_remote(url) else str(Path(local_path(url)).absolute())
 
 
-def folder(experiment: Experiment, runner: str) -> Path:
+def folder(place: Place, runner: str) -> Path:
     """Return the folder of a pool's files: in the sweep's folder, or in ./sweep-logs if that is a bucket.
 
     A local pool's folder has the machine's name, since machines may share the sweep's folder.
     """
-    store = experiment.store
-    logs = Path("sweep-logs") / experiment.space.name if is_remote(store.url) else store.folder("logs")
+    remote = is_remote(place.url)
+    logs = Path("sweep-logs") / place.name if remote else Path(local_path(place.url)) / "logs"
     host = re.sub(r"[^\w.-]", "_", platform.node()) or "here"
     return (logs / (host if runner == "local" else f"{runner}-pool")).absolute()
 

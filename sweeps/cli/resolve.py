@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +28,12 @@ LATEST_KEY = ".latest"
 
 DAMAGED = "sweeps.damaged"
 """Note in the context of a command that it has left something out."""
+
+PREVIEW = "sweeps.preview"
+"""Note in the context of a command that it shows something, and changes nothing anywhere."""
+
+_A_PERSON_WAITS_S = 5.0
+"""For the first answer of a bucket; what runs unattended waits until a network that is starting is there."""
 
 _SHOWN = 12
 """Names of sweeps in a message; `sweep list` has them all."""
@@ -56,14 +63,25 @@ def open_sweep(storage: str | None, name: str | None) -> Experiment:
     if _is_sweep(url):
         if name is not None and name != name_of(url):
             raise InputError(f"{url}: this is the sweep {name_of(url)!r} already; leave out --name {name}")
-        return Experiment.open(open_store(url))
+        return Experiment.open(_open(url))
     if name := name or os.environ.get("SWEEP_NAME"):
-        store = open_store(join(url, name))
+        store = _open(join(url, name))
         try:
             return Experiment.open(store)
         except SweepNotFound:
             raise _no_such(url, name, store.url) from None
-    return Experiment.open(open_store(join(url, _latest(url))))
+    return Experiment.open(_open(join(url, _latest(url))))
+
+
+def _open(url: str) -> Store:
+    """Return the store at the URL, which is not contacted yet. Raises `InputError`."""
+    return open_store(url, first_answer_s=_patience_s())
+
+
+def _patience_s() -> float | None:
+    context = click.get_current_context(silent=True)
+    preview = context is not None and PREVIEW in context.meta
+    return _A_PERSON_WAITS_S if preview or sys.stderr.isatty() else None
 
 
 def _no_such(url: str, name: str, missing: str) -> SweepNotFound:
@@ -85,8 +103,8 @@ def is_named(storage: str | None, name: str | None) -> bool:
 
 def sweep_names(url: str) -> list[str]:
     """Return the names of the sweeps in a folder of sweeps. Raises `StoreUnavailable`."""
-    names = subfolders(url)
-    found = open_store(url).read_many([f"{name}/{SWEEP_KEY}" for name in names])
+    names = subfolders(url, first_answer_s=_patience_s())
+    found = _open(url).read_many([f"{name}/{SWEEP_KEY}" for name in names])
     return [name for name, content in zip(names, found, strict=True) if content is not None]
 
 
@@ -107,7 +125,7 @@ def new_store(storage: str | None, name: str) -> Store:
     url = storage_url(storage)
     if _is_sweep(url):
         raise InputError(f"{url}: this is a sweep itself; give the folder that sweeps are made in")
-    return open_store(join(url, name))
+    return _open(join(url, name))
 
 
 def exists(store: Store) -> bool:
@@ -123,7 +141,7 @@ def remember(store: Store) -> None:
     """Make the sweep the default of its storage folder; a failure is only logged."""
     data = name_of(store.url).encode()
     try:
-        folder = open_store(parent(store.url))
+        folder = _open(parent(store.url))
         try:
             present, version = folder.read(LATEST_KEY)
             if present != data:
@@ -154,20 +172,20 @@ def storage_url(storage: str | None) -> str:
 
 
 def _is_sweep(url: str) -> bool:
-    return exists(open_store(url))
+    return exists(_open(url))
 
 
 def latest_name(url: str) -> str:
     """Return the name of the sweep that was made last in a folder of sweeps; "" if it is not known."""
     try:
-        return open_store(url).read(LATEST_KEY)[0].decode()
+        return _open(url).read(LATEST_KEY)[0].decode()
     except (SweepError, UnicodeDecodeError):
         return ""
 
 
 def _latest(url: str) -> str:
     latest = latest_name(url)
-    if is_remote(url) and latest and exists(open_store(join(url, latest))):
+    if is_remote(url) and latest and exists(_open(join(url, latest))):
         return latest  # without a listing
     found = sweep_names(url)
     if latest in found:

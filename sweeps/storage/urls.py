@@ -6,6 +6,7 @@ A path stays as it was typed (`./sweep-store/x`), since it is printed again.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from sweeps.errors import InputError, StoreUnavailable
@@ -13,14 +14,32 @@ from sweeps.storage.base import Store
 from sweeps.storage.gcs.names import SCHEME, parse_url
 from sweeps.storage.local import LocalStore
 
+if TYPE_CHECKING:
+    from sweeps.storage.gcs.client import RetryPolicy
 
-def open_store(url: str) -> Store:
-    """Return the store at `url` without contacting or creating anything. Raises `InputError`."""
+
+def open_store(url: str, *, first_answer_s: float | None = None) -> Store:
+    """Return the store at `url` without contacting or creating anything.
+
+    Args:
+        url: as users type it.
+        first_answer_s: of a bucket: seconds in which its service has to answer for the first time; None for
+            as long as any later request may take.
+
+    Raises:
+        InputError: it is no URL of a store.
+    """
     if is_remote(url):
         from sweeps.storage.gcs.store import GcsStore
 
-        return GcsStore(url)
+        return GcsStore(url, retries=_retries(first_answer_s))
     return LocalStore(local_path(url))
+
+
+def _retries(first_answer_s: float | None) -> RetryPolicy | None:
+    from sweeps.storage.gcs.client import RetryPolicy
+
+    return None if first_answer_s is None else RetryPolicy(first_answer_s=first_answer_s)
 
 
 def is_remote(url: str) -> bool:
@@ -52,8 +71,10 @@ def local_path(url: str) -> str:
     return unquote(parts.path)
 
 
-def subfolders(url: str) -> list[str]:
+def subfolders(url: str, *, first_answer_s: float | None = None) -> list[str]:
     """Return the names of the folders in a folder or under a prefix, without hidden ones, sorted.
+
+    Args: see `open_store`.
 
     Raises:
         StoreUnavailable: it cannot be listed.
@@ -61,7 +82,7 @@ def subfolders(url: str) -> list[str]:
     if is_remote(url):
         from sweeps.storage.gcs.store import GcsStore
 
-        found = list(GcsStore(url).folders())
+        found = list(GcsStore(url, retries=_retries(first_answer_s)).folders())
     else:
         try:
             with os.scandir(local_path(url)) as entries:

@@ -13,6 +13,8 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,12 +48,14 @@ class RetryPolicy:
 
     Args:
         total_s: no retry starts later than this; then `StoreUnavailable` is raised.
+        first_answer_s: as `total_s`, until the service has answered once.
         attempt_s: timeout of one attempt.
         first_wait_s: upper bound of the first random wait; it doubles with every attempt.
         longest_wait_s: upper bound of every random wait.
     """
 
     total_s: float = 120.0
+    first_answer_s: float = 120.0
     attempt_s: float = 20.0
     first_wait_s: float = 1.0
     longest_wait_s: float = 16.0
@@ -92,6 +96,7 @@ class Client:
         self._bucket, self._endpoint = bucket, endpoint
         self._retries, self._clock = retries, clock
         self._filesystems: dict[int, GCSFileSystem] = {}
+        self._answered = False
         # Kept referenced in a forked child: closing them would use the parent's connections.
         self._inherited: list[GCSFileSystem] = []
 
@@ -109,7 +114,9 @@ class Client:
         def attempt() -> Response:
             nonlocal in_doubt, refused, rate_limited
             try:
-                response = classify(self._attempt(request), request.url, self._bucket)
+                answer = self._attempt(request)
+                self._answered = True
+                response = classify(answer, request.url, self._bucket)
             except Transient as error:
                 in_doubt = in_doubt or error.in_doubt
                 rate_limited = error.rate_limited
@@ -124,20 +131,32 @@ class Client:
                 raise Transient(f"not signed in ({error})", in_doubt=False) from None
             return dataclasses.replace(response, in_doubt=in_doubt)
 
-        try:
+        def attempts(limit_s: float) -> Response:
             response: Response = retry.retry_target(
                 attempt,
                 predicate=retry.if_exception_type(Transient),
                 sleep_generator=self._waits(lambda: rate_limited),
-                timeout=self._retries.total_s,
+                timeout=limit_s,
                 on_error=lambda error: log.info("%s: %s; trying again", request.url, error),
             )
+            return response
+
+        limit_s = self._retries.total_s
+        if not self._answered:
+            limit_s = min(limit_s, self._retries.first_answer_s)
+        try:
+            try:
+                return attempts(limit_s)
+            except exceptions.RetryError:
+                if not self._answered or limit_s >= self._retries.total_s:
+                    raise
+                limit_s = self._retries.total_s  # it can be reached, and is only slow or overloaded
+                return attempts(limit_s)
         except exceptions.RetryError as error:
             raise StoreUnavailable(
-                f"{request.url}: the storage service did not do this within {self._retries.total_s:g} s "
+                f"{request.url}: the storage service did not do this within {limit_s:g} s "
                 f"(last: {error.cause}); check the network, then run the same command again"
             ) from None
-        return response
 
     def request_many(self, requests: Sequence[RecordRequest]) -> list[Response]:
         """Return the responses to reads in order: sent concurrently, and retried one by one.
@@ -190,14 +209,22 @@ class Client:
         # As in Google's own client: no token is sent to an emulator, least of all in clear text.
         address = self._address()
         in_clear = address not in ("", "default") and not address.startswith("https://")
-        return factory(
-            access="read_write",
-            token="anon" if in_clear else None,
-            endpoint_url=self._endpoint,
-            use_listings_cache=False,
-            skip_instance_cache=True,
-            requests_timeout=aiohttp.ClientTimeout(total=self._retries.attempt_s),
-        )
+
+        def open_() -> GCSFileSystem:
+            return factory(
+                access="read_write",
+                token="anon" if in_clear else None,
+                endpoint_url=self._endpoint,
+                use_listings_cache=False,
+                skip_instance_cache=True,
+                requests_timeout=aiohttp.ClientTimeout(
+                    total=self._retries.attempt_s,
+                    sock_connect=min(self._retries.attempt_s, self._retries.first_answer_s),
+                ),
+            )
+
+        hurried = not self._answered and self._retries.first_answer_s < self._retries.total_s
+        return _within(self._retries.first_answer_s, open_) if hurried else open_()
 
     def _address(self) -> str:
         return self._endpoint or os.environ.get("STORAGE_EMULATOR_HOST", "")
@@ -221,3 +248,30 @@ class Client:
                 f"{request.url}: {self._address()!r} is not the URL of a storage service; "
                 "correct or unset STORAGE_EMULATOR_HOST"
             ) from None
+
+
+def _within(limit_s: float, open_: Callable[[], GCSFileSystem]) -> GCSFileSystem:
+    """Return what the function returns, if it does in so many seconds.
+
+    gcsfs looks for credentials as it is opened; without a network that takes 15 s, and has no limit to set.
+
+    Raises:
+        GoogleAuthError: it took longer; the function goes on in its thread.
+    """
+    from google.auth.exceptions import GoogleAuthError
+
+    future: Future[GCSFileSystem] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(open_())
+        except BaseException as error:  # noqa: BLE001 - the caller's
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="gcs-open", daemon=True).start()
+    try:
+        return future.result(timeout=limit_s)
+    except FutureTimeout:
+        raise GoogleAuthError(  # type: ignore[no-untyped-call]  # google-auth ships no types
+            f"no credentials were found within {limit_s:g} s"
+        ) from None

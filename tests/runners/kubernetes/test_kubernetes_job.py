@@ -15,6 +15,7 @@ from runners.errors import PoolError
 from runners.kubernetes.job import job, literal
 from runners.kubernetes.options import options_of
 from runners.kubernetes.runner import RUNNER
+from runners.pools.engines import check_storage
 from runners.pools.pool import Pool
 from runners.pools.script import worker_script
 
@@ -38,6 +39,10 @@ POOLS = {
         service_account="worker",
         node_selector={"disk": "ssd"},
         tolerations=[{"key": "mine", "operator": "Exists"}],
+    ),
+    "on a claim": with_options(replace(PLAIN, storage="/mnt/sweeps/toy"), volume="sweeps-rwx:/mnt/sweeps"),
+    "on NFS": with_options(
+        replace(PLAIN, storage="/mnt/sweeps/toy"), volume="10.0.0.2:/export/a:/mnt/sweeps/"
     ),
 }
 
@@ -67,6 +72,36 @@ def test_spot_tpus_are_selected_tolerated_and_asked_for_whole():
     assert {each["key"] for each in pod["tolerations"]} == {"google.com/tpu", "cloud.google.com/gke-spot"}
     assert pod["containers"][0]["resources"]["limits"] == {"google.com/tpu": "4"}
     assert pod["containers"][0]["env"] == [{"name": "PJRT_DEVICE", "value": "TPU"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("on a claim", {"persistentVolumeClaim": {"claimName": "sweeps-rwx"}}),
+        ("on NFS", {"nfs": {"server": "10.0.0.2", "path": "/export/a"}}),
+    ],
+)
+def test_a_sweep_in_a_folder_is_mounted_where_it_is_here(name: str, source: dict[str, object]) -> None:
+    check_storage(RUNNER, POOLS[name])
+    pod = spec(POOLS[name])["template"]["spec"]
+    (volume,), (container,) = pod["volumes"], pod["containers"]
+    assert {key: value for key, value in volume.items() if key != "name"} == source
+    assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/mnt/sweeps"}]
+
+
+@pytest.mark.parametrize("storage", ["/home/me/sweeps/toy", "/mnt/sweeps-of-others/toy"])
+def test_a_folder_beside_the_volume_is_refused(storage: str) -> None:
+    with pytest.raises(PoolError, match="--option volume=CLAIM:FOLDER"):
+        check_storage(RUNNER, with_options(replace(PLAIN, storage=storage), volume="claim:/mnt/sweeps"))
+
+
+@pytest.mark.parametrize(
+    "volume",
+    ["claim", "claim:mnt", "claim:/", "Claim:/mnt", ":/mnt", "host:path:/mnt", "a:/b:/c:/d", "c:/m/../.."],
+)
+def test_a_volume_that_cannot_be_mounted_is_refused(volume: str) -> None:
+    with pytest.raises(PoolError, match=r"volume: .*write CLAIM:FOLDER, or SERVER:/PATH:FOLDER"):
+        spec(with_options(volume=volume))
 
 
 def test_other_clusters_have_other_labels():

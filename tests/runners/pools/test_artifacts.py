@@ -14,7 +14,7 @@ from runners_pools import ENGINES, FULL, PLAIN, plain, suited
 
 from runners.errors import EngineMissing, PoolError
 from runners.pools import engines
-from runners.pools.engines import check, require, runner
+from runners.pools.engines import check, check_storage, require, runner
 from runners.pools.pool import Pool
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "runners"
@@ -61,12 +61,15 @@ def test_a_field_that_the_engine_has_no_use_for_is_refused(engine: str) -> None:
 
 
 def test_a_folder_of_this_machine_is_refused_where_workers_do_not_see_it(engine: str) -> None:
-    pool = replace(PLAIN, storage="/home/me/sweep-store/toy")
-    if runner(engine).sees_folders:
-        check(runner(engine), pool)
+    pool = replace(plain(engine), storage="/home/me/sweep-store/toy")
+    check_storage(runner(engine), plain(engine))
+    if engine in ("local", "slurm", "ray"):
+        check_storage(runner(engine), pool)
     else:
-        with pytest.raises(PoolError, match="bucket"):
-            check(runner(engine), pool)
+        with pytest.raises(
+            PoolError, match=r"which workers of [a-z-]+ do not see; make the sweep in a bucket"
+        ):
+            check_storage(runner(engine), pool)
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -245,6 +245,51 @@ def test_an_engines_workers_get_a_folders_whole_path(sweep, space_file, tmp_path
     assert f"--storage {tmp_path}/sweep-store/toy" in sweep("launch", "slurm", "--dry-run").out
 
 
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        ("kubernetes", ("--option", "image=a")),
+        ("skypilot", ()),
+        ("tpu-vm", ("--accelerator", "v6e-4", "--option", "project=p", "--option", "zones=us-east5-b")),
+    ],
+)
+def test_what_a_bucket_would_be_started_with_is_shown_before_there_is_one(
+    sweep, space_file, tmp_path, engine, options
+):
+    ran = sweep("launch", engine, *options, "--dry-run", "--storage", "toys")
+    assert ran.status == 0
+    assert "toys/SWEEP" in ran.out
+    assert ran.err.count("\n") == 2
+    assert "toys: there is no sweep here" in ran.err or "no sweep here" in ran.err
+    sweep("init", str(space_file))
+    ran = sweep("launch", engine, *options, "--dry-run")
+    assert (ran.status, ran.err.count("\n")) == (0, 1)
+    assert f"{tmp_path}/sweep-store/toy is a folder of this machine" in ran.err
+    refused = sweep("launch", engine, *options, "--yes")
+    assert refused.status == 2
+    assert "make the sweep in a bucket" in refused.err
+
+
+def test_a_bucket_that_does_not_answer_is_waited_for_five_seconds_by_a_preview(sweep, monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    began = time.monotonic()
+    ran = sweep(
+        "launch",
+        "kubernetes",
+        "--option",
+        "image=a",
+        "--dry-run",
+        "--storage",
+        "gs://bucket/x",
+        "--name",
+        "toy",
+    )
+    assert time.monotonic() - began < 20
+    assert ran.status == 0
+    assert "within 5 s" in ran.err
+    assert "sweeps worker --storage gs://bucket/x/toy" in ran.out
+
+
 def test_scaling_or_a_runner_that_nobody_launched_is_refused(sweep, space_file):
     sweep("init", str(space_file))
     assert "0 pools of this sweep were launched from here" in sweep("pool", "scale", "3").err

@@ -37,7 +37,7 @@ def worker_words(startup_script: str) -> list[str]:
 def test_a_sweep_is_done_over_vms_that_are_taken_away(
     sweep: Callable[..., object], space_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TpuVm, "sees_folders", True)  # these VMs are in this process
+    monkeypatch.setattr(TpuVm, "sees", lambda *_: True)  # these VMs are in this process
     monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: None)
     monkeypatch.delenv("HF_TOKEN", raising=False)
     url = str(Path(sweep("init", str(space_file)).out.strip()).absolute())
@@ -89,6 +89,6 @@ def test_what_is_missing_is_reported_in_one_line(sweep: Callable[..., object], s
     ran = sweep("launch", "tpu-vm")
     assert ran.status == 2
     assert "which workers of tpu-vm do not see; make the sweep in a bucket" in ran.err
-    monkeypatch.setattr(TpuVm, "sees_folders", True)
+    monkeypatch.setattr(TpuVm, "sees", lambda *_: True)
     ran = sweep("launch", "tpu-vm")
     assert (ran.status, ran.err) == (2, "sweep: error: --option: project: it is missing\n")

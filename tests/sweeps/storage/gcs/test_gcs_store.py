@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -207,6 +208,29 @@ class TestPartitions:
     def test_nobody_listening_is_unavailable_too(self, url):
         with pytest.raises(StoreUnavailable, match="check the network"):
             GcsStore(url, endpoint="http://127.0.0.1:9", retries=SHORT).read("k")
+
+    def test_a_service_that_never_answered_is_given_up_sooner(self, gcs, url):
+        """A person waits for the first answer; a request of a sweep that is under way has longer."""
+        hurried = replace(QUICK, total_s=30.0, first_answer_s=0.5)
+        store = GcsStore(url, endpoint=gcs.door("a"), retries=hurried)
+        cut = gcs.partition("a", "lose_request")
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match=r"within 0\.5 s"):
+            store.read("k")
+        assert time.monotonic() - began < 5
+        gcs.faults.remove(cut)
+        version = store.create("k", b"one")
+        cut = gcs.partition("a", "lose_request")
+        threading.Timer(2.0, gcs.faults.remove, [cut]).start()
+        assert store.read("k") == (b"one", version)
+
+    def test_credentials_that_are_looked_for_without_end_are_given_up_too(self, url, monkeypatch):
+        looking = threading.Event()
+        monkeypatch.setattr("gcsfs.core.GCSFileSystem.__init__", lambda self, **_: looking.wait(20) and None)
+        hurried = replace(QUICK, total_s=30.0, first_answer_s=0.3)
+        with pytest.raises(StoreUnavailable, match=r"no credentials were found within 0\.3 s"):
+            GcsStore(url, endpoint="http://127.0.0.1:9", retries=hurried).read("k")
+        looking.set()
 
     def test_a_partition_of_one_client_leaves_the_other_alone(self, gcs, store, other):
         gcs.partition("a")
