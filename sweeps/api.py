@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -349,7 +350,11 @@ class Sweep:
         return [_result(each) for each in found]
 
     def _records(self) -> list[record.Trial]:
-        return redact_trials(self.experiment.trials())
+        """Return the trials that can be read, without secrets; a warning names each that cannot."""
+        records, damaged = self.experiment.readable_trials()
+        for error in damaged:
+            warnings.warn(f"{error}; it is left out here", stacklevel=3)
+        return redact_trials(records)
 
     def _without_result(self, records: Sequence[record.Trial]) -> InputError:
         within = " within the outcome constraints" if self._space.outcome_constraints else ""

@@ -14,7 +14,7 @@ from sweeps.cli import confirmation
 from sweeps.cli.output import echo
 from sweeps.cli.prices import Prices, price_options
 from sweeps.cli.rerun import command_line
-from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.cli.resolve import open_sweep, readable, storage_options
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.export import ax_export, optuna_journal, wandb_table
@@ -23,7 +23,6 @@ from sweeps.export import table as tables
 from sweeps.export.insight import insight
 from sweeps.text.counted import counted
 from sweeps.trials.record import Trial
-from sweeps.trials.redaction import redact_trials
 
 if TYPE_CHECKING:
     from analysis.summaries.costs import Rate
@@ -59,7 +58,7 @@ def export(
     if held_out and (table is None or table.suffix.lower() != ".json"):
         raise InputError("--held-out: only a .json TABLE holds the losses of each sequence; name one")
     experiment = open_sweep(storage, name)
-    records = redact_trials(experiment.trials())
+    records = readable(experiment)
     if table is not None:
         by_sequence = sequences.losses(experiment.store, experiment.space, records) if held_out else None
         tables.write(table, experiment.space, experiment.store.url, records, by_sequence)
@@ -128,7 +127,7 @@ def write_report(
     """
     from analysis.report.report import render
 
-    records = redact_trials(experiment.trials())
+    records = readable(experiment)
     by_sequence = sequences.losses(experiment.store, experiment.space, records)
     document = tables.document(experiment.space, experiment.store.url, records, by_sequence)
     document["provenance"] = {

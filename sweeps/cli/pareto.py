@@ -12,7 +12,7 @@ import click
 from sweeps.cli.best import nothing_yet
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table, shorten
 from sweeps.cli.prices import Prices, price_options
-from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.cli.resolve import open_sweep, readable, storage_options
 from sweeps.errors import EXIT_FAILED, InputError
 from sweeps.experiment import Experiment
 from sweeps.export import table as export
@@ -20,7 +20,6 @@ from sweeps.export.held_out import losses
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
 from sweeps.trials.record import Trial
-from sweeps.trials.redaction import redact_trials
 
 if TYPE_CHECKING:
     from analysis.summaries.budget import Answer
@@ -86,7 +85,7 @@ def pareto(storage: str | None, name: str | None, style: str, prices: Prices, **
             answers = _answer(None, _read(asked.table), asked, rate)
         else:
             experiment = open_sweep(storage, name)
-            records = redact_trials(experiment.trials())
+            records = readable(experiment)
             if style == "table" and not any(record.status == "completed" for record in records):
                 notify(nothing_yet(experiment, records))
                 click.get_current_context().exit(EXIT_FAILED)

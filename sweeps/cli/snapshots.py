@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from sweeps.cli.output import echo, format_option, notify, print_csv, print_json, print_table, shorten
-from sweeps.cli.resolve import open_sweep, storage_options
+from sweeps.cli.resolve import open_sweep, readable, storage_options
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.storage.run_files import stored_stages
@@ -130,7 +130,7 @@ class _Listing:
 
     @classmethod
     def of(cls, experiment: Experiment) -> _Listing:
-        records = experiment.trials()
+        records = readable(experiment)
         return cls(
             experiment=experiment,
             records=records,

@@ -404,6 +404,14 @@ class TestReading:
         assert sweep.best.trial == 1
         assert [result.trial for result in sweep.pareto()] == [1, 5, 0]
 
+    def test_a_damaged_record_is_named_by_a_warning_and_the_others_are_there(self, sweep):
+        for loss in (3.0, 2.0, 1.0):
+            sweep.tell(sweep.ask(), loss)
+        store = sweep.experiment.store
+        store.replace("trials/000001.json", b"{", store.read("trials/000001.json")[1])
+        with pytest.warns(UserWarning, match=r"trials/000001\.json: damaged record.*`sweep doctor`"):
+            assert list(sweep.trials()["trial"]) == [0, 2]
+
     def test_the_table_has_the_columns_of_an_export(self, sweep):
         sweep.tell(sweep.ask(), {"loss": 1.0, "ms": 2})
         table = sweep.trials()

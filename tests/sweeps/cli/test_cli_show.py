@@ -58,19 +58,30 @@ class TestStatus:
         assert "1 of 5: 1 running" in out
         assert "host-1-abc" in out
 
-    def test_a_damaged_record_is_one_line_with_its_path(self, sweep, finished):
+    def test_a_damaged_record_is_one_line_with_its_path_and_the_others_are_shown(
+        self, sweep, finished, tmp_path
+    ):
         record = Path(finished, trial.key(2))
         record.write_bytes(record.read_bytes()[:50])
-        for command in ("status", "trials", "best", "pareto", "worker", "ask"):
-            ran = sweep(command)
+        reading = (
+            ["status"],
+            ["trials"],
+            ["best"],
+            ["pareto"],
+            ["export", "t.csv"],
+            ["report", "--out", "r.html"],
+        )
+        for command in (*reading, ["worker"], ["ask"]):
+            ran = sweep(*command)
             assert ran.status == 1
             line, *others = ran.err.splitlines()
             assert line.startswith(f"sweep: error: {finished}/trials/000002.json: damaged record (not JSON")
             assert "`sweep repair --yes`" in line
             assert "`sweep doctor`" in line
-            assert len(others) <= (command == "best")
-            others_are_shown = command in ("status", "trials", "best")
-            assert bool(ran.out) == others_are_shown
+            assert len(others) <= (command == ["best"])
+            assert bool(ran.out) == (command in reading)
+        assert len(rows((tmp_path / "t.csv").read_text())) == 4
+        assert (tmp_path / "r.html").exists()
 
 
 class TestTrialsAndBest:
