@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from sweeps.errors import SpaceError
-from sweeps.space import space_checks, space_limits, space_parameters, space_stages, yaml_cursor
+from sweeps.space import optuna_study, space_checks, space_limits, space_parameters, space_stages, yaml_cursor
 from sweeps.space.definition import (
     Brake,
     Budget,
@@ -111,6 +111,7 @@ def loads(text: str, file: str) -> Space:
             f"a sweep file of W&B; write its translation with: sweep init --from-wandb {file} SPACE.yaml"
         )
         raise SpaceError(problem, file=file, line=root.line)
+    optuna_study.refuse(root, file)
     entries = root.table(KEYS, _HINTS)
     for key, example in _REQUIRED.items():
         if key not in entries:
