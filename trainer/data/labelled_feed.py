@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Generic, Protocol, Self, TypeVar
 
-import torch
-
 from trainer.data.feed import Feed
 
 
@@ -28,9 +26,11 @@ class LabelledFeed(Feed, Generic[L]):
     _labels: L | None = None
     _used = 0
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator] # the position in the batch is no part of a graph
     def take(self, rows: int) -> L:
-        """Return the labels of the next `rows` sequences of the last batch."""
+        """Return the labels of the next `rows` sequences of the last batch.
+
+        A compiled objective calls `compilation.uncompiled(take)`: the position is no part of a graph.
+        """
         if self._labels is None:
             raise RuntimeError("no batch was taken yet")
         first, self._used = self._used, self._used + rows

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from trainer.config import FieldError, HttpTeacherConfig, Stage3Config
 from trainer.config.distill import check_attention_heads
 from trainer.data import Feed
+from trainer.data.labelled_feed import L, LabelledFeed
 from trainer.errors import ConfigError
 from trainer.losses.attention_relation import relation_divergence
 from trainer.losses.candidates import Candidates, candidate_divergence, candidate_losses
@@ -25,6 +26,7 @@ from trainer.models.layer_mapping import matched_layers
 from trainer.models.projections import Projections, attention_layers, widths
 from trainer.quant.warmup import Lambda
 from trainer.stages.distill_cached import cached_text, from_cache
+from trainer.training.compilation import uncompiled
 from trainer.training.context import StageContext, StagePlan
 from trainer.training.loop import Objective, StageTrace, train
 from trainer.training.preemption import StopSignal
@@ -80,10 +82,10 @@ def distill(
     with ExitStack() as stack:
         if config.teacher.kind == "http":
             batches = labelled = _labelled(batches, student, config.teacher, stack, context)
-            objective = from_answers(student, labelled.take, config)
+            objective = from_answers(student, _labels(labelled, context), config)
         elif config.teacher.kind == "cached":
             batches = cached = cached_text(batches, config, config.teacher, device=context.device)
-            objective = from_cache(student, cached.take, config, config.teacher)
+            objective = from_cache(student, _labels(cached, context), config, config.teacher)
         else:
             objective = from_teacher(student, teacher, config, stack)
         plan = StagePlan.of(NAME, config)
@@ -96,6 +98,11 @@ def distill(
             prepare=lambda step: {"lambda": 1.0},
             teacher=teacher,
         )
+
+
+def _labels(feed: LabelledFeed[L], context: StageContext) -> Callable[[int], L]:
+    """Return `feed.take`. Without compiled steps torch's compiler, seconds to import, is not asked."""
+    return uncompiled(feed.take) if context.device.compiles else feed.take
 
 
 def _labelled(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from trainer.quant.ternary import Quantise, effective_weights
 
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _GRAPHS = 32  # of a layer's code in a run: student and teacher, of each stage with its shapes
+
+F = TypeVar("F", bound=Callable[..., object])
 
 _log = logging.getLogger(__name__)
 
@@ -109,6 +111,12 @@ def _prepare() -> None:
 
     # Kernels are made for a number of threads; set here, it is part of their cache key.
     inductor.cpp.threads = torch.get_num_threads()
+
+
+def uncompiled(function: F) -> F:
+    """Return a function at which graphs break, so that nothing in it becomes a constant."""
+    disabled: F = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+    return disabled
 
 
 def compiled_quantiser() -> Quantise:

@@ -39,6 +39,7 @@ from trainer.teachers.cached.reader import open_cache
 from trainer.teachers.local import PreparedInputs
 from trainer.testing.memory import most_bytes
 from trainer.training import train_step as step
+from trainer.training.compilation import uncompiled
 from trainer.training.preemption import StopSignal
 from trainer.training.train_step import TrainStep
 
@@ -367,7 +368,7 @@ def test_compiled_it_is_one_graph_for_all_steps_and_micro_batches(configured: Ca
     student = Bigrams(VOCABULARY, 8)
     torch._dynamo.reset()
     feed, counter = Chance(), CompileCounter()
-    objective = from_cache(student, feed.take, config.stage3, teacher)
+    objective = from_cache(student, uncompiled(feed.take), config.stage3, teacher)
     compiled = torch.compile(objective, backend=counter, dynamic=False)
     for _ in range(3):
         ids = next(feed)
