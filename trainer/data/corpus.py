@@ -80,15 +80,36 @@ def load(config: DataConfig, *, own_tokenizer: str | Path | None = None) -> Corp
         from trainer.data import memory
 
         corpus: Corpus = memory.load(config, own_tokenizer)
-        advice = "data.max_bytes, data.held_out_fraction"
     else:
         from trainer.data import stream
 
         corpus = stream.load(config, own_tokenizer)
-        advice = "data.held_out_tokens, data.held_out_fraction"
-    if len(corpus.held_out) < config.sequence_length:
-        raise DataError(
-            f"the held-out text has {len(corpus.held_out)} tokens, fewer than "
-            f"data.sequence_length={config.sequence_length}; lower it, or take more text ({advice})"
-        )
+    _refuse_too_few(len(corpus.held_out), config)
     return corpus
+
+
+def check(config: DataConfig) -> None:
+    """Look whether there is text of each side, reading no more than that takes, and without a tokenizer.
+
+    Raises:
+        ConfigError: a key names text that does not exist or has another format.
+        DataError: there is too little text, or it cannot be read.
+    """
+    if config.name == "stdlib":
+        from trainer.data import memory
+
+        most = memory.most_tokens(config)
+    else:
+        from trainer.data import held_out, shards
+
+        most = held_out.most_tokens(shards.open_shards(config), config.sequence_length)
+    _refuse_too_few(most, config, "at most ")
+
+
+def _refuse_too_few(tokens: int, config: DataConfig, bound: str = "") -> None:
+    if tokens < config.sequence_length:
+        more = "data.max_bytes" if config.name == "stdlib" else "data.held_out_tokens"
+        raise DataError(
+            f"the held-out text has {bound}{tokens} tokens, fewer than data.sequence_length="
+            f"{config.sequence_length}; lower it, or take more text ({more}, data.held_out_fraction)"
+        )

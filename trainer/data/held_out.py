@@ -84,6 +84,32 @@ def held_out(shards: Shards, tokenizer: Path) -> HeldOut:
     )
 
 
+def most_tokens(shards: Shards, enough: int) -> int:
+    """Return an upper bound of the held-out tokens, by bytes, from the documents that `enough` need.
+
+    Raises:
+        DataError: there is no held-out or no training text.
+    """
+    bound, trains, passed = 0, False, 0
+    for name, text in _shuffled(shards):
+        passed += 1
+        trains = trains or name == TRAIN
+        if name == HELD_OUT:
+            bound += len(text.encode()) + 1
+        if trains and bound >= enough:
+            break
+    if not (trains and bound):
+        raise _none_left(shards.config, "training" if bound else "held-out", passed)
+    return bound
+
+
+def _none_left(config: StreamConfig, missing: str, passed: int) -> DataError:
+    return DataError(
+        f"data.held_out_fraction={config.held_out_fraction} (data.test_fraction={config.test_fraction}) "
+        f"leaves no {missing} text among {counted(passed, 'document')}; change it, or take more text"
+    )
+
+
 def training_sample(shards: Shards) -> list[str]:
     """Return training documents from blocks all over the text, to train a tokenizer on."""
     sample, size = [], 0
@@ -121,11 +147,7 @@ def gather(shards: Shards, tokenizer: Path, folder: Path) -> None:
         if test.enough:
             break
     if not chosen.texts or not (trains or any(name == TRAIN for name, _ in documents)):
-        missing = "held-out" if not chosen.texts else "training"
-        raise DataError(
-            f"data.held_out_fraction={config.held_out_fraction} (data.test_fraction={config.test_fraction}) "
-            f"leaves no {missing} text among {counted(passed, 'document')}; change it, or take more text"
-        )
+        raise _none_left(config, "training" if chosen.texts else "held-out", passed)
     for name, measured in ((HELD_OUT, chosen), (TEST, test)):
         ids = np.concatenate([np.empty(0, dtype=np.int64), *measured.ids])
         (folder / f"{name}.bin").write_bytes(ids.astype(encode.dtype).tobytes())

@@ -79,6 +79,12 @@ def load(config: StdlibConfig, own_tokenizer: str | Path | None = None) -> Memor
     return _load(config, sides, fingerprint, directory)
 
 
+def most_tokens(config: StdlibConfig) -> int:
+    """Return an upper bound of the held-out tokens, by bytes. Raises DataError if a side has no text."""
+    sides = split(documents(config.max_bytes), config.held_out_fraction, config.test_fraction)
+    return sum(len(document.data) + 1 for document in sides[HELD_OUT])
+
+
 def _load(
     config: StdlibConfig, sides: Callable[[], Sides], fingerprint: str, tokenizer_dir: Path
 ) -> MemoryCorpus:

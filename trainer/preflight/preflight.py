@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import Config, long_runs
+from trainer.data import corpus
+from trainer.data.errors import DataError
 from trainer.devices.device import Device
 from trainer.devices.dtypes import dtype_name
 from trainer.errors import ConfigError
@@ -59,10 +61,13 @@ def run_preflight(
         config: of the run.
         device: that it will compute on.
         folder: of the run; None leaves the disk out.
-        detailed: estimate memory even if an upper bound shows that it fits.
+        detailed: estimate memory even if an upper bound shows that it fits, and look at the text, which a run
+            does by itself before it computes.
         processes: that share each batch.
     """
     found = Preflight(refusals=long_runs.refusals(config, device=device.kind, dtype=dtype_name(device.dtype)))
+    if detailed:
+        found.refusals += _text_refusals(config)
     try:
         plan = blueprint(config, device)
         if config.device.parallel == "fsdp":
@@ -78,6 +83,16 @@ def run_preflight(
     except Exception as error:  # noqa: BLE001 - an estimate that fails must not keep a run from starting
         found.unknown = " ".join(f"{type(error).__name__}: {error}".split())
     return found
+
+
+def _text_refusals(config: Config) -> list[ConfigError]:
+    try:
+        corpus.check(config.data)
+    except ConfigError as error:
+        return [error]
+    except DataError as error:
+        return [ConfigError(str(error))]
+    return []
 
 
 def _estimate_memory(

@@ -218,3 +218,25 @@ def test_an_estimate_that_fails_does_not_keep_a_run_from_starting(
         preflight.summary_line(found)
         == "preflight: memory not estimated (ZeroDivisionError: division by zero)"
     )
+
+
+@pytest.mark.parametrize(
+    ("documents", "more", "said"),
+    [
+        (6, [], "leaves no held-out text among 6 documents; change it, or take more text"),
+        (60, ["data.sequence_length=4096"], "tokens, fewer than data.sequence_length=4096; lower it"),
+        (None, [], "data.files: "),
+    ],
+)
+def test_the_preflight_says_that_text_is_missing(
+    documents: int | None, more: list[str], said: str, small: tuple[str, ...], tmp_path: Path, capsys
+) -> None:
+    if documents is not None:
+        lines = [json.dumps({"text": f"document {number} of a few"}) for number in range(documents)]
+        (tmp_path / "few.jsonl").write_text("\n".join(lines))
+    text = ["data=text", f"data.files=[{tmp_path}/few.jsonl]", "data.text_key=text"]
+    given = [each for each in small if not each.startswith("data")] + text + more
+    assert program.main([*given, "--preflight"]) == 2
+    (refused,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("refused: ")]
+    assert said in refused
+    assert not list((tmp_path).glob("**/held_out.json"))
