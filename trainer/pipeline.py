@@ -36,6 +36,7 @@ from trainer.result import Provenance, Result, StageResult, code_version
 from trainer.stages import distill, layerwise, pretrain, recover
 from trainer.teachers.cached import compatibility
 from trainer.teachers.local import PreparedInputs, prepare_inputs, teacher_sha256
+from trainer.teachers.teacher_loss import teacher_loss
 from trainer.telemetry import Telemetry
 from trainer.training.auto_freeze import auto_freeze
 from trainer.training.context import StageContext
@@ -71,7 +72,18 @@ class _Run:
         name = "test" if test else "evaluation"
         return Measured(
             final=self.held_out_loss(student, f"the final {name}", test=test),
-            reference=self.held_out_loss(self.inputs.teacher, f"the teacher's {name}", test=test),
+            reference=self._teacher_loss(f"the teacher's {name}", test=test),
+        )
+
+    def _teacher_loss(self, when: str, *, test: bool) -> HeldOutLoss:
+        teacher, device = self.inputs.teacher, self.context.device
+        return teacher_loss(
+            lambda: self.held_out_loss(teacher, when, test=test),
+            self.config,
+            self.inputs.test if test else self.inputs.held_out,
+            device=device,
+            dtype=products_dtype(self.config, teacher, device),
+            sha256=lambda: self.teacher_digest,
         )
 
     def flops_per_token(self, stage: str, student: nn.Module) -> float:
