@@ -88,7 +88,7 @@ def load(config: DataConfig, *, own_tokenizer: str | Path | None = None) -> Corp
     return corpus
 
 
-def check(config: DataConfig) -> None:
+def require_text(config: DataConfig) -> None:
     """Look whether there is text of each side, reading no more than that takes, and without a tokenizer.
 
     Raises:

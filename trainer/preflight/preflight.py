@@ -87,7 +87,7 @@ def run_preflight(
 
 def _text_refusals(config: Config) -> list[ConfigError]:
     try:
-        corpus.check(config.data)
+        corpus.require_text(config.data)
     except ConfigError as error:
         return [error]
     except DataError as error:

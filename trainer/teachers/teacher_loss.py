@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def teacher_loss(
     return HeldOutLoss(mean=kept["mean"], sem=kept["sem"], by_sequence=tuple(kept["by_sequence"]))
 
 
-def _spec(config: Config, batches: Sequence[Tensor], device: Device) -> Mapping[str, Any]:
+def _spec(config: Config, batches: Sequence[Tensor], device: Device) -> dict[str, Any]:
     """Return all that the last bit of a loss may depend on, but for teacher and dtype."""
     ids = hashlib.sha256()
     for ids_BT in batches:
