@@ -64,6 +64,8 @@ class TrialsTable:
         if not all(isinstance(name, str) for name in table.columns):
             table = table.rename(columns=str)
         refuse_repeated(table.columns, "the table")
+        if not table.index.is_unique:  # of tables that were put together
+            table = table.reset_index(drop=True)
         if not set(table.columns) >= OWN_COLUMNS:
             return cls(table, is_sweep=False, trials=np.arange(len(table), dtype=np.int64))
         trials = _indices(table)

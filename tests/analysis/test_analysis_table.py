@@ -245,3 +245,12 @@ def test_standard_errors_are_positive_or_missing() -> None:
     np.testing.assert_array_equal(table.standard_errors("x"), [0.1, np.nan, np.nan])
     assert np.isnan(table.standard_errors("y")).all()
     assert np.isnan(table.standard_errors("z")).all()
+
+
+def test_tables_that_were_put_together_have_rows_of_their_own(sweep: dict[str, Any]) -> None:
+    one = from_document(sweep)
+    both = pd.concat([one, one])
+    both["trial"] = range(len(both))
+    numbers = TrialsTable.of(both).numbers("final_loss")
+    assert numbers.index.is_unique
+    assert numbers.tolist()[: len(one)] == pytest.approx(numbers.tolist()[len(one) :], nan_ok=True)
